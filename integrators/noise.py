@@ -1,0 +1,156 @@
+"""Counter-based noise: a pure function of (seed, step, draw, chain, site).
+
+A site is an index into the flattened shape of one chain's draw. It is word ``site % 4`` of a
+Philox4x32-10 block whose counter and key are
+
+    c0 = low32(site // 4)    c1 = high16(site // 4) | draw << 16    c2 = chain    c3 = low32(step)
+    k0 = low32(seed)         k1 = high32(seed) xor high32(step)
+
+Seeds that agree in their low half share blocks only at steps 2^32 or more apart.
+
+Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+import math
+
+import torch
+
+from recipe.errors import RecipeError
+
+INITIAL = 0xFFFF  # draw: initial momenta
+BATCH = 0xFFFE  # draw: minibatch indices
+
+_MASK = 0xFFFFFFFF
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+
+
+def philox(counter, key):
+    """The Philox4x32-10 bijection of a 128-bit counter under a 64-bit key.
+
+    One of ten rounds, with (hi, lo) the halves of a 64-bit product:
+    (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)), k <- k + W.
+
+    counter: four int64 tensors in [0, 2^32) that broadcast together; key: two ints, or tensors that
+    broadcast to the counter's shape. Returns four int64 tensors in [0, 2^32) of that shape.
+    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
+
+    >>> zero = torch.tensor(0)
+    >>> [f"{int(word):08x}" for word in philox((zero, zero, zero, zero), (0, 0))]
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    c0, c1, c2, c3 = (word.clone() for word in torch.broadcast_tensors(*counter))
+    k0, k1 = key
+    for _ in range(10):
+        # c1, c3 and the key carry bits above 32 until the mask; only a factor must be below 2^32.
+        p0, p1 = c0.mul_(_M0), c2.mul_(_M1)
+        c1 ^= k0
+        c1 ^= p1 >> 32
+        c1 &= _MASK
+        c3 ^= k1
+        c3 ^= p0 >> 32
+        c3 &= _MASK
+        c0, c1, c2, c3 = c1, p1, c3, p0
+        k0, k1 = k0 + _W0, k1 + _W1
+    c1 &= _MASK
+    c3 &= _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+    """Uniform noise on the open interval (0, 1).
+
+    u = (x + 1/2) 2^-32 for the Philox word x of the site, at most the largest number below 1.
+
+    Returns (chains, *shape) for an int step, (len(step), chains, *shape) for a range of steps; the
+    chains are first_chain, first_chain + 1, ... Raises RecipeError if seed is missing or outside
+    [0, 2^64), step outside [0, 2^63), draw outside [0, 2^16), a chain outside [0, 2^32), or dtype
+    neither float32 nor float64. Source: Salmon et al. (2011).
+
+    >>> uniform(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
+    tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
+    """
+    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    u = _unit(words, dtype).clamp_(max=1 - torch.finfo(dtype).eps / 2)
+    return _at_sites(u, step, shape)
+
+
+def normal(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+    """Standard normal noise.
+
+    With u as in `uniform` and r = sqrt(-2 ln u_even), the pair of sites (even, odd) gets
+    r cos(2 pi u_odd), r sin(2 pi u_odd).
+
+    Shapes, chains and errors are those of `uniform`. Source: Box and Muller (1958), "A note on the
+    generation of random normal deviates".
+
+    >>> normal(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
+    tensor([[ 2.9157e-04, -3.0485e-01,  1.7888e+00]], dtype=torch.float64)
+    """
+    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    even, odd = _unit(words, dtype).unflatten(-1, (2, 2)).unbind(-1)
+    r = even.log().mul_(-2).sqrt_()
+    angle = odd * (2 * math.pi)
+    return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape)
+
+
+def integers(seed, step, draw, chains, shape, *, high, device=None, first_chain=0):
+    """Uniform int64 noise on [0, high).
+
+    floor(x high / 2^32) for the Philox word x of the site; the relative bias of a value's
+    probability is at most high / 2^32.
+
+    Shapes, chains and errors are those of `uniform`; raises RecipeError too if high is outside
+    [1, 2^31]. Source: Salmon et al. (2011).
+
+    >>> integers(seed=7, step=0, draw=BATCH, chains=1, shape=(5,), high=100)
+    tensor([[39, 39,  3, 10,  5]])
+    """
+    _check_int("high", high, 1, 2**31 + 1)
+    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    return _at_sites(torch.stack(words, -1).mul_(high).bitwise_right_shift_(32), step, shape)
+
+
+KINDS = {"normal": normal, "uniform": uniform}
+
+
+def _words(seed, step, draw, chains, shape, device, first_chain):
+    """The four Philox words, each (steps, chains, ceil(sites / 4))."""
+    if seed is None:
+        raise RecipeError("noise, seed", "no seed is given",
+                          do="Give a seed: the global generator is never used.")
+    _check_int("seed", seed, 0, 2**64)
+    _check_int("draw", draw, 0, 2**16)
+    _check_int("chains", chains, 0, 2**32 + 1)
+    _check_int("first_chain", first_chain, 0, 2**32 + 1 - chains)
+    steps = step if isinstance(step, range) else [step]
+    for end in (*steps[:1], *steps[-1:]):
+        _check_int("step", end, 0, 2**63)
+
+    def count(n):
+        return torch.arange(n, device=device)
+
+    group = count(-(-math.prod(shape) // 4))
+    chain = (count(chains) + first_chain).view(-1, 1)
+    steps = torch.tensor(list(steps), dtype=torch.int64, device=device).view(-1, 1, 1)
+    counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
+    return philox(counter, (seed & _MASK, steps >> 32 ^ seed >> 32))
+
+
+def _unit(words, dtype):
+    """(x + 1/2) 2^-32; in float32 the largest words round to 1."""
+    if dtype not in (torch.float32, torch.float64):
+        raise RecipeError("noise, dtype", f"{dtype} is not supported", do="Use torch.float32 or torch.float64.")
+    return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
+
+
+def _at_sites(values, step, shape):
+    """Four values a group, cut to the sites of `shape`, without the axis of steps for an int step."""
+    values = values.flatten(2)[..., : math.prod(shape)]
+    values = values.reshape(*values.shape[:2], *shape).contiguous()
+    return values if isinstance(step, range) else values[0]
+
+
+def _check_int(name, value, least, stop):
+    if not isinstance(value, int) or not least <= value < stop:
+        raise RecipeError(f"noise, {name}", f"{value!r} is not an int in [{least}, {stop})")

@@ -1,0 +1,93 @@
+"""When is an expression with totals zero? Canonical form first, then random numbers, then simplification."""
+
+import random
+from itertools import permutations
+
+from sympy import Add, Dummy, Expr, Mul, S, expand, simplify
+from sympy.core.function import UndefinedFunction
+
+from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_site
+
+
+def integrands(expression: Expr) -> dict[int, Expr]:
+    """The expression as sums over 0, 1, 2, ... independent sites: number of sites -> symmetric integrand.
+
+    total(f) total(g) is the double sum of f(site 1) g(site 2); equal totals meet in one integrand, so that
+    total(sin(p)**2) + total(cos(p)**2) - n becomes one sum whose integrand simplifies to 0.
+    """
+    sums: dict[int, Expr] = {}
+    for term in Add.make_args(expand(expression)):
+        factors, totals = [], []
+        for factor in Mul.make_args(term):
+            base, power = factor.as_base_exp()
+            if isinstance(base, Total) and power.is_Integer and power > 0:
+                totals += [base.integrand] * int(power)
+            else:
+                factors.append(factor)
+        orders = list(permutations(totals))
+        symmetric = Add(*(Mul(*(at_site(f, k) for k, f in enumerate(order))) for order in orders)) / len(orders)
+        sums[len(totals)] = sums.get(len(totals), S.Zero) + Mul(*factors) * symmetric
+    return sums
+
+
+_copies: dict = {}
+
+
+def at_site(expression: Expr, k: int) -> Expr:
+    """The site-level expression with its blocks and per-site parameters renamed to those of site k."""
+    frozen, back = freeze(expression, Total)
+    own = {s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **_signs(s))) for s in frozen.free_symbols
+           if isinstance(s, (Block, Parameter)) and is_site(s)}
+    return frozen.xreplace(own).xreplace(back)
+
+
+def _signs(s):
+    return {k: True for k in ("real", "positive", "nonnegative") if getattr(s, f"is_{k}")}
+
+
+def vanishes(expression: Expr) -> str | None:
+    """How an expression is known to be identically zero: "symbolic", "numeric" (at random points), or None if it is not.
+
+    >>> from recipe import vector, total
+    >>> from sympy import sin, cos
+    >>> p = vector("p")
+    >>> vanishes(total(sin(p)**2) + total(cos(p)**2) - total(1))
+    'symbolic'
+    >>> vanishes(total(p) - p) is None
+    True
+    """
+    grades = [_vanishes(e) for e in integrands(expression).values()]
+    if None in grades:
+        return None
+    return "numeric" if "numeric" in grades else "symbolic"
+
+
+def _vanishes(expression):
+    expression, _ = freeze(expression, *OPAQUE)
+    if expression == 0 or expand(expression) == 0:
+        return "symbolic"
+    if not _zero_at_random_points(expression):
+        return None
+    return "symbolic" if simplify(expression) == 0 else "numeric"
+
+
+def random_value(symbol, draw: random.Random) -> float:
+    """A random value that respects the sign a symbol is declared with."""
+    value = draw.gauss(0, 1.5)
+    if symbol.is_positive:
+        return 0.1 + abs(value)
+    return abs(value) if symbol.is_nonnegative else value
+
+
+def _zero_at_random_points(expression, points=12):
+    draw = random.Random(2015)
+    symbols = sorted(expression.free_symbols, key=lambda s: s.sort_key())
+    terms = [t for t in Add.make_args(expression)]
+    for _ in range(points):
+        at = {s: S(random_value(s, draw)) for s in symbols}
+        values = [complex(t.xreplace(at).evalf(40)) for t in terms]
+        value = complex(expression.xreplace(at).evalf(40, maxn=200))
+        scale = max(map(abs, values)) if values else 0.0
+        if not abs(value) <= 1e-12 * max(scale, 1e-300):
+            return False
+    return True

@@ -1,0 +1,284 @@
+"""The declaration of a sampler: an energy H, a diffusion D and a curl Q over named blocks."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from sympy import Abs, DiracDelta, Expr, Heaviside, ImmutableMatrix, Max, Min, S, sign, zeros
+from sympy.core.function import AppliedUndef
+from sympy.matrices import MatrixBase
+
+from . import derive
+from .display import as_latex, as_text
+from .energy import Energy
+from .errors import RecipeError, did_you_mean
+from .pieces import Piece, piece
+from .proof import Certificate, certify, minimum_eigenvalue
+from .symbols import Block, Parameter, Potential, Total, formula, is_site, temperature
+
+Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A sampler with stationary law exp(-H): blocks, energy, diffusion, curl.
+
+    dz = [-(D+Q) grad H + Gamma] dt + sqrt(2D) dW, where Gamma_i = sum_j d(D+Q)_ij/dz_j (Ma, Chen & Fox 2015,
+    eqs. 3-4). D and Q are dicts over blocks or pairs of blocks (one triangle is enough) or sympy matrices in the
+    order of `state`; formulas are for one site. At temperature T the law is exp(-H/T): T multiplies Gamma and the
+    noise variance only. `supplied` is the part of D that a minibatch gradient already provides: friction uses D,
+    the injected noise D - supplied. Raises RecipeError where the three formulas do not make a recipe.
+
+    >>> from recipe import Recipe, vector, positive, potential, total
+    >>> theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
+    >>> R = Recipe(name="langevin", state=(theta, p), target=theta, H=potential(theta) + total(p**2)/2,
+    ...            D={p: gamma}, Q={(theta, p): -1})
+    >>> R.drift
+    Matrix([
+    [                  p],
+    [-gamma*p - grad(U)]])
+    """
+
+    name: str
+    state: tuple[Block, ...]
+    H: Expr
+    D: Entries
+    Q: Entries = field(default_factory=dict)
+    target: Block | tuple[Block, ...] | None = None
+    source: str = ""
+    supplied: Entries = field(default_factory=dict)
+    scheme: str | tuple | None = None
+    pieces: Mapping[str, Piece | Block] = field(default_factory=dict)
+    claim: str = "exact"
+    doc: str = ""
+
+    def __post_init__(self):
+        def settle(name, value):
+            object.__setattr__(self, name, value)
+
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
+            raise RecipeError(f"recipe {self.name!r}", "a name is a letter followed by letters, digits, _ . or -",
+                              do="Choose such a name.")
+        settle("state", _state(self.state, self.name))
+        settle("target", _target(self.target, self.state, self.name))
+        settle("H", formula(self.H, f"{self.name}, H"))
+        settle("D", _matrix(self.D, self.state, +1, f"{self.name}, D"))
+        settle("Q", _matrix(self.Q, self.state, -1, f"{self.name}, Q"))
+        settle("supplied", _matrix(self.supplied, self.state, +1, f"{self.name}, supplied"))
+        settle("pieces", {letter: piece(spec) for letter, spec in dict(self.pieces).items()})
+        self._check_symbols()
+        self._check_kinds()
+        self._check_gamma()
+        self._check_diffusion()
+        self._check_normalisable()
+
+    # ---- what follows from the declaration
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that occur in the formulas, by name."""
+        return tuple(sorted((s for s in self._symbols if isinstance(s, Parameter)), key=lambda s: s.name))
+
+    @cached_property
+    def potential(self) -> Potential | None:
+        """The opaque U of the target, or None where H is wholly symbolic."""
+        return next(iter(self.H.atoms(Potential)), None)
+
+    @cached_property
+    def targets(self) -> tuple[Block, ...]:
+        """The target blocks, always as a tuple."""
+        return self.target if isinstance(self.target, tuple) else (self.target,)
+
+    @cached_property
+    def momenta(self) -> tuple[Block, ...]:
+        """The blocks that Q couples to the target."""
+        rows = [i for i, b in enumerate(self.state) if b in self.targets]
+        return tuple(b for j, b in enumerate(self.state)
+                     if b not in self.targets and any(self.Q[i, j] != 0 for i in rows))
+
+    @cached_property
+    def thermostats(self) -> tuple[Block, ...]:
+        """The blocks that are neither target nor momenta."""
+        return tuple(b for b in self.state if b not in self.targets + self.momenta)
+
+    @cached_property
+    def gamma(self) -> ImmutableMatrix:
+        """Gamma_i = sum_j d(D+Q)_ij/dz_j as a column in the order of `state`."""
+        return derive.row_divergence(self.D + self.Q, self.state)
+
+    @cached_property
+    def drift(self) -> ImmutableMatrix:
+        """-(D+Q) grad H + Gamma at T = 1 as a column in the order of `state`."""
+        force = derive.times_gradient(self.D + self.Q, self.H, self.state)
+        return (self.gamma - force).applyfunc(lambda e: e.expand())
+
+    @cached_property
+    def tempered_drift(self) -> ImmutableMatrix:
+        """-(D+Q) grad H + T Gamma, with T the symbol of the temperature."""
+        return (self.drift + (temperature - 1) * self.gamma).applyfunc(lambda e: e.expand())
+
+    def residual(self) -> Expr:
+        """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from the drift: 0 for a recipe."""
+        return derive.residual(self.drift, self.H, self.D, self.state)
+
+    def check(self) -> Certificate:
+        """The proof that exp(-H) is stationary, and of what else people get wrong."""
+        return certify(self)
+
+    def bind(self, **functions: Callable | Expr) -> "Recipe":
+        """The recipe with opaque functions given: `R.bind(G=lambda theta: 1/(1 + theta**2))`, or U by an Energy."""
+        opaque = {f.func.__name__: f for e in self._formulas for f in e.atoms(AppliedUndef)}
+        if self.potential is not None:
+            opaque["U"] = self.potential
+        for name in functions.keys() - opaque.keys():
+            raise RecipeError(f"{self.name}, bind", f"there is no opaque function {name!r}",
+                              do=did_you_mean(name, opaque))
+        values = {}
+        for name, given in functions.items():
+            f = opaque[name]
+            value = given.on(f.args) if isinstance(given, Energy) else given(*f.args) if callable(given) else given
+            values[f] = formula(value, f"{self.name}, bind({name}=...)")
+        swap = lambda e: e.xreplace(values).doit()
+        return replace(self, H=swap(self.H), D=self.D.applyfunc(swap), Q=self.Q.applyfunc(swap),
+                       supplied=self.supplied.applyfunc(swap))
+
+    def latex(self) -> str:
+        """H, D, Q, Gamma and the SDE as a LaTeX align environment."""
+        return as_latex(self)
+
+    def _repr_latex_(self):
+        return f"$${self.latex()}$$"
+
+    def __str__(self):
+        return as_text(self)
+
+    def __repr__(self):
+        return f"Recipe({self.name!r}, state=({', '.join(b.name for b in self.state)}))"
+
+    # ---- what is refused
+
+    @property
+    def _formulas(self):
+        return (self.H, *self.D, *self.Q, *self.supplied)
+
+    @cached_property
+    def _symbols(self):
+        return set().union(*(e.free_symbols for e in self._formulas))
+
+    def _check_symbols(self):
+        known = {b.name for b in self.state} | {s.name for s in self._symbols if isinstance(s, Parameter)}
+        for s in sorted(self._symbols, key=str):
+            if isinstance(s, Block) and s not in self.state:
+                raise RecipeError(self.name, f"block '{s}' is used but is not in the state", do=f"Add {s} to state=.")
+            if not isinstance(s, (Block, Parameter)):
+                raise RecipeError(self.name, f"'{s}' is unbound: neither a block nor a parameter",
+                                  do=did_you_mean(s.name, known))
+        names = [b.name for b in self.state] + [s.name for s in self.parameters]
+        for name in names:
+            if names.count(name) > 1:
+                raise RecipeError(self.name, f"two blocks or parameters are named '{name}'", do="Rename one.")
+        potentials = set().union(*(e.atoms(Potential) for e in self._formulas))
+        for U in potentials:
+            if U.blocks != self.targets:
+                raise RecipeError(self.name, f"{U} is not the potential of the target {self.target}",
+                                  do=f"Write potential({', '.join(b.name for b in self.targets)}).")
+        if not any(b.is_vector for b in self.state) and any(e.has(Total) for e in self._formulas):
+            raise RecipeError(self.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
+
+    def _check_kinds(self):
+        if is_site(self.H):
+            loose = next(t for t in self.H.as_ordered_terms() if is_site(t))
+            raise RecipeError(f"{self.name}, H", f"{loose} has one value per site, but H is one number per chain",
+                              do=f"Wrap it: total({loose}).")
+        for label, matrix in (("D", self.D), ("Q", self.Q)):
+            for i, a in enumerate(self.state):
+                for j, b in enumerate(self.state):
+                    if not a.is_vector and not b.is_vector and is_site(matrix[i, j]):
+                        raise RecipeError(f"{self.name}, {label}[{a}, {b}]", f"{matrix[i, j]} has one value per "
+                                          "site, but both blocks are scalars", do="Wrap it in total().")
+                    if label == "D" and a.is_vector != b.is_vector and matrix[i, j] != 0:
+                        raise RecipeError(f"{self.name}, D[{a}, {b}]", "noise shared by a vector and a scalar block "
+                                          "is not supported", do="Couple them by Q instead.")
+
+    def _check_gamma(self):
+        for block, g in zip(self.state, self.gamma):
+            rough = [f for f in g.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(self.state)]
+            if rough or g.has(S.NaN, S.ComplexInfinity):
+                kink = rough[0].args[0] if rough else g
+                matrix = self.D + self.Q
+                bent = next((e for e in matrix if e.has(Abs, Max, Min)), matrix)
+                raise RecipeError(f"{self.name}, Gamma[{block}]", f"it is undefined where {kink} = 0, because {bent} "
+                                  "has no derivative there", do="Use a smooth function.")
+
+    def _check_diffusion(self):
+        value, where = minimum_eigenvalue(self.D, points=64)
+        if value < -1e-12:
+            raise RecipeError(f"{self.name}, D", f"it is not positive semidefinite: an eigenvalue is {value:.3g} at "
+                              f"{where}", do="A diffusion needs D >= 0 for every state and every allowed parameter.")
+        if self.supplied != zeros(*self.supplied.shape):
+            defaults = {s: s.default for s in self.parameters if s.default is not None}
+            value, where = minimum_eigenvalue(self.D - self.supplied, points=64, fixed=defaults)
+            if value < -1e-12:
+                raise RecipeError(f"{self.name}, supplied", f"D - supplied is not positive semidefinite: an eigenvalue "
+                                  f"is {value:.3g} at {where}", do="The gradient cannot supply more noise than D.")
+
+
+    def _check_normalisable(self):
+        for block in self.momenta + self.thermostats:
+            curvature = self.H.diff(block, 2)
+            if block.domain == "real" and not curvature.has(block) and curvature.is_nonpositive:
+                raise RecipeError(f"{self.name}, H", f"exp(-H) is not normalisable in {block}: d2H/d{block}2 = "
+                                  f"{curvature}", do=f"Give {block} a confining energy, e.g. {block}**2/2.")
+
+
+def _state(state, name):
+    state = (state,) if isinstance(state, Block) else tuple(state)
+    if not state or not all(isinstance(b, Block) for b in state):
+        raise RecipeError(f"{name}, state", f"a state is made of blocks, got {state}",
+                          do='Declare them with vector("theta") or scalar("xi").')
+    return state
+
+
+def _target(target, state, name):
+    if target is None:
+        target = state[0]
+    blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
+    for b in blocks:
+        if b not in state:
+            raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
+    if len(blocks) > 1 and any(b.is_vector for b in blocks):
+        raise RecipeError(f"{name}, target", "several target blocks are explicit coordinates, and so scalars",
+                          do="Use one vector block, or several scalar blocks.")
+    return blocks if len(blocks) > 1 else blocks[0]
+
+
+def _matrix(entries, state, symmetry, where):
+    """The matrix of a dict or matrix of entries, with A^T = symmetry * A."""
+    n, index = len(state), {b: i for i, b in enumerate(state)}
+    word = {+1: "symmetric", -1: "skew"}[symmetry]
+    if isinstance(entries, MatrixBase):
+        if entries.shape != (n, n):
+            raise RecipeError(where, f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}",
+                              do="Order rows and columns as in state=.")
+        given = {(a, b): entries[i, j] for a, i in index.items() for b, j in index.items()}
+    elif isinstance(entries, Mapping):
+        given = {key if isinstance(key, tuple) else (key, key): value for key, value in entries.items()}
+    else:
+        raise RecipeError(where, f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}",
+                          do="Write for example {p: gamma} or {(theta, p): -1}.")
+    matrix = zeros(n, n)
+    for (a, b), value in given.items():
+        for block in (a, b):
+            if block not in index:
+                raise RecipeError(where, f"{block} is not a block of the state", do=did_you_mean(block, index))
+        i, j = index[a], index[b]
+        value = formula(value, f"{where}[{a}, {b}]")
+        mirror = formula(given.get((b, a), symmetry * value), f"{where}[{b}, {a}]")
+        excess = (mirror - symmetry * value).expand()
+        if excess != 0 and excess.simplify() != 0:
+            label, op = where.split(", ")[-1], "-" if symmetry > 0 else "+"
+            raise RecipeError(where, f"not {word}: {label}[{b}, {a}] {op} {label}[{a}, {b}] = {excess}, not 0",
+                              do="Give one triangle only, the other follows.")
+        matrix[i, j], matrix[j, i] = value, symmetry * value
+    return ImmutableMatrix(matrix)

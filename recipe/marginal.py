@@ -1,0 +1,50 @@
+"""What exp(-H) says about the auxiliary blocks: their Gaussian conditionals, and the marginal of the target.
+
+A block b in which H is quadratic, H = H_0 + total(c b + a b^2/2), is N(-c/a, T/a) given the others, and
+integrating it out leaves H_0 + total(log(a)/2 - c^2/(2a)).
+"""
+
+from dataclasses import dataclass
+
+from sympy import Expr, S, diff, expand, log
+
+from .symbols import Block, Total, total
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """One auxiliary block given the blocks that are eliminated after it: N(mean, T/precision) at every site."""
+
+    block: Block
+    mean: Expr
+    precision: Expr
+
+
+def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gaussian, ...], Expr]:
+    """Integrate out, one after the other, the blocks in which H is quadratic; what is left of H.
+
+    >>> from recipe import vector, positive, potential
+    >>> theta, p, m = vector("theta"), vector("p"), positive("m")
+    >>> eliminate_gaussians(potential(theta) + total(p**2/m)/2, (p,))[1]
+    -n*log(m)/2 + U(theta)
+    """
+    found, waiting = [], list(blocks)
+    while waiting:
+        b = next((b for b in waiting if b.domain == "real" and _quadratic(H, b)), None)
+        if b is None:
+            break
+        waiting.remove(b)
+        a, c = _quadratic(H, b)
+        over_sites = total if b.is_vector else (lambda e: e)
+        found.append(Gaussian(b, expand(-c / a), a))
+        H = expand(H.xreplace({b: S.Zero}) + over_sites(log(a) / 2 - c**2 / (2 * a)))
+    return tuple(found), H
+
+
+def _quadratic(H, b):
+    """(a, c) with dH/db = a b + c, or None."""
+    slope = expand(diff(H, b))
+    a = expand(diff(slope, b))
+    c = expand(slope.xreplace({b: S.Zero}))
+    shared = any(t.has(b) for t in slope.atoms(Total))
+    return None if a == 0 or a.has(b) or shared or expand(slope - a * b - c) != 0 else (a, c)

@@ -1,0 +1,92 @@
+"""Which part of the dynamics a letter of a splitting word takes: data that a recipe may carry.
+
+Every row of the SDE has three parts. `friction(p)`: the drift terms that contain a momentum; `force(p)`: the
+other drift terms; `noise(p)`. A block alone means its whole row.
+"""
+
+from dataclasses import dataclass
+
+from .errors import RecipeError
+from .symbols import Block
+
+PARTS = ("force", "friction", "noise")
+METHODS = ("euler", "heun")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Parts of rows that move together, everything else frozen; `method` names a numerical sub-flow.
+
+    >>> from recipe import vector
+    >>> p = vector("p")
+    >>> print(friction(p) + noise(p))
+    friction(p) + noise(p)
+    """
+
+    parts: tuple[tuple[str, Block], ...]
+    method: str | None = None
+
+    def __add__(self, other):
+        other = piece(other)
+        methods = {self.method, other.method} - {None}
+        if len(methods) > 1:
+            raise RecipeError(f"piece {self} + {other}", "one piece has one numerical method",
+                              do="Use two letters, or numerical(a + b, method).")
+        return Piece(tuple(dict.fromkeys(self.parts + other.parts)), methods.pop() if methods else None)
+
+    __radd__ = __add__
+
+    def __str__(self):
+        rows = [f"{part}({block})" for part, block in self.parts]
+        for block in dict.fromkeys(b for _, b in self.parts):
+            row = [f"{part}({block})" for part in PARTS]
+            if all(r in rows for r in row):
+                rows = [block.name if r == row[0] else r for r in rows if r not in row[1:]]
+        text = " + ".join(rows)
+        return f"numerical({text}, {self.method!r})" if self.method else text
+
+
+def piece(spec) -> Piece:
+    """The Piece meant by a Piece, a block (its whole row) or a tuple of these."""
+    match spec:
+        case Piece():
+            return spec
+        case Block():
+            return Piece(tuple((part, spec) for part in PARTS))
+        case (first, *rest):
+            return sum(map(piece, rest), piece(first))
+    raise RecipeError("pieces", f"a piece is made of blocks, force, friction and noise, got {spec!r}",
+                      do='Write for example {"O": friction(p) + noise(p), "C": xi}.')
+
+
+def _part(name, doc):
+    def take(block: Block) -> Piece:
+        if not isinstance(block, Block):
+            raise RecipeError(f"{name}({block})", "its argument is a block", do=f"Write {name}(p).")
+        return Piece(((name, block),))
+
+    take.__name__ = take.__qualname__ = name
+    take.__doc__ = doc
+    return take
+
+
+force = _part("force", "The drift terms of a block that contain no momentum, such as the kick -grad(U).")
+friction = _part("friction", "The drift terms of a block that contain a momentum, such as -gamma*p.")
+noise = _part("noise", "The Brownian noise of a block.")
+
+
+def numerical(spec, method: str) -> Piece:
+    """A piece solved by a numerical sub-flow: "euler", or "heun" (order 2, noise amplitude frozen within the piece).
+
+    >>> from recipe import vector
+    >>> print(numerical(vector("theta"), "heun"))
+    numerical(theta, 'heun')
+    """
+    if method not in METHODS:
+        raise RecipeError(f"numerical({spec}, {method!r})", "unknown method", do=f"Use one of {', '.join(METHODS)}.")
+    return Piece(piece(spec).parts, method)
+
+
+def euler(*blocks: Block) -> Piece:
+    """The whole rows of the blocks by one explicit Euler-Maruyama step."""
+    return numerical(blocks, "euler")

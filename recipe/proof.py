@@ -1,0 +1,219 @@
+"""The certificate of a recipe: is exp(-H) stationary, is its marginal the target, does the noise reach everything?"""
+
+import random
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from math import exp, inf, isfinite, log
+
+from sympy import Add, Expr, ImmutableMatrix, lambdify
+
+from .algebra import random_value, vanishes
+from .derive import residual
+from .errors import RecipeError
+from .marginal import eliminate_gaussians
+from .symbols import OPAQUE, Block, Parameter, Total, freeze
+
+STATES = 2000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question of the certificate: its answer, how it is known, and whether it holds."""
+
+    question: str
+    answer: str
+    verdict: str  # "proved", "checked" (numerically), "open", "warning", "failed"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of a recipe: printable, `.ok` if nothing failed, `.to_dict()` for machines."""
+
+    recipe: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding failed; warnings and open questions are allowed."""
+        return all(f.verdict != "failed" for f in self.findings)
+
+    def to_dict(self) -> dict:
+        """Plain data, ready for JSON."""
+        return {"recipe": self.recipe, "ok": self.ok, "findings": [asdict(f) for f in self.findings]}
+
+    def __str__(self):
+        width = max(len(f.question) for f in self.findings)
+        lines = [f"  {f.verdict:8} {f.question:{width}}  {f.answer}" for f in self.findings]
+        return "\n".join([f"certificate of {self.recipe}: {'ok' if self.ok else 'FAILED'}", *lines])
+
+
+def certify(recipe) -> Certificate:
+    """Answer every question of the certificate for one recipe (Ma, Chen & Fox 2015, Theorem 1)."""
+    findings = (
+        Finding("Q is skew, D symmetric", "by construction", "proved"),
+        _definite(recipe), _stationary(recipe), _normalisable(recipe), _marginal(recipe), _reach(recipe),
+        Finding("claim", recipe.claim, "proved" if recipe.claim == "exact" else "open"),
+    )
+    return Certificate(recipe.name, findings)
+
+
+def _definite(recipe):
+    value, where = minimum_eigenvalue(recipe.D, points=STATES)
+    if where == "":
+        return Finding("D is positive semidefinite", "by the signs of its entries", "proved")
+    if value < -1e-12:
+        return Finding("D is positive semidefinite", f"eigenvalue {value:.3g} at {where}", "failed")
+    return Finding("D is positive semidefinite", f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked")
+
+
+def _stationary(recipe):
+    question = "exp(-H) is stationary"
+    rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state)
+    match vanishes(rest):
+        case "symbolic":
+            return Finding(question, "Fokker-Planck residual identically 0", "proved")
+        case "numeric":
+            return Finding(question, "Fokker-Planck residual 0 at random states", "checked")
+    return Finding(question, f"Fokker-Planck residual {rest}", "failed")
+
+
+def _normalisable(recipe):
+    auxiliary = recipe.momenta + recipe.thermostats
+    question = "exp(-H) is normalisable in " + (", ".join(b.name for b in auxiliary) or "no auxiliary block")
+    if not auxiliary:
+        return Finding(question, "nothing to integrate", "proved")
+    gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
+    known = all(g.precision.is_positive for g in gaussians)
+    for g in gaussians:
+        if not g.precision.is_positive:
+            value, where = minimum_eigenvalue(ImmutableMatrix([[g.precision]]), points=STATES)
+            if value <= 0:
+                return Finding(question, f"precision {value:.3g} of {g.block} at {where}", "failed")
+    others = [b for b in auxiliary if b not in [g.block for g in gaussians]]
+    for b in others:
+        if not _integrable(rest, b):
+            return Finding(question, f"exp(-H) has no finite integral over {b}", "failed")
+    text = ", ".join([f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
+                     + [f"{b} by its tails" for b in others])
+    return Finding(question, text, "proved" if known and not others else "checked")
+
+
+def _marginal(recipe):
+    names = ", ".join(b.name for b in recipe.targets)
+    auxiliary = recipe.momenta + recipe.thermostats
+    gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
+    left = [b for b in auxiliary if b not in [g.block for g in gaussians]]
+    question = f"the marginal of {names} is exp(-U)"
+    if recipe.potential is None:
+        question = f"the marginal of {names} is exp(-H) integrated"
+        return Finding(question, f"energy {rest}" if not left else "H is wholly symbolic", "proved")
+    extra = (rest - recipe.potential).expand()
+    coupled = [t for t in Add.make_args(extra) if any(t.has(b) for b in recipe.targets)]
+    if not coupled:
+        return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
+    if extra.has(*OPAQUE[1:]) or len(left) > 1:
+        verdict = "failed" if not left else "open"
+        return Finding(question, f"exp(-U) is multiplied by exp(-({Add(*coupled)}))", verdict)
+    spread = _log_integral_spread(extra, left[0] if left else None, recipe.targets)
+    if spread < 1e-6:
+        return Finding(question, f"by quadrature over {left[0]}" if left else "numerically constant", "checked")
+    return Finding(question, f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}",
+                   "failed")
+
+
+def _reach(recipe):
+    question = "the noise reaches every block"
+    reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i] != 0}
+    if not reached:
+        return Finding(question, "there is no noise: invariant, but not ergodic without refreshment", "warning")
+    grown = True
+    while grown:
+        new = {b for b, f in zip(recipe.state, recipe.drift) if b not in reached and f.has(*reached)}
+        grown, reached = bool(new), reached | new
+    missed = [b.name for b in recipe.state if b not in reached]
+    if missed:
+        return Finding(question, f"it never reaches {', '.join(missed)}: invariant, but not ergodic", "warning")
+    return Finding(question, "through the drift, to all", "proved")
+
+
+# ---- numbers behind the answers
+
+
+def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = None) -> tuple[float, str]:
+    """The least eigenvalue of a symmetric matrix over random states and parameters, and where; (0, "") if >= 0 by signs."""
+    rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
+    A = A.extract(rows, rows)
+    if all(A.extract(list(s), list(s)).det().is_nonnegative
+           for k in range(1, A.rows + 1) for s in combinations(range(A.rows), k)):
+        return 0.0, ""
+    from numpy import array
+    from numpy.linalg import eigvalsh
+
+    entries, _ = freeze(A, *OPAQUE)
+    symbols = sorted(entries.free_symbols, key=lambda s: s.name)
+    evaluate = numeric(symbols, list(entries))
+    draw, worst = random.Random(2015), (inf, "the origin")
+    for _ in range(points):
+        at = [(fixed or {}).get(s, random_value(s, draw)) for s in symbols]
+        values = array(evaluate(at), dtype=float).reshape(A.shape)
+        least = float(eigvalsh(values)[0])
+        least = 0.0 if abs(least) < 1e-12 * abs(values).max() else least
+        if not least >= worst[0]:
+            worst = least, ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, at)) or "every state"
+    return worst
+
+
+def numeric(symbols, expressions):
+    """A float function of a list of values, for a list of expressions."""
+    return lambdify([list(symbols)], list(expressions), modules=["math", "mpmath", "sympy"])
+
+
+def _integrable(H, b):
+    """Whether exp(-H) has tails in b that a decade-by-decade integral sees vanish, at random other values."""
+    k = _one_site(H)
+    symbols = [b, *sorted(k.free_symbols - {b}, key=lambda s: s.name)]
+    evaluate = numeric(symbols, [k])
+    draw = random.Random(2015)
+    for _ in range(5):
+        others = [s.default if getattr(s, "default", None) else random_value(s, draw) for s in symbols[1:]]
+        energy = lambda x: float(evaluate([x, *others])[0])
+        ends = [lambda d: 10.0**d] + ([lambda d: -(10.0**d)] if b.domain == "real" else [lambda d: 10.0**-d])
+        for end in ends:
+            mass = [log(abs(end(d))) - energy(end(d)) for d in (4, 6, 8)]
+            if not mass[0] - 0.1 > mass[1] - 0.1 > mass[2]:
+                return False
+    return True
+
+
+def _one_site(H):
+    """H for one site: every total replaced by its integrand, opaque terms by constants."""
+    def visit(e):
+        if isinstance(e, Total):
+            return visit(e.integrand)
+        return e.func(*map(visit, e.args)) if e.args and e.has(Total) else e
+
+    return freeze(visit(H), *OPAQUE[1:])[0]
+
+
+def _log_integral_spread(extra, b, targets):
+    """max - min over target points of log of the integral over b of exp(-extra), on one site."""
+    from numpy import diff, linspace, sinh
+
+    k = _one_site(extra)
+    symbols = sorted(k.free_symbols, key=lambda s: s.name)
+    evaluate = numeric(symbols, [k])
+    draw = random.Random(2015)
+    fixed = {s: getattr(s, "default", None) or random_value(s, draw) for s in symbols}
+    grid = sinh(linspace(-12, 12, 2401)) if b is not None else None
+    logs = []
+    for _ in range(7):
+        at = {**fixed, **{t: random_value(t, draw) for t in targets}}
+        energy = lambda x: float(evaluate([x if s == b else at[s] for s in symbols])[0])
+        if b is None:
+            logs.append(-energy(0.0))
+            continue
+        values = [energy(x) for x in grid]
+        low = min(values)
+        weights = [exp(low - v) if isfinite(v) else 0.0 for v in values]
+        logs.append(-low + log(sum((w + v) / 2 * d for w, v, d in zip(weights, weights[1:], diff(grid)))))
+    return max(logs) - min(logs)

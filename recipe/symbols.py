@@ -1,0 +1,321 @@
+"""The words of the language: blocks, parameters, totals, potentials and opaque functions.
+
+A formula is written for one coordinate, a *site*. A vector block has one value per site, a scalar block one
+value per chain, and `total` is the sum over the sites of one chain: the only operator that crosses sites.
+Derivatives follow the joint calculus of all sites: d total(f(p))/dp = f'(p).
+"""
+
+import keyword
+import re
+from collections.abc import Iterable
+
+from sympy import AtomicExpr, Derivative, Expr, Function, Mul, S, Symbol, Add, Dummy, diff, expand, sympify
+from sympy.core.function import AppliedUndef
+
+from .errors import RecipeError
+
+RESERVED = {
+    "h": "the step size", "T": "the temperature", "n": "the number of sites, total(1)", "U": "the potential",
+    "temperature": "the temperature", "step_size": "the step size", "gradient": "the gradient of U",
+    "noise": "the noise of a step", "state": "the state of a step", "diverged": "a field of the draws",
+}
+
+
+def valid_name(name: str, what: str) -> str:
+    """The name itself, if it can stand in emitted code in every backend; refused otherwise."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise RecipeError(f"{what} {name!r}", "a name is a letter followed by letters, digits or _",
+                          do="Choose such a name.")
+    if keyword.iskeyword(name):
+        raise RecipeError(f"{what} {name!r}", "this is a keyword of Python", do=f"Write {name + '_'!r}.")
+    if name in RESERVED:
+        raise RecipeError(f"{what} {name!r}", f"this name is taken: it is {RESERVED[name]} of every recipe",
+                          do="Choose another name.")
+    return name
+
+
+_SIGNS = {"real": {"real": True}, "positive": {"positive": True}, "nonnegative": {"nonnegative": True}}
+
+
+def _assumptions(sign: str, where: str) -> dict:
+    if sign not in _SIGNS:
+        raise RecipeError(where, f"unknown domain {sign!r}", do=f"Use one of {', '.join(_SIGNS)}.")
+    return _SIGNS[sign]
+
+
+class Block(Symbol):
+    """A named part of the state; `is_vector` says whether it has one value per site or one per chain."""
+
+    __slots__ = ("is_vector", "domain")
+
+    def __new__(cls, name, is_vector, domain="real"):
+        valid_name(name, "block")
+        block = Symbol.__xnew__(cls, name, **_assumptions(domain, f"block {name!r}"))
+        block.is_vector, block.domain = is_vector, domain
+        return block
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.is_vector)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.is_vector, self.domain), {}
+
+
+class Parameter(Symbol):
+    """A constant of a recipe with sign, default and doc; `per` is the vector block it has one value per site of."""
+
+    __slots__ = ("sign", "default", "doc", "per")
+
+    def __new__(cls, name, sign="real", default=None, doc="", per=None):
+        parameter = Symbol.__xnew__(cls, valid_name(name, "parameter"), **_assumptions(sign, f"parameter {name!r}"))
+        parameter.sign, parameter.default, parameter.doc, parameter.per = sign, default, doc, per
+        return parameter
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.sign, self.default, self.doc, self.per)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.sign, self.default, self.doc, self.per), {}
+
+
+def _reserved_symbol(name, sign):
+    return Symbol.__xnew__(Symbol, name, **_SIGNS[sign])
+
+
+step_size = _reserved_symbol("h", "positive")
+temperature = _reserved_symbol("T", "nonnegative")
+
+
+def vector(name: str, *, domain: str = "real") -> Block:
+    """A block with one value per site: shape `(chains, *shape)` at run time.
+
+    >>> vector("theta").is_vector
+    True
+    """
+    return Block(name, True, domain)
+
+
+def scalar(name: str, *, domain: str = "real") -> Block:
+    """A block with one value per chain: shape `(chains,)` at run time.
+
+    >>> scalar("xi").is_vector
+    False
+    """
+    return Block(name, False, domain)
+
+
+def _parameter(sign):
+    def declare(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
+        if per is not None and not (isinstance(per, Block) and per.is_vector):
+            raise RecipeError(f"parameter {name!r}", f"per={per} is not a vector block",
+                              do="Pass the block it has one value per site of, e.g. per=theta.")
+        if default is not None:
+            default = float(default)
+            allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0}[sign]
+            if not (allowed and abs(default) < float("inf")):
+                raise RecipeError(f"parameter {name!r}", f"the default {default} is not {sign}",
+                                  do="Change the default or the sign.")
+        return Parameter(name, sign, default, doc, per)
+
+    declare.__name__ = declare.__qualname__ = sign
+    declare.__doc__ = (f"A {sign} parameter with a default, a line of doc, and optionally one value per site "
+                       f"(`per=theta`).\n\n    >>> {sign}('a', default=2).default\n    2.0\n    ")
+    return declare
+
+
+positive, nonnegative, real = _parameter("positive"), _parameter("nonnegative"), _parameter("real")
+
+
+def is_site(expression) -> bool:
+    """Whether an expression has one value per site (else one per chain, or a plain number).
+
+    >>> p = vector("p")
+    >>> is_site(p**2), is_site(total(p**2))
+    (True, False)
+    """
+    match expression:
+        case Total() | Potential():
+            return False
+        case Partial():
+            return any(b.is_vector for b in expression.variables)
+        case Block():
+            return expression.is_vector
+        case Parameter():
+            return expression.per is not None
+        case _:
+            return any(is_site(a) for a in expression.args)
+
+
+class Total(Expr):
+    """The sum of a site-level expression over the sites of one chain, in canonical form (linear, factors pulled out)."""
+
+    def __new__(cls, integrand):
+        integrand = expand(integrand)
+        if integrand.is_Add:
+            return Add(*(cls(term) for term in integrand.args))
+        outside = [f for f in Mul.make_args(integrand) if not is_site(f)]
+        inside = Mul(*(f for f in Mul.make_args(integrand) if is_site(f)))
+        factor = Mul(*outside)
+        if factor is S.Zero:
+            return S.Zero
+        return Mul(factor, Expr.__new__(cls, inside))
+
+    integrand = property(lambda self: self.args[0])
+    is_commutative = True
+    _eval_is_real = lambda self: self.integrand.is_real
+    _eval_is_positive = lambda self: True if self.integrand.is_positive else None
+    _eval_is_nonnegative = lambda self: True if self.integrand.is_nonnegative else None
+    _eval_is_integer = lambda self: True if self.integrand is S.One else None
+
+    def _eval_derivative(self, s):
+        if not (isinstance(s, Block) and s.is_vector):
+            return Total(diff(self.integrand, s))
+        if any(is_site(p) for p in self.integrand.atoms(Partial)):
+            raise RecipeError(f"d {self}/d{s}", "this derivative needs the full Hessian of U",
+                              do="Only the Hessian diagonal is available: keep grad(U) outside of total().")
+        inner, outer = freeze(self.integrand, Total, Potential)
+        through = Add(*(Total(diff(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
+        return diff(inner, s).xreplace(outer) + through
+
+    def _sympystr(self, printer):
+        return "n" if self.integrand is S.One else f"total({printer._print(self.integrand)})"
+
+    def _latex(self, printer, exp=None):
+        if self.integrand is S.One:
+            body = "n"
+        else:
+            body = r"\textstyle\sum " + printer._print(self.integrand)
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+def total(integrand) -> Expr:
+    """The sum over the sites of one chain; `total(1)` is the number of sites n.
+
+    >>> p, xi = vector("p"), scalar("xi")
+    >>> total(xi*p**2 + 1)
+    xi*total(p**2) + n
+    >>> total(p**2).diff(p)
+    2*p
+    """
+    return Total(formula(integrand, "total"))
+
+
+class Potential(Expr):
+    """The opaque energy U of the target blocks: of its values only the derivatives are ever asked for."""
+
+    is_commutative, is_real = True, True
+
+    def __new__(cls, *blocks):
+        return Expr.__new__(cls, *blocks)
+
+    blocks = property(lambda self: self.args)
+
+    def _eval_derivative(self, s):
+        return Partial(self, s) if s in self.blocks else S.Zero
+
+    def _sympystr(self, printer):
+        return f"U({', '.join(b.name for b in self.blocks)})"
+
+    def _latex(self, printer, exp=None):
+        body = rf"U({', '.join(printer._print(b) for b in self.blocks)})"
+        return body if exp is None else rf"{body}^{{{exp}}}"
+
+
+class Partial(Expr):
+    """A partial derivative of the potential by its blocks, own-site for vector blocks: grad U, the Hessian diagonal."""
+
+    is_commutative, is_real = True, True
+
+    def __new__(cls, U, *variables):
+        return Expr.__new__(cls, U, *sorted(variables, key=lambda b: b.name))
+
+    U = property(lambda self: self.args[0])
+    variables = property(lambda self: self.args[1:])
+
+    def _eval_derivative(self, s):
+        return Partial(self.U, *self.variables, s) if s in self.U.blocks else S.Zero
+
+    def _sympystr(self, printer):
+        names = [b.name for b in self.variables]
+        if len(names) == 1:
+            return "grad(U)" if len(self.U.blocks) == 1 else f"grad(U, {names[0]})"
+        return f"hessian(U, {', '.join(names)})"
+
+    def _latex(self, printer, exp=None):
+        bottom = " ".join(rf"\partial {printer._print(b)}" for b in self.variables)
+        order = len(self.variables)
+        body = rf"\frac{{\partial{f'^{order}' if order > 1 else ''} U}}{{{bottom}}}"
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+def potential(*blocks: Block) -> Potential:
+    """The energy U = -log p(data, theta) of the target, on the sum scale, left opaque.
+
+    >>> theta = vector("theta")
+    >>> potential(theta).diff(theta)
+    grad(U)
+    """
+    if not blocks or not all(isinstance(b, Block) for b in blocks):
+        raise RecipeError("potential", f"its arguments are the target's blocks, got {blocks}",
+                          do="Write potential(theta), or potential(x, y) for explicit coordinates.")
+    return Potential(*blocks)
+
+
+def grad(U: Potential, block: Block | None = None) -> Partial:
+    """The gradient of the potential by its only block, or by the one named.
+
+    >>> grad(potential(vector("theta")))
+    grad(U)
+    """
+    if not isinstance(U, Potential):
+        raise RecipeError("grad", f"got {U}, not a potential", do="Write U = potential(theta) and grad(U).")
+    if block is None and len(U.blocks) > 1:
+        raise RecipeError("grad", f"{U} has several blocks", do="Name one: grad(U, x).")
+    return Partial(U, block if block is not None else U.blocks[0])
+
+
+def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
+    """An opaque function of blocks, applied site by site, given later by `recipe.bind(G=...)`.
+
+    >>> theta = vector("theta")
+    >>> function("G", theta).diff(theta)
+    Derivative(G(theta), theta)
+    """
+    valid_name(name, "function")
+    if not blocks or not all(isinstance(b, Block) for b in blocks):
+        raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}",
+                          do=f"Write function({name!r}, theta).")
+    return Function(name, **_assumptions(sign, f"function {name!r}"))(*blocks)
+
+
+def formula(expression, where: str) -> Expr:
+    """A sympy expression from an expression or a number; text is refused, never parsed."""
+    if isinstance(expression, str) or isinstance(expression, Iterable) and not isinstance(expression, Expr):
+        raise RecipeError(where, f"a formula is a sympy expression or a number, got {expression!r}",
+                          do="Text is never evaluated: build the formula from blocks and parameters.")
+    try:
+        return sympify(expression, strict=True)
+    except Exception as error:
+        raise RecipeError(where, f"a formula is a sympy expression or a number, got {type(expression).__name__}",
+                          do="Build it from blocks and parameters.") from error
+
+
+def freeze(expression, *kinds):
+    """The expression with its outermost subexpressions of the given kinds replaced by dummies, and the way back."""
+    back = {}
+
+    def visit(e):
+        if isinstance(e, kinds):
+            known = next((d for d, x in back.items() if x == e), None)
+            if known is None:
+                known = Dummy(str(e), **{k: v for k, v in e.assumptions0.items() if k in _SIGNS and v})
+                back[known] = e
+            return known
+        if not e.args or not e.has(*kinds):
+            return e
+        return e.func(*map(visit, e.args))
+
+    return visit(expression), back
+
+
+OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef)

@@ -1,0 +1,198 @@
+"""The posterior draws of a sampling run, and the file they are kept in."""
+
+import hashlib
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from recipe.errors import RecipeError, did_you_mean
+
+
+class UnknownBlock(RecipeError, KeyError):
+    """The RecipeError of a missing key, so that `in` and `get` work as in any mapping."""
+
+    __str__ = ValueError.__str__
+
+
+class Draws(Mapping):
+    """Posterior draws by block name, with the account of the run that made them.
+
+    Each value has shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON
+    data such as recipe, scheme, step_size, seed and `diverged`, {chain: step}.
+    Raises RecipeError when the shapes disagree or `info` is not JSON.
+
+    >>> draws = Draws({"theta": torch.zeros(4, 100, 3)}, info={"recipe": "sghmc", "scheme": "baoab"})
+    >>> draws
+    sghmc, baoab: 4 chains x 100 draws
+      theta  (3,)  float32
+    >>> draws["theta"].shape
+    torch.Size([4, 100, 3])
+    """
+
+    __slots__ = ("_values", "_info")
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def __init__(self, values: Mapping[str, torch.Tensor], *, info: dict):
+        shapes = {name: tuple(value.shape) for name, value in values.items()}
+        sizes = {shape[:2] for shape in shapes.values()}
+        if len(sizes) != 1 or len(*sizes) != 2:
+            raise RecipeError("draws", f"the blocks have the shapes {shapes}",
+                              do="Shape each (chains, draws, ...), with the same chains and draws.")
+        self._values = {name: value.detach() for name, value in values.items()}
+        try:
+            self._info = json.loads(json.dumps(dict(info)))
+        except (TypeError, ValueError) as error:
+            raise RecipeError("draws", f"info is not plain JSON data ({error})",
+                              do="Use text, numbers, lists and dicts.") from error
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._values:
+            raise UnknownBlock("draws", f"there is no block {name!r}", do=did_you_mean(name, self._values))
+        return self._values[name]
+
+    def __iter__(self):
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        title = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"
+        shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
+        name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
+        lines = [f"{title}: {self.chains} chains x {self.draws} draws"]
+        lines += [f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
+                  for name, value in self.items()]
+        if self.diverged:
+            lines.append("  diverged: " + ", ".join(f"chain {c} at step {s}" for c, s in self.diverged.items()))
+        return "\n".join(lines)
+
+    @property
+    def info(self) -> dict:
+        """The account of the run, plain JSON data (so the chains in `diverged` are text here)."""
+        return self._info
+
+    @property
+    def chains(self) -> int:
+        """The number of chains."""
+        return next(iter(self._values.values())).shape[0]
+
+    @property
+    def draws(self) -> int:
+        """The number of draws in each chain."""
+        return next(iter(self._values.values())).shape[1]
+
+    @property
+    def diverged(self) -> dict[int, int]:
+        """The step at which each diverged chain left the finite numbers; empty if none did."""
+        return {int(chain): step for chain, step in (self.info.get("diverged") or {}).items()}
+
+    def to_arviz(self):
+        """An arviz.InferenceData whose posterior group holds a float64 copy, with `info` as attributes.
+
+        >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
+        {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
+        """
+        # netCDF attributes are text or numbers.
+        attributes = {key: value if type(value) in (str, int, float) else json.dumps(value)
+                      for key, value in self.info.items()}
+        posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
+            warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
+            import arviz
+
+            return arviz.from_dict(posterior=posterior, posterior_attrs=attributes)
+
+    def summary(self, var_names: str | list[str] | None = None):
+        """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
+
+        With one chain r_hat is nan. Raises RecipeError for an unknown name.
+
+        >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
+        ['theta']
+        """
+        names = list(self) if var_names is None else [var_names] if isinstance(var_names, str) else var_names
+        posterior = Draws({name: self[name] for name in names}, info=self.info).to_arviz()
+        import arviz
+
+        return arviz.summary(posterior, kind="all", round_to="none")
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write one safetensors file, whole or not at all; equal draws make equal files.
+
+        Raises RecipeError with the system's reason when the file cannot be written.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Draws({"theta": torch.zeros(2, 9)}, info={"seed": 1}).save(folder + "/run.safetensors")
+        ...     Draws.load(folder + "/run.safetensors").info
+        {'seed': 1}
+        """
+        path = Path(path)
+        values = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in self.items()}
+        header = {"names": list(values), "info": self.info, "sha256": _sha256(values, self.info)}
+        # One metadata entry: safetensors writes several in no fixed order.
+        data = safetensors.torch.save(values, {"draws": json.dumps(header)})
+        try:
+            _replace(path, data)
+        except OSError as error:
+            raise RecipeError(str(path), f"cannot be written ({error.strerror or error})",
+                              do="Choose a folder with room that you may write to.") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Draws":
+        """Read what `save` wrote; nothing in the file is executed.
+
+        Raises RecipeError when the file is missing, truncated, corrupted or not a file of draws.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if "draws" not in metadata:
+                    raise ValueError("it was not written by Draws.save")
+                header = json.loads(metadata["draws"])
+                # A tensor still mapped to the file would change with it after the check.
+                values = {name: file.get_tensor(name).clone() for name in header["names"]}
+            if header["sha256"] != _sha256(values, header["info"]):
+                raise ValueError("its contents do not match its SHA-256")
+            return cls(values, info=header["info"])
+        except OSError as error:
+            raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RecipeError(str(path), f"not an intact file of draws ({error})",
+                              do="Restore it from a copy, or sample again.") from error
+
+
+def _sha256(values: dict[str, torch.Tensor], info: dict) -> str:
+    digest = hashlib.sha256(json.dumps(info).encode())
+    for name, value in values.items():
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if path.exists() and not path.is_file():
+        raise FileExistsError("not a regular file")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,268 @@
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from recipe.errors import RecipeError
+from samplers.draws import Draws
+
+INFO = {"recipe": "sghmc", "scheme": "baoab", "step_size": 0.1, "seed": 7, "parameters": {"gamma": 1.0}}
+
+
+def run(chains=4, draws=500, *, info=INFO, seed=0):
+    noise = torch.Generator().manual_seed(seed)
+    return Draws({"theta": torch.randn(chains, draws, 2, generator=noise),
+                  "bias": torch.randn(chains, draws, generator=noise)}, info=info)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.safetensors"
+
+
+def test_it_is_a_mapping_from_block_to_tensor():
+    draws = run()
+    assert list(draws) == ["theta", "bias"] and len(draws) == 2
+    assert "theta" in draws and "phi" not in draws and draws.get("phi") is None
+    assert draws["theta"].shape == (4, 500, 2) and dict(draws)["bias"] is draws["bias"]
+
+
+def test_it_counts_chains_and_draws():
+    assert (run(3, 20).chains, run(3, 20).draws) == (3, 20)
+
+
+def test_an_unknown_name_suggests_the_close_one():
+    with pytest.raises(RecipeError, match="draws: there is no block 'teta'. Did you mean 'theta'?"):
+        run()["teta"]
+    with pytest.raises(KeyError):
+        run()["teta"]
+
+
+@pytest.mark.parametrize("values", [
+    {},
+    {"theta": torch.zeros(5)},
+    {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(4, 9)},
+    {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(2, 10)},
+])
+def test_blocks_that_disagree_on_chains_and_draws_are_refused(values):
+    with pytest.raises(RecipeError, match=r"draws: the blocks have the shapes \{.*\}\. Shape each"):
+        Draws(values, info={})
+
+
+@pytest.mark.parametrize("info", [{"seed": torch.tensor(1)}, {"run": object()}, ["seed"]])
+def test_info_that_is_not_json_is_refused(info):
+    with pytest.raises(RecipeError, match="info is not plain JSON data"):
+        Draws({"theta": torch.zeros(1, 1)}, info=info)
+
+
+def test_it_cannot_be_changed_by_assignment():
+    draws, info = run(), dict(INFO)
+    for name in ("info", "chains", "draws", "diverged", "note"):
+        with pytest.raises(AttributeError):
+            setattr(draws, name, 0)
+    with pytest.raises(TypeError):
+        draws["theta"] = torch.zeros(4, 500)
+    kept = run(info=info)
+    info["seed"] = 8
+    assert kept.info["seed"] == 7
+
+
+def test_repr_shows_run_blocks_and_diverged_chains():
+    assert repr(run(4, 500, info=INFO | {"diverged": {2: 130}})) == (
+        "sghmc, baoab: 4 chains x 500 draws\n"
+        "  theta  (2,)  float32\n"
+        "  bias   ()    float32\n"
+        "  diverged: chain 2 at step 130")
+
+
+def test_diverged_maps_chain_to_step_before_and_after_a_round_trip(path):
+    draws = run(info={"diverged": {2: 130}})
+    draws.save(path)
+    assert draws.diverged == Draws.load(path).diverged == {2: 130}
+    assert run().diverged == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64,
+                                   torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_a_round_trip_keeps_bits_dtype_order_and_info(path, dtype):
+    draws = Draws({"theta": (100 * torch.randn(2, 30, 3)).to(dtype), "a": torch.randn(2, 30).to(dtype)}, info=INFO)
+    draws.save(path)
+    loaded = Draws.load(path)
+    assert list(loaded) == list(draws) and loaded.info == INFO
+    for name in draws:
+        assert loaded[name].dtype == dtype
+        assert torch.equal(loaded[name].view(torch.uint8), draws[name].view(torch.uint8))
+
+
+def test_a_round_trip_keeps_nan_and_infinity(path):
+    bits = torch.tensor([[float("nan"), float("inf"), -0.0]]).view(torch.int32) + torch.tensor([5, 0, 0])
+    Draws({"theta": bits.to(torch.int32).view(torch.float32)}, info={}).save(path)
+    assert torch.equal(Draws.load(path)["theta"].view(torch.int32), bits.to(torch.int32))
+
+
+def test_views_of_one_buffer_and_transposed_values_can_be_saved(path):
+    buffer = torch.randn(10, 4, 2)
+    draws = Draws({"theta": buffer.transpose(0, 1), "first": buffer[..., 0].T, "empty": torch.zeros(4, 10, 0)},
+                  info={})
+    draws.save(path)
+    assert all(torch.equal(Draws.load(path)[name], draws[name]) for name in draws)
+
+
+def test_equal_draws_make_equal_files(tmp_path):
+    for name in "abc":
+        run().save(tmp_path / name)
+    assert len({(tmp_path / name).read_bytes() for name in "abc"}) == 1
+
+
+def test_loaded_draws_do_not_change_with_the_file(path):
+    run().save(path)
+    loaded = Draws.load(path)
+    with open(path, "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\x55" * 8)
+    assert all(torch.equal(loaded[name], run()[name]) for name in loaded)
+
+
+def test_a_flipped_bit_in_any_byte_is_noticed(path):
+    run(2, 3).save(path)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+        with pytest.raises(RecipeError, match="run.safetensors: not an intact file of draws"):
+            Draws.load(path)
+
+
+def test_a_file_truncated_anywhere_is_named(path):
+    run(2, 3).save(path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(RecipeError, match=r"run.safetensors: not an intact file of draws .* or sample again"):
+            Draws.load(path)
+
+
+def test_a_foreign_file_is_refused(path):
+    for write in (lambda: path.write_text("theta,bias\n0.1,0.2\n" * 9),
+                  lambda: torch.save({"theta": torch.zeros(2, 2)}, path),
+                  lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path),
+                  lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path, {"draws": "[]"})):
+        write()
+        with pytest.raises(RecipeError, match="run.safetensors: not an intact file of draws"):
+            Draws.load(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(path):
+    for place in (path, path.parent):
+        with pytest.raises(RecipeError, match="cannot be read .* Check the path"):
+            Draws.load(place)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("blow", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(path, monkeypatch, call, blow):
+    def interrupted(*_):
+        raise blow
+
+    run(seed=1).save(path)
+    monkeypatch.setattr(os, call, interrupted)
+    with pytest.raises((KeyboardInterrupt, RecipeError)):
+        run(seed=2).save(path)
+    assert os.listdir(path.parent) == [path.name]
+    assert torch.equal(Draws.load(path)["theta"], run(seed=1)["theta"])
+
+
+def test_a_full_disk_is_told_with_the_reason_of_the_system(path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(RecipeError, match=r"run.safetensors: cannot be written \(File too large\)"):
+            run().save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_place_that_cannot_hold_a_file_is_refused(path):
+    path.write_text("a file, not a folder")
+    os.mkfifo(path.parent / "pipe")
+    for place, reason in [(path / "draws", "Not a directory"), (path.parent / "no" / "draws", "No such file"),
+                          (path.parent, "not a regular file"), (path.parent / "pipe", "not a regular file")]:
+        with pytest.raises(RecipeError, match=reason):
+            run().save(place)
+
+
+def test_to_arviz_keeps_chain_and_draw_axes_and_values():
+    draws = run(3, 20)
+    posterior = draws.to_arviz().posterior
+    assert posterior["theta"].dims[:2] == ("chain", "draw") and posterior["theta"].shape == (3, 20, 2)
+    assert posterior["bias"].dtype == np.float64
+    assert np.array_equal(posterior["theta"].values, draws["theta"].double().numpy())
+
+
+def test_to_arviz_carries_info_as_attributes_that_netcdf_can_hold(tmp_path):
+    inference = run(info=INFO | {"temperature": None, "thinned": True, "diverged": {0: 5}}).to_arviz()
+    attributes = inference.posterior.attrs
+    assert attributes["recipe"] == "sghmc" and attributes["step_size"] == 0.1
+    assert json.loads(attributes["parameters"]) == {"gamma": 1.0}
+    inference.to_netcdf(tmp_path / "run.nc")
+
+
+def test_to_arviz_makes_a_copy():
+    draws = Draws({"theta": torch.zeros(2, 5, dtype=torch.float64)}, info={})
+    draws.to_arviz().posterior["theta"].values[:] = 1
+    assert not draws["theta"].any()
+
+
+def test_to_arviz_does_not_warn_of_more_chains_than_draws():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(chains=9, draws=3).to_arviz()
+
+
+def test_summary_mean_and_sd_are_those_of_the_sample():
+    draws, summary = run(), run().summary()
+    sample = draws["theta"].double().reshape(-1, 2).numpy()
+    np.testing.assert_allclose(summary.loc[["theta[0]", "theta[1]"], "mean"], sample.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(summary.loc[["theta[0]", "theta[1]"], "sd"], sample.std(0, ddof=1), rtol=1e-12)
+
+
+def test_summary_of_independent_draws_counts_them_and_finds_no_disagreement():
+    summary = run(4, 2000).summary()
+    assert summary["ess_bulk"].between(0.85 * 8000, 1.15 * 8000).all()
+    assert summary["ess_tail"].between(0.85 * 8000, 1.15 * 8000).all()
+    assert summary["r_hat"].between(0.99, 1.01).all()
+    np.testing.assert_allclose(summary["mcse_mean"], 1 / np.sqrt(8000), rtol=0.1)
+
+
+def test_summary_of_an_autoregression_finds_its_known_sample_size():
+    phi, noise = 0.8, torch.randn(4, 20000, generator=torch.Generator().manual_seed(0)).double()
+    chain = [noise[:, 0] / (1 - phi**2) ** 0.5]
+    for step in range(1, noise.shape[1]):
+        chain.append(phi * chain[-1] + noise[:, step])
+    summary = Draws({"x": torch.stack(chain, 1)}, info={}).summary()
+    np.testing.assert_allclose(summary["ess_bulk"], 80000 * (1 - phi) / (1 + phi), rtol=0.1)
+
+
+def test_summary_takes_one_name_or_several():
+    assert list(run().summary("bias").index) == ["bias"]
+    assert list(run().summary(["bias", "theta"]).index) == ["bias", "theta[0]", "theta[1]"]
+    with pytest.raises(RecipeError, match="Did you mean 'bias'?"):
+        run().summary("bais")
+
+
+def test_summary_of_one_chain_has_no_r_hat():
+    summary = run(chains=1).summary()
+    assert summary["r_hat"].isna().all() and summary["ess_bulk"].notna().all()
+
+
+def test_importing_draws_does_not_import_arviz_or_pandas():
+    code = "import sys, samplers.draws; print({'arviz', 'pandas'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -1,0 +1,286 @@
+"""Noise is a pure function of (seed, step, draw, chain, site): its layout, its laws, its errors.
+
+The statistical tests have fixed seeds and one level, ALPHA, for each comparison.
+"""
+
+import math
+import random
+
+import pytest
+import torch
+
+from integrators import noise
+from integrators.noise import BATCH, INITIAL, KINDS, integers, normal, philox, uniform
+from recipe.errors import RecipeError
+
+ALPHA = 1e-8
+Z = 5.73  # P(|N(0, 1)| > Z) = ALPHA
+F32, F64 = torch.float32, torch.float64
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def reference_philox(counter, key):
+    """Philox4x32-10 in Python integers."""
+    (a, b, c, d), (k, l) = counter, key
+    for r in range(10):
+        high_c, low_c = divmod(0xCD9E8D57 * c, 2**32)
+        high_a, low_a = divmod(0xD2511F53 * a, 2**32)
+        a = high_c ^ b ^ (k + r * 0x9E3779B9) % 2**32
+        c = high_a ^ d ^ (l + r * 0xBB67AE85) % 2**32
+        b, d = low_c, low_a
+    return a, b, c, d
+
+
+def reference_word(seed, step, draw, chain, site):
+    block, word = divmod(site, 4)
+    counter = block % 2**32, block // 2**32 + draw * 2**16, chain, step % 2**32
+    return reference_philox(counter, (seed % 2**32, seed // 2**32 ^ step // 2**32))[word]
+
+
+def words(*args, **options):
+    """The Philox words behind a draw: u = (x + 1/2) 2^-32 is exact in float64."""
+    return (uniform(*args, dtype=F64, **options) * 2**32 - 0.5).long()
+
+
+# Philox
+
+
+@pytest.mark.parametrize(
+    "counter, key, expected",
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_known_answers_of_random123(counter, key, expected):
+    counter, key, expected = ([int(word, 16) for word in text.split()] for text in (counter, key, expected))
+    assert [int(word) for word in philox([torch.tensor(c) for c in counter], key)] == expected
+    assert list(reference_philox(counter, key)) == expected
+
+
+def test_philox_equals_integer_arithmetic_on_random_counters_and_keys():
+    pick = random.Random(0)
+    blocks = [[pick.getrandbits(32) for _ in range(6)] for _ in range(200)]
+    *counter, k0, k1 = torch.tensor(blocks).T
+    expected = [reference_philox(block[:4], block[4:]) for block in blocks]
+    assert torch.stack(philox(counter, (k0, k1)), 1).tolist() == [list(block) for block in expected]
+
+
+def test_philox_broadcasts_its_counter_and_leaves_it_as_it_was():
+    counter = torch.arange(3), torch.tensor(5), torch.arange(2).view(2, 1), torch.tensor(7)
+    before = [word.clone() for word in counter]
+    result = philox(counter, (1, 2))
+    assert [tuple(word.shape) for word in result] == [(2, 3)] * 4
+    assert [int(word[1, 2]) for word in result] == list(reference_philox((2, 5, 1, 7), (1, 2)))
+    assert all(map(torch.equal, counter, before))
+
+
+# Layout
+
+
+def test_each_word_is_philox_of_seed_step_draw_chain_and_site():
+    pick = random.Random(1)
+    for _ in range(30):
+        seed, step = pick.getrandbits(64), pick.getrandbits(pick.choice([8, 32, 63]))
+        draw, first = pick.getrandbits(16), pick.getrandbits(31)
+        expected = [[reference_word(seed, step, draw, first + c, site) for site in range(6)] for c in range(3)]
+        assert words(seed, step, draw, 3, (2, 3), first_chain=first).flatten(1).tolist() == expected
+
+
+def test_the_extreme_arguments_are_words_too():
+    seed, step, draw, chain = 2**64 - 1, 2**63 - 1, INITIAL, 2**32 - 1
+    assert int(words(seed, step, draw, 1, (), first_chain=chain)) == reference_word(seed, step, draw, chain, 0)
+
+
+def test_only_the_flattened_index_of_a_site_matters():
+    flat = normal(3, 4, 5, 2, (30,), dtype=F64)
+    assert same_bits(normal(3, 4, 5, 2, (6, 5), dtype=F64).flatten(1), flat)
+    assert same_bits(normal(3, 4, 5, 2, (2, 3, 5), dtype=F64).flatten(1), flat)
+    for sites in range(30):
+        assert same_bits(normal(3, 4, 5, 2, (sites,), dtype=F64), flat[:, :sites].contiguous())
+    assert same_bits(normal(3, 4, 5, 2, (), dtype=F64), flat[:, 0])
+
+
+def test_a_draw_is_contiguous_and_has_the_axes_steps_chains_shape():
+    for shape in [(), (0,), (5,), (2, 0, 3), (2, 3)]:
+        for draw in (*KINDS.values(), integers):
+            options = {"high": 9} if draw is integers else {"dtype": F32}
+            for step, axes in [(3, ()), (range(3), (3,)), (range(3, 3), (0,))]:
+                for chains in (0, 1, 2):
+                    drawn = draw(1, step, 0, chains, shape, **options)
+                    assert drawn.shape == (*axes, chains, *shape) and drawn.is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(), (3,), (31,), (257,)])
+@pytest.mark.parametrize("steps", [range(7), range(9, 1, -3), range(2**32 - 2, 2**32 + 2)])
+def test_a_range_of_steps_equals_single_steps_bit_for_bit(kind, dtype, shape, steps):
+    draw = KINDS[kind]
+    together = draw(11, steps, 2, 5, shape, dtype=dtype)
+    assert same_bits(together, torch.stack([draw(11, step, 2, 5, shape, dtype=dtype) for step in steps]))
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_of_the_chains_equal_the_slice_of_all_bit_for_bit(kind, dtype):
+    draw = KINDS[kind]
+    for shape in [(), (3,), (31,), (4099,)]:
+        every = draw(11, 6, 2, 9, shape, dtype=dtype)
+        for first, last in [(0, 1), (0, 9), (2, 3), (5, 9)]:
+            assert same_bits(draw(11, 6, 2, last - first, shape, dtype=dtype, first_chain=first), every[first:last])
+
+
+def test_integers_are_the_high_part_of_word_times_high():
+    for high in (1, 2, 1000, 2**31):
+        drawn = integers(5, range(3), BATCH, 2, (50,), high=high, first_chain=1)
+        assert drawn.dtype == torch.int64
+        assert same_bits(drawn, words(5, range(3), BATCH, 2, (50,), first_chain=1) * high // 2**32)
+        assert 0 <= drawn.min() and drawn.max() < high
+
+
+def test_another_seed_step_draw_or_chain_gives_other_words():
+    base = dict(seed=0, step=0, draw=0, first_chain=0)
+    others = [
+        *(dict(base, seed=seed) for seed in (1, 2**31, 2**32, 2**63)),
+        *(dict(base, step=step) for step in (1, 2**31, 2**32 + 1, 2**33, 2**62)),
+        *(dict(base, draw=draw) for draw in (1, 2**15, BATCH, INITIAL)),
+        *(dict(base, first_chain=chain) for chain in (1, 2**31, 2**32 - 1)),
+    ]
+    drawn = [tuple(words(chains=1, shape=(64,), **case).flatten().tolist()) for case in (base, *others)]
+    assert len({word for row in drawn for word in row}) == 64 * len(drawn)
+
+
+def test_step_two_to_the_32_does_not_repeat_step_zero():
+    assert not (words(0, 2**32, 0, 4, (64,)) == words(0, 0, 0, 4, (64,))).any()
+
+
+# Laws
+
+
+def kolmogorov_distance(sample, cdf):
+    p = cdf(sample.flatten().double().sort().values)
+    rank = torch.arange(len(p) + 1) / len(p)
+    return max((rank[1:] - p).max(), (p - rank[:-1]).max())
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("kind, cdf", [("normal", torch.special.ndtr), ("uniform", lambda u: u)])
+def test_the_distribution_is_within_the_kolmogorov_smirnov_bound(kind, cdf, dtype):
+    sample = KINDS[kind](2024, range(16), 0, 64, (256,), dtype=dtype)
+    # Dvoretzky-Kiefer-Wolfowitz-Massart: P(distance > bound) <= ALPHA at every sample size.
+    assert kolmogorov_distance(sample, cdf) < math.sqrt(math.log(2 / ALPHA) / (2 * sample.numel()))
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_the_first_four_moments_are_those_of_the_law(dtype):
+    x = normal(5, range(16), 0, 64, (256,), dtype=dtype).double()
+    for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs((x**power).mean() - mean) < Z * math.sqrt(variance / x.numel())
+    u = uniform(5, range(16), 0, 64, (256,), dtype=dtype).double()
+    for power in (1, 2, 3, 4):
+        mean = 1 / (power + 1)
+        assert abs((u**power).mean() - mean) < Z * math.sqrt((1 / (2 * power + 1) - mean**2) / u.numel())
+
+
+def uncorrelated(x, y):
+    """Neither the values of two standard normal samples nor their squares correlate, at level ALPHA each."""
+    pairs = (x, y), ((x**2 - 1) / math.sqrt(2), (y**2 - 1) / math.sqrt(2))
+    return all(abs((a * b).mean()) < Z / math.sqrt(a.numel()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["steps", "chains", "sites"])
+def test_neighbours_are_uncorrelated(axis):
+    x = normal(9, range(64), 0, 64, (64,), dtype=F64)
+    for lag in (1, 2, 3, 4):
+        assert uncorrelated(x.narrow(axis, 0, 64 - lag), x.narrow(axis, lag, 64 - lag))
+
+
+def test_draws_and_seeds_are_uncorrelated():
+    x = normal(9, range(64), 0, 64, (64,), dtype=F64)
+    for seed, draw in [(9, 1), (9, 2), (9, INITIAL), (10, 0), (9 + 2**32, 0)]:
+        assert uncorrelated(x, normal(seed, range(64), draw, 64, (64,), dtype=F64))
+
+
+# Precision
+
+
+def test_float32_agrees_with_float64():
+    args = 13, range(4), 0, 64, (1024,)
+    error = (normal(*args, dtype=F32).double() - normal(*args, dtype=F64)).abs()
+    even = uniform(*args, dtype=F64)[..., 0::2].repeat_interleave(2, -1)
+    # r = sqrt(-2 ln u) turns an error of 2^-25 in u into 2^-25 / r: 2^-17.5 at u = 1 - 2^-16, 2^-12 at most.
+    assert error[even < 1 - 2**-16].max() < 1e-5
+    assert error.max() < 3e-4
+    assert (uniform(*args, dtype=F32).double() - uniform(*args, dtype=F64)).abs().max() <= 2**-24
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("word", [0, 2**32 - 1])
+def test_the_least_and_the_largest_word_give_open_uniforms_and_finite_normals(monkeypatch, word, dtype):
+    monkeypatch.setattr(noise, "philox", lambda counter, key: (torch.full((1, 1, 1), word),) * 4)
+    u = uniform(0, 0, 0, 1, (4,), dtype=dtype)
+    assert (0 < u).all() and (u < 1).all()
+    assert normal(0, 0, 0, 1, (4,), dtype=dtype).isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_draws_the_words_of_the_cpu():
+    args = 13, range(2**32 - 2, 2**32 + 2), 3, 5, (31,)
+    assert same_bits(words(*args, device="cuda").cpu(), words(*args))
+    assert same_bits(integers(*args, high=1000, device="cuda").cpu(), integers(*args, high=1000))
+    torch.testing.assert_close(normal(*args, dtype=F64, device="cuda").cpu(), normal(*args, dtype=F64))
+
+
+# Purity
+
+
+def test_the_global_generator_is_neither_read_nor_moved():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first = normal(1, 0, 0, 2, (5,), dtype=F32), uniform(1, 0, 0, 2, (5,), dtype=F32), integers(1, 0, 0, 2, (5,), high=9)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(1)
+    again = normal(1, 0, 0, 2, (5,), dtype=F32), uniform(1, 0, 0, 2, (5,), dtype=F32), integers(1, 0, 0, 2, (5,), high=9)
+    assert all(map(same_bits, first, again))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(seed=None), "noise, seed: no seed is given. Give a seed: the global generator is never used."),
+        (dict(seed=1.0), f"noise, seed: 1.0 is not an int in [0, {2**64})."),
+        (dict(seed=-1), f"noise, seed: -1 is not an int in [0, {2**64})."),
+        (dict(seed=2**64), f"noise, seed: {2**64} is not an int in [0, {2**64})."),
+        (dict(step=-1), f"noise, step: -1 is not an int in [0, {2**63})."),
+        (dict(step=None), f"noise, step: None is not an int in [0, {2**63})."),
+        (dict(step=2**63), f"noise, step: {2**63} is not an int in [0, {2**63})."),
+        (dict(step=range(-2, 3)), f"noise, step: -2 is not an int in [0, {2**63})."),
+        (dict(step=range(3, -2, -1)), f"noise, step: -1 is not an int in [0, {2**63})."),
+        (dict(draw=2**16), "noise, draw: 65536 is not an int in [0, 65536)."),
+        (dict(draw=-1), "noise, draw: -1 is not an int in [0, 65536)."),
+        (dict(chains=-1), f"noise, chains: -1 is not an int in [0, {2**32 + 1})."),
+        (dict(first_chain=2**32), f"noise, first_chain: {2**32} is not an int in [0, {2**32})."),
+        (dict(dtype=torch.float16), "noise, dtype: torch.float16 is not supported. Use torch.float32 or torch.float64."),
+        (dict(dtype=torch.int64), "noise, dtype: torch.int64 is not supported. Use torch.float32 or torch.float64."),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_argument_is_named(kind, wrong, message):
+    with pytest.raises(RecipeError) as raised:
+        KINDS[kind](**dict(dict(seed=0, step=0, draw=0, chains=1, shape=(2,), dtype=F32), **wrong))
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("high", [0, 2**31 + 1, 2.0, None])
+def test_integers_need_a_high_that_fits(high):
+    with pytest.raises(RecipeError) as raised:
+        integers(0, 0, BATCH, 1, (2,), high=high)
+    assert str(raised.value) == f"noise, high: {high!r} is not an int in [1, {2**31 + 1})."
