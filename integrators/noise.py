@@ -108,7 +108,7 @@ def integers(seed, step, draw, chains, shape, *, high, device=None, first_chain=
     """
     _check_int("high", high, 1, 2**31 + 1)
     words = _words(seed, step, draw, chains, shape, device, first_chain)
-    return _at_sites(torch.stack(words, -1).mul_(high).bitwise_right_shift_(32), step, shape)
+    return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
 
 KINDS = {"normal": normal, "uniform": uniform}
@@ -140,7 +140,8 @@ def _words(seed, step, draw, chains, shape, device, first_chain):
 def _unit(words, dtype):
     """(x + 1/2) 2^-32; in float32 the largest words round to 1."""
     if dtype not in (torch.float32, torch.float64):
-        raise RecipeError("noise, dtype", f"{dtype} is not supported", do="Use torch.float32 or torch.float64.")
+        raise RecipeError("noise, dtype", f"{dtype} is not supported",
+                          do="Use torch.float32 or torch.float64.")
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
 
 

@@ -163,9 +163,9 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
     return worst
 
 
-def numeric(symbols, expressions):
-    """A float function of a list of values, for a list of expressions."""
-    return lambdify([list(symbols)], list(expressions), modules=["math", "mpmath", "sympy"])
+def numeric(symbols, expressions, **functions):
+    """A float function of a list of values, for a list of expressions; `functions` implement non-standard ones."""
+    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"])
 
 
 def _integrable(H, b):

@@ -1,0 +1,98 @@
+"""Splitting words: which piece moves when, and for what share of the step."""
+
+from dataclasses import dataclass
+
+from sympy import Expr, Rational, S, sympify
+
+from recipe.errors import RecipeError, did_you_mean
+
+EULER = "Euler"
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A sequence of (letter, fraction of h), applied left to right; each letter's fractions add up to 1."""
+
+    text: str
+    moves: tuple[tuple[str, Expr], ...]
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The letters in the order of their first use."""
+        return tuple(dict.fromkeys(letter for letter, _ in self.moves))
+
+    @property
+    def is_palindrome(self) -> bool:
+        """Whether the sequence reads the same backwards."""
+        return self.moves == self.moves[::-1]
+
+    def rotated(self, k: int) -> "Scheme":
+        """The same cycle of moves, begun at move k."""
+        return Scheme(self.text, self.moves[k:] + self.moves[:k])
+
+    def __str__(self):
+        return self.text
+
+
+def scheme(word, letters) -> Scheme:
+    """The Scheme of a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)" or a list of (letter, fraction).
+
+    `letters` are the known pieces. Spaces are optional between single letters. Raises RecipeError for an unknown
+    letter, or fractions that do not add up to 1.
+
+    >>> scheme("BAOAB", "ABO").moves
+    (('B', 1/2), ('A', 1/2), ('O', 1), ('A', 1/2), ('B', 1/2))
+    >>> scheme("Strang(A, B)", "AB").moves
+    (('A', 1/2), ('B', 1), ('A', 1/2))
+    """
+    if isinstance(word, Scheme):
+        return word
+    text, moves = (word, _spell(word, letters)) if isinstance(word, str) else _fractions(word)
+    for letter, _ in moves:
+        if letter not in letters:
+            raise RecipeError(f"scheme {text!r}", f"no piece is named {letter!r}", do=did_you_mean(letter, letters))
+    return Scheme(text, moves)
+
+
+def _spell(word, letters):
+    name, bracket, inside = word.strip().partition("(")
+    if bracket:
+        parts = [part.strip() for part in inside.rstrip().removesuffix(")").split(",")]
+        if name not in ("Lie", "Strang") or not inside.rstrip().endswith(")") or len(parts) < 2 or not all(parts):
+            raise RecipeError(f"scheme {word!r}", "not a word that can be read",
+                              do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".')
+        sequence = parts + parts[-2::-1] if name == "Strang" else parts
+    elif word.strip() == EULER or word.strip() in letters:
+        sequence = [word.strip()]
+    else:
+        sequence = word.split() if " " in word.strip() else _characters(word)
+    if not sequence:
+        raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
+    return tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence)
+
+
+def _characters(word):
+    sequence = []
+    for character in word.strip():
+        if character == "'" and sequence:
+            sequence[-1] += character
+        else:
+            sequence.append(character)
+    return sequence
+
+
+def _fractions(pairs):
+    try:
+        moves = tuple((letter, sympify(fraction, strict=True)) for letter, fraction in pairs)
+    except Exception as error:
+        raise RecipeError(f"scheme {pairs!r}", "not a word and not a list of (letter, fraction)",
+                          do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].') from error
+    text = " ".join(f"{letter}({fraction})" for letter, fraction in moves)
+    for letter in dict.fromkeys(letter for letter, _ in moves):
+        share = sum((f for name, f in moves if name == letter), S.Zero)
+        if not abs(float(share) - 1) < 1e-12:
+            raise RecipeError(f"scheme {text}", f"the fractions of {letter!r} add up to {share}, not 1",
+                              do="Every piece must run for the whole step.")
+    if not moves:
+        raise RecipeError("scheme", "the list of moves is empty", do='Write [("A", 0.5), ("B", 1), ("A", 0.5)].')
+    return text, moves
