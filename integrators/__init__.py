@@ -1,0 +1,5 @@
+"""Cut the SDE of a recipe into pieces, solve each, and compose them by a splitting word into a step."""
+
+from .step import Step, compile
+
+__all__ = ["Step", "compile"]

@@ -7,7 +7,7 @@ standard normals; `exact` says whether it is the law of the piece's SDE at time 
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import (Add, Expr, Function, ImmutableMatrix, Max, Ne, Piecewise, S, Symbol, diff, exp, expand,
                    factor_terms, sqrt, zeros)
@@ -44,14 +44,20 @@ class Normal(Symbol):
     """A standard normal drawn for a block: one per site or per chain, as the block."""
 
     __slots__ = ("block",)
+    is_vector = property(lambda self: self.block.is_vector)
+
+    class_key = Symbol.class_key
 
     def __new__(cls, block, name=None):
-        draw = Symbol.__xnew__(cls, name or f"N_{block}", real=True)
+        draw = Symbol.__xnew__(cls, name or block.name, real=True)
         draw.block = block
         return draw
 
     def _hashable_content(self):
         return (*super()._hashable_content(), self.block)
+
+    def _sympystr(self, printer):
+        return f"N[{self.name}]"
 
 
 class MatrixOU(Function):
@@ -79,7 +85,12 @@ class Flow:
 
     def over(self, fraction: Expr) -> dict[Block, Expr]:
         """The updates over a fraction of the step."""
-        return {b: e.xreplace({h: fraction * h}) for b, e in self.updates.items()}
+        return {b: e.subs(h, fraction * h) for b, e in self.updates.items()}
+
+    @property
+    def reads_gradient(self) -> bool:
+        """Whether the flow reads grad U."""
+        return any(e.has(Partial) for e in self.updates.values())
 
     def __str__(self):
         return f"{self.letter}: {self.equation}  [{self.rule}{'' if self.exact else ', not exact'}]"
@@ -88,9 +99,13 @@ class Flow:
 # ---- the closed forms
 
 
-def covariance(piece: Subsystem, a: Block, b: Block, time: Expr = h) -> Expr:
-    """2 (T D - supplied)_ab times a time: the one home of the noise's amplitude."""
-    return 2 * piece.injected.get((a, b), S.Zero) * time
+def injected(piece: Subsystem, time: Expr = h) -> ImmutableMatrix:
+    """A square root of 2 (T D - supplied) times a time: the one home of the noise's amplitude."""
+    matrix = lambda entries: ImmutableMatrix(len(piece.moving), len(piece.moving), [
+        entries.get((a, b), S.Zero) for a in piece.moving for b in piece.moving])
+    if any(piece.supplied.values()):
+        return sqrt(2 * time) * square_root(matrix(piece.injected))
+    return sqrt(2 * temperature * time) * square_root(matrix(piece.diffusion))
 
 
 def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
@@ -101,7 +116,7 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
         pivot = expand(C[j, j] - sum(L[j, k] ** 2 for k in range(j)))
         if pivot == 0:
             continue
-        L[j, j] = sqrt(factor_terms(C[j, j])) if not any(L[j, :j]) else sqrt(Max(pivot, 0))
+        L[j, j] = sqrt(C[j, j]) if not any(L[j, :j]) else sqrt(Max(pivot, 0))
         for i in range(j + 1, n):
             rest = C[i, j] - sum(L[i, k] * L[j, k] for k in range(j))
             safe = C[j, j].is_positive and not any(L[j, :j])
@@ -109,25 +124,20 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
     return ImmutableMatrix(L)
 
 
-def _brownian(piece: Subsystem, f: dict, C: ImmutableMatrix):
-    """x + h f + sqrt(C) N."""
-    blocks = piece.moving
-    L, draws = square_root(C), [Normal(b) for b in blocks]
+def _brownian(piece: Subsystem, f: dict):
+    """x + h f + sqrt(2 h (T D - supplied)) N."""
+    blocks, L = piece.moving, injected(piece)
+    draws = [Normal(b) for b in blocks]
     used = tuple(d for j, d in enumerate(draws) if any(L[:, j]))
     return {b: b + h * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws)))
             for i, b in enumerate(blocks)}, used
-
-
-def _covariances(piece):
-    return ImmutableMatrix(len(piece.moving), len(piece.moving),
-                           [covariance(piece, a, b) for a in piece.moving for b in piece.moving])
 
 
 def shift(piece: Subsystem):
     """dx = c dt + s dW with c and s frozen:  x' = x + h c + s sqrt(h) N  (MATH A.1)."""
     if any(e.has(*piece.moving) for e in (*piece.drift.values(), *piece.diffusion.values())):
         return None
-    return _brownian(piece, piece.drift, _covariances(piece))
+    return _brownian(piece, piece.drift)
 
 
 def ornstein_uhlenbeck(piece: Subsystem):
@@ -135,15 +145,14 @@ def ornstein_uhlenbeck(piece: Subsystem):
     if len(piece.moving) > 1 or not (affine := _affine(piece)):
         return None
     (x,), ((a,),), (c,) = piece.moving, affine[0].tolist(), affine[1]
-    response, draw = h * phi1(-a * h), Normal(x)
-    variance = covariance(piece, x, x, h * phi1(-2 * a * h))
-    supplied = piece.supplied.get((x, x), S.Zero)
-    if supplied != 0 and c.has(Partial):
-        thermal = 2 * temperature * piece.diffusion[x, x] * h * phi1(-2 * a * h)
-        variance = thermal - 2 * supplied * response**2 / h
+    response, spread, draw = h * phi1(-a * h), h * phi1(-2 * a * h), Normal(x)
     mean = exp(-a * h) * x + response * c
-    _verify(x, a, c, mean, exp(-2 * a * h), phi1(-2 * a * h) * h)
-    return {x: mean + sqrt(factor_terms(variance)) * draw}, (draw,) if variance != 0 else ()
+    _verify(x, a, c, mean, exp(-2 * a * h), spread)
+    if (x, x) not in piece.diffusion:
+        return {x: mean}, ()
+    if c.has(Partial) and piece.supplied[x, x] != 0:  # the gradient's noise answers with `response`, not with h
+        piece = replace(piece, supplied={(x, x): piece.supplied[x, x] * response**2 / (h * spread)})
+    return {x: mean + injected(piece, spread)[0] * draw}, (draw,)
 
 
 def matrix_ornstein_uhlenbeck(piece: Subsystem):
@@ -206,7 +215,7 @@ def _verify(x, a, c, mean, decay, spread):
 
 def euler(piece: Subsystem):
     """x' = x + h f(x) + sqrt(2 h D(x)) N  (Euler-Maruyama)."""
-    return _brownian(piece, piece.drift, _covariances(piece))
+    return _brownian(piece, piece.drift)
 
 
 def heun(piece: Subsystem):
@@ -216,9 +225,9 @@ def heun(piece: Subsystem):
         raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
     if any(p.U.has(*piece.moving) for f in piece.drift.values() for p in f.atoms(Partial)):
         raise RecipeError(where, "it would need grad U at a predicted point", do="Put the force into another piece.")
-    predicted, draws = _brownian(piece, piece.drift, _covariances(piece))
+    predicted, draws = _brownian(piece, piece.drift)
     f = {b: (e + e.xreplace(predicted)) / 2 for b, e in piece.drift.items()}
-    return _brownian(piece, f, _covariances(piece))[0], draws
+    return _brownian(piece, f)[0], draws
 
 
 METHODS: dict[str, tuple[Callable, int]] = {"euler": (euler, 1), "heun": (heun, 2)}

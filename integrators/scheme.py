@@ -30,6 +30,15 @@ class Scheme:
         """The same cycle of moves, begun at move k."""
         return Scheme(self.text, self.moves[k:] + self.moves[:k])
 
+    def merged(self, letters) -> "Scheme":
+        """The same moves with neighbours of one letter joined, for the letters whose flows are semigroups."""
+        moves = []
+        for letter, fraction in self.moves:
+            if moves and moves[-1][0] == letter and letter in letters:
+                fraction += moves.pop()[1]
+            moves.append((letter, fraction))
+        return Scheme(self.text, tuple(moves))
+
     def __str__(self):
         return self.text
 

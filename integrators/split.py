@@ -91,10 +91,10 @@ def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece]) -> dict[
 
 def _content(recipe):
     """(part, block) -> the drift terms, or the noise's D_bb, at the temperature's symbol."""
-    content = {}
+    content, auxiliary = {}, set(recipe.momenta + recipe.thermostats)
     for i, block in enumerate(recipe.state):
         terms = Add.make_args(recipe.tempered_drift[i])
-        rubbing = Add(*(t for t in terms if t.has(*recipe.momenta) and recipe.momenta))
+        rubbing = Add(*(t for t in terms if t.free_symbols & auxiliary))
         content["force", block] = recipe.tempered_drift[i] - rubbing
         content["friction", block] = rubbing
         content["noise", block] = recipe.D[i, i]

@@ -1,7 +1,7 @@
 """Which part of the dynamics a letter of a splitting word takes: data that a recipe may carry.
 
-Every row of the SDE has three parts. `friction(p)`: the drift terms that contain a momentum; `force(p)`: the
-other drift terms; `noise(p)`. A block alone means its whole row.
+Every row of the SDE has three parts. `force(p)`: the drift terms that read the target alone, such as -grad(U);
+`friction(p)`: the other drift terms; `noise(p)`. A block alone means its whole row.
 """
 
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ def _part(name, doc):
     return take
 
 
-force = _part("force", "The drift terms of a block that contain no momentum, such as the kick -grad(U).")
-friction = _part("friction", "The drift terms of a block that contain a momentum, such as -gamma*p.")
+force = _part("force", "The drift terms of a block that read the target alone, such as the kick -grad(U).")
+friction = _part("friction", "The drift terms of a block that read an auxiliary block, such as -gamma*p or -xi*p.")
 noise = _part("noise", "The Brownian noise of a block.")
 
 

@@ -48,6 +48,8 @@ class Block(Symbol):
 
     __slots__ = ("is_vector", "domain")
 
+    class_key = Symbol.class_key
+
     def __new__(cls, name, is_vector, domain="real"):
         valid_name(name, "block")
         block = Symbol.__xnew__(cls, name, **_assumptions(domain, f"block {name!r}"))
@@ -66,10 +68,14 @@ class Parameter(Symbol):
 
     __slots__ = ("sign", "default", "doc", "per")
 
+    class_key = Symbol.class_key
+
     def __new__(cls, name, sign="real", default=None, doc="", per=None):
         parameter = Symbol.__xnew__(cls, valid_name(name, "parameter"), **_assumptions(sign, f"parameter {name!r}"))
         parameter.sign, parameter.default, parameter.doc, parameter.per = sign, default, doc, per
         return parameter
+
+    is_vector = property(lambda self: self.per is not None)
 
     def _hashable_content(self):
         return (*super()._hashable_content(), self.sign, self.default, self.doc, self.per)
@@ -138,10 +144,8 @@ def is_site(expression) -> bool:
             return False
         case Partial():
             return any(b.is_vector for b in expression.variables)
-        case Block():
-            return expression.is_vector
-        case Parameter():
-            return expression.per is not None
+        case Symbol():
+            return getattr(expression, "is_vector", False)
         case _:
             return any(is_site(a) for a in expression.args)
 

@@ -1,0 +1,231 @@
+"""compile(recipe, scheme) -> Step: a pure function of state, step size, gradient and noise."""
+
+import builtins
+import linecache
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+from recipe.proof import minimum_eigenvalue
+from recipe.symbols import Block, Partial, temperature as T
+
+from . import accuracy
+from .backends import torch as torch_backend
+from .flow import Flow, solve
+from .lower import Program, lower, optimizer_form
+from .scheme import EULER, Scheme, scheme as read_scheme
+from .split import all_letters, split
+
+BACKENDS = ("auto", "torch")
+
+
+def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, backend: str = "auto",
+            dtype=None, reuse_gradient: bool = True, scope: str = "chain") -> "Step":
+    """Cut a recipe into pieces, solve each over h, and compose them by a splitting word.
+
+    `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", or a list of (letter, fraction); None
+    takes the recipe's own word. `energy`: a symbolic Energy whose gradient is emitted with the step. With
+    `reuse_gradient` a gradient serves until the target moves, across steps too. Raises RecipeError for a word that
+    does not fit the recipe, or a piece without a closed form.
+
+    >>> from samplers import UnderdampedLangevin
+    >>> compile(UnderdampedLangevin, "B A O A B").order
+    2
+    """
+    if not isinstance(recipe, Recipe):
+        raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    if backend not in BACKENDS:
+        raise RecipeError(f"{recipe.name}, backend {backend!r}", "no such backend", do=did_you_mean(backend, BACKENDS))
+    if scope != "chain":
+        raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do="Use scope='chain'.")
+    letters = all_letters(recipe, pieces)
+    word = read_scheme(recipe.scheme or default_word(recipe, letters) if scheme is None else scheme, letters)
+    if energy is not None:
+        recipe = _with_energy(recipe, energy)
+    flows = _flows(recipe, word, letters)
+    program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None)
+    return Step(recipe, word, flows, program, dtype)
+
+
+def default_word(recipe: Recipe, letters) -> str:
+    """B A O A B, or with thermostats B A' O A' B, where every piece of it has a closed form; else Euler."""
+    word = "B A' O A' B" if recipe.thermostats else "B A O A B"
+    if recipe.momenta and all(letter in letters for letter in word.split()):
+        try:
+            _flows(recipe, read_scheme(word, letters), letters)
+            return word
+        except RecipeError:
+            return EULER
+    return EULER
+
+
+def _flows(recipe, word, letters) -> dict[str, Flow]:
+    return {letter: solve(part, recipe.name) for letter, part in split(recipe, word, letters).items()}
+
+
+def _with_energy(recipe, energy):
+    """The recipe with U given, where the pieces need more of it than a gradient function can say."""
+    if not isinstance(energy, Energy):
+        raise RecipeError(f"{recipe.name}, energy", f"compile takes a symbolic Energy, got {type(energy).__name__}",
+                          do="Hand a torch function to samplers.sample, or its gradient to the step.")
+    if recipe.potential is None:
+        raise RecipeError(f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy",
+                          do="Drop energy=.")
+    explicit = len(recipe.targets) > 1
+    if explicit or energy.is_sitewise:
+        values = energy.on(recipe.targets)
+        deep = any(len(p.variables) > 1 for e in recipe.drift for p in e.atoms(Partial))
+        return recipe.bind(U=values) if deep else recipe
+    return recipe
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a sampler: `step(state, h, *, gradient, noise, **parameters) -> state`.
+
+    `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar one; `gradient(theta)`
+    returns theta's shape (for explicit coordinates both are dicts by block); `noise`: dict of standard normals, see
+    `draws`; `h` is time. The state that comes back may carry "gradient" for the next step.
+    """
+
+    recipe: Recipe
+    scheme: Scheme
+    flows: dict[str, Flow]
+    program: Program
+    dtype: object = None
+    backend: str = "torch"
+
+    @property
+    def order(self) -> int:
+        """The weak order of the law of the whole state."""
+        return accuracy.weak_order(self.scheme, self.flows)
+
+    @property
+    def marginal_order(self) -> int:
+        """The order of the target's marginal law, at least `order`."""
+        return accuracy.marginal_order(self.scheme, self.flows, self.recipe.targets)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every flow is the exact law of its piece."""
+        return all(flow.exact for flow in self.flows.values())
+
+    @cached_property
+    def parameters(self) -> dict[str, float | None]:
+        """Names with defaults; None must be given."""
+        return {s.name: s.default for s in self.recipe.parameters}
+
+    @cached_property
+    def draws(self) -> dict[str, str]:
+        """Name -> kind of the noise that one step takes."""
+        return {d.name: "normal" for d in self.program.draws}
+
+    @cached_property
+    def draw_blocks(self) -> dict[str, Block]:
+        """Name of a draw -> the block whose shape it has."""
+        return {d.name: d.block for d in self.program.draws}
+
+    @cached_property
+    def source(self) -> str:
+        """The torch text of the step."""
+        return torch_backend.module_source(self.program, title=f"{self.recipe.name}: one step of {self.scheme}.")
+
+    def standalone(self) -> str:
+        """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
+        try:
+            rotated = optimizer_form(self.recipe, self.scheme, self.flows)
+        except RecipeError:
+            rotated = None
+        return torch_backend.standalone_source(self.program, rotated, list(self.flows.values()))
+
+    @cached_property
+    def function(self):
+        """The compiled text: the step without the checks of its arguments."""
+        return load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")["step"]
+
+    def __call__(self, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
+        self.check(h, **parameters)
+        wanted = [b.name for b in self.recipe.state] + list(self.draws)
+        for name, given, what in [(b.name, state, "state") for b in self.recipe.state] + [
+                (name, noise or {}, "noise") for name in self.draws]:
+            if name not in given:
+                raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
+                                  do=f"It takes {', '.join(wanted)}.")
+        return self.function(state, h, **self.arguments(gradient, noise or {}, curvature), **self.spelled(parameters))
+
+    def arguments(self, gradient, noise, curvature=None) -> dict:
+        """The keyword arguments of `function` that are given: gradient, noise, curvature."""
+        given = {"gradient": gradient, "curvature": curvature}
+        return {"noise": noise, **{k: v for k, v in given.items() if v is not None}}
+
+    def spelled(self, parameters) -> dict:
+        """Parameters by the names they bear in the emitted text."""
+        return {"temperature" if k == "temperature" else self._names[k]: v for k, v in parameters.items()}
+
+    @cached_property
+    def _names(self):
+        return torch_backend.python_names(self.program)
+
+    def check(self, h, **parameters) -> None:
+        """Refuse a step size, temperature or parameter outside of its range, before any step."""
+        where = f"{self.recipe.name}, step"
+        if not isinstance(h, (int, float)) or isinstance(h, bool) or not (h > 0 and math.isfinite(h)):
+            raise RecipeError(where, f"the step size is a positive number, got {h!r}", do="It is in units of time.")
+        temperature = parameters.pop("temperature", 1.0)
+        if not isinstance(temperature, (int, float)) or not (temperature >= 0 and math.isfinite(temperature)):
+            raise RecipeError(where, f"the temperature is a number >= 0, got {temperature!r}", do="1 is the target itself.")
+        for name in parameters:
+            if name not in self.parameters:
+                raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, self.parameters))
+        for s in self.recipe.parameters:
+            value = parameters.get(s.name, s.default)
+            if value is None:
+                raise RecipeError(where, f"parameter '{s.name}' has no default", do=f"Pass {s.name}=...")
+            _check_sign(where, s, value)
+
+    def check_budget(self, temperature=1.0, **parameters) -> None:
+        """Refuse parameters at which the injected noise T D - supplied would not be positive semidefinite."""
+        if not any(self.recipe.supplied):
+            return
+        given = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
+        numbers = {s: v for s, v in given.items() if isinstance(v, (int, float))}
+        budget = T * self.recipe.D - self.recipe.supplied
+        value, where = minimum_eigenvalue(budget, points=64, fixed={**numbers, T: temperature})
+        if value < -1e-12:
+            raise RecipeError(f"{self.recipe.name}, supplied", f"T D - supplied has the eigenvalue {value:.3g} at {where}",
+                              do="The gradient supplies more noise than the sampler may have: raise the friction.")
+
+    def __str__(self):
+        flows = "\n".join(f"  {flow}" for flow in self.flows.values())
+        kind = "exact flows" if self.exact else "with numerical flows"
+        return (f"{self.recipe.name}, {self.scheme}: weak order {self.order}, order {self.marginal_order} for the target, "
+                f"{kind}, {self.program.gradients_per_step} gradient(s) per step\n{flows}")
+
+    def __repr__(self):
+        return f"Step({self.recipe.name!r}, {self.scheme.text!r}, order={self.order}, exact={self.exact})"
+
+
+def _check_sign(where, s, value):
+    if hasattr(value, "min") and not isinstance(value, (int, float)):
+        if not s.per and getattr(value, "numel", lambda: 1)() > 1:
+            raise RecipeError(where, f"'{s.name}' is one number, got shape {tuple(value.shape)}",
+                              do="Declare it with per=theta for one value per site.")
+        low, high = float(value.min()), float(value.max())
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        low = high = float(value)
+    else:
+        raise RecipeError(where, f"'{s.name}' is a number or a tensor, got {type(value).__name__}", do="Pass a float.")
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise RecipeError(where, f"'{s.name}' is not finite", do="Pass a finite number.")
+    if s.sign == "positive" and not low > 0 or s.sign == "nonnegative" and not low >= 0:
+        raise RecipeError(where, f"'{s.name}' must be {s.sign}, got {low:g}", do=s.doc or f"It is a {s.sign} parameter.")
+
+
+def load(source: str, filename: str) -> dict:
+    """The names that our own emitted text defines; the text is visible to tracebacks."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    namespace: dict = {}
+    exec(builtins.compile(source, filename, "exec"), namespace)
+    return namespace

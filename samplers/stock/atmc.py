@@ -1,0 +1,25 @@
+"""ATMC. Heek & Kalchbrenner (2019), eqs. (2)-(4), Gaussian kinetic energy: friction max(xi, Dmin) never runs away.
+
+The paper's Algorithm 1 prints e^{+beta h} and drops m from the noise; the word "F A'" is its corrected form.
+"""
+
+from sympy import Max
+
+from recipe import Recipe, nonnegative, positive, potential, total, vector
+
+theta, p, xi = vector("theta"), vector("p"), vector("xi")
+m = positive("m", default=1.0, doc="mass")
+mu = positive("mu", default=1.0, doc="thermostat mass")
+Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
+B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
+alpha = Max(Dmin - xi, 0)
+
+ATMC = Recipe(
+    name="atmc", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
+    state=(theta, p, xi), target=theta,
+    H=potential(theta) + total(p**2) / (2 * m) + total(mu * (xi - B / (2 * m))**2) / 2,
+    D={p: alpha * m + B / 2},
+    Q={(theta, p): -1, (p, xi): p / mu},
+    supplied={p: B / 2},
+    scheme="B A' O A' B",
+)

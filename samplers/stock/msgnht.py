@@ -1,0 +1,16 @@
+"""mSGNHT. Gan et al. (2015), eq. (7): a thermostat for every parameter absorbs unknown diagonal gradient noise."""
+
+from recipe import Recipe, positive, potential, total, vector
+
+theta, p, xi = vector("theta"), vector("p"), vector("xi")
+A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
+mu = positive("mu", default=1.0, doc="thermostat mass")
+
+MSGNHT = Recipe(
+    name="msgnht", source="Gan et al. 2015, eq. (7)",
+    state=(theta, p, xi), target=theta,
+    H=potential(theta) + total(p**2) / 2 + total(mu * (xi - A)**2) / 2,
+    D={p: A},
+    Q={(theta, p): -1, (p, xi): p / mu},
+    scheme="B A' O A' B",
+)

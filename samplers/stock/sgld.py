@@ -1,0 +1,16 @@
+"""SGLD. Welling & Teh (2011), eq. (4); the paper's step size is eps = 2h.
+
+With a minibatch gradient of covariance V_g the temperature is too high by h V_g/2 per unit of curvature.
+"""
+
+from recipe import Recipe, potential, vector
+
+theta = vector("theta")
+
+SGLD = Recipe(
+    name="sgld", source="Welling & Teh 2011, eq. (4)",
+    state=(theta,), target=theta,
+    H=potential(theta),
+    D={theta: 1},
+    scheme="Euler",
+)
