@@ -9,7 +9,7 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from sympy import AtomicExpr, Derivative, Expr, Function, Mul, S, Symbol, Add, Dummy, diff, expand, sympify
+from sympy import Add, Derivative, Dummy, Expr, Function, Mul, S, Symbol, diff, sympify
 from sympy.core.function import AppliedUndef
 
 from .errors import RecipeError
@@ -151,18 +151,20 @@ def is_site(expression) -> bool:
 
 
 class Total(Expr):
-    """The sum of a site-level expression over the sites of one chain, in canonical form (linear, factors pulled out)."""
+    """The sum of a site-level expression over the sites of one chain: terms apart, chain-level factors outside.
+
+    `expand` reaches inside, so that an expanded expression has a canonical form.
+    """
 
     def __new__(cls, integrand):
-        integrand = expand(integrand)
         if integrand.is_Add:
             return Add(*(cls(term) for term in integrand.args))
-        outside = [f for f in Mul.make_args(integrand) if not is_site(f)]
-        inside = Mul(*(f for f in Mul.make_args(integrand) if is_site(f)))
-        factor = Mul(*outside)
-        if factor is S.Zero:
+        factors = Mul.make_args(integrand)
+        outside = Mul(*(f for f in factors if not is_site(f)))
+        inside = Mul(*(f for f in factors if is_site(f)))
+        if outside is S.Zero:
             return S.Zero
-        return Mul(factor, Expr.__new__(cls, inside))
+        return Expr.__new__(cls, inside) if outside is S.One else outside * cls(inside)
 
     integrand = property(lambda self: self.args[0])
     is_commutative = True
