@@ -35,6 +35,14 @@ def marginal_order(scheme: Scheme, flows, targets) -> int:
     return max(orders)
 
 
+def is_affine(recipe) -> bool:
+    """Whether every step of a recipe is affine where grad U is: D, Q constant and H - U quadratic, one vector target."""
+    constant = not any(e.has(*recipe.state) for e in (*recipe.D, *recipe.Q))
+    quadratic = all(not H.has(*recipe.state) for block in recipe.momenta + recipe.thermostats
+                    for H in [recipe.H.diff(block, 2)])
+    return constant and quadratic and recipe.potential is not None and len(recipe.targets) == 1
+
+
 @dataclass(frozen=True)
 class LinearChain:
     """The affine step z' = M z + c + B w, with z the blocks (and a carried gradient) site by site."""
@@ -70,14 +78,15 @@ class LinearChain:
 
 
 def linear_chain(step, h: float, stiffness, *, gradient_noise: float = 0.0, **parameters) -> LinearChain:
-    """Probe a Step for its matrices on U = sum_i k_i theta_i^2/2, by basis vectors, all in one call.
+    """Probe a Step for its matrices on U = theta^T K theta/2, by basis vectors, all in one call.
 
-    `stiffness`: the k_i; `gradient_noise`: variance that every gradient evaluation adds, fresh each time.
+    `stiffness`: K, or its diagonal k_i; `gradient_noise`: variance that every gradient evaluation adds, fresh each time.
     """
     import torch
 
-    recipe, k = step.recipe, torch.as_tensor(stiffness, dtype=torch.float64)
-    d = len(k)
+    recipe, K = step.recipe, torch.as_tensor(stiffness, dtype=torch.float64)
+    K = torch.diag(K) if K.dim() == 1 else K
+    d = len(K)
     if len(recipe.targets) > 1:
         raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
     sizes = {b.name: d if b.is_vector else 1 for b in recipe.state}
@@ -92,7 +101,7 @@ def linear_chain(step, h: float, stiffness, *, gradient_noise: float = 0.0, **pa
     state = {name: x if name in vectors else x[:, 0] for name, x in zip(sizes, at)}
     drawn = {d.name: x if d.block.is_vector else x[:, 0] for d, x in zip(step.program.draws, at)}
     fresh = (gradient_noise**0.5 * x for x in at)
-    out = step(state, h, gradient=lambda theta: k * theta + next(fresh, 0.0), noise=drawn, **parameters)
+    out = step(state, h, gradient=lambda theta: theta @ K + next(fresh, 0.0), noise=drawn, **parameters)
     image = torch.cat([out[name].reshape(len(probes), -1) for name in sizes], 1).numpy()
     M, B = (image[1:] - image[0]).T[:, :n], (image[1:] - image[0]).T[:, n:]
     return LinearChain(tuple(name for name, size in sizes.items() for _ in range(size)), M, image[0], B)

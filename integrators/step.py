@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from sympy import S, sqrt
+
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
+from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
 from recipe.symbols import Block, Partial, temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
-from .flow import Flow, solve
+from .flow import Flow, Normal, solve
 from .lower import Program, lower, optimizer_form
 from .scheme import EULER, Scheme, scheme as read_scheme
 from .split import all_letters, split
@@ -47,6 +50,19 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     flows = _flows(recipe, word, letters)
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None)
     return Step(recipe, word, flows, program, dtype)
+
+
+def stationary_start(recipe: Recipe) -> "Step":
+    """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
+
+    Its draws bear the blocks' names; blocks of another law are left as they are.
+    """
+    laws, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
+    flows = {law.block.name: Flow(law.block.name, {law.block: law.mean + sqrt(T / law.precision) * Normal(law.block)},
+                                  (Normal(law.block),), "stationary law", True, f"{law.block} ~ N({law.mean}, T/({law.precision}))")
+             for law in reversed(laws)}
+    word = Scheme("stationary start", tuple((name, S.One) for name in flows))
+    return Step(recipe, word, flows, lower(recipe, word, flows))
 
 
 def default_word(recipe: Recipe, letters) -> str:
@@ -141,9 +157,14 @@ class Step:
         return torch_backend.standalone_source(self.program, rotated, list(self.flows.values()))
 
     @cached_property
+    def namespace(self) -> dict:
+        """What the compiled text defines: `step`, and the `gradient` of a symbolic energy."""
+        return load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
+
+    @property
     def function(self):
         """The compiled text: the step without the checks of its arguments."""
-        return load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")["step"]
+        return self.namespace["step"]
 
     def __call__(self, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
         self.check(h, **parameters)

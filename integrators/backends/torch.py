@@ -241,61 +241,55 @@ class Writer:
 
 def gradient_source(program: Program, writer: Writer) -> str:
     """The gradient of a symbolic energy as a function of the target, for many chains at once."""
-    energy, recipe = program.energy, program.recipe
-    names = {c: f"{c.name}_" if c.name in _TAKEN else c.name for c in energy.coordinates}
-    lines = ["", "def gradient(theta):", f'    """grad U of U = {energy.U}."""']
-    if energy.is_sitewise or len(recipe.targets) > 1:
-        local = Writer(program)
-        local.names = {**{c.name: n for c, n in names.items()}}
-        local.like = "theta"
-    else:
-        local = Writer(program)
-        local.names = {c.name: n for c, n in names.items()}
-    flat = {c: (c if isinstance(c, Block) else Local(names[c])) for c in energy.coordinates}
+    energy, targets = program.energy, program.recipe.targets
+    local = Writer(program)
+    named = {c: c.name + "_" * (c.name in _TAKEN or c.name == "theta") for c in energy.coordinates}
+    local.names = {c.name: name for c, name in named.items() if isinstance(c, Block)}
+    local.like = "theta"
     if energy.is_sitewise:
-        (c,) = energy.coordinates
-        lines.append(f"    {names[c]} = theta")
-    elif len(recipe.targets) > 1:
-        lines.append(f"    {', '.join(names.values())} = " + ", ".join(f'theta["{b.name}"]' for b in recipe.targets))
+        unpack = "theta"
+    elif len(targets) > 1:
+        unpack = ", ".join(f'theta["{b.name}"]' for b in targets)
     else:
-        lines.append(f"    {', '.join(names.values())}{',' if len(names) == 1 else ''} = theta.unbind(-1)")
-    swap = {c: flat[c] for c in energy.coordinates if not isinstance(c, Block)}
-    slopes = [g.xreplace(swap) for g in energy.gradient]
-    known: dict = {}
+        unpack = "theta.unbind(-1)"
+    comma = "," if len(named) == 1 and unpack.endswith("unbind(-1)") else ""
+    lines = ["", "def gradient(theta):", f'    """grad U of U = {energy.U}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
+    sums: dict = {}
 
     def settle(e):
         if isinstance(e, symbols.Total) and e.integrand is not S.One:
-            if e not in known:
+            if e not in sums:
                 inside = settle(e.integrand)
-                known[e] = Local(f"sum{len(known) + 1}")
+                sums[e] = Local(f"sum{len(sums) + 1}")
                 local.used.add("total")
-                lines.append(f"    {known[e].name} = total({local.text(inside)})")
-            return known[e]
+                lines.append(f"    {sums[e].name} = total({local.text(inside)})")
+            return sums[e]
         return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total) else e
 
-    slopes = [settle(s) for s in slopes]
+    values = {c: Local(name) for c, name in named.items() if not isinstance(c, Block)}
+    slopes = [settle(g.xreplace(values)) for g in energy.gradient]
     if any(s.has(symbols.Total) for s in slopes):
         lines.append("    n = theta[0].numel()")
-    shared, slopes = cse(slopes, symbols=numbered_symbols("u", cls=Symbol), order="none")
-    fixed = {}
+    taken = {Symbol(name) for name in named.values()}
+    shared, slopes = cse(slopes, symbols=numbered_symbols("u", cls=Symbol, exclude=taken), order="none")
+    known: dict = {}
     for s, value in shared:
-        value = value.xreplace(fixed)
-        fixed[s] = Local(s.name, is_site(value), constant=local.level(value) == "number")
+        value = value.xreplace(known)
+        known[s] = Local(s.name, is_site(value), constant=local.level(value) == "number")
         lines.append(f"    {s.name} = {local.text(value)}")
-    first = next(iter(names.values()))
-    texts = []
-    for s in slopes:
-        s = s.xreplace(fixed)
+    first, texts = next(iter(named.values())), []
+    for s in (s.xreplace(known) for s in slopes):
+        number = local.level(s) == "number"
         text = local.text(s, "site" if energy.is_sitewise else None)
-        texts.append(text if local.level(s) != "number" else f"torch.full_like({first}, {text})")
+        texts.append(f"torch.full_like({first}, {text})" if number else text)
     if energy.is_sitewise:
-        lines.append(f"    return {texts[0]}")
-    elif len(recipe.targets) > 1:
-        lines.append("    return {" + ", ".join(f'"{b.name}": {t}' for b, t in zip(recipe.targets, texts)) + "}")
+        result = texts[0]
+    elif len(targets) > 1:
+        result = "{" + ", ".join(f'"{b.name}": {t}' for b, t in zip(targets, texts)) + "}"
     else:
-        lines.append(f"    return torch.stack([{', '.join(texts)}], -1)")
+        result = f"torch.stack([{', '.join(texts)}], -1)"
     writer.used |= local.used
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"    return {result}"]) + "\n"
 
 
 def step_source(program: Program, writer: Writer, name: str = "step") -> str:

@@ -1,0 +1,128 @@
+"""From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.func import grad, vmap
+
+from integrators import noise
+from recipe.errors import RecipeError
+
+
+def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int) -> Callable:
+    """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
+
+    `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example; only it is
+    scaled, never the prior. Raises RecipeError without a number of data.
+
+    >>> energy = posterior(lambda theta, x: (x - theta)**2/2, lambda theta: theta**2/200, num_data=10)
+    >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
+    tensor(25.)
+    """
+    if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
+        raise RecipeError("posterior", f"num_data is the number of data, a positive integer, got {num_data!r}",
+                          do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).")
+
+    def energy(theta, batch):
+        return num_data * negative_log_likelihood(theta, batch).mean() + negative_log_prior(theta)
+
+    return energy
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the target tensor of a chain is seen by the energy: as it is, or as tensors by name laid end to end."""
+
+    shapes: dict[str, tuple[int, ...]] | None = None
+
+    def by_name(self, theta: torch.Tensor):
+        """The target `(*leading, sites)` as a dict of named tensors; unchanged where the target is one tensor."""
+        if self.shapes is None:
+            return theta
+        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
+        return {name: part.reshape(*theta.shape[:-1], *shape)
+                for (name, shape), part in zip(self.shapes.items(), theta.split(sizes, -1))}
+
+
+class Data:
+    """Tensors that share their first axis, and minibatches of them: uniform with replacement, independent per chain.
+
+    The rows of a batch are a pure function of (seed, step, evaluation, chain).
+    """
+
+    def __init__(self, tensors, batch_size: int | None, *, like: torch.Tensor):
+        given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        self.tensors = tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in given)
+        self.alone = not isinstance(tensors, (tuple, list))
+        self.batch_size, self.rows = batch_size, len(self.tensors[0]) if self.tensors else 0
+        for i, t in enumerate(self.tensors):
+            if len(t) != self.rows or not self.rows:
+                raise RecipeError("sample, data", f"tensor {i} has {len(t)} rows, tensor 0 has {self.rows}",
+                                  do="Every tensor has one row per datum, and at least one.")
+            if t.is_floating_point() and t.dtype != like.dtype:
+                raise RecipeError("sample, data", f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}",
+                                  do=f"Convert one: X.to({like.dtype}).")
+            if t.device != like.device:
+                raise RecipeError("sample, data", f"tensor {i} is on {t.device}, but the parameters are on {like.device}",
+                                  do=f"Move it: X.to({str(like.device)!r}).")
+        if batch_size is not None and not 1 <= batch_size <= self.rows:
+            raise RecipeError("sample, batch_size", f"got {batch_size} for {self.rows} data",
+                              do=f"Choose 1 to {self.rows}, or None for all data.")
+
+    def rows_for(self, seed: int, steps: range, evaluation: int, chains: int) -> torch.Tensor | None:
+        """The rows of the batch of every chain for one evaluation in each step: (steps, chains, batch_size)."""
+        if self.batch_size is None:
+            return None
+        return noise.integers(seed, steps, noise.BATCH - evaluation, chains, (self.batch_size,), high=self.rows,
+                              device=self.tensors[0].device)
+
+    def batch(self, rows: torch.Tensor | None):
+        """The data of these rows, `(chains, batch_size, ...)`, or all data."""
+        if rows is None:
+            return self.whole
+        picked = tuple(t[rows] for t in self.tensors)
+        return picked[0] if self.alone else picked
+
+    @property
+    def whole(self):
+        """All data, in the form that the energy takes."""
+        return self.tensors[0] if self.alone else self.tensors
+
+    def first(self):
+        """A batch of one chain, for a trial call of the energy."""
+        size = self.batch_size or self.rows
+        head = tuple(t[:size] for t in self.tensors)
+        return head[0] if self.alone else head
+
+
+def vectorised(energy: Callable, layout: Layout, data: Data | None, *, gradient: bool = True) -> Callable:
+    """The gradient (or value) of an energy of one chain, for `(chains, *shape)`; batches are per chain."""
+    one = (lambda theta, *batch: energy(layout.by_name(theta), *batch))
+    if data is None:
+        return vmap(grad(one) if gradient else one)
+    return vmap(grad(one) if gradient else one, in_dims=(0, None if data.batch_size is None else 0))
+
+
+def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> None:
+    """Refuse an energy that fails, returns no single number, or does not depend differentiably on the target.
+
+    `theta`: the target of one chain, a tensor or a dict by block.
+    """
+    where = "sample, energy"
+    ask = lambda t: t.detach().clone().requires_grad_()
+    theta = {k: ask(t) for k, t in theta.items()} if isinstance(theta, Mapping) else ask(theta)
+    arguments = () if data is None else (data.first(),)
+    with torch.enable_grad():
+        try:
+            value = energy(layout.by_name(theta), *arguments)
+        except TypeError as error:
+            raise RecipeError(where, f"calling it with {1 + len(arguments)} argument(s) failed: {error}",
+                              do="It is a function of theta, or of (theta, batch) where data= is given.") from error
+    if not torch.is_tensor(value) or value.dim() != 0:
+        got = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+        raise RecipeError(where, f"it must return one number (a 0-dim tensor) for one chain, got {got}",
+                          do="Sum over data and coordinates: U is on the sum scale.")
+    if not value.requires_grad:
+        raise RecipeError(where, "its value does not depend on theta through differentiable operations",
+                          do="Avoid .item(), .detach() and numpy inside the energy.")

@@ -1,0 +1,337 @@
+"""Running a sampler: many chains, symbolic or torch energies, minibatches, progress, diverging chains."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+
+import sympy
+import torch
+from tqdm import tqdm
+
+import integrators
+from integrators import accuracy, noise
+from integrators.step import Step, stationary_start
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+
+from .draws import Draws
+from .gradients import Data, Layout, check_energy, vectorised
+
+NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
+
+
+def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None, chains: int = 4, steps: int = 1000,
+           warmup: int = 0, thin: int = 1, step_size: float, seed: int = 0, temperature: float = 1.0, scheme=None,
+           pieces=None, backend: str = "auto", device=None, data=None, batch_size: int | None = None,
+           schedule: Callable[[int], float] | None = None, scope: str = "chain", keep=None, progress: bool = True,
+           **parameters) -> Draws:
+    """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
+
+    `energy`: a symbolic Energy, or a torch function U(theta), or U~(theta, batch) with `data` (an unbiased estimate on
+    the sum scale), for one chain; none where H is wholly symbolic. `init`: a point `(*shape)`, a point per chain
+    `(chains, *shape)` with at least two axes, a dict by block or by parameter name, or an nn.Module. Auxiliary blocks
+    start from their stationary law where H is quadratic in them, else at 0 (1 on a positive domain). `schedule(k)` is
+    the step size of step k. `keep`: names of auxiliary blocks to return beside the target. Minibatches are uniform
+    with replacement and independent per chain. A chain that leaves the finite numbers is frozen and flagged in
+    `draws.diverged`. Raises RecipeError for wrong input before the first step.
+
+    >>> from samplers import SGLD
+    >>> draws = sample(SGLD, lambda theta: (theta**2).sum()/2, init=torch.zeros(3), steps=50, step_size=0.1, progress=False)
+    >>> draws["theta"].shape
+    torch.Size([4, 50, 3])
+    """
+    where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
+    _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
+    symbolic = isinstance(energy, Energy)
+    step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
+                               scope=scope)
+    step.check(step_size, temperature=temperature, **parameters)
+    step.check_budget(temperature, **parameters)
+    if (energy is None) != (recipe.potential is None):
+        raise RecipeError(where, "the recipe's U is opaque, but no energy is given" if energy is None else
+                          "the recipe's H is wholly symbolic, it takes no energy",
+                          do="Pass a recipe.Energy or a torch function of theta." if energy is None else "Drop it.")
+    state, layout = _initial_state(step, energy, init, chains, seed, temperature, device, parameters)
+    kept_blocks = _kept(recipe, keep)
+    target = _target(recipe, state)
+    one = next(iter(target.values())) if isinstance(target, dict) else target
+    batches = None if data is None else Data(data, batch_size, like=one)
+    if batch_size is not None and data is None:
+        raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
+    if symbolic and data is not None:
+        raise RecipeError(where, "a symbolic energy takes no data", do="Write the energy as a torch function.")
+    gradient = None
+    if symbolic:
+        _check_stability(step, energy, step_size, temperature, parameters)
+    elif energy is not None:
+        first = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
+        check_energy(energy, first, layout, batches)
+        gradient = vectorised(energy, layout, batches)
+        _warn_of_sign(where, vectorised(energy, layout, batches, gradient=False), target, batches, seed, chains)
+    run = _Run(step, state, gradient, batches, seed, temperature, parameters)
+    run.check_first_gradient(where)
+
+    draws_of = {b: torch.empty((chains, steps // thin, *state[b].shape[1:]), dtype=state[b].dtype, device=state[b].device)
+                for b in kept_blocks}
+    started = time.monotonic()
+    with tqdm(total=warmup + steps, disable=not progress, unit="step", desc=recipe.name) as bar:
+        for k in run.steps(warmup + steps, schedule or (lambda k: step_size), where):
+            kept, left = divmod(k - warmup + 1, thin)
+            if kept > 0 and left == 0:
+                for b in kept_blocks:
+                    draws_of[b][:, kept - 1] = run.state[b]
+            bar.update()
+    values = {}
+    for b, x in draws_of.items():
+        values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
+    info = dict(recipe=recipe.name, scheme=str(step.scheme), step_size=step_size, steps=steps, warmup=warmup, thin=thin,
+                seed=seed, temperature=temperature, batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
+                parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
+                diverged=run.diverged)
+    return Draws(values, info=info)
+
+
+class _Run:
+    """The chains as they go: state, noise drawn for blocks of steps, gradients, frozen chains."""
+
+    def __init__(self, step: Step, state, gradient, data, seed, temperature, parameters):
+        self.step, self.state, self.data, self.seed = step, state, data, seed
+        self.chains = len(next(iter(state.values())))
+        self.arguments = step.spelled({"temperature": temperature, **parameters})
+        self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
+        self.diverged: dict[int, int] = {}
+        self._rows, self._evaluation = [], 0
+        self.gradient = None if gradient is None else lambda theta: self._gradient(gradient, theta)
+
+    def _gradient(self, gradient, theta):
+        if self.data is None:
+            return gradient(theta)
+        rows = self._rows[self._evaluation]
+        self._evaluation += 1
+        return gradient(theta, self.data.batch(rows))
+
+    def check_first_gradient(self, where):
+        """Refuse a start at which the gradient is not finite."""
+        theta = _target(self.step.recipe, self.state)
+        gradient = self.gradient or self._inlined
+        if gradient is None:
+            return
+        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
+        g = gradient(theta)
+        for name, x in (g.items() if isinstance(g, dict) else [(self.step.recipe.targets[0].name, g)]):
+            bad = (~x.reshape(self.chains, -1).isfinite().all(1)).nonzero()
+            if len(bad):
+                raise RecipeError(where, f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
+                                  do="Start elsewhere, or mend the energy there.")
+
+    @property
+    def _inlined(self):
+        return self.step.namespace.get("gradient") if self.step.program.energy else None
+
+    def _draw_rows(self, steps, evaluations):
+        if self.data is None:
+            return lambda i: []
+        rows = [self.data.rows_for(self.seed, steps, e, self.chains) for e in range(evaluations)]
+        return lambda i: [r if r is None else r[i] for r in rows]
+
+    def _draw_noise(self, steps):
+        drawn = {}
+        for number, (name, block) in enumerate(self.step.draw_blocks.items()):
+            x = self.state[block.name]
+            drawn[name] = noise.normal(self.seed, steps, number, self.chains, tuple(x.shape[1:]), dtype=x.dtype, device=x.device)
+        return drawn
+
+    @torch.no_grad()
+    def steps(self, count, schedule, where):
+        """Advance step by step, yielding the number of each step when it is done."""
+        function, evaluations = self.step.function, self.step.program.gradients_per_step + 1
+        per_step = sum(self.state[b.name].numel() for b in self.step.draw_blocks.values()) or 1
+        size = max(1, min(count, NOISE_AT_ONCE // per_step))
+        for first in range(0, count, size):
+            numbers = range(first, min(first + size, count))
+            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations)
+            for i, k in enumerate(numbers):
+                self._rows, self._evaluation = rows(i), 0
+                h = schedule(k)
+                if not (isinstance(h, (int, float)) and 0 < h < math.inf):
+                    raise RecipeError(where, f"the schedule gives the step size {h!r} at step {k}", do="Return a number > 0.")
+                new = function(self.state, h, **self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}),
+                               **self.arguments)
+                self._accept(new, k, where)
+                yield k
+
+    def _accept(self, new, k, where):
+        """Take the new state, except in chains that have left the finite numbers: these stay where they were."""
+        names = [b.name for b in self.step.recipe.state]
+        sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
+        finite = sums.isfinite()
+        if not (self.alive & finite).all():
+            for chain in (self.alive & ~finite).nonzero().flatten().tolist():
+                block = next((name for name in names if not new[name][chain].isfinite().all()), names[0])
+                self.diverged[chain] = k
+                warnings.warn(f"{where}: chain {chain} diverged at step {k}, {block} is not finite. It is frozen where it "
+                              "was: take a smaller step size.", RuntimeWarning, stacklevel=5)
+            self.alive &= finite
+            if not self.alive.any():
+                raise RecipeError(where, f"every chain has diverged, the last at step {k}", do="Take a smaller step size.")
+            new = _merge(self.alive, new, self.state)
+        self.state = new
+
+
+def _merge(alive, new, old):
+    merged = {}
+    for name, x in new.items():
+        if isinstance(x, dict):
+            merged[name] = _merge(alive, x, old.get(name, x))
+        else:
+            merged[name] = torch.where(alive.reshape(-1, *(1,) * (x.dim() - 1)), x, old.get(name, x))
+    return merged
+
+
+def _target(recipe, state):
+    """The target of all chains: a tensor, or a dict by block for explicit coordinates."""
+    if len(recipe.targets) == 1:
+        return state[recipe.targets[0].name]
+    return {b.name: state[b.name] for b in recipe.targets}
+
+
+def _check_counts(where, *, chains, steps, warmup, thin, seed):
+    for name, value, least in (("chains", chains, 1), ("steps", steps, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise RecipeError(where, f"{name} is an integer >= {least}, got {value!r}", do=f"Pass {name}=...")
+    if thin > steps:
+        raise RecipeError(where, f"thin = {thin} keeps nothing of {steps} steps", do="Choose thin <= steps.")
+    if seed is None or isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise RecipeError(where, f"the seed is an integer >= 0, got {seed!r}",
+                          do="Give one: noise is a function of it, and the global generator is never used.")
+
+
+def _kept(recipe, keep):
+    names = [keep] if isinstance(keep, str) else list(keep or ())
+    known = [b.name for b in recipe.state]
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"{recipe.name}, keep", f"there is no block '{name}'", do=did_you_mean(name, known))
+    return list(dict.fromkeys([b.name for b in recipe.targets] + names))
+
+
+# ---- where the chains start
+
+
+def _initial_state(step, energy, init, chains, seed, temperature, device, parameters):
+    """The state of all chains, and how the energy sees the target."""
+    recipe, where = step.recipe, f"{step.recipe.name}, init"
+    blocks = {b.name: b for b in recipe.state}
+    given, layout = {}, Layout()
+    if isinstance(init, torch.nn.Module):
+        init = dict(init.named_parameters())
+    if init is None:
+        init = _default_point(recipe, energy, where)
+    if not isinstance(init, Mapping):
+        init = {recipe.targets[0].name: init} if len(recipe.targets) == 1 else init
+    if not isinstance(init, Mapping):
+        raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
+    if any(name in blocks for name in init):
+        for name in init:
+            if name not in blocks:
+                raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
+        given = {name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
+                 for name, x in init.items()}
+    elif len(recipe.targets) == 1 and init:
+        parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
+        layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
+        _check_alike(parts, where)
+        flat = torch.cat([x.reshape(-1) for x in parts.values()])
+        given = {recipe.targets[0].name: flat.expand(chains, -1).clone()}
+    for b in recipe.targets:
+        if b.name not in given:
+            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
+    _check_alike(given, where)
+    target = given[recipe.targets[0].name]
+    vectors = [given[b.name].shape for b in recipe.state if b.is_vector and b.name in given]
+    if len(set(vectors)) > 1:
+        raise RecipeError(where, f"the vector blocks have the shapes {[tuple(v) for v in vectors]}", do="Give one shape.")
+    for b in recipe.state:
+        if b.domain == "positive" and b.name in given and not (given[b.name] > 0).all():
+            raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
+    state = {}
+    for b in recipe.state:
+        like = target if b.is_vector else target.reshape(chains, -1)[:, 0] if target.dim() > 1 else target
+        fill = 1.0 if b.domain == "positive" else 0.0
+        state[b.name] = given[b.name] if b.name in given else torch.full_like(like, fill)
+    start = stationary_start(recipe)
+    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
+                                device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
+    started = start(state, 1.0, noise=drawn, temperature=temperature, **parameters)
+    return {b.name: given.get(b.name, started[b.name]) for b in recipe.state}, layout
+
+
+def _default_point(recipe, energy, where):
+    if isinstance(energy, Energy) and not energy.is_sitewise and len(recipe.targets) == 1:
+        return torch.zeros(len(energy.coordinates))
+    if not any(b.is_vector for b in recipe.targets):
+        return {b.name: torch.tensor(1.0 if b.domain == "positive" else 0.0) for b in recipe.targets}
+    raise RecipeError(where, "no start is given, and the shape of the target is not known",
+                      do="Pass init=torch.zeros(shape), a dict, or an nn.Module.")
+
+
+def _one_point(x, where, device):
+    if not torch.is_tensor(x):
+        x = torch.as_tensor(x, dtype=torch.get_default_dtype()) if not hasattr(x, "dtype") else torch.as_tensor(x)
+    if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
+        raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
+    if not x.isfinite().all():
+        raise RecipeError(where, "it is not finite", do="Start at finite values.")
+    return x.detach().to(device) if device is not None else x.detach()
+
+
+def _chains_of(x, chains, where, device, *, scalar):
+    """A start per chain: as given where the first of at least two axes counts the chains, else repeated."""
+    x = _one_point(x, where, device)
+    per_chain = x.dim() >= (1 if scalar else 2) and len(x) == chains
+    if scalar and x.dim() > 1 or scalar and x.dim() == 1 and not per_chain:
+        raise RecipeError(where, f"a scalar block has one number per chain, got shape {tuple(x.shape)}",
+                          do=f"Pass a number or shape ({chains},).")
+    return x.clone() if per_chain else x.expand(chains, *x.shape).clone()
+
+
+def _check_alike(tensors, where):
+    for what in ("dtype", "device"):
+        kinds = {name: str(getattr(x, what)) for name, x in tensors.items()}
+        if len(set(kinds.values())) > 1:
+            raise RecipeError(where, f"mixed {what}s: {kinds}", do=f"Give every tensor one {what}.")
+
+
+# ---- what can be known before the first step
+
+
+def _check_stability(step, energy, step_size, temperature, parameters):
+    """Refuse a step size at which the step is unstable, where U is quadratic and the step affine."""
+    recipe = step.recipe
+    if energy.is_sitewise or not accuracy.is_affine(recipe):
+        return
+    hessian = sympy.hessian(energy.U, energy.coordinates)
+    if hessian.free_symbols or any(torch.is_tensor(v) for v in parameters.values()):
+        return
+    chain = accuracy.linear_chain(step, step_size, [[float(e) for e in row] for row in hessian.tolist()],
+                                  temperature=temperature, **parameters)
+    if chain.spectral_radius >= 1 + 1e-9:
+        raise RecipeError(f"{recipe.name}, sample", f"the step is unstable at step_size = {step_size:g}: its spectral "
+                          f"radius is {chain.spectral_radius:.4g}", do="Take a smaller step size.")
+
+
+def _warn_of_sign(where, value, target, data, seed, chains):
+    """Warn of an energy that falls without bound along every ray: a log-density handed in as an energy."""
+    if isinstance(target, dict):
+        return
+    shape = tuple(target.shape[1:])
+    ray = noise.normal(seed, 2**40, noise.INITIAL, chains, shape, dtype=target.dtype, device=target.device)
+    batch = () if data is None else (data.batch(None if data.batch_size is None else data.rows_for(seed, range(1), 0, chains)[0]),)
+    with torch.no_grad():
+        near, mid, far = (value(target + r * ray, *batch) for r in (10.0, 100.0, 1000.0))
+    if bool(((far < mid - 1) & (mid < near - 1)).all()):
+        warnings.warn(f"{where}: the energy falls without bound away from the start. U is -log density: was a log-density "
+                      "handed in with the wrong sign?", RuntimeWarning, stacklevel=3)
