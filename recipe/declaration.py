@@ -34,10 +34,8 @@ class Recipe:
     >>> theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
     >>> R = Recipe(name="langevin", state=(theta, p), target=theta, H=potential(theta) + total(p**2)/2,
     ...            D={p: gamma}, Q={(theta, p): -1})
-    >>> R.drift
-    Matrix([
-    [                  p],
-    [-gamma*p - grad(U)]])
+    >>> R.drift[1]
+    -gamma*p - grad(U)
     """
 
     name: str

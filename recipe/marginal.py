@@ -26,7 +26,7 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
     >>> from recipe import vector, positive, potential
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")
     >>> eliminate_gaussians(potential(theta) + total(p**2/m)/2, (p,))[1]
-    -n*log(m)/2 + U(theta)
+    -log(m)*n/2 + U(theta)
     """
     found, waiting = [], list(blocks)
     while waiting:

@@ -165,10 +165,10 @@ class Writer:
     def _ratio(self, factors):
         """A product of factors of one level, square roots joined and negative powers below the line."""
         factors = sorted(factors, key=lambda f: not getattr(f, "is_constant_in_step", False))
+        halves = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
+        factors = [f for f in factors if f not in halves]
         below = [f for f in factors if f.is_Pow and f.exp.is_Rational and f.exp.is_negative]
         above = [f for f in factors if f not in below]
-        halves = [f.base for f in above if f.is_Pow and f.exp == S.Half]
-        above = [f for f in above if not (f.is_Pow and f.exp == S.Half)]
         top = [self._factor(f) for f in above if not (f.is_Rational and f.p == 1)]
         bottom = [self._factor(1 / f) for f in below]
         for f in above:
@@ -177,7 +177,7 @@ class Writer:
                 top = ([str(f.p)] if f.p != 1 else []) + top
                 bottom = [str(f.q)] + bottom
         if halves:
-            top.append(self._root(Mul(*halves, evaluate=False) if len(halves) > 1 else halves[0]))
+            top.append(self._root(Mul(*(f**2 for f in halves))))
         line = "*".join(top) or "1"
         if not bottom:
             return line
@@ -190,6 +190,8 @@ class Writer:
     def _power(self, e):
         if e.exp == S.Half:
             return self._root(e.base)
+        if e.exp == -S.Half:
+            return f"1/{self._root(e.base)}"
         if e.exp.is_Rational and e.exp.is_negative:
             return self._ratio([e])
         base = self.text(e.base)

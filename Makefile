@@ -1,0 +1,19 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test clean
+
+demo: .venv/ready
+	$(BIN)/python examples/demo.py --out out/demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+.venv/ready: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[demo,test]'
+	touch $@
+
+clean:
+	rm -rf .venv out

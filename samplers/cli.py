@@ -1,0 +1,312 @@
+"""The command `recipe`: list, show, check, emit and sample.
+
+Answers go to stdout, messages to stderr; the exit code is 0, 1 for a failed check, 2 for wrong use. A FILE is Python
+code of the user's own and is run as such; nothing else on the command line is evaluated.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import traceback
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import integrators
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+
+from .stock import CATALOGUE
+from .targets import TARGETS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: plain data, the same as text, and the exit code."""
+
+    data: list | dict
+    text: str
+    code: int = 0
+
+
+# ---- the commands
+
+
+def list_recipes() -> Answer:
+    """The stock samplers: name, paper, claim and recommended word."""
+    rows = [{"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")} for name, R in CATALOGUE.items()]
+    table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
+
+
+def show(name: str) -> Answer:
+    """A recipe as mathematics, its certificate, its flows and the text of its step."""
+    recipe = find_recipe(name)
+    certificate = recipe.check()
+    data = {"recipe": recipe.name, "source": recipe.source, "claim": recipe.claim, "text": str(recipe),
+            "latex": recipe.latex(), "certificate": certificate.to_dict()}
+    try:
+        step = integrators.compile(recipe)
+        data["step"] = {"scheme": str(step.scheme), "order": step.order, "exact": step.exact,
+                        "flows": list(map(str, step.flows.values())), "source": step.source}
+        texts = [str(step), step.source.rstrip()]
+    except RecipeError as error:  # such as an opaque function, which needs recipe.bind
+        data |= {"step": None, "missing": str(error)}
+        texts = [f"no step: {error}"]
+    return Answer(data, "\n\n".join([str(recipe), str(certificate), *texts]))
+
+
+def check(name: str) -> Answer:
+    """The certificate of a recipe."""
+    certificate = find_recipe(name).check()
+    return Answer(certificate.to_dict(), str(certificate), code=0 if certificate.ok else 1)
+
+
+def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:
+    """The step of a recipe as one file that imports only math and torch."""
+    step = integrators.compile(find_recipe(name), scheme)
+    data, source = {"recipe": step.recipe.name, "scheme": str(step.scheme), "order": step.order}, step.standalone()
+    if out is None:
+        return Answer(data | {"source": source}, source.rstrip())
+    _write(Path(out), source, force)
+    return Answer(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
+
+
+def sample(name: str, energy: str | None = None, init: str | None = None, parameters=(), out: str | None = None,
+           **options) -> Answer:
+    """Draw from an energy with a recipe; the summary of the draws."""
+    recipe, U = find_recipe(name), energy and find_energy(energy)
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise RecipeError(f"--out {out}", "there is no such folder", do="Make it first.")
+    if init is not None:
+        options["init"] = _point(recipe, init)
+    elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
+        raise RecipeError(f"--energy {energy}", "it does not tell its number of coordinates", do="Pass --init, e.g. 0,0.")
+    options |= _parameters(recipe, parameters)
+    from . import sampling  # imports torch
+
+    with _blaming(energy and _file_and_name(energy)[0]):
+        draws = sampling.sample(recipe, U, **options)
+    if out is not None:
+        draws.save(out)
+    table = draws.summary()
+    records = json.loads(table.to_json(orient="index", double_precision=15))  # a nan, not JSON, becomes null
+    data = {"summary": [{"name": index, **row} for index, row in records.items()], "info": draws.info}
+    text = [repr(draws), table.to_string(float_format="{:.4g}".format), *(() if draws.diverged else ["diverged: none"])]
+    return Answer(data | ({"file": out} if out else {}), "\n\n".join(text))
+
+
+# ---- what the arguments mean
+
+
+def find_recipe(text: str) -> Recipe:
+    """The recipe that NAME, FILE or FILE:NAME stands for.
+
+    >>> find_recipe("sghmc")
+    Recipe('sghmc', state=(theta, p))
+    """
+    file, name = _file_and_name(text)
+    if file is None:
+        return _of_table(text, CATALOGUE, "stock sampler")
+    found = {variable: x for variable, x in _run(file).items() if isinstance(x, Recipe)}
+    named = {variable: R for variable, R in found.items() if R.name == name}
+    if name is None:
+        found = {variable: R for variable, R in found.items() if R not in CATALOGUE.values()}
+    elif named and name not in found:
+        found, name = named, None
+    return _of_file(file, name, found, "Recipe")
+
+
+def find_energy(text: str):
+    """The energy that NAME, FILE or FILE:NAME stands for: an Energy, or with a NAME also a torch function.
+
+    >>> find_energy("double-well").U
+    2*(x**2 - 1)**2
+    """
+    file, name = _file_and_name(text)
+    if file is None:
+        return _of_table(text, TARGETS, "test energy")
+    found = {variable: x for variable, x in _run(file).items()
+             if isinstance(x, Energy) or variable == name and callable(x)}
+    return _of_file(file, name, found, "Energy")
+
+
+def _file_and_name(text):
+    """FILE:NAME, where a FILE ends in .py, as (FILE, NAME); either may be None."""
+    head, _, tail = text.rpartition(":")
+    if text.endswith(".py"):
+        return str(Path(text).absolute()), None
+    return (str(Path(head).absolute()), tail) if head.endswith(".py") else (None, text)
+
+
+def _of_table(name, table, kind):
+    if name not in table:
+        raise RecipeError(name, f"there is no {kind} of this name, and a file ends in .py",
+                          do=did_you_mean(name.lower(), table))
+    return table[name]
+
+
+def _of_file(file, name, found, kind):
+    """The object of this name, or without a name the only one."""
+    if name is not None and name not in found:
+        raise RecipeError(file, f"it defines no {kind} {name!r}", do=did_you_mean(name, found))
+    if name is None and len({id(x) for x in found.values()}) != 1:
+        raise RecipeError(file, f"it defines {'several: ' + ', '.join(found) if found else f'no {kind}'}",
+                          do=f"Name the one you mean, {Path(file).name}:NAME.")
+    return found[name or next(iter(found))]
+
+
+@cache
+def _run(file):
+    """The names that a Python file of the user's own defines."""
+    if not Path(file).is_file():
+        raise RecipeError(file, "there is no such file", do="Check the path.")
+    spec = spec_from_file_location(f"recipe_file_{Path(file).stem}", file)
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    sys.path.append(str(Path(file).parent))
+    with _blaming(file):
+        spec.loader.exec_module(module)
+    return vars(module)
+
+
+@contextmanager
+def _blaming(file):
+    """Turn what a line of the user's file raises into a RecipeError that names the line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if isinstance(error, SyntaxError) and error.filename == file:
+            lines.append(error.lineno or 1)
+        if not lines:
+            raise
+        raise RecipeError(f"{file}, line {lines[-1]}", f"{type(error).__name__}: {error}".rstrip(".")) from error
+
+
+def _number(text, where):
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RecipeError(where, f"{text!r} is not a number", do="Write it as 0.1 or 1e-3.") from error
+
+
+def _point(recipe, text):
+    """The start of one chain, its numbers in the order of the coordinates."""
+    import torch
+
+    point = torch.tensor([_number(part, f"--init {text}") for part in text.split(",")])
+    if recipe.targets[0].is_vector:
+        return point
+    if len(point) != len(recipe.targets):
+        raise RecipeError(f"--init {text}", f"the target has {len(recipe.targets)} coordinates", do="Give one number each.")
+    return dict(zip((b.name for b in recipe.targets), point))
+
+
+def _parameters(recipe, settings):
+    """Parameters by name from NAME=VALUE texts."""
+    names, values = [s.name for s in recipe.parameters], {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in names:
+            raise RecipeError(f"--set {setting}", f"{recipe.name} has no parameter {name!r}", do=did_you_mean(name, names))
+        values[name] = _number(value, f"--set {setting}")
+    return values
+
+
+def _write(path, source, force):
+    """Write a file whole or not at all; a file that we did not emit is left alone."""
+    try:
+        if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):
+            raise RecipeError(str(path), "it exists, and is not a file that we emitted",
+                              do="Choose another name, or pass --force to replace a file.")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            temporary.write_text(source, "utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecipeError(str(path), f"it cannot be written ({error.strerror})", do="Choose another folder.") from error
+
+
+def _is_emitted(source):
+    return source.startswith('"""') and "\nOne step of " in source and "\ndef step(state, h, *," in source
+
+
+# ---- from the shell and back
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise RecipeError("usage", message, do=f"See {self.prog} --help.")
+
+
+NUMBERS = {"chains": (64, "independent chains"), "steps": (10_000, "steps after the warmup"),
+           "warmup": (1000, "steps before the first draw"), "thin": (10, "keep every thin-th step"),
+           "step-size": (1e-2, "h, in units of time"), "seed": (0, "of all noise"), "temperature": (1.0, "T")}
+
+
+def _parser():
+    parser = _Parser(prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.")
+    parser.add_argument("--version", action="version", version=metadata.version("sde-recipe"))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, run):
+        sub = commands.add_parser(name, help=run.__doc__, description=run.__doc__, argument_default=argparse.SUPPRESS)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
+        if run is not list_recipes:
+            sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
+        if run in (emit, sample):
+            sub.add_argument("--scheme", metavar="WORD", help='a splitting word such as "B A O A B"')
+        return sub
+
+    command("list", list_recipes)
+    command("show", show)
+    command("check", check)
+    sub = command("emit", emit)
+    sub.add_argument("-o", "--out", metavar="FILE", help="the file to write, else stdout")
+    sub.add_argument("--force", action="store_true", help="overwrite any file")
+    sub = command("sample", sample)
+    sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
+    sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
+    for name, (default, meaning) in NUMBERS.items():
+        sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
+    sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter of the recipe")
+    sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
+    sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command, print its answer and return the exit code."""
+    try:
+        options = vars(_parser().parse_args(argv))
+        run, as_json = options.pop("run"), options.pop("json")
+        with redirect_stdout(sys.stderr):  # whatever a user's file prints
+            answer = run(**options)
+    except (RecipeError, OSError) as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        return 130
+    try:
+        print(json.dumps(answer.data, indent=2) if as_json else answer.text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
+        return answer.code if isinstance(error, BrokenPipeError) else _fail(error)
+    return answer.code
+
+
+def _fail(error):
+    print("recipe:", *str(error).split(), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

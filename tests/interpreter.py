@@ -1,0 +1,160 @@
+"""Two oracles of the emitted step, in numpy float64, called as the Step is called.
+
+`interpret` runs the statements of the Program. `flow_by_flow` knows no Program: for each move of the word it evaluates
+the flow's formulas at the old values, all blocks at once, grad U taken afresh where theta stands. Both use `evaluate`,
+a small recursive evaluator; a value has the shape (chains, *shape), with ones where it does not vary.
+"""
+
+import math
+import operator
+from functools import reduce
+
+import numpy as np
+import torch
+from scipy import special
+from scipy.linalg import expm
+from sympy import Add, Mul, Piecewise, Pow, Symbol
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import BooleanFalse, BooleanTrue
+
+from integrators.flow import MatrixOU
+from integrators.lower import Draw, Gradient, Let, Set, Solve
+from integrators.lower import Total as Sum
+from recipe.symbols import Partial, Total, step_size, temperature as T
+
+FUNCTIONS = {
+    **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "erf": special.erf, "erfc": special.erfc, "Abs": np.abs,
+    "phi1": lambda x: special.exprel(x),
+    "Max": lambda *x: reduce(np.maximum, x), "Min": lambda *x: reduce(np.minimum, x),
+}
+RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+             ">=": operator.ge}
+
+
+def evaluate(e, at, full):
+    """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape)."""
+    again = lambda x: evaluate(x, at, full)
+    if e in at:
+        return at[e]
+    match e:
+        case Total():
+            return np.broadcast_to(again(e.integrand), full).sum(tuple(range(1, len(full))), keepdims=True)
+        case MatrixOU():
+            part, i, j, size, h, *entries = e.args
+            return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
+        case Add():
+            return reduce(operator.add, map(again, e.args))
+        case Mul():
+            return reduce(operator.mul, map(again, e.args))
+        case Pow():
+            return np.power(np.asarray(again(e.base), float), again(e.exp))
+        case Piecewise():
+            values, conditions = zip(*((again(value), again(condition)) for value, condition in e.args))
+            return np.select(list(np.broadcast_arrays(*conditions)), list(np.broadcast_arrays(*values)), math.nan)
+        case Relational():
+            return RELATIONS[e.rel_op](again(e.lhs), again(e.rhs))
+        case BooleanTrue() | BooleanFalse():
+            return bool(e)
+        case Symbol():
+            raise KeyError(f"{e} has no value")
+    if e.is_Number or e.is_NumberSymbol:
+        return float(e)
+    return FUNCTIONS[type(e).__name__](*map(again, e.args))
+
+
+def matrix_ou(size, h, entries):
+    """The parts M, J, L of dx = -A x dt + sqrt(2D) dW over h, by Van Loan's block exponentials, matrix by matrix."""
+    entries = np.stack(np.broadcast_arrays(*entries), -1).astype(float)
+    A, D = (half.reshape(*entries.shape[:-1], size, size) for half in np.split(entries, 2, -1))
+    parts = {name: np.empty(A.shape) for name in "MJL"}
+    for k in np.ndindex(A.shape[:-2]):
+        parts["M"][k], parts["J"][k], V = van_loan(A[k], D[k], float(np.broadcast_to(h, A.shape[:-2])[k]))
+        values, vectors = (x.numpy() for x in torch.linalg.eigh(torch.tensor((V + V.T) / 2)))
+        parts["L"][k] = vectors * np.sqrt(values.clip(0))
+    return parts
+
+
+def van_loan(A, D, h):
+    """(e^{-Ah}, int_0^h e^{-As} ds, 2 int_0^h e^{-As} D e^{-A's} ds)."""
+    n = len(A)
+    zero = np.zeros((n, n))
+    forced = expm(h * np.block([[-A, np.eye(n)], [zero, zero]]))
+    spread = expm(h * np.block([[-A, 2 * D], [zero, A.T]]))
+    return forced[:n, :n], forced[:n, n:], spread[:n, n:] @ spread[:n, :n].T
+
+
+class Chain:
+    """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block."""
+
+    def __init__(self, recipe, state, h, parameters):
+        self.recipe = recipe
+        self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
+        self.at = {step_size: h, T: parameters.get("temperature", 1.0)}
+        self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in recipe.parameters}
+        self.at |= {b: self.lift(state[b.name], b) for b in recipe.state}
+
+    def lift(self, x, block):
+        """An array of a block, shaped to meet (chains, *shape)."""
+        return x if block.is_vector else x.reshape(-1, *[1] * (len(self.full) - 1))
+
+    def lower(self, block):
+        """A block's value in the shape that a caller sees."""
+        shape = self.full if block.is_vector else self.full[:1]
+        return np.broadcast_to(self.at[block], self.full if block.is_vector else self.at[block].shape).reshape(shape)
+
+    def value(self, expression):
+        return np.asarray(evaluate(expression, self.at, self.full))
+
+    def ask(self, function):
+        """grad U, or its Hessian diagonal, at the target as it stands: block -> array."""
+        targets = self.recipe.targets
+        if len(targets) == 1:
+            return {targets[0]: function(self.lower(targets[0]))}
+        answer = function({b.name: self.lower(b) for b in targets})
+        return {b: self.lift(answer[b.name], b) for b in targets}
+
+    def state(self):
+        return {b.name: self.lower(b) for b in self.recipe.state}
+
+
+def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
+    """One step by the statements of its Program, in their order."""
+    program, chain = step.program, Chain(step.recipe, state, h, parameters)
+    target, last = step.recipe.targets[0], None
+    for statement in (*program.constants, *program.statements):
+        match statement:
+            case Let(name, value) | Set(name, value):
+                chain.at[name] = chain.value(value)
+            case Sum(name, integrand):
+                chain.at[name] = chain.value(Total(integrand))
+            case Draw(name):
+                chain.at[name] = chain.lift(noise[name.name], name.block)
+            case Solve(names, entries):
+                chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
+            case Gradient(names, source, order):
+                known = source == "carried" and "gradient" in state or source == "given"
+                given = state.get("gradient") if source == "carried" else gradient
+                asked = {target: given} if known else chain.ask(gradient if order == 1 else curvature)
+                chain.at |= {name: asked[block] for block, name in names}
+                last = asked[target] if order == 1 else last
+    return chain.state() | ({"gradient": last} if program.carries_gradient else {})
+
+
+def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
+    """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once."""
+    chain, names = Chain(step.recipe, state, h, parameters), iter(step.program.draws)
+    U = step.recipe.potential
+    for letter, fraction in step.scheme.moves:
+        flow = step.flows[letter]
+        updates = flow.over(fraction)
+        for draw in flow.draws:
+            name = next(names)
+            assert name.block == draw.block, f"the draw {name} stands where {letter} needs one for {draw.block}"
+            chain.at[draw] = chain.lift(noise[name.name], draw.block)
+        for order, function in ((1, gradient), (2, curvature)):
+            if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
+                chain.at |= {Partial(U, *[b] * order): g for b, g in chain.ask(function).items()}
+        chain.at |= {block: chain.value(e) for block, e in updates.items()}
+    return chain.state()
