@@ -12,7 +12,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
-from recipe.symbols import Block, Partial, temperature as T
+from recipe.symbols import Block, Partial, Potential, temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
@@ -89,11 +89,10 @@ def _with_energy(recipe, energy):
     if recipe.potential is None:
         raise RecipeError(f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy",
                           do="Drop energy=.")
-    explicit = len(recipe.targets) > 1
-    if explicit or energy.is_sitewise:
+    if len(recipe.targets) > 1 or energy.is_sitewise:
         values = energy.on(recipe.targets)
-        deep = any(len(p.variables) > 1 for e in recipe.drift for p in e.atoms(Partial))
-        return recipe.bind(U=values) if deep else recipe
+        mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
+        return recipe.bind(U=values) if mixed or any(e.has(Potential) for e in recipe.drift) else recipe
     return recipe
 
 

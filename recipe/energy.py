@@ -52,6 +52,11 @@ class Energy:
         """dU/dx for each coordinate, in their order."""
         return tuple(diff(self.U, c) for c in self.coordinates)
 
+    @property
+    def curvature(self) -> tuple[Expr, ...]:
+        """d2U/dx2 for each coordinate: the Hessian diagonal."""
+        return tuple(diff(self.U, c, 2) for c in self.coordinates)
+
     def on(self, blocks: tuple[Block, ...]) -> Expr:
         """U as an expression of a recipe's target blocks."""
         if len(blocks) != len(self.coordinates):

@@ -233,6 +233,8 @@ class Partial(Expr):
     is_commutative, is_real = True, True
 
     def __new__(cls, U, *variables):
+        if not isinstance(U, Potential):
+            return diff(U, *variables)
         return Expr.__new__(cls, U, *sorted(variables, key=lambda b: b.name))
 
     U = property(lambda self: self.args[0])

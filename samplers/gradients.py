@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch.func import grad, vmap
+from torch.func import grad, jvp, vmap
 
 from integrators import noise
 from recipe.errors import RecipeError
@@ -96,12 +96,22 @@ class Data:
         return head[0] if self.alone else head
 
 
-def vectorised(energy: Callable, layout: Layout, data: Data | None, *, gradient: bool = True) -> Callable:
-    """The gradient (or value) of an energy of one chain, for `(chains, *shape)`; batches are per chain."""
-    one = (lambda theta, *batch: energy(layout.by_name(theta), *batch))
-    if data is None:
-        return vmap(grad(one) if gradient else one)
-    return vmap(grad(one) if gradient else one, in_dims=(0, None if data.batch_size is None else 0))
+def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: int = 1) -> Callable:
+    """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for `(chains, *shape)`.
+
+    Batches are per chain. The Hessian diagonal costs one gradient per coordinate.
+    """
+    def one(theta, *batch):
+        return energy(layout.by_name(theta), *batch)
+
+    def diagonal(theta, *batch):
+        slope = grad(lambda flat: one(flat.reshape(theta.shape), *batch))
+        basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
+        column = lambda e: (jvp(slope, (theta.reshape(-1),), (e,))[1] * e).sum()
+        return vmap(column)(basis).reshape(theta.shape)
+
+    function = {0: one, 1: grad(one), 2: diagonal}[order]
+    return vmap(function, in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
 
 
 def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> None:

@@ -61,15 +61,17 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
     if symbolic and data is not None:
         raise RecipeError(where, "a symbolic energy takes no data", do="Write the energy as a torch function.")
-    gradient = None
+    gradient = curvature = None
     if symbolic:
         _check_stability(step, energy, step_size, temperature, parameters)
     elif energy is not None:
         first = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, first, layout, batches)
         gradient = vectorised(energy, layout, batches)
-        _warn_of_sign(where, vectorised(energy, layout, batches, gradient=False), target, batches, seed, chains)
-    run = _Run(step, state, gradient, batches, seed, temperature, parameters)
+        if step.program.needs_curvature:
+            curvature = vectorised(energy, layout, batches, order=2)
+        _warn_of_sign(where, vectorised(energy, layout, batches, order=0), target, batches, seed, chains)
+    run = _Run(step, state, gradient, curvature, batches, seed, temperature, parameters)
     run.check_first_gradient(where)
 
     draws_of = {b: torch.empty((chains, steps // thin, *state[b].shape[1:]), dtype=state[b].dtype, device=state[b].device)
@@ -95,21 +97,22 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
 class _Run:
     """The chains as they go: state, noise drawn for blocks of steps, gradients, frozen chains."""
 
-    def __init__(self, step: Step, state, gradient, data, seed, temperature, parameters):
+    def __init__(self, step: Step, state, gradient, curvature, data, seed, temperature, parameters):
         self.step, self.state, self.data, self.seed = step, state, data, seed
         self.chains = len(next(iter(state.values())))
         self.arguments = step.spelled({"temperature": temperature, **parameters})
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
         self._rows, self._evaluation = [], 0
-        self.gradient = None if gradient is None else lambda theta: self._gradient(gradient, theta)
+        self.gradient = None if gradient is None else lambda theta: self._on_data(gradient, theta, 1)
+        self.curvature = None if curvature is None else lambda theta: self._on_data(curvature, theta, 0)
 
-    def _gradient(self, gradient, theta):
+    def _on_data(self, function, theta, advance):
+        """The function on the next batch, or (advance = 0) on the batch of the last gradient."""
         if self.data is None:
-            return gradient(theta)
-        rows = self._rows[self._evaluation]
-        self._evaluation += 1
-        return gradient(theta, self.data.batch(rows))
+            return function(theta)
+        self._evaluation += advance
+        return function(theta, self.data.batch(self._rows[self._evaluation - 1]))
 
     def check_first_gradient(self, where):
         """Refuse a start at which the gradient is not finite."""
@@ -156,8 +159,8 @@ class _Run:
                 h = schedule(k)
                 if not (isinstance(h, (int, float)) and 0 < h < math.inf):
                     raise RecipeError(where, f"the schedule gives the step size {h!r} at step {k}", do="Return a number > 0.")
-                new = function(self.state, h, **self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}),
-                               **self.arguments)
+                new = function(self.state, h, **self.step.arguments(
+                    self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature), **self.arguments)
                 self._accept(new, k, where)
                 yield k
 

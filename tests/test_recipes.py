@@ -1,23 +1,25 @@
 """What a recipe derives and proves: Gamma, the drift, the residual, the certificate, and how it prints."""
 
 import json
+import re
 
 import pytest
 from explicit_sites import Expanded, at_site, is_zero
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import ImmutableMatrix, Matrix, Max, S, cos, expand, log, pi, sin, sqrt, symbols, zeros
+from sympy import ImmutableMatrix, Matrix, S, cos, log, sin, sqrt, symbols
+from sympy.core.function import AppliedUndef
 
-from recipe import Energy, Recipe, RecipeError, function, grad, nonnegative, positive, potential, scalar, total, vector
-from recipe import derive
+from recipe import (Energy, Recipe, RecipeError, derive, function, grad, positive, potential, scalar, total,
+                    vector)
 from recipe.algebra import vanishes
 from recipe.symbols import temperature
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta = scalar("xi"), scalar("eta")
 x, y, z = scalar("x"), scalar("y"), scalar("z")
-A, B, m, mu, beta, c = (positive(name, default=value) for name, value in
-                        [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("beta", 2.0), ("c", 0.8)])
+A, B, m, mu, c = (positive(name, default=value) for name, value in
+                  [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)])
 mass = positive("mass", default=1.9, per=theta)
 U, n = potential(theta), total(1)
 G, g1 = function("G", theta, sign="positive"), function("g1", theta)
@@ -45,8 +47,7 @@ RECIPES = {r.name: r for r in [
     recipe("sgnht", (theta, p, xi), langevin + n * mu * (xi - A) ** 2 / 2, {p: A}, {(theta, p): -1, (p, xi): p / (n * mu)}),
     recipe("atmc", (theta, p, v), langevin + total(mu * (v - B / m / 2) ** 2) / 2, {p: alpha * m + B / 2},
            {(theta, p): -1, (p, v): p / mu}),
-    recipe("santa", (theta, p, v), beta * (U + total(p**2) / 2 + total((v - g2) ** 2) / 2), {p: g2 / beta},
-           {(theta, p): -g1 / beta, (p, v): p / beta}),
+    recipe("santa", (theta, p, v), langevin + total((v - g2) ** 2) / 2, {p: g2 * m}, {(theta, p): -g1, (p, v): p}),
     recipe("scalar-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1 + xi**2, xi: (1 + xi**2) / n},
            {(theta, p): -1}),
     recipe("total-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1, xi: xi**2 + total(p**2) / n},
@@ -114,6 +115,19 @@ def test_dense_recipes_are_derived_as_in_the_textbook_and_stationary(R):
     assert vanishes(R.residual()) == "symbolic"
 
 
+site_formulas = polynomials(theta, p, xi)
+chain_formulas = st.builds(lambda f, k: k * xi + total(f) / n, polynomials(theta, p, xi), st.integers(-2, 2))
+
+
+@given(st.builds(lambda a, b, c, d, e: Recipe(name="shared", state=(theta, p, xi), target=theta, H=langevin + n * xi**2 / 2,
+                                              D={theta: a**2, p: b**2, xi: c**2}, Q={(theta, p): d, (p, xi): e}),
+                 site_formulas, site_formulas, chain_formulas, site_formulas, site_formulas))
+@few
+def test_recipes_with_a_shared_scalar_are_derived_as_for_explicit_sites_and_stationary(R):
+    assert agrees_with_explicit_sites(R, 2)
+    assert vanishes(R.residual()) == "symbolic"
+
+
 @every
 def test_temperature_scales_gamma_only(R):
     """At T the recipe is (H/T, T D, T Q): MATH 0.3."""
@@ -171,3 +185,181 @@ def test_the_wrong_amount_of_noise_is_not_stationary(R, factor):
     assert vanishes(derive.residual(R.drift, R.H, factor * R.D, R.state)) is None
 
 
+# ---- the certificate
+
+
+def verdict(R, question):
+    """The verdict and the answer to the one question of the certificate that begins so."""
+    (finding,) = [f for f in R.check().findings if f.question.startswith(question)]
+    return finding.verdict, finding.answer
+
+
+@every
+def test_a_correct_recipe_has_a_certificate_without_failures(R):
+    certificate = R.check()
+    assert certificate.ok, str(certificate)
+    assert verdict(R, "exp(-H) is stationary") == ("proved", "Fokker-Planck residual identically 0")
+    assert str(certificate).startswith(f"certificate of {R.name}: ok\n")
+
+
+def test_a_certificate_is_plain_data():
+    R = RECIPES["sgnht"]
+    data = json.loads(json.dumps(R.check().to_dict()))
+    assert data["recipe"] == "sgnht" and data["ok"] is True
+    assert [f["question"] for f in data["findings"]] == [f.question for f in R.check().findings]
+    assert all(f["verdict"] in ("proved", "checked", "open", "warning", "failed") for f in data["findings"])
+
+
+@pytest.mark.parametrize("R, warning", [
+    (recipe("hmc", (theta, p), langevin, {}, {(theta, p): -1}), "no noise.*not ergodic without refreshment"),
+    (recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, {(theta, p): -1}), "never reaches xi.*not ergodic"),
+], ids=str)
+def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
+    found, answer = verdict(R, "the noise reaches")
+    assert found == "warning" and re.search(warning, answer)
+    assert R.check().ok
+
+
+quartic_mass = 1 + theta**2
+
+
+@pytest.mark.parametrize("H, expected", [
+    (U + total(p**2 / G) / 2, "failed"),
+    (U + total(p**2 / G + log(G)) / 2, "proved"),
+    (U + total(p**2 / quartic_mass) / 2, "failed"),
+    (U + total(p**2 / quartic_mass + log(quartic_mass)) / 2, "proved"),
+    (U + total(p**4 * quartic_mass), "failed"),
+    (U + total(p**4 * quartic_mass - log(quartic_mass) / 4), "checked"),
+    (A * U + total(p**2) / 2, "failed"),
+    (U + total((p - theta) ** 2) / 2, "proved"),
+    (U + total(p**2 / 2 - p * theta), "failed"),
+    (U + total((p - theta) ** 4), "checked"),
+    (U + total(p**4) + total(p) * total(theta) - total(p * theta), "open"),
+], ids=str)
+def test_the_marginal_of_the_target_is_exp_minus_U_or_the_certificate_says_not(H, expected):
+    assert verdict(recipe("marginal", (theta, p), H, {p: A}, {(theta, p): -1}), "the marginal of theta")[0] == expected
+
+
+@pytest.mark.parametrize("H, expected", [
+    (U + total((xi - theta) ** 2) / 2, "failed"),
+    (U + total((xi - theta) ** 2) / 2 - total(theta**2) / 2 + total(theta) ** 2 / (2 * n), "proved"),
+    (U + total((xi - theta) ** 4), "open"),
+], ids=str)
+def test_one_site_does_not_decide_the_marginal_beside_a_shared_scalar(H, expected):
+    """exp(-(xi - theta)^2/2) integrates to a constant over xi; a product of several such factors does not."""
+    assert verdict(recipe("shared", (theta, xi), H, {theta: 1, xi: 1}), "the marginal of theta")[0] == expected
+
+
+@pytest.mark.parametrize("K, expected", [
+    (log(1 + p**2), "checked"),
+    (log(1 + p**2) / 2, "failed"),
+    (cos(p), "failed"),
+    (p**2 - p**4, "failed"),
+    ((A - B) * p**2, "failed"),
+    ((A + B) * p**2, "proved"),
+], ids=str)
+def test_an_energy_that_is_not_normalisable_fails(K, expected):
+    R = recipe("tails", (theta, p), U + total(K), {p: A}, {(theta, p): -1})
+    assert verdict(R, "exp(-H) is normalisable")[0] == expected
+    assert R.check().ok == (expected != "failed")
+
+
+@pytest.mark.parametrize("D, expected", [
+    ({p: A}, "proved"),
+    ({p: (theta - p) ** 2 + 1}, "proved"),
+    ({theta: 1 + p**2, p: 1 + theta**2, (theta, p): p * theta}, "proved"),
+    ({p: 1 + sin(theta) / 2}, "checked"),
+], ids=str)
+def test_the_certificate_says_how_D_is_known_to_be_positive(D, expected):
+    assert verdict(recipe("diffusion", (theta, p), langevin, D, {(theta, p): -1}), "D is positive")[0] == expected
+
+
+def test_an_eigenvalue_that_is_seldom_negative_is_found_by_the_certificate():
+    R = recipe("dip", (theta, p), langevin, {p: theta**2 - S(1) / 1000}, {(theta, p): -1})
+    assert verdict(R, "D is positive")[0] == "failed" and not R.check().ok
+
+
+def test_a_weaker_claim_is_open():
+    R = recipe("psgld", (theta,), U, {theta: A}, claim="given frozen V")
+    assert verdict(R, "claim") == ("open", "given frozen V")
+
+
+# ---- print, bind
+
+
+TEXTS = [
+    ("sgnht", "state   theta (vector), p (vector), xi (scalar)"),
+    ("sgnht", "Q[p, xi]        p/(mu*n)"),
+    ("sgnht", "Gamma[xi]       -1/mu"),
+    ("sgnht", "dtheta  = p/m dt"),
+    ("sgnht", "sqrt(2*A) dW_p"),
+    ("sgnht", "A       positive, default 1.3"),
+    ("sgnht", "claim   exact"),
+    ("masses", "mass    positive per theta, default 1.9"),
+    ("banana", "target  x, y"),
+    ("banana", "sqrt(2D)[x, x] dW_x + sqrt(2D)[x, y] dW_y"),
+]
+LATEX = [
+    ("sgnht", r"\Gamma_{\xi} &= - \frac{1}{\mu}"),
+    ("sgnht", r"Q_{\theta p} &= -1"),
+    ("sgnht", r"D_{p p} &= A"),
+    ("sgnht", r"\textstyle\sum p^{2}"),
+    ("sgnht", r"\,dW_{p}"),
+    ("banana", r"\frac{\partial U}{\partial x}"),
+    ("banana", r"(\sqrt{2D})_{x x}\,dW_{x} + (\sqrt{2D})_{x y}\,dW_{y}"),
+]
+
+
+@pytest.mark.parametrize("name, line", TEXTS)
+def test_text_shows(name, line):
+    assert line in str(RECIPES[name])
+
+
+@pytest.mark.parametrize("name, line", LATEX)
+def test_latex_shows(name, line):
+    assert line in RECIPES[name].latex()
+
+
+@every
+def test_latex_has_one_line_for_every_formula(R):
+    lines = R.latex().splitlines()
+    assert (lines[0], lines[-1]) == (r"\begin{aligned}", r"\end{aligned}")
+    formulas = 1 + len(R.state) + sum(e != 0 for e in [*R.D.upper_triangular(), *R.Q.upper_triangular(), *R.gamma])
+    assert len(lines) == formulas + 2 and all(line.count("&=") == 1 for line in lines[1:-1])
+    assert R._repr_latex_() == f"$${R.latex()}$$"
+
+
+given_functions = {"G": lambda t: 1 / (1 + t**2), "g1": lambda t: 2 + t**2, "g2": lambda t: t**2 / 3, "alpha": lambda t: t**2 / 2}
+
+
+@every
+def test_binding_commutes_with_deriving(R):
+    names = [f for f in given_functions if any(f + "(" in str(e) for e in (R.H, *R.D, *R.Q))]
+    energy = lambda *blocks: total(sum(b**4 for b in blocks)) if theta in blocks else sum(b**4 for b in blocks)
+    bound = R.bind(**{f: given_functions[f] for f in names}, U=energy)
+    formula = energy(*R.targets)
+    values = {grad(R.potential, b): formula.diff(b) for b in R.targets}
+    values |= {f: given_functions[f.func.__name__](*f.args) for e in R.drift for f in e.atoms(AppliedUndef)}
+    values |= {g.diff(b): v.diff(b) for g, v in values.items() for b in R.targets if g.diff(b) != 0}
+    assert all(vanishes(d) for d in bound.drift - R.drift.xreplace(values).doit())
+    assert bound.potential is None and vanishes(bound.residual())
+
+
+def test_a_symbolic_energy_is_bound_by_the_order_of_its_coordinates():
+    a, b = symbols("a b", real=True)
+    assert RECIPES["banana"].bind(U=Energy((a, b), U=a**2 + 3 * b**4)).H == x**2 + 3 * y**4
+    assert RECIPES["sghmc"].bind(U=Energy(v, U=total(v**4))).H == langevin - U + total(theta**4)
+
+
+@pytest.mark.parametrize("functions, words", [
+    ({"H": lambda t: t}, "no opaque function 'H'.*G, U"),
+    ({"g": 1}, "no opaque function 'g'"),
+    ({"G": "1/(1 + theta**2)"}, "bind.G=.*Text is never evaluated"),
+    ({"G": lambda: 1}, "bind.G=.*function of .theta"),
+    ({"U": theta**2}, "one value per site.*Wrap it: total"),
+    ({"U": Energy(symbols("a b"), U=1)}, "2 coordinates for 1 target"),
+    ({"G": lambda t: v}, "block 'v' is used but is not in the state"),
+])
+def test_a_wrong_binding_is_refused(functions, words):
+    with pytest.raises(RecipeError, match=words):
+        RECIPES["sgrhmc"].bind(**functions)

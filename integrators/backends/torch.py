@@ -241,8 +241,17 @@ class Writer:
         return self.text(e, own)
 
 
-def gradient_source(program: Program, writer: Writer) -> str:
-    """The gradient of a symbolic energy as a function of the target, for many chains at once."""
+def energy_source(program: Program, writer: Writer) -> str:
+    """The gradient of a symbolic energy, and its Hessian diagonal where it is asked for, as functions of the target."""
+    if not program.energy:
+        return ""
+    parts = [_derivative_source(program, writer, "gradient", program.energy.gradient, "grad U")]
+    if program.needs_curvature:
+        parts.append(_derivative_source(program, writer, "curvature", program.energy.curvature, "The Hessian diagonal"))
+    return "\n".join(parts)
+
+
+def _derivative_source(program, writer, function, slopes, what):
     energy, targets = program.energy, program.recipe.targets
     local = Writer(program)
     named = {c: c.name + "_" * (c.name in _TAKEN or c.name == "theta") for c in energy.coordinates}
@@ -255,7 +264,7 @@ def gradient_source(program: Program, writer: Writer) -> str:
     else:
         unpack = "theta.unbind(-1)"
     comma = "," if len(named) == 1 and unpack.endswith("unbind(-1)") else ""
-    lines = ["", "def gradient(theta):", f'    """grad U of U = {energy.U}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
+    lines = ["", f"def {function}(theta):", f'    """{what} of U = {energy.U}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
     sums: dict = {}
 
     def settle(e):
@@ -269,7 +278,7 @@ def gradient_source(program: Program, writer: Writer) -> str:
         return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total) else e
 
     values = {c: Local(name) for c, name in named.items() if not isinstance(c, Block)}
-    slopes = [settle(g.xreplace(values)) for g in energy.gradient]
+    slopes = [settle(g.xreplace(values)) for g in slopes]
     if any(s.has(symbols.Total) for s in slopes):
         lines.append("    n = theta[0].numel()")
     taken = {Symbol(name) for name in named.values()}
@@ -303,7 +312,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     keywords = [names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in parameters]
     asks = [s for s in program.statements if isinstance(s, Gradient)]
     ask = ["gradient" + ("=gradient" if program.energy else "")] if any(s.order == 1 for s in asks) else ["gradient=None"]
-    ask += ["curvature"] if program.needs_curvature else []
+    ask += ["curvature" + ("=curvature" if program.energy else "")] if program.needs_curvature else []
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
     blocks = ", ".join(names[b.name] for b in recipe.state)
     body.append(f"{blocks} = " + ", ".join(f'state["{b.name}"]' for b in recipe.state))
@@ -350,6 +359,8 @@ def _shapes(program):
         at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
         kind = f"of the shape of {at}" if one else "a dict of the same blocks"
         lines.append(f"gradient: grad U at the state, {kind}" if given else f"gradient({at}) -> grad U, {kind}")
+    if program.needs_curvature:
+        lines.append(f"curvature({recipe.targets[0].name}) -> the Hessian diagonal of U, in the same shape")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
 
 
@@ -393,7 +404,7 @@ def module_source(program: Program, *, title: str) -> str:
     """The whole text of a step: what it needs, the gradient of a symbolic energy, and the step."""
     writer = Writer(program)
     step = step_source(program, writer)
-    gradient = gradient_source(program, writer) if program.energy else ""
+    gradient = energy_source(program, writer)
     prelude = "\n".join(PRELUDE[name] for name in PRELUDE if name in writer.used)
     return "\n".join([f'"""{title}"""', "", "import math", "", "import torch", ""]) + "\n".join(
         part for part in (prelude, gradient, step) if part)
@@ -405,7 +416,7 @@ def standalone_source(program: Program, rotated: Program | None, flows) -> str:
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows)])
     parts = [step_source(program, writer)]
     if program.energy:
-        parts.insert(0, gradient_source(program, writer))
+        parts.insert(0, energy_source(program, writer))
     if rotated and len(recipe.targets) == 1:
         advance = Writer(rotated)
         parts += [step_source(rotated, advance, "advance"), optimizer_source(rotated, advance)]
