@@ -61,14 +61,22 @@ class Normal(Symbol):
 
 
 class MatrixOU(Function):
-    """An entry of the solution of dx = (-A x + c) dt + sqrt(2D) dW over h: part "M" = e^{-Ah}, "J" = int_0^h e^{-As} ds,
-    "L" a square root of the covariance; arguments (part, i, j, size, h, entries of A, entries of D)."""
+    """An entry of the solution of dx = (-A x + c) dt + sqrt(2D) dW over h.
+
+    `part` M is e^{-Ah}, J is int_0^h e^{-As} ds, L a square root of the covariance; `system` is the size, h, A and D.
+    """
 
     is_real = True
+    part = property(lambda self: self.args[0].name)
+    row = property(lambda self: int(self.args[1]))
+    column = property(lambda self: int(self.args[2]))
+    system = property(lambda self: self.args[3:])
 
-    @classmethod
-    def eval(cls, *args):
-        return None
+    @property
+    def siblings(self) -> tuple["MatrixOU", ...]:
+        """All entries of M, J and L of the same system."""
+        size = range(int(self.system[0]))
+        return tuple(MatrixOU(Symbol(part), i, j, *self.system) for part in "MJL" for i in size for j in size)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ when the target has moved since the last one; blocks of one flow move simultaneo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sympy import Add, Dummy, Expr, Function, Mul, Pow, S, Symbol, cse, numbered_symbols
 from sympy.core.function import AppliedUndef
@@ -15,142 +14,10 @@ from recipe.errors import RecipeError
 from recipe.symbols import Block, Parameter, Partial, Potential, is_site, step_size as h, temperature
 
 from .flow import Flow, MatrixOU, Normal
+from .program import Draw, Gradient, Let, Local, Program, Set, Solve, Stage, Total, verify
 from .scheme import Scheme
 
-
-class Local(Symbol):
-    """A value named inside a step."""
-
-    __slots__ = ("is_vector", "is_constant_in_step")
-
-    class_key = Symbol.class_key
-
-    def __new__(cls, name, is_vector=False, constant=False):
-        local = Symbol.__xnew__(cls, name, real=True)
-        local.is_vector, local.is_constant_in_step = is_vector, constant
-        return local
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector, self.is_constant_in_step)
-
-
-@dataclass(frozen=True)
-class Let:
-    """name = value."""
-
-    name: Local
-    value: Expr
-
-
-@dataclass(frozen=True)
-class Set:
-    """The block takes its new value."""
-
-    block: Block
-    value: Expr
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A standard normal for a block, by the name under which the caller hands it in."""
-
-    name: Normal
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """grad U (order 1) or its Hessian diagonal (order 2) at the target as it stands.
-
-    `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller.
-    """
-
-    names: tuple[tuple[Block, Local], ...]
-    source: str = "evaluated"
-    order: int = 1
-
-
-@dataclass(frozen=True)
-class Total:
-    """name = the sum of the integrand over the sites of each chain."""
-
-    name: Local
-    integrand: Expr
-
-
-@dataclass(frozen=True)
-class Solve:
-    """The entries of a matrix Ornstein-Uhlenbeck solution, one name each."""
-
-    names: tuple[Local, ...]
-    entries: tuple[MatrixOU, ...]
-
-
 _CALLS = (Function, Pow)
-
-Statement = Let | Set | Draw | Gradient | Total | Solve
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The statements of one letter, under a title that reads as mathematics."""
-
-    title: str
-    statements: tuple[Statement, ...]
-
-
-@dataclass(frozen=True)
-class Program:
-    """A step as data: constants of the step, stages, and what is carried over in the state."""
-
-    recipe: Recipe
-    scheme: Scheme
-    constants: tuple[Let | Solve, ...]
-    stages: tuple[Stage, ...]
-    carries_gradient: bool
-    energy: Energy | None = None
-
-    @property
-    def statements(self) -> tuple[Statement, ...]:
-        """All statements of all stages, in order."""
-        return tuple(s for stage in self.stages for s in stage.statements)
-
-    @property
-    def draws(self) -> tuple[Normal, ...]:
-        """The standard normals of one step, in order."""
-        return tuple(s.name for s in self.statements if isinstance(s, Draw))
-
-    @property
-    def gradients_per_step(self) -> int:
-        """How often grad U is evaluated in one step."""
-        return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)
-
-    @property
-    def needs_curvature(self) -> bool:
-        """Whether the Hessian diagonal of U is asked for."""
-        return any(isinstance(s, Gradient) and s.order == 2 for s in self.statements)
-
-    def __str__(self):
-        lines = [f"{self.recipe.name}, {self.scheme}"]
-        lines += [f"  {_line(s)}" for s in self.constants]
-        for stage in self.stages:
-            lines += [f"  # {stage.title}", *(f"  {_line(s)}" for s in stage.statements)]
-        return "\n".join(lines)
-
-
-def _line(statement):
-    match statement:
-        case Let(name, value):
-            return f"{name} = {value}"
-        case Set(block, value):
-            return f"{block} <- {value}"
-        case Draw(name):
-            return f"{name} ~ N(0, 1)"
-        case Gradient(names, source, order):
-            return ", ".join(f"{g} = d{'' if order == 1 else '2'}U/d{b}{'' if order == 1 else '2'}" for b, g in names) + f"  ({source})"
-        case Total(name, integrand):
-            return f"{name} = total({integrand})"
-        case Solve(names, entries):
-            return f"{', '.join(map(str, names))} = matrix Ornstein-Uhlenbeck"
 
 
 def lower(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], *, reuse_gradient: bool = True,
@@ -309,16 +176,12 @@ class _Constants:
         return self.known[e]
 
     def _entry(self, e):
-        key = e.args[3:]
-        if key not in self.solved:
-            size = int(e.args[3])
-            entries = tuple(MatrixOU(Symbol(part), i, j, *key) for part in "MJL" for i in range(size) for j in range(size))
+        if e.system not in self.solved:
             run = f"{len(self.solved) + 1}" if self.solved else ""
-            vectors = any(is_site(a) for a in key)
-            names = tuple(Local(f"{x.args[0]}{run}_{x.args[1]}{x.args[2]}", vectors, constant=True) for x in entries)
-            self.solved[key] = dict(zip(entries, names))
-            self.order.append(Solve(names, entries))
-        return self.solved[key][e]
+            name = lambda x: f"{x.part}{run}_{x.row}{x.column}"
+            self.solved[e.system] = {x: Local(name(x), is_site(e), constant=True) for x in e.siblings}
+            self.order.append(Solve(tuple(self.solved[e.system].values()), e.siblings))
+        return self.solved[e.system][e]
 
 
 class _Names:
@@ -345,14 +208,11 @@ def _totals_and_shared(updates, names):
                 lets.append(Total(known[e], inside))
             return known[e]
         if isinstance(e, MatrixOU):
-            key = e.args[3:]
-            if key not in known:
-                size, vectors = int(e.args[3]), any(is_site(a) for a in key)
-                entries = tuple(MatrixOU(Symbol(p), i, j, *key) for p in "MJL" for i in range(size) for j in range(size))
-                inside = tuple(settle(a) for a in key)
-                known[key] = {x: Local(names.fresh(f"{x.args[0]}_"), vectors) for x in entries}
-                lets.append(Solve(tuple(known[key].values()), tuple(x.func(*x.args[:3], *inside) for x in entries)))
-            return known[key][e]
+            if e.system not in known:
+                inside = tuple(map(settle, e.system))
+                known[e.system] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
+                lets.append(Solve(tuple(known[e.system].values()), tuple(MatrixOU(*x.args[:3], *inside) for x in e.siblings)))
+            return known[e.system][e]
         return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixOU) else e
 
     updates = {b: settle(e) for b, e in updates.items()}
@@ -383,50 +243,3 @@ def _simultaneous(updates, names):
         else:
             statements.append(Set(free, waiting.pop(free)))
     return statements + late
-
-
-def verify(program: Program) -> None:
-    """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient."""
-    where = f"{program.recipe.name}, program"
-    known = {*program.recipe.state, *program.recipe.parameters, h, temperature}
-    stale: set = set()
-    drawn: set = set()
-
-    def read(e, own=()):
-        for s in sorted(e.free_symbols, key=str):
-            if s in stale:
-                raise RecipeError(where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again.")
-            if isinstance(s, Normal) and s not in own or not isinstance(s, Normal) and s not in known:
-                raise RecipeError(where, f"{s} is used before it is defined", do="This Program cannot run.")
-
-    def define(statement, own):
-        match statement:
-            case Let(name, value) | Total(name, value):
-                read(value, own)
-                known.add(name)
-            case Solve(names, entries):
-                for e in entries[0].args[4:]:
-                    read(e, own)
-                known.update(names)
-            case Set(block, value):
-                read(value, own)
-            case Gradient(names, _, _):
-                fresh = {g for _, g in names}
-                gradients.update(fresh)
-                known.update(fresh)
-                stale.difference_update(fresh)
-            case Draw(name):
-                if name in drawn:
-                    raise RecipeError(where, f"the draw {name} is used twice", do="Every normal serves one flow.")
-                drawn.add(name)
-                own.add(name)
-
-    gradients: set = set()
-    for constant in program.constants:
-        define(constant, set())
-    for stage in program.stages:
-        own: set = set()
-        for statement in stage.statements:
-            define(statement, own)
-        if any(isinstance(s, Set) and s.block in program.recipe.targets for s in stage.statements):
-            stale.update(gradients)

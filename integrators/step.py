@@ -16,8 +16,10 @@ from recipe.symbols import Block, Partial, Potential, temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
+from .backends.torch_expressions import python_names
 from .flow import Flow, Normal, solve
-from .lower import Program, lower, optimizer_form
+from .lower import lower, optimizer_form
+from .program import Program
 from .scheme import EULER, Scheme, scheme as read_scheme
 from .split import all_letters, split
 
@@ -186,7 +188,7 @@ class Step:
 
     @cached_property
     def _names(self):
-        return torch_backend.python_names(self.program)
+        return python_names(self.program)
 
     def check(self, h, **parameters) -> None:
         """Refuse a step size, temperature or parameter outside of its range, before any step."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, product
 
-from sympy import (Dummy, Expr, ImmutableMatrix, Matrix, Mul, S, Tuple, cancel, diff, expand, lambdify,
+from sympy import (Dummy, Expr, ImmutableMatrix, Matrix, Mul, S, Tuple, diff, expand, lambdify,
                    linear_eq_to_matrix, simplify, zeros)
 from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
@@ -126,11 +126,17 @@ def _ansatz(F, H, D, state, functions):
             Q[i, j], Q[j, i] = Q[i, j] + entry, Q[j, i] - entry
 
     defect = lambda Q: derive.row_divergence(Q, state) - derive.times_gradient(Q, H, state) - F
-    n = Dummy("n", positive=True)  # a parameter here, so that a coefficient may be divided by it
-    parts = [part for row in defect(Q) for part in integrands(row.xreplace({total(1): n})).values()]
+    x = _coefficients(defect(Q), unknowns)
+    found = x and Q.xreplace(dict(zip(unknowns, x))).expand()
+    return ImmutableMatrix(found) if found and all(map(vanishes, defect(found))) else None
+
+
+def _coefficients(rows, unknowns):
+    """The constants that make rows, linear in them, vanish: formulas of the parameters and n; or None."""
+    n = Dummy("n", positive=True)  # a parameter here, so that a constant may be divided by it
+    parts = [part for row in rows for part in integrands(row.xreplace({total(1): n})).values()]
     x = _solve(*linear_eq_to_matrix(list(freeze(Tuple(*parts), *OPAQUE)[0]), unknowns), n)
-    found = None if x is None else Q.xreplace({c: v.xreplace({n: total(1)}) for c, v in zip(unknowns, x)}).expand()
-    return ImmutableMatrix(found) if found is not None and all(map(vanishes, defect(found))) else None
+    return x and [v.xreplace({n: total(1)}) for v in x]
 
 
 def _solve(A, b, n):
@@ -193,18 +199,17 @@ def _diagnosis(F, R, recipe):
 
 
 def _missing(R, recipe):
-    """One term, c times 1, a block or the friction, that added to one row makes the residual vanish."""
-    friction = derive.times_gradient(recipe.D, recipe.H, recipe.state)
-    for (i, row), column in product(enumerate(recipe.state), ["friction", S.One, *recipe.state]):
-        term = -friction[i] if column == "friction" else column
-        if term == 0 or not row.is_vector and is_site(term):
-            continue
-        change = -diff(term, row) + term * diff(recipe.H, row)
-        change = expand(total(change) if row.is_vector else change)
-        ratio, _ = freeze(Tuple(-R, change), *OPAQUE)
-        c = cancel(ratio[0] / ratio[1]) if change != 0 else S.NaN
-        if all(isinstance(s, Parameter) for s in c.free_symbols) and c.is_finite and vanishes(R + c * change):
-            return [f"  missing drift: {expand(c * term)} in the row of {row}"]
+    """One term, c times the friction, 1 or a block, that added to one row makes the residual vanish."""
+    friction, c = derive.times_gradient(recipe.D, recipe.H, recipe.state), Dummy()
+    for i, row in enumerate(recipe.state):
+        for term in (friction[i], S.One, *recipe.state):
+            if term == 0 or is_site(term) and not row.is_vector:
+                continue
+            change = -diff(term, row) + term * diff(recipe.H, row)
+            repaired = expand(R + c * (total(change) if row.is_vector else change))
+            x = _coefficients([repaired], [c])
+            if x and vanishes(repaired.xreplace({c: x[0]})):
+                return [f"  missing drift: {expand(x[0] * term)} in the row of {row}"]
     return []
 
 

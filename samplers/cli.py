@@ -10,11 +10,13 @@ import os
 import secrets
 import sys
 import traceback
+import warnings
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from importlib.util import module_from_spec, spec_from_file_location
+from math import isfinite
 from pathlib import Path
 
 import integrators
@@ -39,7 +41,8 @@ class Answer:
 
 def list_recipes() -> Answer:
     """The stock samplers: name, paper, claim and recommended word."""
-    rows = [{"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")} for name, R in CATALOGUE.items()]
+    rows = [{"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
+            for name, R in CATALOGUE.items()]
     table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table)]
     return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
@@ -81,13 +84,13 @@ def emit(name: str, scheme: str | None = None, out: str | None = None, force: bo
 def sample(name: str, energy: str | None = None, init: str | None = None, parameters=(), out: str | None = None,
            **options) -> Answer:
     """Draw from an energy with a recipe; the summary of the draws."""
-    recipe, U = find_recipe(name), energy and find_energy(energy)
+    recipe, U = find_recipe(name), None if energy is None else find_energy(energy)
     if out is not None and not Path(out).absolute().parent.is_dir():
         raise RecipeError(f"--out {out}", "there is no such folder", do="Make it first.")
     if init is not None:
         options["init"] = _point(recipe, init)
     elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
-        raise RecipeError(f"--energy {energy}", "it does not tell its number of coordinates", do="Pass --init, e.g. 0,0.")
+        raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
     options |= _parameters(recipe, parameters)
     from . import sampling  # imports torch
 
@@ -96,70 +99,63 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
     if out is not None:
         draws.save(out)
     table = draws.summary()
-    records = json.loads(table.to_json(orient="index", double_precision=15))  # a nan, not JSON, becomes null
-    data = {"summary": [{"name": index, **row} for index, row in records.items()], "info": draws.info}
+    rows = [{"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}  # JSON has no nan
+            for index, row in table.to_dict("index").items()]
+    data = {"summary": rows, "info": draws.info}
     text = [repr(draws), table.to_string(float_format="{:.4g}".format), *(() if draws.diverged else ["diverged: none"])]
     return Answer(data | ({"file": out} if out else {}), "\n\n".join(text))
 
 
-# ---- what the arguments mean
+# ---- what the arguments stand for
 
 
 def find_recipe(text: str) -> Recipe:
-    """The recipe that NAME, FILE or FILE:NAME stands for.
+    """The recipe of NAME, FILE or FILE:NAME.
 
     >>> find_recipe("sghmc")
     Recipe('sghmc', state=(theta, p))
     """
     file, name = _file_and_name(text)
     if file is None:
-        return _of_table(text, CATALOGUE, "stock sampler")
+        return _pick(text, name.lower(), CATALOGUE, "stock sampler")
     found = {variable: x for variable, x in _run(file).items() if isinstance(x, Recipe)}
     named = {variable: R for variable, R in found.items() if R.name == name}
     if name is None:
         found = {variable: R for variable, R in found.items() if R not in CATALOGUE.values()}
     elif named and name not in found:
         found, name = named, None
-    return _of_file(file, name, found, "Recipe")
+    return _pick(text, name, found, "Recipe")
 
 
 def find_energy(text: str):
-    """The energy that NAME, FILE or FILE:NAME stands for: an Energy, or with a NAME also a torch function.
+    """The energy of NAME, FILE or FILE:NAME: an Energy, or a torch function, which needs its NAME.
 
     >>> find_energy("double-well").U
     2*(x**2 - 1)**2
     """
     file, name = _file_and_name(text)
     if file is None:
-        return _of_table(text, TARGETS, "test energy")
-    found = {variable: x for variable, x in _run(file).items()
-             if isinstance(x, Energy) or variable == name and callable(x)}
-    return _of_file(file, name, found, "Energy")
+        return _pick(text, name.lower(), TARGETS, "test energy")
+    fits = lambda variable, x: isinstance(x, Energy) or variable == name and callable(x)
+    return _pick(text, name, {variable: x for variable, x in _run(file).items() if fits(variable, x)}, "Energy")
 
 
 def _file_and_name(text):
-    """FILE:NAME, where a FILE ends in .py, as (FILE, NAME); either may be None."""
+    """The file and the name of FILE:NAME, None for the one that is not there; a FILE ends in .py."""
     head, _, tail = text.rpartition(":")
     if text.endswith(".py"):
         return str(Path(text).absolute()), None
     return (str(Path(head).absolute()), tail) if head.endswith(".py") else (None, text)
 
 
-def _of_table(name, table, kind):
-    if name not in table:
-        raise RecipeError(name, f"there is no {kind} of this name, and a file ends in .py",
-                          do=did_you_mean(name.lower(), table))
-    return table[name]
-
-
-def _of_file(file, name, found, kind):
+def _pick(text, name, found, kind):
     """The object of this name, or without a name the only one."""
-    if name is not None and name not in found:
-        raise RecipeError(file, f"it defines no {kind} {name!r}", do=did_you_mean(name, found))
-    if name is None and len({id(x) for x in found.values()}) != 1:
-        raise RecipeError(file, f"it defines {'several: ' + ', '.join(found) if found else f'no {kind}'}",
-                          do=f"Name the one you mean, {Path(file).name}:NAME.")
-    return found[name or next(iter(found))]
+    if name is None and len({id(x) for x in found.values()}) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        what = f"it does not define one {kind}, write FILE:NAME" if name is None else f"there is no {kind} of this name"
+        raise RecipeError(text, what, do=did_you_mean(name or "", found))
+    return found[name]
 
 
 @cache
@@ -182,18 +178,10 @@ def _blaming(file):
         yield
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        if isinstance(error, SyntaxError) and error.filename == file:
-            lines.append(error.lineno or 1)
-        if not lines:
+        if not lines and not isinstance(error, SyntaxError):
             raise
-        raise RecipeError(f"{file}, line {lines[-1]}", f"{type(error).__name__}: {error}".rstrip(".")) from error
-
-
-def _number(text, where):
-    try:
-        return float(text)
-    except ValueError as error:
-        raise RecipeError(where, f"{text!r} is not a number", do="Write it as 0.1 or 1e-3.") from error
+        line = lines[-1] if lines else error.lineno or 1
+        raise RecipeError(f"{file}, line {line}", f"{type(error).__name__}: {error}".rstrip(".")) from error
 
 
 def _point(recipe, text):
@@ -204,23 +192,35 @@ def _point(recipe, text):
     if recipe.targets[0].is_vector:
         return point
     if len(point) != len(recipe.targets):
-        raise RecipeError(f"--init {text}", f"the target has {len(recipe.targets)} coordinates", do="Give one number each.")
-    return dict(zip((b.name for b in recipe.targets), point))
+        raise RecipeError(f"--init {text}", f"the target has {len(recipe.targets)} coordinates",
+                          do="Give one number for each.")
+    return {b.name: x for b, x in zip(recipe.targets, point)}
 
 
 def _parameters(recipe, settings):
-    """Parameters by name from NAME=VALUE texts."""
+    """Values by name from texts NAME=VALUE."""
     names, values = [s.name for s in recipe.parameters], {}
     for setting in settings:
         name, _, value = setting.partition("=")
         if name not in names:
-            raise RecipeError(f"--set {setting}", f"{recipe.name} has no parameter {name!r}", do=did_you_mean(name, names))
+            raise RecipeError(f"--set {setting}", f"{recipe.name} has no parameter {name!r}",
+                              do=did_you_mean(name, names))
         values[name] = _number(value, f"--set {setting}")
     return values
 
 
+def _number(text, where):
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RecipeError(where, f"{text!r} is not a number", do="Write it as 0.1 or 1e-3.") from error
+
+
+# ---- to files and to the terminal
+
+
 def _write(path, source, force):
-    """Write a file whole or not at all; a file that we did not emit is left alone."""
+    """Write a file whole or not at all, over nothing but a file that we emitted."""
     try:
         if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):
             raise RecipeError(str(path), "it exists, and is not a file that we emitted",
@@ -237,9 +237,6 @@ def _write(path, source, force):
 
 def _is_emitted(source):
     return source.startswith('"""') and "\nOne step of " in source and "\ndef step(state, h, *," in source
-
-
-# ---- from the shell and back
 
 
 class _Parser(argparse.ArgumentParser):
@@ -278,7 +275,7 @@ def _parser():
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
     for name, (default, meaning) in NUMBERS.items():
         sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
-    sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter of the recipe")
+    sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     return parser
@@ -289,23 +286,24 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = vars(_parser().parse_args(argv))
         run, as_json = options.pop("run"), options.pop("json")
-        with redirect_stdout(sys.stderr):  # whatever a user's file prints
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():  # stdout is for the answer alone
+            warnings.showwarning = lambda message, *_: _say(message)
             answer = run(**options)
     except (RecipeError, OSError) as error:
-        return _fail(error)
+        return _say(error, code=2)
     except KeyboardInterrupt:
         return 130
     try:
         print(json.dumps(answer.data, indent=2) if as_json else answer.text, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
-        return answer.code if isinstance(error, BrokenPipeError) else _fail(error)
+        return answer.code if isinstance(error, BrokenPipeError) else _say(error, code=2)
     return answer.code
 
 
-def _fail(error):
-    print("recipe:", *str(error).split(), file=sys.stderr)
-    return 2
+def _say(message, code=0):
+    print("recipe:", *str(message).split(), file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

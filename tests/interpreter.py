@@ -7,7 +7,7 @@ a small recursive evaluator; a value has the shape (chains, *shape), with ones w
 
 import math
 import operator
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 import torch
@@ -67,13 +67,16 @@ def evaluate(e, at, full):
 def matrix_ou(size, h, entries):
     """The parts M, J, L of dx = -A x dt + sqrt(2D) dW over h, by Van Loan's block exponentials, matrix by matrix."""
     entries = np.stack(np.broadcast_arrays(*entries), -1).astype(float)
-    A, D = (half.reshape(*entries.shape[:-1], size, size) for half in np.split(entries, 2, -1))
-    parts = {name: np.empty(A.shape) for name in "MJL"}
-    for k in np.ndindex(A.shape[:-2]):
-        parts["M"][k], parts["J"][k], V = van_loan(A[k], D[k], float(np.broadcast_to(h, A.shape[:-2])[k]))
-        values, vectors = (x.numpy() for x in torch.linalg.eigh(torch.tensor((V + V.T) / 2)))
-        parts["L"][k] = vectors * np.sqrt(values.clip(0))
-    return parts
+    solved = np.array([_solution(size, float(h), row.tobytes()) for row in entries.reshape(-1, 2 * size**2)])
+    return dict(zip("MJL", np.moveaxis(solved.reshape(*entries.shape[:-1], 3, size, size), -3, 0)))
+
+
+@cache
+def _solution(size, h, entries):
+    A, D = np.frombuffer(entries).reshape(2, size, size)
+    M, J, V = van_loan(A, D, h)
+    values, vectors = (x.numpy() for x in torch.linalg.eigh(torch.tensor((V + V.T) / 2)))
+    return M, J, vectors * np.sqrt(values.clip(0))
 
 
 def van_loan(A, D, h):
@@ -121,8 +124,7 @@ class Chain:
 
 def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
     """One step by the statements of its Program, in their order."""
-    program, chain = step.program, Chain(step.recipe, state, h, parameters)
-    target, last = step.recipe.targets[0], None
+    program, chain, last = step.program, Chain(step.recipe, state, h, parameters), None
     for statement in (*program.constants, *program.statements):
         match statement:
             case Let(name, value) | Set(name, value):
@@ -135,11 +137,15 @@ def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, **pa
                 chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
             case Gradient(names, source, order):
                 known = source == "carried" and "gradient" in state or source == "given"
+                function = gradient if order == 1 else curvature
                 given = state.get("gradient") if source == "carried" else gradient
-                asked = {target: given} if known else chain.ask(gradient if order == 1 else curvature)
+                asked = chain.ask(lambda at: given) if known else chain.ask(function)
                 chain.at |= {name: asked[block] for block, name in names}
-                last = asked[target] if order == 1 else last
-    return chain.state() | ({"gradient": last} if program.carries_gradient else {})
+                last = asked if order == 1 else last
+    if not program.carries_gradient:
+        return chain.state()
+    return chain.state() | {"gradient": last[block] for block in step.recipe.targets} if len(last) == 1 else (
+        chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}})
 
 
 def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):

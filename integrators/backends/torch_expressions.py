@@ -1,0 +1,200 @@
+"""Expressions as torch text: numbers by math, tensors by torch, chain-level values spread over sites."""
+
+import ast
+import builtins
+import keyword
+from pathlib import Path
+
+from sympy import Add, Expr, Mul, Pow, S, Symbol
+
+from recipe import symbols
+from recipe.errors import RecipeError
+from recipe.symbols import Block, is_site
+
+from ..flow import Normal
+from ..program import Local, Program
+
+FUNCTIONS = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh",
+             "erf", "erfc")
+
+_text = Path(__file__).with_name("torch_prelude.py").read_text()
+PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
+
+TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "step", "coefficients", "like", "source", "self",
+          *PRELUDE, *keyword.kwlist, *dir(builtins)}
+
+
+def python_names(program: Program) -> dict[str, str]:
+    """A name in the emitted text for each block and parameter: its own, or with _ appended where that one is taken."""
+    names = {"h": "h", "T": "temperature"}
+    for s in (*program.recipe.state, *program.recipe.parameters):
+        name = s.name
+        while name in TAKEN or name in names.values():
+            name += "_"
+        names[s.name] = name
+    return names
+
+
+class Writer:
+    """Expressions as Python text; chain-level factors meet before they are spread over sites."""
+
+    def __init__(self, program: Program):
+        self.program, self.names, self.used = program, python_names(program), set()
+        self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), None)
+
+    def name(self, local: Local) -> str:
+        """The text of a local value's name, kept apart from those of blocks and parameters."""
+        return local.name + "_" if local.name in TAKEN or local.name in self.names.values() else local.name
+
+    def level(self, e: Expr) -> str:
+        """"site" or "chain" for a tensor with one value per site or chain, else "number"."""
+        if is_site(e):
+            return "site"
+        tensors = any(isinstance(s, (Block, Normal)) or isinstance(s, Local) and not s.is_constant_in_step
+                      for s in e.free_symbols)
+        return "chain" if tensors else "number"
+
+    def text(self, e: Expr, level: str | None = None) -> str:
+        """The expression as text; as one value per site where `level` asks for it."""
+        own = self.level(e)
+        if level == "site" and own == "chain":
+            self.used.add("sites")
+            return f"sites({self.text(e)}, {self.like})"
+        match e:
+            case Normal():
+                return f'noise["{e.name}"]'
+            case Local():
+                return self.name(e)
+            case Symbol():
+                return self.names[e.name] if e.name in self.names else e.name
+            case symbols.Total():
+                return "n"
+            case _ if e.is_Number:
+                return str(int(e)) if e.is_Integer else f"{e.p}/{e.q}" if e.is_Rational else repr(float(e))
+            case _ if e.is_NumberSymbol:
+                return repr(float(e))
+            case Add():
+                return self._sum(e, own)
+            case Mul():
+                return self._product(e, own)
+            case Pow():
+                return self._power(e)
+        return self._call(e, own)
+
+    def _grouped(self, e, own):
+        """The arguments as (numbers, chain-level, site-level), the first two joined to meet the third once."""
+        levels = [[a for a in e.args if self.level(a) == k] for k in ("number", "chain", "site")]
+        return levels if own == "site" else [levels[0], levels[1] + levels[2], []]
+
+    def _sum(self, e, own):
+        terms = list(e.as_ordered_terms())
+        if own == "site":
+            chain = [t for t in terms if self.level(t) == "chain"]
+            if len(chain) > 1:
+                terms = [t for t in terms if t not in chain] + [Add(*chain)]
+        terms.sort(key=lambda t: (not isinstance(t, Block), t.could_extract_minus_sign()))
+        text = ""
+        for t in terms:
+            negative = t.could_extract_minus_sign() and not t.is_Add
+            part = self.text(-t if negative else t, own)
+            if negative and (-t).is_Add:
+                part = f"({part})"
+            text += (f" - {part}" if negative else f" + {part}") if text else (f"-{part}" if negative else part)
+        return text
+
+    def _product(self, e, own):
+        sign, e = ("-", -e) if e.could_extract_minus_sign() else ("", e)
+        if not e.is_Mul:
+            return sign + self._factor(e, own)
+        numbers, chain, site = self._grouped(e, own)
+        parts = [self._ratio(numbers)] if numbers else []
+        if chain:
+            joined = Mul(*chain)
+            if site:
+                parts.append(self.text(joined, "site"))
+            elif len(chain) == 1 and not numbers:
+                parts.append(self._factor(joined, own))
+            else:
+                parts.append(self._ratio(chain))
+        if site:
+            parts.append(self._ratio(site))
+        first, *rest = [p for p in parts if p != "1"] or ["1"]
+        return sign + first + "".join(p[1:] if p.startswith("1/") else f"*{p}" for p in rest)
+
+    def _ratio(self, factors):
+        """A product of factors of one level, square roots joined and negative powers below the line."""
+        factors = sorted(factors, key=lambda f: not getattr(f, "is_constant_in_step", False))
+        halves = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
+        factors = [f for f in factors if f not in halves]
+        below = [f for f in factors if f.is_Pow and f.exp.is_Rational and f.exp.is_negative]
+        above = [f for f in factors if f not in below]
+        top = [self._factor(f) for f in above if not (f.is_Rational and f.p == 1)]
+        bottom = [self._factor(1 / f) for f in below]
+        for f in above:
+            if f.is_Rational and not f.is_Integer:
+                top = [t for t in top if t != self._factor(f)]
+                top = ([str(f.p)] if f.p != 1 else []) + top
+                bottom = [str(f.q)] + bottom
+        if halves:
+            top.append(self._root(Mul(*(f**2 for f in halves))))
+        line = "*".join(top) or "1"
+        if not bottom:
+            return line
+        return f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
+
+    def _factor(self, e, own=None):
+        text = self.text(e, own)
+        return f"({text})" if e.is_Add or e.is_Rational and not e.is_Integer or text.startswith("-") else text
+
+    def _power(self, e):
+        if e.exp == S.Half:
+            return self._root(e.base)
+        if e.exp == -S.Half:
+            return f"1/{self._root(e.base)}"
+        if e.exp.is_Rational and e.exp.is_negative:
+            return self._ratio([e])
+        base = self.text(e.base)
+        base = f"({base})" if not e.base.is_Atom or base.startswith("-") else base
+        exponent = self.text(e.exp)
+        return f"{base}**{exponent if e.exp.is_Atom and e.exp.is_nonnegative and not (e.exp.is_Rational and not e.exp.is_Integer) else f'({exponent})'}"
+
+    def _root(self, e):
+        return f"{'math' if self.level(e) == 'number' else 'torch'}.sqrt({self.text(e)})"
+
+    def _call(self, e, own):
+        name, where = type(e).__name__, f"{self.program.recipe.name}, torch"
+        args = [self.text(a, own if own == "site" else None) for a in e.args] if name != "Piecewise" else []
+        if name == "phi1":
+            self.used.add("phi1")
+            return f"phi1({args[0]})"
+        if name in FUNCTIONS:
+            return f"{'math' if own == 'number' else 'torch'}.{name}({args[0]})"
+        if name == "Abs":
+            return f"abs({args[0]})"
+        if name in ("Max", "Min") and own == "number":
+            return f"{name.lower()}({', '.join(args)})"
+        if name in ("Max", "Min"):
+            bound = "min" if name == "Max" else "max"
+            numbers = [t for t, a in zip(args, e.args) if self.level(a) == "number"]
+            tensors = [t for t, a in zip(args, e.args) if self.level(a) != "number"]
+            text = tensors[0]
+            for t in tensors[1:]:
+                text = f"torch.{name.lower()}imum({text}, {t})"
+            limit = numbers[0] if len(numbers) == 1 else f"{name.lower()}({', '.join(numbers)})"
+            return f"torch.clamp({text}, {bound}={limit})" if numbers else text
+        if name == "Heaviside":
+            return f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))" if own != "number" else f"float({args[0]} > 0)"
+        if name == "sign":
+            return f"torch.sign({args[0]})" if own != "number" else f"math.copysign({args[0]} != 0, {args[0]})"
+        if name == "Piecewise":
+            text = self._tensor(e.args[-1][0], own)
+            for value, condition in reversed(e.args[:-1]):
+                test = f"{self.text(condition.lhs, own)} {condition.rel_op} {self.text(condition.rhs, own)}"
+                chosen = self._tensor(value, own)
+                text = f"({chosen} if {test} else {text})" if own == "number" else f"torch.where({test}, {chosen}, {text})"
+            return text
+        raise RecipeError(where, f"there is no torch lowering for {name}: {e}",
+                          do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.")
+
+    def _tensor(self, e, own):
+        return self.text(e, own)

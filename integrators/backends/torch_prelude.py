@@ -1,0 +1,42 @@
+"""The functions that an emitted step may need, copied into its text as they stand here."""
+
+import math
+
+import torch
+
+
+def phi1(x):
+    """(e^x - 1)/x, and 1 at 0."""
+    if not torch.is_tensor(x):
+        return math.expm1(x)/x if x else 1.0
+    nonzero = torch.where(x == 0, torch.ones_like(x), x)
+    return torch.where(x == 0, torch.ones_like(x), torch.expm1(nonzero)/nonzero)
+
+
+def sites(x, like):
+    """One value per chain, shaped to meet one value per site."""
+    return x.reshape(x.shape + (1,)*(like.dim() - 1))
+
+
+def total(x):
+    """The sum over the sites of each chain."""
+    return x.reshape(len(x), -1).sum(1)
+
+
+def matrix_ou(size, h, *entries):
+    """e^{-Ah}, int_0^h e^{-As} ds and a square root of 2 int_0^h e^{-As} D e^{-A's} ds, entry by entry."""
+    numbers = not any(map(torch.is_tensor, entries))
+    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=torch.float64) for e in entries))
+    A, D = torch.stack(entries, -1).unflatten(-1, (2, size, size)).unbind(-3)
+    doublings = max(0, math.ceil(math.log2(max(1e-9, float(A.abs().amax())*size*h))))
+    step = h/2**doublings
+    zero, one = torch.zeros_like(A), torch.eye(size, dtype=A.dtype, device=A.device).expand_as(A)
+    block = lambda *rows: torch.cat([torch.cat(row, -1) for row in rows], -2)
+    M, J = torch.matrix_exp(step*block((-A, one), (zero, zero)))[..., :size, :].split(size, -1)
+    V = torch.matrix_exp(step*block((-A, 2*D), (zero, A.mT)))[..., :size, size:] @ M.mT
+    for _ in range(doublings):
+        M, J, V = M @ M, J + M @ J, M @ V @ M.mT + V
+    values, vectors = torch.linalg.eigh((V + V.mT)/2)
+    L = vectors*values.clamp(min=0).sqrt().unsqueeze(-2)
+    solution = torch.stack([M, J, L], -3).flatten(-3).unbind(-1)
+    return [float(x) for x in solution] if numbers else solution

@@ -1,0 +1,98 @@
+"""Where chains start: a point or a point per chain for the target, the stationary law for auxiliary blocks."""
+
+from collections.abc import Mapping
+
+import torch
+
+from integrators import noise
+from integrators.step import Step, stationary_start
+from recipe import Energy
+from recipe.errors import RecipeError, did_you_mean
+
+from .gradients import Layout
+
+
+def initial_state(step: Step, energy, init, *, chains, seed, temperature, device, parameters):
+    """The state of all chains, and how the energy sees the target."""
+    recipe, where = step.recipe, f"{step.recipe.name}, init"
+    blocks = {b.name: b for b in recipe.state}
+    given, layout = {}, Layout()
+    if isinstance(init, torch.nn.Module):
+        init = dict(init.named_parameters())
+    if init is None:
+        init = _default_point(recipe, energy, where)
+    if not isinstance(init, Mapping):
+        init = {recipe.targets[0].name: init} if len(recipe.targets) == 1 else init
+    if not isinstance(init, Mapping):
+        raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
+    if any(name in blocks for name in init):
+        for name in init:
+            if name not in blocks:
+                raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
+        given = {name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
+                 for name, x in init.items()}
+    elif len(recipe.targets) == 1 and init:
+        parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
+        layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
+        _check_alike(parts, where)
+        flat = torch.cat([x.reshape(-1) for x in parts.values()])
+        given = {recipe.targets[0].name: flat.expand(chains, -1).clone()}
+    for b in recipe.targets:
+        if b.name not in given:
+            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
+    _check_alike(given, where)
+    target = given[recipe.targets[0].name]
+    vectors = [given[b.name].shape for b in recipe.state if b.is_vector and b.name in given]
+    if len(set(vectors)) > 1:
+        raise RecipeError(where, f"the vector blocks have the shapes {[tuple(v) for v in vectors]}", do="Give one shape.")
+    for b in recipe.state:
+        if b.domain == "positive" and b.name in given and not (given[b.name] > 0).all():
+            raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
+    state = {}
+    for b in recipe.state:
+        like = target if b.is_vector else target.reshape(chains, -1)[:, 0] if target.dim() > 1 else target
+        fill = 1.0 if b.domain == "positive" else 0.0
+        state[b.name] = given[b.name] if b.name in given else torch.full_like(like, fill)
+    start = stationary_start(recipe)
+    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
+                                device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
+    started = start(state, 1.0, noise=drawn, temperature=temperature, **parameters)
+    return {b.name: given.get(b.name, started[b.name]) for b in recipe.state}, layout
+
+
+def _default_point(recipe, energy, where):
+    if isinstance(energy, Energy) and not energy.is_sitewise and len(recipe.targets) == 1:
+        return torch.zeros(len(energy.coordinates))
+    if not any(b.is_vector for b in recipe.targets):
+        return {b.name: torch.tensor(1.0 if b.domain == "positive" else 0.0) for b in recipe.targets}
+    raise RecipeError(where, "no start is given, and the shape of the target is not known",
+                      do="Pass init=torch.zeros(shape), a dict, or an nn.Module.")
+
+
+def _one_point(x, where, device):
+    if not torch.is_tensor(x):
+        x = torch.as_tensor(x, dtype=torch.get_default_dtype()) if not hasattr(x, "dtype") else torch.as_tensor(x)
+    if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
+        raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
+    if not x.isfinite().all():
+        raise RecipeError(where, "it is not finite", do="Start at finite values.")
+    return x.detach().to(device) if device is not None else x.detach()
+
+
+def _chains_of(x, chains, where, device, *, scalar):
+    """A start per chain: as given where the first of at least two axes counts the chains, else repeated."""
+    x = _one_point(x, where, device)
+    per_chain = x.dim() >= (1 if scalar else 2) and len(x) == chains
+    if scalar and x.dim() > 1 or scalar and x.dim() == 1 and not per_chain:
+        raise RecipeError(where, f"a scalar block has one number per chain, got shape {tuple(x.shape)}",
+                          do=f"Pass a number or shape ({chains},).")
+    return x.clone() if per_chain else x.expand(chains, *x.shape).clone()
+
+
+def _check_alike(tensors, where):
+    for what in ("dtype", "device"):
+        kinds = {name: str(getattr(x, what)) for name, x in tensors.items()}
+        if len(set(kinds.values())) > 1:
+            raise RecipeError(where, f"mixed {what}s: {kinds}", do=f"Give every tensor one {what}.")

@@ -1,0 +1,451 @@
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+import integrators
+import samplers
+from recipe import Energy, total, vector
+from samplers import SGHMC, SGLD, catalogue
+from samplers.cli import NUMBERS, find_energy, find_recipe, main
+from samplers.draws import Draws
+from samplers.targets import TARGETS
+
+COMMAND = Path(sys.executable).with_name("recipe")
+SHORT = ["--steps", "40", "--warmup", "5", "--thin", "2", "--chains", "3", "--step-size", "0.1", "--no-progress"]
+
+MINE = """
+import torch
+from sympy import symbols
+from recipe import Energy, Recipe, positive, potential, scalar, total, vector
+from samplers import SGLD, SGRLD
+
+print("a line that the file prints")
+theta, p, x, y = vector("theta"), vector("p"), scalar("x"), scalar("y")
+U, gamma = potential(theta), positive("gamma", default=1.0)
+Mine = Recipe(name="mine", state=(theta, p), target=theta, H=U + total(p**2)/2, D={p: gamma}, Q={(theta, p): -1})
+Biased = Recipe(name="biased", state=(theta, p), target=theta, H=U + total(p**2*(1 + theta**2))/2, D={p: gamma},
+                Q={(theta, p): -1})
+Bound = SGRLD.bind(inverse_metric=lambda theta: 1/(1 + theta**2))
+Planar = Recipe(name="planar", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 1})
+Quartic = Recipe(name="quartic", state=(theta,), target=theta, H=total(theta**4)/4, D={theta: 1})
+a, b = symbols("a b", real=True)
+bowl = Energy((a, b), U=a**2 + b**2/2)
+any_number = Energy(theta, U=total(theta**2)/2)
+
+def well(theta):
+    return (theta**2).sum()
+
+def broken(theta):
+    theta = theta*2
+    return (theta @ torch.ones(7)).sum()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return str(path)
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*argv):
+        code = main(list(argv))
+        return code, *capsys.readouterr()
+    return run
+
+
+@pytest.fixture
+def answer(run):
+    """The data of a command that works."""
+    def answer(*argv):
+        code, out, _ = run(*argv, "--json")
+        assert code == 0
+        return plain_json(out)
+    return answer
+
+
+@pytest.fixture
+def refusal(run):
+    """The one line of a command that is refused."""
+    def refusal(*argv):
+        code, out, error = run(*argv)
+        assert (code, out) == (2, "")
+        *printed, message = error.splitlines()
+        assert printed in ([], ["a line that the file prints"])
+        return message
+    return refusal
+
+
+def plain_json(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+    return json.loads(text, parse_constant=refuse)
+
+
+def loaded(path):
+    spec = spec_from_file_location(Path(path).stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- list, show, check
+
+
+def test_list_tells_name_paper_claim_and_word_of_every_stock_sampler(run, answer):
+    rows = answer("list")
+    assert rows == [{"name": R.name, "source": R.source, "claim": R.claim, "scheme": R.scheme}
+                    for R in catalogue.values()]
+    head, *lines = run("list")[1].splitlines()
+    assert head.split() == ["name", "paper", "claim", "scheme"]
+    assert all(line.startswith(row["name"]) and line.endswith(row["scheme"]) and row["source"] in line
+               for line, row in zip(lines, rows, strict=True))
+
+
+@pytest.mark.parametrize("name", catalogue)
+def test_show_is_the_recipe_its_certificate_its_flows_and_its_step(run, answer, name):
+    code, out, _ = run("show", name)
+    data, R = answer("show", name), catalogue[name]
+    assert code == 0 and out.startswith(f"{R}\n\n{R.check()}\n\n")
+    assert data["text"] == str(R) and data["latex"] == R.latex() and data["certificate"] == R.check().to_dict()
+    if data["step"]:
+        step = integrators.compile(R)
+        assert out.endswith(f"\n\n{step}\n\n{step.source}") and data["step"]["source"] == step.source
+        assert data["step"]["flows"] == [str(flow) for flow in step.flows.values()]
+
+
+def test_show_leaves_out_the_step_of_an_open_recipe_and_says_what_binds_it(run, answer, mine):
+    out = run("show", "sgrld")[1]
+    assert "recipe.bind(inverse_metric=...)" in out.splitlines()[-1] and "def step" not in out
+    assert answer("show", "sgrld")["step"] is None
+    assert "def step" in run("show", f"{mine}:Bound")[1]
+
+
+def test_check_prints_the_certificate_and_its_exit_code_is_the_verdict(run, answer, mine):
+    assert run("check", "sghmc")[:2] == (0, f"{SGHMC.check()}\n")
+    assert answer("check", "sghmc") == SGHMC.check().to_dict()
+    code, out, _ = run("check", f"{mine}:Biased")
+    assert code == 1 and "failed   the marginal of theta is exp(-U)" in out
+    assert not plain_json(run("check", f"{mine}:Biased", "--json")[1])["ok"]
+
+
+# ---- emit
+
+
+def test_emit_prints_the_standalone_file(run, answer):
+    standalone = integrators.compile(SGHMC, "Lie(A,F)").standalone()
+    assert run("emit", "sghmc", "--scheme", "Lie(A,F)")[1] == standalone
+    assert answer("emit", "sghmc", "--scheme", "Lie(A,F)")["source"] == standalone
+
+
+def test_an_emitted_file_imports_only_math_and_torch_and_makes_the_same_step(run, tmp_path):
+    path = tmp_path / "sampler.py"
+    assert run("emit", "sghmc", "--scheme", "BAOAB", "-o", str(path))[0] == 0
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert [ast.unparse(node) for node in imports] == ["import math", "import torch"]
+    theta, p, noise = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    given = dict(gradient=lambda theta: theta**3, noise={"p": noise}, C=2.0)
+    emitted = loaded(path).step({"theta": theta, "p": p}, 0.1, **given)
+    ours = integrators.compile(SGHMC, "B A O A B")({"theta": theta, "p": p}, 0.1, **given)
+    assert all(torch.equal(emitted[name], ours[name]) for name in ours)
+
+
+def test_an_emitted_optimizer_moves_parameters(run, tmp_path):
+    path = tmp_path / "sampler.py"
+    run("emit", "sgld", "-o", str(path))
+    weights = torch.nn.Parameter(torch.ones(3))
+    optimizer = loaded(path).Optimizer([weights], step_size=0.1)
+    (weights**2).sum().backward()
+    optimizer.step()
+    assert weights.isfinite().all() and not (weights == 1).any()
+
+
+def test_emit_replaces_its_own_file_and_no_other(run, refusal, tmp_path):
+    path = tmp_path / "sampler.py"
+    run("emit", "sghmc", "-o", str(path))
+    assert run("emit", "sgld", "-o", str(path))[0] == 0 and path.read_text() == integrators.compile(SGLD).standalone()
+    path.write_text("x = 1\n")
+    assert "not a file that we emitted" in refusal("emit", "sgld", "-o", str(path))
+    assert path.read_text() == "x = 1\n"
+    assert run("emit", "sgld", "-o", str(path), "--force")[0] == 0 and path.read_text() != "x = 1\n"
+    assert "not a file that we emitted" in refusal("emit", "sgld", "-o", str(tmp_path), "--force")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(run, refusal, tmp_path, monkeypatch):
+    path = tmp_path / "sampler.py"
+    run("emit", "sgld", "-o", str(path))
+    old = path.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert refusal("emit", "sghmc", "-o", str(path)) == (
+        f"recipe: {path}: it cannot be written (No space left on device). Choose another folder.")
+    assert path.read_text() == old and list(tmp_path.iterdir()) == [path]
+
+
+# ---- what NAME, FILE and FILE:NAME mean
+
+
+@pytest.mark.parametrize("name", catalogue)
+def test_a_stock_sampler_has_its_name_in_any_case(name):
+    assert find_recipe(name) is find_recipe(name.upper()) is catalogue[name]
+
+
+def test_a_file_is_asked_by_variable_or_by_recipe_name(mine):
+    assert find_recipe(f"{mine}:Mine") is find_recipe(f"{mine}:mine")
+    assert find_recipe(f"{mine}:SGLD") is SGLD
+    assert find_energy(f"{mine}:well")(torch.ones(3)) == 3
+
+
+def test_a_file_with_one_recipe_of_its_own_needs_no_name(tmp_path):
+    path = tmp_path / "one.py"
+    path.write_text("from samplers import SGLD, SGRLD\nR = S = SGRLD.bind(inverse_metric=lambda theta: 1)\n")
+    assert find_recipe(str(path)) is find_recipe(f"{path}:S")
+
+
+def test_a_file_with_several_recipes_lists_them(refusal, mine):
+    assert refusal("check", mine) == (f"recipe: {mine}: it does not define one Recipe, write FILE:NAME. "
+                                      "Known here: Biased, Bound, Mine, Planar, Quartic.")
+
+
+def test_several_recipes_of_one_name_are_told_apart_by_variable(refusal, tmp_path):
+    path = tmp_path / "twins.py"
+    path.write_text("from dataclasses import replace\nfrom samplers import SGLD\n"
+                    "A, B = replace(SGLD, name='twin'), replace(SGLD, name='twin', scheme=None)\n")
+    assert "Known here: A, B." in refusal("check", f"{path}:twin")
+    assert find_recipe(f"{path}:B").scheme is None
+
+
+def test_a_file_may_import_its_neighbours_and_is_run_once(run, tmp_path):
+    (tmp_path / "neighbour_of_mine.py").write_text("from samplers import SGLD\n")
+    path = tmp_path / "mine.py"
+    path.write_text("from neighbour_of_mine import SGLD\nfrom samplers.targets import TARGETS\n"
+                    "U = TARGETS['gaussian']\nprint('once')\n")
+    code, _, error = run("sample", f"{path}:SGLD", "--energy", f"{path}:U", *SHORT)
+    assert code == 0 and error.count("once") == 1
+
+
+def test_what_a_file_prints_is_not_in_the_answer(run, mine):
+    code, out, error = run("check", f"{mine}:Mine", "--json")
+    assert plain_json(out)["ok"] and error == "a line that the file prints\n"
+
+
+@pytest.mark.parametrize("code, line, message", [
+    (b"x = 1\nx/0\n", 2, "ZeroDivisionError: division by zero"),
+    (b"def f():\n    raise KeyError('a')\nf()\n", 2, "KeyError: 'a'"),
+    (b"x = 1\ndef f(:\n", 2, "SyntaxError: invalid syntax"),
+    (b"import sys\nsys.exit(0)\n", 2, "SystemExit: 0"),
+    (b"from recipe import vector\nvector('lambda')\n", 2, "RecipeError: block 'lambda': this is a keyword of Python"),
+    (b"import no_such_module\n", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+    (b"x = '\xff'\n", 1, "SyntaxError: (unicode error)"),
+    (b"x = 1\0\n", 1, "SyntaxError: source code string cannot contain null bytes"),
+])
+def test_an_exception_of_a_file_is_one_line_that_names_its_line(refusal, tmp_path, code, line, message):
+    path = tmp_path / "wrong.py"
+    path.write_bytes(code)
+    assert refusal("check", str(path)).startswith(f"recipe: {path}, line {line}: {message}")
+
+
+# ---- sample
+
+
+def test_sample_is_samplers_sample_with_the_arguments_of_the_command_line(run, answer, tmp_path):
+    path = tmp_path / "draws.safetensors"
+    argv = ["sample", "sghmc", "--energy", "banana", "--init=-1,0.5", "--seed", "7", "--temperature", "0.5", "--scheme",
+            "O B A B", "--set", "C=2", "--set", "B=1e-1", "--out", str(path), *SHORT]
+    data = answer(*argv)
+    expected = samplers.sample(SGHMC, TARGETS["banana"], init=torch.tensor([-1.0, 0.5]), steps=40, warmup=5, thin=2,
+                               chains=3, step_size=0.1, seed=7, temperature=0.5, scheme="O B A B", C=2.0, B=0.1,
+                               progress=False)
+    draws = Draws.load(path)
+    assert torch.equal(draws["theta"], expected["theta"])
+    assert data["info"] == draws.info and data["file"] == str(path)
+    table = expected.summary()
+    assert data["summary"] == [{"name": name, **row} for name, row in table.to_dict("index").items()]
+    out = run(*argv)[1]
+    assert out.startswith(repr(draws)) and out.endswith("diverged: none\n")
+    assert all(f"{name} " in out for name in [*table.index, *table.columns[:-1]])
+
+
+def test_the_start_is_at_zero_unless_it_is_given(answer):
+    first = answer("sample", "sgld", "--energy", "funnel", *SHORT)
+    assert first["summary"] == answer("sample", "sgld", "--energy", "funnel", "--init", "0,0", *SHORT)["summary"]
+    assert first["summary"] != answer("sample", "sgld", "--energy", "funnel", "--init", "1,0", *SHORT)["summary"]
+
+
+@pytest.mark.parametrize("recipe, energy, init, names", [
+    ("Mine", "bowl", None, ["theta[0]", "theta[1]"]),
+    ("Mine", "well", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
+    ("Mine", "any_number", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
+    ("Planar", "bowl", None, ["x", "y"]),
+    ("Planar", "bowl", "1,2", ["x", "y"]),
+    ("Quartic", None, "0,0", ["theta[0]", "theta[1]"]),
+])
+def test_recipes_and_energies_of_a_file_are_sampled(answer, mine, recipe, energy, init, names):
+    argv = [f"{mine}:{recipe}", *(["--energy", f"{mine}:{energy}"] if energy else []), *(["--init", init] if init else [])]
+    assert [row["name"] for row in answer("sample", *argv, *SHORT)["summary"]] == names
+
+
+def test_an_exception_of_an_energy_names_its_line(refusal, mine):
+    line = MINE[:MINE.index("torch.ones(7)")].count("\n") + 1
+    message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)
+    assert message.startswith(f"recipe: {mine}, line {line}: RuntimeError: ")
+
+
+def test_diverged_chains_are_named(run):
+    # Euler on x^4 at this step size loses each of 64 chains with a chance near 1/2.
+    argv = ["sample", "sgld", "--energy", "quartic", "--chains", "64", "--steps", "20", "--warmup", "0", "--thin", "1",
+            "--step-size", "0.42", "--no-progress"]
+    _, out, error = run(*argv)
+    diverged = plain_json(run(*argv, "--json")[1])["info"]["diverged"]
+    assert 0 < len(diverged) < 64
+    assert ", ".join(f"chain {chain} at step {step}" for chain, step in diverged.items()) in out
+    assert "diverged: none" not in out and all(line.startswith("recipe: ") for line in error.splitlines())
+
+
+def test_what_is_not_a_number_is_null_in_json(answer):
+    data = answer("sample", "sgld", "--energy", "quartic", *SHORT, "--chains", "1")
+    assert data["summary"][0]["r_hat"] is None
+
+
+@pytest.mark.parametrize("argv, message", [
+    ("shw sgld", "usage: argument COMMAND: invalid choice: 'shw'"),
+    ("", "usage: the following arguments are required: COMMAND"),
+    ("show", "usage: the following arguments are required: NAME"),
+    ("show sghmcc", "sghmcc: there is no stock sampler of this name. Did you mean 'sghmc'?"),
+    ("show nothing.py", "nothing.py: there is no such file"),
+    ("show MINE:Min", "MINE:Min: there is no Recipe of this name. Did you mean 'Mine'?"),
+    ("show MINE:bowl", "MINE:bowl: there is no Recipe of this name"),
+    ("show MINE:", "MINE:: there is no Recipe of this name"),
+    ("emit sghmc --scheme BAOAX", "scheme 'BAOAX': no piece is named 'X'"),
+    ("emit sgrld", "Give it: recipe.bind(inverse_metric=...)"),
+    ("emit sghmc -o no/such/folder.py", "no/such/folder.py: it cannot be written (No such file or directory)"),
+    ("sample sgld", "the recipe's U is opaque, but no energy is given"),
+    ("sample sgld --energy gausian", "gausian: there is no test energy of this name. Did you mean 'gaussian'?"),
+    ("sample sgld --energy MINE", "MINE: it does not define one Energy, write FILE:NAME. Known here: any_number, bowl."),
+    ("sample sgld --energy MINE:Mine", "MINE:Mine: there is no Energy of this name"),
+    ("sample sgld --energy MINE:well", "--energy MINE:well: its number of coordinates is not known. Pass --init"),
+    ("sample sgld --energy MINE:any_number", "its number of coordinates is not known. Pass --init"),
+    ("sample sgld --energy gaussian --init 0,a", "--init 0,a: 'a' is not a number"),
+    ("sample sgld --energy gaussian --init nan,0", "it is not finite"),
+    ("sample MINE:Planar --energy gaussian --init 1", "--init 1: the target has 2 coordinates"),
+    ("sample sghmc --energy gaussian --set c=1", "--set c=1: sghmc has no parameter 'c'"),
+    ("sample MINE:Mine --energy gaussian --set gama=1", "mine has no parameter 'gama'. Did you mean 'gamma'?"),
+    ("sample sghmc --energy gaussian --set seed=1", "sghmc has no parameter 'seed'"),
+    ("sample sghmc --energy gaussian --set C", "--set C: '' is not a number"),
+    ("sample sghmc --energy gaussian --set C=2*3", "--set C=2*3: '2*3' is not a number"),
+    ("sample sghmc --energy gaussian --set C=-1", "'C' must be positive, got -1"),
+    ("sample sghmc --energy gaussian --set C=inf", "'C' is not finite"),
+    ("sample sgld --energy gaussian --steps 1.5", "usage: argument --steps: invalid int value: '1.5'"),
+    ("sample sgld --energy gaussian --steps -1", "steps is an integer >= 1, got -1"),
+    ("sample sgld --energy gaussian --step-size 0", "the step size is a positive number, got 0.0"),
+    ("sample sgld --energy gaussian --temperature -1", "the temperature is a number >= 0, got -1.0"),
+    ("sample sgld --energy gaussian --out no/such/draws", "--out no/such/draws: there is no such folder"),
+])
+def test_wrong_use_gets_one_line_that_says_what_to_do(refusal, mine, argv, message):
+    said = refusal(*argv.replace("MINE", mine).split(), *(["--no-progress"] if argv.startswith("sample") else []))
+    assert said.startswith("recipe: ") and message.replace("MINE", mine) in said
+
+
+@pytest.mark.parametrize("argv", [
+    ["show", "__import__('os').mkdir('hacked')"],
+    ["emit", "sghmc", "--scheme", "__import__('os').mkdir('hacked')"],
+    ["sample", "sgld", "--energy", "__import__('os').mkdir('hacked')"],
+    ["sample", "sgld", "--energy", "gaussian", "--init", "__import__('os').mkdir('hacked')"],
+    ["sample", "sghmc", "--energy", "gaussian", "--set", "C=__import__('os').mkdir('hacked')"],
+])
+def test_nothing_on_the_command_line_is_evaluated(refusal, tmp_path, monkeypatch, argv):
+    monkeypatch.chdir(tmp_path)
+    refusal(*argv)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- the process
+
+
+@pytest.mark.parametrize("argv", [["list"], ["show", "sghmc"], ["check", "sgnht"], ["emit", "sghmc"]])
+def test_all_but_sample_import_neither_torch_nor_arviz(argv):
+    code = (f"import sys; from samplers.cli import main; main({argv!r}); "
+            "print(*{'torch', 'arviz', 'pandas', 'scipy', 'tqdm', 'safetensors'} & set(sys.modules), file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "\n"
+
+
+@pytest.mark.parametrize("argv", [["list"], ["show", "sghmc"]])
+def test_list_and_show_answer_within_two_seconds(argv):
+    def seconds():
+        started = time.monotonic()
+        subprocess.run([COMMAND, *argv], check=True, capture_output=True)
+        return time.monotonic() - started
+
+    assert any(seconds() < 2 for _ in range(3))
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    process = subprocess.Popen([COMMAND, "show", "sghmc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 0
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_an_answer_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([COMMAND, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "recipe: [Errno 28] No space left on device\n")
+
+
+def test_version_and_help_are_told(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.count(".") == 2
+    with pytest.raises(SystemExit, match="0"):
+        main(["sample", "--help"])
+    assert all(f"--{name} " in capsys.readouterr().out or name for name in NUMBERS)
+
+
+# ---- the test energies
+
+
+def density(energy, *points):
+    return np.exp(-sympy.lambdify(energy.coordinates, energy.U, "numpy")(*points))
+
+
+def test_the_gaussian_has_standard_deviations_1_and_2_and_correlation_half():
+    E = TARGETS["gaussian"]
+    assert sympy.hessian(E.U, E.coordinates).inv() == sympy.Matrix([[1, 1], [1, 4]])
+
+
+@pytest.mark.parametrize("name, marginal", [
+    ("banana", lambda x: -x**2/2), ("funnel", lambda x: -x**2/18)])
+def test_banana_and_funnel_have_a_gaussian_first_coordinate(name, marginal):
+    y = np.linspace(-60, 60, 400_001)
+    constants = [np.log(density(TARGETS[name], x, y).sum()) - marginal(x) for x in (-1.5, 0.0, 2.0, 4.0)]
+    assert np.ptp(constants) < 1e-9
+
+
+def test_double_well_and_student_are_what_they_say():
+    well, x = TARGETS["double-well"].U, TARGETS["double-well"].coordinates[0]
+    assert [well.subs(x, at) for at in (-1, 0, 1)] == [0, 2, 0]
+    grid = np.sinh(np.linspace(-12, 12, 100_001))
+    weights = density(TARGETS["student"], grid) * np.gradient(grid)
+    assert abs((grid**2 * weights).sum() / weights.sum() - 5/3) < 1e-6
+
+
+def test_every_target_is_an_energy_of_plain_coordinates():
+    assert all(isinstance(E, Energy) and not E.is_sitewise for E in TARGETS.values())
+    assert Energy(vector("theta"), U=total(vector("theta")**2)).is_sitewise

@@ -1,0 +1,607 @@
+"""The emitted torch step against two oracles of its own Program and flows, its gradients, its standalone text."""
+
+import ast
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from interpreter import Chain, flow_by_flow, interpret, van_loan
+from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan, atanh,
+                   cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
+
+from integrators import compile
+from integrators.step import load
+from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnegative, numerical, positive, potential,
+                    real, scalar, total, vector)
+from recipe.algebra import vanishes
+from samplers import SGHMC, SGLD, SGRLD, UnderdampedLangevin, catalogue
+
+h, TEMPERATURE = 0.13, 1.25
+VALUES = {"A": 0.7, "B": 0.2, "C": 1.4, "Dmin": 0.8, "G": 0.6, "a": 0.6, "b": 0.3, "c": 1.3, "gamma": 1.1, "m": 1.7,
+          "mu": 1.6, "nu": 0.55}
+SHAPES = [(), (3,), (2, 2)]
+
+theta, p, s, xi, zeta = vector("theta"), vector("p"), vector("s"), scalar("xi"), vector("zeta")
+x, y, z, px, py = (scalar(name) for name in ("x", "y", "z", "px", "py"))
+a, b, c, m = positive("a"), real("b"), positive("c"), positive("m", per=theta)
+A, mu, nu, n = positive("A"), positive("mu"), positive("nu", per=theta), total(1)
+U = potential(theta)
+
+
+# ---- recipes and words
+
+HAMILTONIAN = ["Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A", "Lie(A, B, O)", "Strang(O, B, A)",
+               [("A", 0.25), ("B", 0.7), ("O", 1), ("A", 0.75), ("B", 0.3)]]
+THERMOSTATTED = ["Euler", "B A' O A' B", "F A'", "A' F A'", "O C A B", "Strang(A', B, O)",
+                 [("C", 0.5), ("A", 1), ("F", 1), ("C", 0.5)]]
+PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
+STOCK = {
+    "sgld": ["Euler"], "sgld-preconditioned": ["Euler"], "sgrld": ["Euler"],
+    "underdamped-langevin": [*HAMILTONIAN, "A G", "A R W R A"], "sghmc": [*HAMILTONIAN, "A G", "G A", "A R W R A"],
+    "sgnht": [*THERMOSTATTED, "G A'", "A' R W R A'"], "msgnht": [*THERMOSTATTED, "G A'", "A' R W R A'"],
+    "atmc": [*THERMOSTATTED, "G A'", "A' R W R A'"],
+}
+
+
+def shared_and_private():
+    """A Langevin friction with one thermostat per chain and another per site."""
+    return Recipe(name="shared-and-private", state=(theta, p, xi, zeta), target=theta,
+                  H=U + total(p**2 / m) / 2 + n * mu * (xi - A)**2 / 2 + total(nu * zeta**2) / 2,
+                  D={p: A * m}, Q={(theta, p): -1, (p, xi): p / (n * mu), (p, zeta): p / nu})
+
+
+def generalised_langevin():
+    """Friction with memory: p is coupled to s, and s is damped."""
+    return Recipe(name="gle", state=(theta, p, s), target=theta, H=U + total(p**2) / 2 + total(s**2) / 2,
+                  D={s: a}, Q={(theta, p): -1, (p, s): c})
+
+
+def generalised_langevin_per_site():
+    return Recipe(name="gle-per-site", state=(theta, p, s), target=theta, H=U + total(p**2 / m) / 2 + total(s**2) / 2,
+                  D={p: b**2, s: nu}, Q={(theta, p): -1, (p, s): c})
+
+
+def generalised_langevin_with_thermostat():
+    """The matrix of the O piece depends on a chain-level thermostat and on a per-site parameter."""
+    return Recipe(name="gle-thermostat", state=(theta, p, s, xi), target=theta,
+                  H=U + total(p**2) / 2 + total(s**2) / 2 + n * xi**2 / 2,
+                  D={s: nu}, Q={(theta, p): -1, (p, s): c, (p, xi): p / n})
+
+
+def quartic_kinetic():
+    """Cubic friction: dp = ... - c p^3 dt + sqrt(2c) dW."""
+    return Recipe(name="quartic-kinetic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c},
+                  Q={(theta, p): -1})
+
+
+def moving_curl():
+    return Recipe(name="moving-curl", state=(theta, p), target=theta, H=U + total(p**2) / (2 * a), D={p: 1 + theta**2},
+                  Q={(theta, p): -sqrt(1 + theta**2)})
+
+
+def dense_2():
+    return Recipe(name="dense-2", state=(x, y), target=(x, y), H=potential(x, y),
+                  D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2 + y**2}, Q={(x, y): b * x + cos(y)})
+
+
+def dense_3():
+    L = ImmutableMatrix([[1, 0, 0], [sin(x), a, 0], [y, b * z, c]])
+    return Recipe(name="dense-3", state=(x, y, z), target=(x, y, z), H=potential(x, y, z), D=L * L.T,
+                  Q={(x, y): z, (x, z): -x * y, (y, z): exp(-x**2)})
+
+
+def magnetic():
+    """Two coordinates in a magnetic field: the O piece turns and damps (px, py) jointly."""
+    return Recipe(name="magnetic", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
+                  D={px: a, py: c}, Q={(x, px): -1, (y, py): -1, (px, py): b})
+
+
+def curl_of_totals():
+    return Recipe(name="curl-of-totals", state=(theta, p, xi), target=theta, H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+                  D={p: 1 + (total(p * theta) / n)**2, xi: exp(-total(p**2) / n)},
+                  Q={(theta, p): -1 - total(p)**2, (p, xi): p * total(theta**2) / n, (theta, xi): sin(total(p * xi))})
+
+
+def total_of_parameters():
+    return Recipe(name="total-of-parameters", state=(theta, p, xi), target=theta, H=U + total(p**2 / m) / 2 + xi**2 / 2,
+                  D={p: m}, Q={(theta, p): -1, (p, xi): p * total(m) / n})
+
+
+def fisher_like():
+    """The diffusion reads the gradient, so that Gamma reads the Hessian's diagonal."""
+    return Recipe(name="fisher", state=(theta,), target=theta, H=U, D={theta: 1 / (1 + grad(U)**2)})
+
+
+def degenerate_noise():
+    """Correlated noise whose Cholesky factor has a pivot that may vanish: the choice hangs on a parameter alone."""
+    w = nonnegative("a")
+    return Recipe(name="degenerate", state=(x, y), target=(x, y), H=potential(x, y),
+                  D={x: w, (x, y): w * sin(x), y: 1 + w * sin(x)**2})
+
+
+OWN = [
+    (shared_and_private, "B A' O A' B", {}), (shared_and_private, "A' F A'", {}), (shared_and_private, "Euler", {}),
+    (generalised_langevin, "B A O A B", {"O": (friction(p), s)}),
+    (generalised_langevin, "A O A B", {"O": (friction(p), s)}), (generalised_langevin, "Euler", {}),
+    (generalised_langevin_per_site, "B A O A B", {"O": (friction(p), noise(p), s)}),
+    (generalised_langevin_with_thermostat, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
+    (quartic_kinetic, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
+    (moving_curl, "Euler", {}), (dense_2, "Euler", {}), (dense_3, "Euler", {}),
+    (magnetic, "B A O A B", {}), (magnetic, "A B O B A", {}), (magnetic, "Euler", {}),
+    (curl_of_totals, "Euler", {}), (total_of_parameters, "Euler", {}), (fisher_like, "Euler", {}),
+    (degenerate_noise, "Euler", {}),
+]
+
+
+@cache
+def stock(name):
+    return SGRLD.bind(inverse_metric=lambda t: 1 + t**2) if name == "sgrld" else catalogue[name]
+
+
+CASES = {f"{name} {word}": (lambda name=name, word=word: compile(stock(name), word, pieces=PAPER if "p" in map(
+    str, stock(name).state) else {})) for name, words in STOCK.items() for word in words}
+CASES |= {f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces: compile(make(), word, pieces=pieces))
+          for make, word, pieces in OWN}
+
+
+@cache
+def built(case):
+    return CASES[case]()
+
+
+# ---- what a step is called with, alike in numpy and in torch
+
+
+def gradient(at):
+    """A nonlinear field that couples all sites of a chain, on arrays, tensors, or dicts of them."""
+    if isinstance(at, dict):
+        sum_of_all = sum(at.values())
+        return {name: v**3 / 4 + sum_of_all / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
+    mean = at.reshape(len(at), -1).sum(1).reshape(-1, *[1] * (at.ndim - 1))
+    return at**3 / 4 + at / 2 + mean / 5 - 0.4
+
+
+def curvature(at):
+    return 0.3 + at**2 / 2
+
+
+def inputs(step, chains, shape, seed=0):
+    """A state, a noise and parameters, all away from 0 and 1, as numpy arrays; per-site parameters have the shape."""
+    random = np.random.default_rng(seed)
+    size = lambda block: (chains, *shape) if block.is_vector else (chains,)
+    state = {block.name: random.normal(0.3, 0.8, size(block)) for block in step.recipe.state}
+    drawn = {name: random.normal(size=size(block)) for name, block in step.draw_blocks.items()}
+    given = {q.name: VALUES[q.name] * (random.uniform(0.6, 1.4, shape) if q.per and shape else 1.0)
+             for q in step.recipe.parameters}
+    return state, drawn, {**given, "temperature": TEMPERATURE}
+
+
+def tensors(arrays, dtype=torch.float64):
+    return {k: torch.tensor(v, dtype=dtype) if isinstance(v, np.ndarray) else v for k, v in arrays.items()}
+
+
+def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient):
+    """The emitted step on numpy inputs."""
+    curved = {"curvature": curvature} if step.program.needs_curvature else {}
+    return step(tensors(state, dtype), h, gradient=gradient, noise=tensors(drawn, dtype), **curved, **tensors(parameters))
+
+
+def flat(state):
+    """A state whose gradient, if it is a dict by block, is laid out."""
+    carried = state.get("gradient")
+    blocks = {k: v for k, v in state.items() if k != "gradient"}
+    return blocks | {f"gradient_{k}": v for k, v in carried.items()} if isinstance(carried, dict) else state
+
+
+def worst(result, expected):
+    """The largest error relative to max(1, |expected|) over what two states have in common, all blocks at least."""
+    result, expected = flat(result), flat(expected)
+    assert {k for k in result if "gradient" not in k} == {k for k in expected if "gradient" not in k}
+    errors = []
+    for name in expected.keys() & result.keys():
+        value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
+        assert value.shape == other.shape, name
+        errors.append(float((np.abs(value - other) / np.maximum(1, np.abs(other))).max()))
+    return math.inf if any(map(math.isnan, errors)) else max(errors)
+
+
+# ---- L1: the step is its Program, and the Program is its flows
+
+
+@pytest.mark.parametrize("oracle", [interpret, flow_by_flow])
+@pytest.mark.parametrize("case", CASES)
+def test_the_emitted_step_equals_the_oracle(case, oracle):
+    step = built(case)
+    for shape in SHAPES if any(block.is_vector for block in step.recipe.state) else [()]:
+        for chains in (1, 4):
+            state, drawn, parameters = inputs(step, chains, shape)
+            expected = oracle(step, state, h, gradient=gradient, noise=drawn, curvature=curvature, **parameters)
+            assert worst(called(step, state, drawn, parameters), expected) <= 1e-12
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_float32_step_stays_float32_and_is_close_to_float64(case):
+    step = built(case)
+    state, drawn, parameters = inputs(step, 4, (3,))
+    single, double = (called(step, state, drawn, parameters, dtype) for dtype in (torch.float32, torch.float64))
+    assert {v.dtype for v in single.values() if torch.is_tensor(v)} == {torch.float32}
+    assert worst(single, double) <= 2e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_of_chains_is_the_loop_over_its_chains(case):
+    step = built(case)
+    state, drawn, parameters = inputs(step, 4, (3,))
+    batch = called(step, state, drawn, parameters)
+    one = lambda arrays, k: {name: v[k:k + 1] for name, v in arrays.items()}
+    loop = [called(step, one(state, k), one(drawn, k), parameters) for k in range(4)]
+    loop = {block.name: torch.cat([chain[block.name] for chain in loop]) for block in step.recipe.state}
+    assert worst(batch, loop) <= 1e-14
+
+
+@pytest.mark.parametrize("word", STOCK["underdamped-langevin"] + [None])
+def test_without_totals_a_batch_of_chains_is_the_loop_bit_for_bit(word):
+    step = compile(UnderdampedLangevin if word else SGLD, word, pieces=PAPER if word else {})
+    state, drawn, parameters = inputs(step, 5, (7,))
+    local = lambda at: at**3 / 4 + at / 2 - 0.4
+    batch = called(step, state, drawn, parameters, gradient=local)
+    for k in range(5):
+        one = lambda arrays: {name: v[k:k + 1] for name, v in arrays.items()}
+        chain = called(step, one(state), one(drawn), parameters, gradient=local)
+        assert all(torch.equal(chain[block.name][0], batch[block.name][k]) for block in step.recipe.state)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_leaves_its_inputs_alone(case):
+    step = built(case)
+    arrays = inputs(step, 2, (3,))
+    given = [tensors(part) for part in arrays]
+    kept = [{k: v.clone() if torch.is_tensor(v) else v for k, v in part.items()} for part in given]
+    curved = {"curvature": curvature} if step.program.needs_curvature else {}
+    out = step(given[0], h, gradient=gradient, noise=given[1], **curved, **given[2])
+    for before, after in zip(kept, given):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(torch.as_tensor(before[k]), torch.as_tensor(after[k])) for k in before)
+    for block in step.recipe.state:
+        out[block.name].add_(1)
+    assert all(torch.equal(kept[0][k], given[0][k]) for k in kept[0])
+
+
+# ---- the gradient: taken when theta has moved, and only then
+
+
+def evaluations(step, steps=3):
+    """The trajectory of some steps, and how often each of them evaluated the gradient."""
+    state, _, parameters = inputs(step, 2, (3,))
+    state, counts = tensors(state), []
+
+    def counted(at):
+        counts[-1] += 1
+        return gradient(at)
+
+    for k in range(steps):
+        counts.append(0)
+        drawn = tensors(inputs(step, 2, (3,), seed=k)[1])
+        state = step(state, h, gradient=counted, noise=drawn, **tensors(parameters))
+    return state, counts
+
+
+@pytest.mark.parametrize("word, fresh, first, later", [
+    ("B A O A B", 2, 2, 1), ("A B O B A", 2, 1, 1), ("O B A B O", 2, 2, 1), ("F A", 1, 1, 1), ("A F", 1, 1, 1),
+    ("F A F", 2, 2, 1), ("A G", 1, 1, 1), ("G A", 1, 1, 1), ("Euler", 1, 1, 1), ("B A B O", 2, 2, 1),
+])
+def test_a_gradient_serves_until_theta_moves(word, fresh, first, later):
+    reused, counts = evaluations(compile(UnderdampedLangevin, word, pieces=PAPER))
+    anew, all_counts = evaluations(compile(UnderdampedLangevin, word, pieces=PAPER, reuse_gradient=False))
+    assert counts == [first, later, later]
+    assert all_counts == [fresh] * 3
+    assert "gradient" not in anew
+    assert worst(reused, anew) <= 1e-12
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "B A" in case])
+def test_the_carried_gradient_is_the_one_where_theta_stands(case):
+    step = built(case)
+    state, drawn, parameters = inputs(step, 2, (3,))
+    out = called(step, state, drawn, parameters)
+    if step.program.carries_gradient:
+        where = {block.name: out[block.name] for block in step.recipe.targets}
+        expected = gradient(where if len(where) > 1 else out["theta"])
+        carried = out["gradient"] if len(where) > 1 else {"theta": out["gradient"]}
+        assert worst(carried, expected if len(where) > 1 else {"theta": expected}) <= 1e-14
+    again = called(step, {k: v.numpy() for k, v in out.items() if torch.is_tensor(v)}, drawn, parameters)
+    expected = flow_by_flow(step, {b.name: out[b.name].numpy() for b in step.recipe.state}, h, gradient=gradient,
+                            noise=drawn, **parameters)
+    assert worst(again, expected) <= 1e-12
+
+
+# ---- formulas as torch text: every function at every level
+
+
+w = real("b")
+LEVELS = {"number": w, "per site": nu - 1, "chain": xi, "site": s, "mixed": xi * s + w * nu}
+FORMULAS = {
+    "polynomial": lambda u: (u**3 - 2 * u + Rational(1, 3)) / 7, "ratio": lambda u: u / (2 + u**2) - 1 / (1 + u**4)**2,
+    "root": lambda u: sqrt(1 + u**2) / sqrt(2 + u**2), "cube root": lambda u: (1 + u**2)**Rational(-1, 3),
+    "float": lambda u: 0.37 * u - 1.5e-3, "exp": exp, "power of two": lambda u: 2**u, "log": lambda u: log(1 + u**2),
+    "sin": sin, "cos": cos, "tan": lambda u: tan(u / 4), "sinh": sinh, "cosh": cosh, "tanh": tanh,
+    "asin": lambda u: asin(tanh(u) / 2), "acos": lambda u: acos(tanh(u) / 2), "atan": atan, "asinh": asinh,
+    "acosh": lambda u: acosh(2 + u**2), "atanh": lambda u: atanh(tanh(u) / 2), "erf": erf, "erfc": erfc, "Abs": Abs,
+    "Max": lambda u: Max(u, 0), "Min": lambda u: Min(u, Rational(1, 4), 1), "pi": lambda u: sin(sympy_pi * u),
+    "Piecewise": lambda u: Piecewise((u**2, u > 0), (-u, True)),
+    "three pieces": lambda u: Piecewise((1, u < -0.5), (u, u <= 0.5), (2, True)),
+}
+PAIRS = {
+    "product": lambda u, v: u * v, "sum": lambda u, v: u + v - 1, "power": lambda u, v: (1 + u**2)**v,
+    "quotient": lambda u, v: u / (1 + v**2), "Max": lambda u, v: Max(u, v), "Min": lambda u, v: Min(u, v, 0),
+    "Piecewise": lambda u, v: Piecewise((u, v > 0), (v - 1, True)), "root": lambda u, v: sqrt(u**2 + v**2 + 1),
+    "choice": lambda u, v: Piecewise((u, v > 0), (0, True)), "difference": lambda u, v: (u - v) * (v - u),
+    "total": lambda u, v: u * total(v * s) / n,
+}
+
+
+def with_curl(curl):
+    """Langevin dynamics whose curl is any formula of blocks that stand still."""
+    return Recipe(name="formula", state=(theta, p, s, xi), target=theta, D={p: 1}, Q={(theta, p): curl},
+                  H=U + total(p**2) / 2 + total(s**2) / 2 + xi**2 / 2)
+
+
+def assert_emitted(recipe, word="Euler"):
+    step = compile(recipe, word)
+    for shape in SHAPES:
+        state, drawn, parameters = inputs(step, 4, shape)
+        expected = interpret(step, state, h, gradient=gradient, noise=drawn, **parameters)
+        assert worst(called(step, state, drawn, parameters), expected) <= 1e-12, step.source
+
+
+sympy_pi = Integer(4) * atan(1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_every_function_has_its_value_at_every_level(formula, level):
+    assert_emitted(with_curl(FORMULAS[formula](LEVELS[level])))
+
+
+@pytest.mark.parametrize("second", LEVELS)
+@pytest.mark.parametrize("first", LEVELS)
+@pytest.mark.parametrize("formula", PAIRS)
+def test_values_of_two_levels_meet_in_their_shapes(formula, first, second):
+    assert_emitted(with_curl(PAIRS[formula](LEVELS[first], LEVELS[second])))
+
+
+# ---- the matrix Ornstein-Uhlenbeck solution
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("scale", [1e-9, 1e-2, 1.0, 30.0])
+def test_the_square_root_of_the_matrix_solution_has_the_van_loan_covariance(size, scale):
+    random = np.random.default_rng(size)
+    solution = load(compile(generalised_langevin(), "O A B", pieces={"O": (friction(p), s)}).source, "gle")["matrix_ou"]
+    for rank in range(size + 1):
+        A = random.normal(size=(size, size)) + size * np.eye(size)
+        root = random.normal(size=(size, rank))
+        D = root @ root.T
+        out = np.array(solution(size, scale, *A.ravel(), *D.ravel())).reshape(3, size, size)
+        expected = van_loan(A, D, scale / 2**8)
+        for _ in range(8):  # int_0^2t = int_0^t + M_t (.) M_t^T: the plain exponential loses digits for long times
+            M, J, V = expected
+            expected = M @ M, J + M @ J, V + M @ V @ M.T
+        for part, value in zip(expected, (out[0], out[1], out[2] @ out[2].T)):
+            assert np.abs(value - part).max() <= 1e-11 * max(np.abs(part).max(), 1e-300)
+
+
+# ---- the gradient of a symbolic energy
+
+
+x_, y_, z_ = symbols("x y z", real=True)
+a_, b_ = symbols("theta u0", real=True)
+q = vector("q")
+ENERGIES = {
+    "a quadratic": (Energy((x_, y_, z_), U=x_**2 + x_ * y_ + (y_ - z_)**2 / 2 + 3 * z_),
+                    lambda t: t[0]**2 + t[0] * t[1] + (t[1] - t[2])**2 / 2 + 3 * t[2]),
+    "a banana": (Energy((x_, y_), U=(1 - x_)**2 + 5 * (y_ - x_**2)**2),
+                 lambda t: (1 - t[0])**2 + 5 * (t[1] - t[0]**2)**2),
+    "names of the text's own": (Energy((a_, b_), U=sin(a_ + b_)**2 * exp(a_ * b_) + a_**4),
+                                lambda t: torch.sin(t[0] + t[1])**2 * torch.exp(t[0] * t[1]) + t[0]**4),
+    "one coordinate": (Energy(x_, U=log(1 + x_**2) + x_), lambda t: (torch.log(1 + t**2) + t).sum()),
+    "a coordinate it does not read": (Energy((x_, y_), U=x_**4 / 4), lambda t: t[0]**4 / 4),
+    "a sum over sites": (Energy(theta, U=total(theta**4) / 4 + total(sin(theta))**2 / n),
+                         lambda t: (t**4).sum() / 4 + t.sin().sum()**2 / t.numel()),
+    "a block of another name": (Energy(q, U=total(exp(q)) - total(q) * total(q**2) / n),
+                                lambda t: t.exp().sum() - t.sum() * (t**2).sum() / t.numel()),
+}
+
+
+@pytest.mark.parametrize("recipe", ["underdamped-langevin", "sgnht", "sgld"])
+@pytest.mark.parametrize("name", ENERGIES)
+def test_the_gradient_of_a_symbolic_energy_is_that_of_autograd(name, recipe):
+    energy, potential_of = ENERGIES[name]
+    step = compile(catalogue[recipe], energy=energy)
+    shape = (2, 3) if energy.is_sitewise else (len(energy.coordinates),)
+    state, drawn, parameters = inputs(step, 5, shape)
+    by_autograd = torch.func.vmap(torch.func.grad(potential_of))
+    expected = called(step, state, drawn, parameters, gradient=by_autograd)
+    own = step(tensors(state), h, noise=tensors(drawn), **tensors(parameters))
+    assert worst(own, expected) <= 1e-12
+
+
+@pytest.mark.parametrize("make, word", [(dense_2, "Euler"), (magnetic, "B A O A B")])
+def test_an_energy_of_explicit_coordinates_is_differentiated_by_block(make, word):
+    step = compile(make(), word, energy=Energy((a_, b_), U=(1 - a_)**2 + 5 * (b_ - a_**2)**2 + sin(a_ * b_)))
+    state, drawn, parameters = inputs(step, 5, ())
+    banana = lambda at: (1 - at["x"])**2 + 5 * (at["y"] - at["x"]**2)**2 + torch.sin(at["x"] * at["y"])
+    expected = called(step, state, drawn, parameters, gradient=torch.func.vmap(torch.func.grad(banana)))
+    assert worst(step(tensors(state), h, noise=tensors(drawn), **tensors(parameters)), expected) <= 1e-12
+
+
+# ---- the standalone file
+
+
+def standalone(step):
+    """The names of the standalone text, run by itself."""
+    text = step.standalone()
+    for node in ast.walk(ast.parse(text)):
+        assert not isinstance(node, ast.ImportFrom)
+        assert not isinstance(node, ast.Import) or {alias.name for alias in node.names} <= {"math", "torch"}
+    return load(text, "standalone")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_standalone_file_imports_only_math_and_torch_and_its_step_is_the_step(case):
+    step = built(case)
+    state, drawn, parameters = inputs(step, 3, (2,))
+    curved = {"curvature": curvature} if step.program.needs_curvature else {}
+    alone = standalone(step)["step"](tensors(state), h, gradient=gradient, noise=tensors(drawn), **curved,
+                                     **tensors(parameters))
+    together = called(step, state, drawn, parameters)
+    assert all(torch.equal(alone[block.name], together[block.name]) for block in step.recipe.state)
+
+
+def trained(optimizer, steps=200):
+    """The parameters of a loop over a smooth loss, two tensors in two shapes."""
+    first, second = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3), torch.ones(2, dtype=torch.float64)
+    parameters = [first.clone().requires_grad_(), second.clone().requires_grad_()]
+    optimizer = optimizer(parameters)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (parameters[0]**4).sum() / 4 + ((parameters[0].sum(0)[:2] - parameters[1])**2).sum()
+        loss.backward()
+        optimizer.step()
+    return torch.cat([w.detach().reshape(-1) for w in parameters])
+
+
+ORDINARY = [case for case in CASES if case.split()[0] in STOCK and not case.endswith(" Strang(O, B, A)")]
+
+
+@pytest.mark.parametrize("case", [f"{name} {word}" for name, word in [
+    ("sgld", "Euler"), ("sgld-preconditioned", "Euler"), ("sgrld", "Euler"), ("underdamped-langevin", "B A O A B"),
+    ("underdamped-langevin", "F A"), ("sghmc", "A G"), ("sghmc", "G A"), ("sghmc", "A F A"), ("sgnht", "B A' O A' B"),
+    ("sgnht", "G A'"), ("msgnht", "A' F A'"), ("atmc", "F A'"), ("atmc", "B A' O A' B")]])
+def test_the_standalone_optimizer_lowers_a_loss(case):
+    step = built(case)
+    given = {q.name: VALUES[q.name] for q in step.recipe.parameters}
+    if "B" in given:
+        given["B"] = 0.0
+    optimizer = standalone(step)["Optimizer"]
+    before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
+    after = trained(lambda w: optimizer(w, 0.05, temperature=1e-4, **given), steps=400)
+    assert after.isfinite().all() and after.abs().max() < before.abs().max() / 2
+
+
+def test_at_temperature_0_the_word_F_A_is_sgd_with_momentum():
+    step_size, gamma = 0.07, 1.3
+    optimizer = standalone(compile(UnderdampedLangevin, "F A"))["Optimizer"]
+    response = -math.expm1(-gamma * step_size) / (gamma * step_size)
+    ours = trained(lambda w: optimizer(w, step_size, gamma=gamma, m=1.0, temperature=0.0))
+    torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 * response, momentum=math.exp(-gamma * step_size)))
+    assert (ours - torchs).abs().max() <= 1e-12
+
+
+def test_at_temperature_0_the_word_G_A_is_sgd_with_momentum():
+    step_size, friction_rate, mass = 0.07, 1.3, 1.7
+    optimizer = standalone(compile(SGHMC, "G A", pieces=PAPER))["Optimizer"]
+    ours = trained(lambda w: optimizer(w, step_size, C=friction_rate * mass, m=mass, temperature=0.0))
+    momentum = 1 - friction_rate * step_size
+    torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 / mass, momentum=momentum))
+    assert (ours - torchs).abs().max() <= 1e-12
+
+
+def test_at_temperature_0_sgld_is_sgd():
+    optimizer = standalone(compile(SGLD))["Optimizer"]
+    ours = trained(lambda w: optimizer(w, 0.03, temperature=0.0))
+    assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
+
+
+def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
+    optimizer = standalone(compile(SGLD))["Optimizer"]
+    ours = trained(lambda w: optimizer(w, 0.001, num_data=30, temperature=0.0))
+    assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
+
+
+# ---- recipes nobody wrote: Euler's step is the SDE
+
+
+numbers = st.sampled_from([Rational(k, 4) for k in (-6, -3, -1, 1, 2, 5)])
+
+
+def formulas(blocks, extras=()):
+    """Small polynomials and bounded functions of some blocks."""
+    atoms = st.sampled_from([*blocks, *extras])
+    linear = st.builds(lambda k, u, l, v: k * u + l * v, numbers, atoms, numbers, atoms)
+    shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-u**2), lambda u: u**2])
+    return st.builds(lambda f, u, k: k * f(u), shapes, linear, numbers)
+
+
+def lower_triangles(size, entries):
+    """Lower triangular matrices with a diagonal away from 0."""
+    below = st.lists(entries, min_size=size * (size - 1) // 2, max_size=size * (size - 1) // 2)
+    return st.builds(lambda low, diagonal: ImmutableMatrix(size, size, lambda i, j: (
+        1 + diagonal[i] ** 2 if i == j else low[i * (i - 1) // 2 + j] if j < i else 0)), below,
+        st.lists(entries, min_size=size, max_size=size))
+
+
+@st.composite
+def explicit_recipes(draw):
+    blocks = (x, y, z)[:draw(st.integers(2, 3))]
+    entries, size = formulas(blocks, (a,)), len(blocks)
+    L = draw(lower_triangles(size, entries))
+    Q = {(blocks[i], blocks[j]): draw(entries) for i in range(size) for j in range(i + 1, size)}
+    return Recipe(name="explicit", state=blocks, target=blocks, H=potential(*blocks), D=L * L.T, Q=Q)
+
+
+@st.composite
+def recipes_of_sites(draw):
+    site = formulas((theta, p, xi), (total(p) / n, total(theta * p) / n, m))
+    chain = formulas((xi,), (total(p**2) / n, total(sin(theta)) / n, a))
+    L = draw(lower_triangles(2, site))
+    D = L * L.T
+    return Recipe(name="sites", state=(theta, p, xi), target=theta, H=U + total(p**2) / 2 + n * xi**2 / 2,
+                  D={theta: D[0, 0], (theta, p): D[0, 1], p: D[1, 1], xi: (1 + draw(chain)**2)},
+                  Q={(theta, p): draw(site), (theta, xi): draw(site), (p, xi): draw(site)})
+
+
+def assert_euler_is_the_sde(recipe, shape):
+    """z' = z + h f(z) + w with w ~ N(0, 2 h T D(z)), f and D taken from the recipe."""
+    step = compile(recipe, "Euler")
+    state, drawn, parameters = inputs(step, 3, shape)
+    for oracle in (interpret, flow_by_flow):
+        expected = oracle(step, state, h, gradient=gradient, noise=drawn, **parameters)
+        assert worst(called(step, state, drawn, parameters), expected) <= 1e-12
+    at = Chain(recipe, state, h, parameters)
+    at.at |= {grad(recipe.potential, block): value for block, value in at.ask(gradient).items()}
+    quiet = called(step, state, {name: 0 * v for name, v in drawn.items()}, parameters)
+    for i, block in enumerate(recipe.state):
+        moved = at.lift(quiet[block.name].numpy() - state[block.name], block)
+        drift = np.broadcast_to(at.value(recipe.tempered_drift[i]), moved.shape)
+        assert np.abs(moved - h * drift).max() <= 1e-12 * max(1, np.abs(drift).max())
+    columns = {}
+    for name, block in step.draw_blocks.items():
+        unit = called(step, state, {k: np.full_like(v, k == name) for k, v in drawn.items()}, parameters)
+        columns[block] = {b: at.lift((unit[b.name] - quiet[b.name]).numpy(), b) for b in recipe.state}
+    for i, row in enumerate(recipe.state):
+        for j, column in enumerate(recipe.state):
+            covariance = sum((noise[row] * noise[column] for noise in columns.values()), 0.0)
+            expected = 2 * h * TEMPERATURE * at.value(recipe.D[i, j])
+            assert np.abs(covariance - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
+
+
+few = settings(max_examples=12, derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate))
+
+
+@given(explicit_recipes())
+@few
+def test_the_euler_step_of_any_explicit_recipe_is_its_sde(recipe):
+    assert vanishes(recipe.residual())
+    assert_euler_is_the_sde(recipe, ())
+
+
+@given(recipes_of_sites(), st.sampled_from(SHAPES))
+@few
+def test_the_euler_step_of_any_recipe_of_sites_is_its_sde(recipe, shape):
+    assert vanishes(recipe.residual())
+    assert_euler_is_the_sde(recipe, shape)

@@ -1,0 +1,200 @@
+"""The converse of a recipe: from H, D and a drift back to Q, or to what is wrong with the drift."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sympy import ImmutableMatrix, Matrix, Max, S, cos, expand, sqrt
+
+from recipe import Recipe, RecipeError, derive, function, grad, positive, potential, real, scalar, total, vector
+from recipe.algebra import vanishes
+from recipe.converse import recover
+
+theta, p, v = vector("theta"), vector("p"), vector("v")
+xi, eta = scalar("xi"), scalar("eta")
+x, y, z = scalar("x"), scalar("y"), scalar("z")
+A, B, m, mu, c = (positive(name, default=value) for name, value in
+                  [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)])
+mass = positive("mass", default=1.9, per=theta)
+U, n = potential(theta), total(1)
+g1, g2 = function("g1", theta), function("g2", theta, sign="nonnegative")
+alpha = function("alpha", v, sign="nonnegative")
+
+gaussian = U + total(p**2 / m) / 2
+relativistic = U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2))
+speed = p / (m * sqrt(1 + p**2 / (m * c) ** 2))
+private = total(mu * (v - B / m / 2) ** 2) / 2
+shared = n * mu * (xi - A) ** 2 / 2
+
+
+def recipe(name, state, H, D, Q, **more):
+    return Recipe(name=name, state=state, H=H, D=D, Q=Q, **more)
+
+
+RECIPES = [
+    recipe("sghmc", (theta, p), gaussian, {p: A}, {(theta, p): -1}),
+    recipe("masses", (theta, p), U + total(p**2 / mass) / 2, {p: A}, {(theta, p): -mass}),
+    recipe("relativistic", (theta, p), relativistic, {p: A}, {(theta, p): -1}),
+    recipe("sgnht", (theta, p, xi), gaussian + shared, {p: A}, {(theta, p): -1, (p, xi): p / (n * mu)}),
+    recipe("msgnht", (theta, p, v), gaussian + private, {p: A}, {(theta, p): -1, (p, v): p / mu}),
+    recipe("atmc", (theta, p, v), gaussian + private, {p: alpha * m + B / 2}, {(theta, p): -1, (p, v): p / mu}),
+    recipe("atmc-max", (theta, p, v), gaussian + private, {p: Max(A - v, 0) * m}, {(theta, p): -1, (p, v): p / mu}),
+    recipe("atmc-relativistic", (theta, p, v), relativistic + private, {p: alpha * m + B / 2},
+           {(theta, p): -1, (p, v): m * speed / mu}),
+    recipe("santa", (theta, p, v), A * (U + total(p**2) / 2 + total((v - g2) ** 2) / 2), {p: g2 / A},
+           {(theta, p): -g1 / A, (p, v): p / A}),
+    recipe("chain", (theta, p, xi, eta), gaussian + shared + eta**2 / 2, {eta: 1},
+           {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi}),
+    recipe("magnetic", (x, y), potential(x, y), {x: 1 + y**2, y: 1}, {(x, y): 1 + (A + B) * x - 3 * x * y + y**2 / mu},
+           target=(x, y)),
+    recipe("three", (x, y, z), potential(x, y, z), {x: 1}, {(x, y): 1 + x * z, (y, z): 2 * z**2, (x, z): y - x},
+           target=(x, y, z)),
+]
+
+
+def recovered(R, **options):
+    return recover(R.state, R.H, R.drift, R.D, **options)
+
+
+def same(Q, other):
+    return (Q - other).applyfunc(expand).is_zero_matrix
+
+
+@pytest.mark.parametrize("R", RECIPES, ids=lambda R: R.name)
+def test_the_Q_of_a_recipe_is_recovered_from_its_drift(R):
+    found = recovered(R)
+    assert found.ok and found.how == "ansatz" and same(found.Q, R.Q)
+    assert vanishes(found.residual)
+    assert str(found).count("Q[") == sum(e != 0 for e in R.Q.upper_triangular())
+
+
+@pytest.mark.parametrize("R", RECIPES, ids=lambda R: R.name)
+def test_a_recipe_with_the_recovered_Q_has_the_given_drift(R):
+    again = recipe("again", R.state, R.H, R.D, recovered(R).Q, target=R.target)
+    assert all(map(vanishes, again.drift - R.drift))
+
+
+@given(st.lists(st.integers(-3, 3), min_size=6, max_size=6))
+@settings(max_examples=8, derandomize=True, deadline=None)
+def test_every_polynomial_curl_of_degree_2_is_recovered(k):
+    q = k[0] + k[1] * x + k[2] * y + k[3] * x**2 + k[4] * x * y + k[5] * y**2 / 2
+    R = recipe("curl", (x, y), potential(x, y), {x: 1}, {(x, y): q}, target=(x, y))
+    found = recovered(R)
+    assert same(found.Q, R.Q) and found.how == ("ansatz" if q != 0 else "reversible")
+
+
+def test_the_drift_may_be_a_dict_a_column_or_a_list():
+    R = RECIPES[0]
+    column = list(R.drift)
+    for drift in (dict(zip(R.state, column)), Matrix(column), column):
+        assert same(recover(R.state, R.H, drift, {p: A}).Q, R.Q)
+
+
+def test_the_drift_may_be_written_in_another_form_than_H():
+    speed = p / sqrt(m**2 + p**2 / c**2)
+    found = recover((theta, p), relativistic, {theta: speed, p: -grad(U) - A * speed}, {p: A})
+    assert str(found.Q) == "Matrix([[0, -1], [1, 0]])"
+
+
+@pytest.mark.parametrize("D", [{theta: 1}, {theta: 1 + theta**2}, {theta: m}], ids=str)
+def test_reversible_dynamics_has_no_curl(D):
+    found = recovered(recipe("reversible", (theta,), U, D, {}))
+    assert found.ok and found.how == "reversible" and found.Q == ImmutableMatrix([[0]])
+
+
+def test_a_curl_outside_the_ansatz_is_recovered_from_declared_functions():
+    R = recipe("quartic", (theta, p), gaussian, {p: A}, {(theta, p): -(theta**4) - cos(theta)})
+    alone = recovered(R)
+    assert not alone.ok and alone.how == "not found" and vanishes(alone.residual) and "functions=" in str(alone)
+    assert same(recovered(R, functions=[theta**4, cos(theta)]).Q, R.Q)
+
+
+# ---- drifts without a Q
+
+kick, gaussian_speed = -grad(U), p / m
+WRONG = {
+    "naive SGHMC": (gaussian, {theta: gaussian_speed, p: kick}, {p: A}),
+    "naive relativistic SGHMC": (relativistic, {theta: speed, p: kick}, {p: A}),
+    "friction doubled": (gaussian, {theta: gaussian_speed, p: kick - 2 * A * gaussian_speed}, {p: A}),
+    "thermostat p^2/m - 2": (gaussian + shared, {theta: gaussian_speed, p: kick - xi * p,
+                                                 xi: (total(p**2 / m) / n - 2) / mu}, {p: A * m}),
+    "thermostat p^2 - 1": (gaussian + private, {theta: gaussian_speed, p: kick - (alpha + v) * p, v: (p**2 - 1) / mu},
+                           {p: alpha * m + B / 2}),
+    "Gaussian thermostat": (relativistic + private, {theta: speed, p: kick - m * (alpha + v) * speed,
+                                                     v: (p**2 / m - 1) / mu}, {p: alpha * m + B / 2}),
+    "Gamma dropped": (U, {theta: -(1 + theta**2) * grad(U)}, {theta: 1 + theta**2}),
+    "shared Gamma without 1/n": (gaussian + shared, {theta: gaussian_speed, p: kick - xi * p,
+                                                     xi: total(p**2 / m) / (n * mu) - n / mu}, {p: A * m}),
+}
+
+
+def diagnosed(name):
+    H, drift, D = WRONG[name]
+    return recover(tuple(drift), H, drift, D)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_drift_that_is_not_stationary_has_no_Q(name):
+    found = diagnosed(name)
+    H, drift, D = WRONG[name]
+    state = tuple(drift)
+    assert not found.ok and found.Q is None and found.how == "not stationary" and vanishes(found.residual) is None
+    assert "not stationary" in str(found) and f"residual {found.residual}" in str(found)
+
+
+@pytest.mark.parametrize("name, row, missing", [
+    ("naive SGHMC", p, -A * p / m),
+    ("naive relativistic SGHMC", p, -A * speed),
+    ("friction doubled", p, A * p / m),
+    ("thermostat p^2/m - 2", xi, 1 / mu),
+    ("Gamma dropped", theta, 2 * theta),
+    ("shared Gamma without 1/n", xi, (n - 1) / mu),
+])
+def test_the_missing_drift_is_named_and_makes_the_drift_stationary(name, row, missing):
+    (line,) = [line for line in str(diagnosed(name)).splitlines() if "missing drift" in line]
+    assert line.strip() == f"missing drift: {expand(missing)} in the row of {row}"
+    H, drift, D = WRONG[name]
+    assert recover(tuple(drift), H, drift | {row: drift[row] + missing}, D).ok
+
+
+@pytest.mark.parametrize("name, heating, worst", [
+    ("naive SGHMC", A / m, "E[L p**2] = 2.6"),
+    ("friction doubled", -A / m, "E[L p**2] = -2.6"),
+    ("thermostat p^2/m - 2", 0, "E[L xi] = -1.43"),
+])
+def test_the_diagnosis_says_what_the_drift_does_to_exp_minus_H(name, heating, worst):
+    """Heating E[L H] = D/m of naive SGHMC and d/dt E p^2 = 2 D (MATH D.3), E[L xi] = -1/mu, at the defaults."""
+    heating = S(heating).xreplace({A: S(A.default), m: S(m.default)})
+    assert f"heating E[L H] = {float(heating):.3g}, worst monomial {worst}" in str(diagnosed(name))
+
+
+def test_numbers_are_left_out_where_there_are_none():
+    for D in (g2, positive("free")):  # an opaque function, a parameter without default
+        report = str(recover((theta, p), gaussian, {theta: p / m, p: kick}, {p: D}))
+        assert "missing drift" in report and "heating" not in report
+
+
+# ---- wrong input
+
+good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: kick - A * p / m}, "D": {p: A}}
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"drift": {v: 1}}, "recover, drift: v is not a block of the state"),
+    ({"drift": [p / m]}, "needs 2 rows"),
+    ({"drift": "p/m"}, "needs 2 rows"),
+    ({"drift": None}, "needs 2 rows"),
+    ({"drift": ["p/m", 0]}, "recover, drift.theta.*Text is never evaluated"),
+    ({"drift": {theta: p / real("mm")}, "H": gaussian + total(v)}, "block 'v' is used"),
+    ({"drift": {theta: v}}, "'v' is unbound"),
+    ({"drift": {theta: p / positive("m", default=9)}}, "are named 'm'"),
+    ({"state": (theta, p, xi), "H": gaussian + xi**2, "drift": {xi: p}}, "drift.xi.*one value per site.*total"),
+    ({"H": U + p**2}, "recover, H: p..2 has one value per site"),
+    ({"H": "p"}, "recover, H.*Text is never evaluated"),
+    ({"D": {p: -1}}, "recover, D: it is not positive semidefinite"),
+    ({"D": Matrix([[1]])}, "recover, D.*2 x 2"),
+    ({"functions": ["theta"]}, "recover, functions.*Text is never evaluated"),
+    ({"functions": [v]}, "'v' is unbound"),
+], ids=str)
+def test_wrong_input_is_refused(changes, words):
+    with pytest.raises(RecipeError, match=words):
+        recover(**good | changes)
