@@ -13,51 +13,64 @@ from .gradients import Layout
 
 
 def initial_state(step: Step, energy, init, *, chains, seed, temperature, device, parameters):
-    """The state of all chains, and how the energy sees the target."""
+    """The state of all chains, and how the energy sees the target.
+
+    Auxiliary blocks that `init` leaves out are drawn from their law given the target where H is quadratic in them,
+    N(mean, T/precision); others start at 0, or at 1 on a positive domain.
+    """
     recipe, where = step.recipe, f"{step.recipe.name}, init"
-    blocks = {b.name: b for b in recipe.state}
-    given, layout = {}, Layout()
-    if isinstance(init, torch.nn.Module):
-        init = dict(init.named_parameters())
-    if init is None:
-        init = _default_point(recipe, energy, where)
-    if not isinstance(init, Mapping):
-        init = {recipe.targets[0].name: init} if len(recipe.targets) == 1 else init
-    if not isinstance(init, Mapping):
-        raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
-    if any(name in blocks for name in init):
-        for name in init:
-            if name not in blocks:
-                raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
-        given = {name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
-                 for name, x in init.items()}
-    elif len(recipe.targets) == 1 and init:
-        parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
-        layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
-        _check_alike(parts, where)
-        flat = torch.cat([x.reshape(-1) for x in parts.values()])
-        given = {recipe.targets[0].name: flat.expand(chains, -1).clone()}
-    for b in recipe.targets:
-        if b.name not in given:
-            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
-    _check_alike(given, where)
+    given, layout = _given(recipe, energy, init, chains, device, where)
+    _check(recipe, given, where)
     target = given[recipe.targets[0].name]
-    vectors = [given[b.name].shape for b in recipe.state if b.is_vector and b.name in given]
-    if len(set(vectors)) > 1:
-        raise RecipeError(where, f"the vector blocks have the shapes {[tuple(v) for v in vectors]}", do="Give one shape.")
+    per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
+    state = dict(given)
     for b in recipe.state:
-        if b.domain == "positive" and b.name in given and not (given[b.name] > 0).all():
-            raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
-    state = {}
-    for b in recipe.state:
-        like = target if b.is_vector else target.reshape(chains, -1)[:, 0] if target.dim() > 1 else target
-        fill = 1.0 if b.domain == "positive" else 0.0
-        state[b.name] = given[b.name] if b.name in given else torch.full_like(like, fill)
+        if b.name not in given:
+            state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
     start = stationary_start(recipe)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
                                 device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
     started = start(state, 1.0, noise=drawn, temperature=temperature, **parameters)
     return {b.name: given.get(b.name, started[b.name]) for b in recipe.state}, layout
+
+
+def _given(recipe, energy, init, chains, device, where):
+    """What `init` says: the blocks of all chains, and the layout of named parameters."""
+    blocks = {b.name: b for b in recipe.state}
+    if isinstance(init, torch.nn.Module):
+        init = dict(init.named_parameters())
+    if init is None:
+        init = _default_point(recipe, energy, where)
+    if not isinstance(init, Mapping):
+        if len(recipe.targets) > 1:
+            raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
+        init = {recipe.targets[0].name: init}
+    if not init or any(name in blocks for name in init):
+        for name in init:
+            if name not in blocks:
+                raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
+        return {name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
+                for name, x in init.items()}, Layout()
+    if len(recipe.targets) > 1:
+        raise RecipeError(where, f"there is no block '{next(iter(init))}'", do=did_you_mean(next(iter(init)), blocks))
+    parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
+    _check_alike(parts, where)
+    flat = torch.cat([x.reshape(-1) for x in parts.values()])
+    layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
+    return {recipe.targets[0].name: flat.expand(chains, -1).clone()}, layout
+
+
+def _check(recipe, given, where):
+    for b in recipe.targets:
+        if b.name not in given:
+            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
+    _check_alike(given, where)
+    shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.state if b.is_vector and b.name in given}
+    if len(set(shapes.values())) > 1:
+        raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")
+    for b in recipe.state:
+        if b.domain == "positive" and b.name in given and not (given[b.name] > 0).all():
+            raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
 
 
 def _default_point(recipe, energy, where):
