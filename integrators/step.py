@@ -31,7 +31,7 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     """Cut a recipe into pieces, solve each over h, and compose them by a splitting word.
 
     `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", or a list of (letter, fraction); None
-    takes the recipe's own word. `energy`: a symbolic Energy whose gradient is emitted with the step. With
+    takes the recipe's own word. `dtype`: the only one that states may have, if given. `energy`: a symbolic Energy whose gradient is emitted with the step. With
     `reuse_gradient` a gradient serves until the target moves, across steps too. Raises RecipeError for a word that
     does not fit the recipe, or a piece without a closed form.
 
@@ -50,6 +50,10 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     if energy is not None:
         recipe = _with_energy(recipe, energy)
     flows = _flows(recipe, word, letters)
+    for letter, fraction in word.moves:
+        if fraction < 0 and flows[letter].draws:
+            raise RecipeError(f"{recipe.name}, scheme {word}", f"piece {letter!r} has noise and cannot run backwards, "
+                              f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None)
     return Step(recipe, word, flows, program, dtype)
 
@@ -175,6 +179,9 @@ class Step:
             if name not in given:
                 raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
                                   do=f"It takes {', '.join(wanted)}.")
+        if self.dtype is not None and any(state[b.name].dtype != self.dtype for b in self.recipe.state):
+            raise RecipeError(f"{self.recipe.name}, step", f"it was compiled for {self.dtype}, but the state is "
+                              f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
         return self.function(state, h, **self.arguments(gradient, noise or {}, curvature), **self.spelled(parameters))
 
     def arguments(self, gradient, noise, curvature=None) -> dict:

@@ -230,12 +230,13 @@ def test_the_least_and_the_largest_word_give_open_uniforms_and_finite_normals(mo
     assert normal(0, 0, 0, 1, (4,), dtype=dtype).isfinite().all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_draws_the_words_of_the_cpu():
-    args = 13, range(2**32 - 2, 2**32 + 2), 3, 5, (31,)
-    assert same_bits(words(*args, device="cuda").cpu(), words(*args))
-    assert same_bits(integers(*args, high=1000, device="cuda").cpu(), integers(*args, high=1000))
-    torch.testing.assert_close(normal(*args, dtype=F64, device="cuda").cpu(), normal(*args, dtype=F64))
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+def test_every_device_draws_the_reference_words(device):
+    steps, chains = range(2**32 - 1, 2**32 + 1), 2
+    expected = [[[reference_word(13, step, 3, chain, site) for site in range(6)] for chain in range(chains)] for step in steps]
+    assert words(13, steps, 3, chains, (6,), device=device).tolist() == expected
+    on_cpu = normal(13, steps, 3, chains, (6,), dtype=F64)
+    torch.testing.assert_close(normal(13, steps, 3, chains, (6,), dtype=F64, device=device).cpu(), on_cpu)
 
 
 def test_the_global_generator_is_neither_read_nor_moved():
