@@ -143,6 +143,8 @@ class _Constants:
     def hoist(self, e, name):
         if isinstance(e, MatrixOU) and self.is_constant(e):
             return self._entry(e)
+        if not isinstance(e, Expr):  # a condition stays where it is
+            return e
         if self.is_constant(e):
             return self._named(e, name) if self._costs(e) else e
         if e.is_Mul or e.is_Add:
@@ -221,7 +223,7 @@ def _totals_and_shared(updates, names):
         swap = {}
         for s, value in shared:
             value = value.xreplace(swap)
-            if value.atoms(*_CALLS) and not _Constants.is_constant(value):
+            if isinstance(value, Expr) and value.atoms(*_CALLS) and not _Constants.is_constant(value):
                 swap[s] = Local(names.fresh("x"), is_site(value))
                 lets.append(Let(swap[s], value))
             else:

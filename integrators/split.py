@@ -7,7 +7,7 @@ from sympy import Add, Expr, S
 
 from recipe import Recipe, force, friction, noise
 from recipe.errors import RecipeError
-from recipe.pieces import PARTS, Piece, numerical, piece
+from recipe.pieces import Piece, lettered, numerical, piece
 from recipe.symbols import Block, Partial, temperature
 
 from .scheme import EULER, Scheme
@@ -65,8 +65,7 @@ def default_letters(recipe: Recipe) -> dict[str, Piece]:
 
 def all_letters(recipe: Recipe, pieces: Mapping | None = None) -> dict[str, Piece]:
     """The default letters, overridden by the recipe's own, overridden by the caller's."""
-    given = {letter: piece(spec) for letter, spec in dict(pieces or {}).items()}
-    return {**default_letters(recipe), **recipe.pieces, **given}
+    return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
 
 
 def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece]) -> dict[str, Subsystem]:

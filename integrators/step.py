@@ -95,7 +95,7 @@ def _with_energy(recipe, energy):
     if recipe.potential is None:
         raise RecipeError(f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy",
                           do="Drop energy=.")
-    if len(recipe.targets) > 1 or energy.is_sitewise:
+    if not recipe.target_is_vector or energy.is_sitewise:
         values = energy.on(recipe.targets)
         mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
         return recipe.bind(U=values) if mixed or any(e.has(Potential) for e in recipe.drift) else recipe

@@ -13,7 +13,7 @@ from . import derive
 from .display import as_latex, as_text
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
-from .pieces import Piece, piece
+from .pieces import Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
 from .symbols import Block, Parameter, Potential, Total, formula, is_site, temperature
 
@@ -64,7 +64,7 @@ class Recipe:
         settle("D", _matrix(self.D, self.state, +1, f"{self.name}, D"))
         settle("Q", _matrix(self.Q, self.state, -1, f"{self.name}, Q"))
         settle("supplied", _matrix(self.supplied, self.state, +1, f"{self.name}, supplied"))
-        settle("pieces", {letter: piece(spec) for letter, spec in dict(self.pieces).items()})
+        settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
         self._check_symbols()
         self._check_kinds()
         self._check_gamma()
@@ -87,6 +87,11 @@ class Recipe:
     def targets(self) -> tuple[Block, ...]:
         """The target blocks, always as a tuple."""
         return self.target if isinstance(self.target, tuple) else (self.target,)
+
+    @property
+    def target_is_vector(self) -> bool:
+        """Whether the target is one vector block, and not explicit coordinates."""
+        return self.targets[0].is_vector
 
     @cached_property
     def momenta(self) -> tuple[Block, ...]:

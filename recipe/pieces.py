@@ -4,6 +4,8 @@ Every row of the SDE has three parts. `force(p)`: the drift terms that read the 
 `friction(p)`: the other drift terms; `noise(p)`. A block alone means its whole row.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import RecipeError
@@ -57,6 +59,14 @@ def piece(spec) -> Piece:
             return sum(map(piece, rest), piece(first))
     raise RecipeError("pieces", f"a piece is made of blocks, force, friction and noise, got {spec!r}",
                       do='Write for example {"O": friction(p) + noise(p), "C": xi}.')
+
+
+def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
+    """The pieces by letter; a letter is a word of letters and digits, with primes at its end."""
+    for letter in pieces:
+        if not isinstance(letter, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*'*", letter):
+            raise RecipeError(where, f"{letter!r} is no name of a piece", do="Use a letter such as O, R or A'.")
+    return {letter: piece(spec) for letter, spec in pieces.items()}
 
 
 def _part(name, doc):

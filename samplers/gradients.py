@@ -127,6 +127,8 @@ def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> 
         try:
             value = energy(layout.by_name(theta), *arguments)
         except TypeError as error:
+            if error.__traceback__.tb_next is not None:  # raised inside of the energy, not by calling it
+                raise
             raise RecipeError(where, f"calling it with {1 + len(arguments)} argument(s) failed: {error}",
                               do="It is a function of theta, or of (theta, batch) where data= is given.") from error
     if not torch.is_tensor(value) or value.dim() != 0:

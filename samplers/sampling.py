@@ -171,15 +171,18 @@ class _Run:
         names = [b.name for b in self.step.recipe.state]
         sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
         finite = sums.isfinite()
-        if not (self.alive & finite).all():
-            for chain in (self.alive & ~finite).nonzero().flatten().tolist():
-                block = next((name for name in names if not new[name][chain].isfinite().all()), names[0])
-                self.diverged[chain] = k
-                warnings.warn(f"{where}: chain {chain} diverged at step {k}, {block} is not finite. It is frozen where it "
-                              "was: take a smaller step size.", RuntimeWarning, stacklevel=5)
+        lost = (self.alive & ~finite).nonzero().flatten().tolist()
+        if lost:
+            block = next((n for n in names if not new[n][lost[0]].isfinite().all()), names[0])
+            self.diverged |= {chain: k for chain in lost}
             self.alive &= finite
+            chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost))}"
             if not self.alive.any():
-                raise RecipeError(where, f"every chain has diverged, the last at step {k}", do="Take a smaller step size.")
+                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {block} is not finite",
+                                  do="Take a smaller step size.")
+            warnings.warn(f"{where}: {chains} diverged at step {k}, {block} is not finite. Frozen at the last finite "
+                          "state: take a smaller step size.", RuntimeWarning, stacklevel=5)
+        if self.diverged:
             new = _merge(self.alive, new, self.state)
         self.state = new
 

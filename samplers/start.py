@@ -21,6 +21,8 @@ def initial_state(step: Step, energy, init, *, chains, seed, temperature, device
     recipe, where = step.recipe, f"{step.recipe.name}, init"
     given, layout = _given(recipe, energy, init, chains, device, where)
     _check(recipe, given, where)
+    if isinstance(energy, Energy):
+        _check_coordinates(recipe, energy, given, where)
     target = given[recipe.targets[0].name]
     per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
     state = dict(given)
@@ -73,10 +75,17 @@ def _check(recipe, given, where):
             raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
 
 
+def _check_coordinates(recipe, energy, given, where):
+    shape, wanted = tuple(given[recipe.targets[0].name].shape[1:]), (len(energy.coordinates),)
+    if recipe.target_is_vector and not energy.is_sitewise and shape != wanted:
+        raise RecipeError(where, f"the energy has {wanted[0]} coordinates, but the start of a chain has shape {shape}",
+                          do=f"Give one value per coordinate: shape {wanted}, or (chains, {wanted[0]}).")
+
+
 def _default_point(recipe, energy, where):
-    if isinstance(energy, Energy) and not energy.is_sitewise and len(recipe.targets) == 1:
+    if isinstance(energy, Energy) and not energy.is_sitewise and recipe.target_is_vector:
         return torch.zeros(len(energy.coordinates))
-    if not any(b.is_vector for b in recipe.targets):
+    if not recipe.target_is_vector:
         return {b.name: torch.tensor(1.0 if b.domain == "positive" else 0.0) for b in recipe.targets}
     raise RecipeError(where, "no start is given, and the shape of the target is not known",
                       do="Pass init=torch.zeros(shape), a dict, or an nn.Module.")

@@ -114,11 +114,16 @@ def _print(statement, writer, recipe):
             return [f"{writer.names[block.name]} = {text(value, 'site' if block.is_vector else None)}"]
         case Total(name, integrand):
             writer.used.add("total")
-            return [f"{writer.name(name)} = total({text(integrand)})"]
+            inside = text(integrand, "site")
+            if not _moves(integrand):
+                inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
+            return [f"{writer.name(name)} = total({inside})"]
         case Solve(names, entries):
             writer.used.add("matrix_ou")
             size, *arguments = entries[0].system
-            return [f"{', '.join(map(writer.name, names))} = matrix_ou({size}, {', '.join(map(text, arguments))})"]
+            level = "site" if names[0].is_vector else None
+            return [f"{', '.join(map(writer.name, names))} = matrix_ou({size}, "
+                    f"{', '.join(text(a, level) for a in arguments)})"]
         case Gradient(names, source, order):
             function, name = ("gradient", "g") if order == 1 else ("curvature", "c")
             at = writer.names[recipe.targets[0].name]
@@ -129,6 +134,11 @@ def _print(statement, writer, recipe):
             return [f"{name} = {value}"] + [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in names if several]
         case Draw():
             return []
+
+
+def _moves(e):
+    """Whether an expression has a value per chain, and not only per site."""
+    return any(isinstance(s, Block) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols)
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
@@ -144,17 +154,20 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
 def _derivative_source(program, writer, function, slopes, what):
     energy, targets = program.energy, program.recipe.targets
     local = Writer(program)
-    named = {c: c.name + "_" * (c.name in TAKEN or c.name == "theta") for c in energy.coordinates}
+    plain = all(c.name.isidentifier() and c.name.isascii() for c in energy.coordinates)
+    named = {c: (c.name if plain else f"x{i}") for i, c in enumerate(energy.coordinates)}
+    named = {c: name + "_" * (name in TAKEN or name == "theta") for c, name in named.items()}
     local.names = {c.name: name for c, name in named.items() if isinstance(c, Block)}
     local.like = "theta"
-    if energy.is_sitewise:
-        unpack = "theta"
-    elif len(targets) > 1:
+    explicit, vector = not program.recipe.target_is_vector, not energy.is_sitewise and program.recipe.target_is_vector
+    unpack = "theta"
+    if len(targets) > 1:
         unpack = ", ".join(f'theta["{b.name}"]' for b in targets)
-    else:
+    elif vector:
         unpack = "theta.unbind(-1)"
-    comma = "," if len(named) == 1 and unpack.endswith("unbind(-1)") else ""
-    lines = [f"def {function}(theta):", f'    """{what} of U = {energy.U}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
+    comma = "," if len(named) == 1 and vector else ""
+    told = str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
+    lines = [f"def {function}(theta):", f'    """{what} of U = {told}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
     sums: dict = {}
 
     def settle(e):
@@ -183,9 +196,9 @@ def _derivative_source(program, writer, function, slopes, what):
         number = local.level(s) == "number"
         text = local.text(s, "site" if energy.is_sitewise else None)
         texts.append(f"torch.full_like({first}, {text})" if number else text)
-    if energy.is_sitewise:
+    if energy.is_sitewise or explicit and len(targets) == 1:
         result = texts[0]
-    elif len(targets) > 1:
+    elif explicit:
         result = "{" + ", ".join(f'"{b.name}": {t}' for b, t in zip(targets, texts)) + "}"
     else:
         result = f"torch.stack([{', '.join(texts)}], -1)"

@@ -5,7 +5,8 @@ import builtins
 import keyword
 from pathlib import Path
 
-from sympy import Add, Expr, Mul, Pow, S, Symbol
+from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal
+from sympy.core.relational import Relational
 
 from recipe import symbols
 from recipe.errors import RecipeError
@@ -78,7 +79,7 @@ class Writer:
             case Mul():
                 return self._product(e, own)
             case Pow():
-                return self._power(e)
+                return self._power(e, own)
         return self._call(e, own)
 
     def _grouped(self, e, own):
@@ -146,24 +147,26 @@ class Writer:
         text = self.text(e, own)
         return f"({text})" if e.is_Add or e.is_Rational and not e.is_Integer or text.startswith("-") else text
 
-    def _power(self, e):
+    def _power(self, e, own):
         if e.exp == S.Half:
             return self._root(e.base)
         if e.exp == -S.Half:
             return f"1/{self._root(e.base)}"
         if e.exp.is_Rational and e.exp.is_negative:
             return self._ratio([e])
-        base = self.text(e.base)
-        base = f"({base})" if not e.base.is_Atom or base.startswith("-") else base
-        exponent = self.text(e.exp)
-        return f"{base}**{exponent if e.exp.is_Atom and e.exp.is_nonnegative and not (e.exp.is_Rational and not e.exp.is_Integer) else f'({exponent})'}"
+        level = own if own == "site" else None
+        base, exponent = self.text(e.base, level), self.text(e.exp, level)
+        plain = e.exp.is_Integer and e.exp.is_nonnegative or exponent.isidentifier()
+        return f"{base if base.isidentifier() else f'({base})'}**{exponent if plain else f'({exponent})'}"
 
     def _root(self, e):
         return f"{'math' if self.level(e) == 'number' else 'torch'}.sqrt({self.text(e)})"
 
     def _call(self, e, own):
         name, where = type(e).__name__, f"{self.program.recipe.name}, torch"
-        args = [self.text(a, own if own == "site" else None) for a in e.args] if name != "Piecewise" else []
+        if name == "Piecewise":
+            return self._choice(e.args, own)
+        args = [self.text(a, own if own == "site" else None) for a in e.args]
         if name == "phi1":
             self.used.add("phi1")
             return f"phi1({args[0]})"
@@ -186,15 +189,33 @@ class Writer:
             return f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))" if own != "number" else f"float({args[0]} > 0)"
         if name == "sign":
             return f"torch.sign({args[0]})" if own != "number" else f"math.copysign({args[0]} != 0, {args[0]})"
-        if name == "Piecewise":
-            text = self._tensor(e.args[-1][0], own)
-            for value, condition in reversed(e.args[:-1]):
-                test = f"{self.text(condition.lhs, own)} {condition.rel_op} {self.text(condition.rhs, own)}"
-                chosen = self._tensor(value, own)
-                text = f"({chosen} if {test} else {text})" if own == "number" else f"torch.where({test}, {chosen}, {text})"
-            return text
         raise RecipeError(where, f"there is no torch lowering for {name}: {e}",
                           do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.")
 
-    def _tensor(self, e, own):
-        return self.text(e, own)
+    def _choice(self, pieces, own):
+        """The value of the first piece whose condition holds, the last one's condition being True."""
+        (value, condition), *rest = pieces
+        level = own if own == "site" else None
+        if condition == True or not rest:  # noqa: E712, a sympy truth
+            return self.text(value, level)
+        this, other = self.text(value, level), self._choice(rest, own)
+        test = self._condition(condition, level)
+        if self.level(condition) == "number":
+            return f"({this} if {test} else {other})"
+        if self.level(value) == "number" and all(self.level(v) == "number" for v, _ in rest):
+            tensor = next(a for a in preorder_traversal(condition) if isinstance(a, Expr) and self.level(a) != "number")
+            this = f"torch.full_like({self.text(tensor, level)}, {this})"
+        return f"torch.where({test}, {this}, {other})"
+
+    def _condition(self, e, level):
+        if isinstance(e, Relational):
+            return f"{self.text(e.lhs, level)} {e.rel_op} {self.text(e.rhs, level)}"
+        words = ("and", "or", "not ") if self.level(e) == "number" else ("&", "|", "~")
+        join = {And: f" {words[0]} ", Or: f" {words[1]} "}.get(type(e))
+        parts = [f"({self._condition(a, level)})" for a in e.args]
+        if join:
+            return join.join(parts)
+        if isinstance(e, Not):
+            return words[2] + parts[0]
+        raise RecipeError(f"{self.program.recipe.name}, torch", f"there is no torch lowering for the condition {e}",
+                          do="Use comparisons, And, Or and Not.")

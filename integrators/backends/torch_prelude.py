@@ -25,18 +25,19 @@ def total(x):
 
 def matrix_ou(size, h, *entries):
     """e^{-Ah}, int_0^h e^{-As} ds and a square root of 2 int_0^h e^{-As} D e^{-A's} ds, entry by entry."""
-    numbers = not any(map(torch.is_tensor, entries))
+    dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
     entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=torch.float64) for e in entries))
     A, D = torch.stack(entries, -1).unflatten(-1, (2, size, size)).unbind(-3)
     doublings = max(0, math.ceil(math.log2(max(1e-9, float(A.abs().amax())*size*h))))
-    step = h/2**doublings
+    step, scale = h/2**doublings, D.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
     zero, one = torch.zeros_like(A), torch.eye(size, dtype=A.dtype, device=A.device).expand_as(A)
     block = lambda *rows: torch.cat([torch.cat(row, -1) for row in rows], -2)
-    M, J = torch.matrix_exp(step*block((-A, one), (zero, zero)))[..., :size, :].split(size, -1)
-    V = torch.matrix_exp(step*block((-A, 2*D), (zero, A.mT)))[..., :size, size:] @ M.mT
+    M, J = torch.matrix_exp(block((-step*A, one), (zero, zero)))[..., :size, :].split(size, -1)
+    V = torch.matrix_exp(block((-step*A, D/scale), (zero, step*A.mT)))[..., :size, size:] @ M.mT
+    J, V = step*J, 2*step*scale*V
     for _ in range(doublings):
         M, J, V = M @ M, J + M @ J, M @ V @ M.mT + V
     values, vectors = torch.linalg.eigh((V + V.mT)/2)
     L = vectors*values.clamp(min=0).sqrt().unsqueeze(-2)
     solution = torch.stack([M, J, L], -3).flatten(-3).unbind(-1)
-    return [float(x) for x in solution] if numbers else solution
+    return [float(x) if dtype is None else x.to(dtype) for x in solution]

@@ -1,0 +1,505 @@
+"""Whether the chains that `sample` runs have the law they should have, end to end.
+
+The null of an unadjusted scheme is its own law. A step is a pure function of state and noise, so that law is computed:
+E[f(z_n)] from an exact start is a row of the n-th power of the matrix of one step in polynomials orthonormal under
+exp(-H/T), by Gauss quadrature over state and noise. It is compared with exp(-H/T) without any randomness, and the
+chains are compared with it. Only the last state of each chain is used, so chains are independent replicates.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import numpy as np
+import pytest
+import torch
+from error_budget import ALPHA, BUDGET, CLAIMS, Z
+from sympy import symbols
+
+import integrators
+import samplers
+from integrators import Step
+from recipe import Energy, Recipe, friction, noise, positive, potential, scalar, total, vector
+from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, PreconditionedSGLD, UnderdampedLangevin, catalogue
+
+T = 0.8
+theta, p, s, r = (vector(name) for name in ("theta", "p", "s", "r"))
+x, y = scalar("x"), scalar("y")
+
+
+# ---- oracle: the law of a scheme by quadrature
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law exp(-energy/T) of one coordinate: Gauss nodes, orthonormal polynomials, moments, exact draws."""
+
+    energy: object
+    reach: float = 9.0
+    nodes: int = 14
+    temperature: float = T
+
+    @cached_property
+    def grid(self):
+        """Points and weights so fine that sums over them are integrals."""
+        at = np.linspace(-self.reach, self.reach, 40_001)
+        weight = np.exp(-self.energy(at) / self.temperature)
+        return at, weight / weight.sum()
+
+    def mean(self, f) -> float:
+        """E f."""
+        at, weight = self.grid
+        return float(weight @ f(at))
+
+    def draw(self, generator, shape):
+        """Independent draws by the inverse of the distribution function."""
+        at, weight = self.grid
+        return np.interp(generator.random(shape), np.cumsum(weight) - weight / 2, at)
+
+    @cached_property
+    def recurrence(self):
+        """Coefficients a, b of the orthonormal polynomials: b_k q_{k+1} = (x - a_k) q_k - b_{k-1} q_{k-1}."""
+        at, weight = self.grid
+        q, a, b = [np.ones_like(at)], [], []
+        for k in range(self.nodes):
+            a.append(weight @ (at * q[k] ** 2))
+            rest = at * q[k]
+            for earlier in q:
+                rest = rest - (weight @ (rest * earlier)) * earlier
+            b.append(math.sqrt(weight @ rest**2))
+            q.append(rest / b[k])
+        return np.array(a), np.array(b)
+
+    @cached_property
+    def quadrature(self):
+        """Gauss nodes and weights (Golub & Welsch 1969)."""
+        a, b = self.recurrence
+        nodes, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))
+        return nodes, vectors[0] ** 2
+
+    def polynomials(self, at, degree):
+        """q_0, ..., q_degree at some points."""
+        (a, b), q = self.recurrence, [np.zeros_like(at), np.ones_like(at)]
+        for k in range(degree):
+            q.append(((at - a[k]) * q[-1] - (b[k - 1] if k else 0) * q[-2]) / b[k])
+        return np.stack(q[1:])
+
+
+def gaussian(mean, variance, nodes=14):
+    """The normal law of given mean and variance."""
+    return Law(lambda z: T * (z - mean) ** 2 / (2 * variance), abs(mean) + 9 * variance**0.5, nodes)
+
+
+class SchemeLaw:
+    """One step in orthonormal polynomials, from laws of independent coordinates; `chart` leads to them from the state.
+
+    `chart` is a pair of functions of numpy arrays, from coordinates to the state and back, where they differ.
+    """
+
+    def __init__(self, step, h, laws, degree, *, chart=None, noise_nodes=6, **arguments):
+        outwards, inwards = chart or (lambda *z: z, lambda *z: z)
+        self.names, self.laws, self.degree = list(laws), list(laws.values()), degree
+        normal = gaussian(0, 1, noise_nodes)
+        rules = [law.quadrature for law in self.laws] + [normal.quadrature] * len(step.draws)
+        points = np.stack(np.meshgrid(*(nodes for nodes, _ in rules), indexing="ij")).reshape(len(rules), -1)
+        weight = np.stack(np.meshgrid(*(weights for _, weights in rules), indexing="ij")).reshape(len(rules), -1).prod(0)
+        self.z = points[: len(laws)]
+        shaped = lambda b, v: torch.as_tensor(v)[:, None] if b.is_vector else torch.as_tensor(v)
+        state = {b.name: shaped(b, v) for b, v in zip(step.recipe.state, outwards(*self.z))}
+        drawn = {d: shaped(b, v) for (d, b), v in zip(step.draw_blocks.items(), points[len(laws):])}
+        new = step(state, h, noise=drawn, temperature=T, **arguments)
+        self.weighted = self.basis(self.z) * weight
+        self.matrix = self.weighted @ self.basis(inwards(*(new[b.name].flatten().numpy() for b in step.recipe.state))).T
+
+    def basis(self, z):
+        """Products of polynomials up to the total degree, a row each."""
+        factors = [law.polynomials(at, self.degree) for law, at in zip(self.laws, z)]
+        self.degrees = [k for k in itertools.product(range(self.degree + 1), repeat=len(factors)) if sum(k) <= self.degree]
+        return np.stack([math.prod(f[i] for f, i in zip(factors, k)) for k in self.degrees])
+
+    def after(self, steps, f) -> float:
+        """E f(z) after so many steps from an exact start; f is a polynomial of the coordinates, in their order."""
+        row = np.eye(len(self.matrix))[0]
+        for _ in range(steps):
+            row = row @ self.matrix
+        return float(row @ (self.weighted @ f(*self.z)))
+
+    def autocorrelation(self, steps) -> float:
+        """The correlation of the first coordinate with itself so many steps earlier."""
+        at = self.degrees.index((1,) + (0,) * (len(self.laws) - 1))
+        return float(np.linalg.matrix_power(self.matrix, steps)[at, at])
+
+
+def slope(theta):
+    """grad U of U = theta^4/4 + theta^2/2 - 0.4 theta (MATH C.2, P2)."""
+    return theta**3 + theta - 0.4
+
+
+def quartic(theta):
+    """That U for the sites of one chain, in torch."""
+    return (theta**4 / 4 + theta**2 / 2 - 0.4 * theta).sum()
+
+
+QUARTIC = Law(lambda z: z**4 / 4 + z**2 / 2 - 0.4 * z, reach=6.0, nodes=24)
+SYMBOLIC = Energy(theta, U=total(theta**4 / 4 + theta**2 / 2 - theta * 2 / 5))
+
+
+def test_exact_moments_are_those_of_the_table():
+    """MATH C.2, P2, at T = 1."""
+    law = Law(QUARTIC.energy, reach=8.0, temperature=1.0)
+    moments = [law.mean(lambda z: z**k) for k in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0.185854832046, 0.492700712470, 0.214145167954, 0.581641220348], abs=1e-9)
+
+
+@pytest.mark.parametrize("h", [0.37, 0.1])
+def test_the_quadrature_reproduces_the_closed_forms_of_a_gaussian_target(h):
+    """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k)). MATH B.2, B.3."""
+    k, m = 2.3, 1.7
+    target, steps = gaussian(0, T / k), 400
+    chain = SchemeLaw(integrators.compile(UnderdampedLangevin), h, {"theta": target, "p": gaussian(0, m * T)}, 4,
+                      gradient=lambda t: k * t, m=m, gamma=1.1)
+    assert chain.after(steps, lambda t, p: t**2) == pytest.approx(T / k, rel=1e-9)
+    assert chain.after(steps, lambda t, p: p**2) == pytest.approx(m * T * (1 - h**2 * k / (4 * m)), rel=1e-9)
+    chain = SchemeLaw(integrators.compile(SGLD), h, {"theta": target}, 4, gradient=lambda t: k * t)
+    assert chain.after(steps, lambda t: t**2) == pytest.approx(2 * T / (k * (2 - h * k)), rel=1e-9)
+
+
+# ---- the stock samplers on a quartic energy
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stock sampler at T, masses and thermostats other than 1. A tuple is one value per site."""
+
+    recipe: Recipe
+    h: float
+    steps: int
+    bias: float  # of E theta^2, relative: what the scheme may have at this h
+    parameters: dict = field(default_factory=dict)
+    auxiliary: dict = field(default_factory=dict)  # block -> its law, given the parameters of one site
+    energy: object = quartic
+    degree: int = 6
+    chains: int = 20_000
+    sites: int = 2
+
+    def at_site(self, i):
+        """The parameters that site i sees."""
+        return {name: v[i] if isinstance(v, tuple) else v for name, v in self.parameters.items()}
+
+
+RUNS = {
+    "sgld": Run(SGLD, 0.05, 80, bias=0.03, degree=20),
+    "sgld-preconditioned": Run(PreconditionedSGLD, 0.04, 80, bias=0.04, parameters={"G": (0.6, 1.7)}, energy=SYMBOLIC, degree=20),
+    "sgrld": Run(SGRLD.bind(inverse_metric=lambda t: 1 + t**2 / 4), 0.05, 80, bias=0.05, degree=20),
+    "underdamped-langevin": Run(UnderdampedLangevin, 0.2, 40, bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)},
+                                auxiliary={"p": lambda gamma, m: gaussian(0, m * T)}, degree=8),
+    "sghmc": Run(SGHMC, 0.2, 40, bias=1e-3, parameters={"C": 1.4, "m": 1.7},
+                 auxiliary={"p": lambda C, m: gaussian(0, m * T)}, energy=SYMBOLIC, degree=8),
+    "sgnht": Run(SGNHT, 0.15, 60, bias=1e-3, parameters={"A": 1.3, "mu": 0.7}, chains=40_000, sites=1,
+                 auxiliary={"p": lambda A, mu: gaussian(0, T), "xi": lambda A, mu: gaussian(A, T / mu)}),
+    "msgnht": Run(MSGNHT, 0.15, 60, bias=1e-3, parameters={"A": 1.3, "mu": 0.7}, energy=SYMBOLIC,
+                  auxiliary={"p": lambda A, mu: gaussian(0, T), "xi": lambda A, mu: gaussian(A, T / mu)}),
+    "atmc": Run(ATMC, 0.15, 60, bias=1e-3, parameters={"m": 1.7, "mu": 0.7, "Dmin": 0.9},
+                auxiliary={"p": lambda m, **_: gaussian(0, m * T), "xi": lambda mu, **_: gaussian(0, T / mu, nodes=60)}),
+}
+MOMENTS = {"theta": (1, 2, 4), "p": (2,), "xi": (1, 2)}
+
+every = pytest.mark.parametrize("name", RUNS)
+
+
+def test_every_stock_sampler_is_run():
+    assert set(RUNS) == set(catalogue)
+
+
+@cache
+def law_of(name, site=0, h=None):
+    """The law of a run's scheme at one site, for one step size."""
+    run = RUNS[name]
+    values = run.at_site(site)
+    laws = {"theta": QUARTIC} | {block: law(**values) for block, law in run.auxiliary.items()}
+    return SchemeLaw(integrators.compile(run.recipe), h or run.h, laws, run.degree, gradient=slope, **values)
+
+
+def exact(block, k, run, site=0):
+    """E of the block's k-th power under exp(-H/T)."""
+    law = QUARTIC if block == "theta" else run.auxiliary[block](**run.at_site(site))
+    return law.mean(lambda z: z**k)
+
+
+def expected(name, block, k, site=0, h=None, steps=None):
+    """E of the block's k-th power under the scheme's own law."""
+    run, law = RUNS[name], law_of(name, site, h)
+    return law.after(steps or run.steps, lambda *z: z[law.names.index(block)] ** k)
+
+
+@every
+def test_the_law_of_the_step_is_near_the_target(name):
+    run = RUNS[name]
+    for site in range(run.sites):
+        assert expected(name, "theta", 2, site) == pytest.approx(exact("theta", 2, run), rel=run.bias)
+
+
+@every
+def test_the_bias_vanishes_with_the_order_of_the_step(name):
+    """Doubling h doubles the bias at order 1 and quadruples it at order 2; a wrong SDE leaves it as it is."""
+    run, blocks = RUNS[name], ["theta", *RUNS[name].auxiliary]
+
+    def bias(h, steps):
+        errors = [expected(name, b, k, h=h, steps=steps) - exact(b, k, run) for b in blocks for k in MOMENTS[b]]
+        return np.linalg.norm(errors)
+
+    rate = math.log2(bias(run.h, run.steps) / bias(run.h / 2, 2 * run.steps))
+    assert rate >= integrators.compile(run.recipe).order - 0.15
+
+
+@cache
+def start_of(name):
+    """An exact start, from numpy's generator and seed 0."""
+    run = RUNS[name]
+    return torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (run.chains, run.sites)))
+
+
+def standard_score(residuals) -> float:
+    """The mean of independent residuals in standard errors."""
+    return float(residuals.mean() / residuals.std() * residuals.numel() ** 0.5)
+
+
+def scores_of(name) -> dict:
+    """The statistics of one run, each in standard errors from its null."""
+    run, start, sites = RUNS[name], start_of(name), range(RUNS[name].sites)
+    per_site = {parameter: torch.tensor(v) if isinstance(v, tuple) else v for parameter, v in run.parameters.items()}
+    draws = samplers.sample(run.recipe, run.energy, init=start, chains=run.chains, steps=run.steps, thin=run.steps,
+                            step_size=run.h, temperature=T, seed=0, keep=list(run.auxiliary), progress=False, **per_site)
+    end = {block: x.reshape(run.chains, -1) for block, x in draws.items()}
+    moments = {}
+    for block, k in [(block, k) for block in end for k in MOMENTS[block]]:
+        null = torch.tensor([expected(name, block, k, site) for site in sites])
+        moments[f"{block}^{k}"] = standard_score(end[block] ** k - null)
+    mean, square = (QUARTIC.mean(lambda z: z**k) for k in (1, 2))
+    z0, z1 = ((x - mean) / (square - mean**2) ** 0.5 for x in (start, end["theta"]))
+    lag, half = torch.tensor([law_of(name, site).autocorrelation(run.steps) for site in sites]), run.chains // 2
+    pairs = {"start": z0 * z1 - lag, "next chain": z1[::2] * z1[1::2], "other half": z1[:half] * z1[half:]}
+    pairs |= {"next site": z1[:, 0] * z1[:, 1]} if run.sites > 1 else {}
+    return moments, {pair: standard_score(product) for pair, product in pairs.items()}
+
+
+@every
+def test_the_chains_have_the_law_of_the_step_and_are_independent(name):
+    moments, independence = scores_of(name)
+    assert not CLAIMS["stock law"].failures(moments)
+    assert not CLAIMS["stock independence"].failures(independence)
+
+
+# ---- planted mutants: each statistic sees what it is there for
+
+
+MUTANTS = [  # run, what is wrong, text of the step, text in its place, statistic that sees it
+    ("sgld", "noise of half the variance", "2*temperature*h", "temperature*h", "theta^2"),
+    ("sgld", "temperature ignored", "2*temperature*h", "2*h", "theta^2"),
+    ("sgld", "twice the force", "h*g", "2*h*g", "theta^2"),
+    ("sgld", "noise shared by all chains", 'noise["theta"]', 'noise["theta"][:1]', "next chain"),
+    ("sgld", "noise shared by two halves", 'noise["theta"]', 'noise["theta"][:len(theta)//2].repeat(2, 1)', "other half"),
+    ("sgld", "noise shared by sites", 'noise["theta"]', 'noise["theta"][:, :1]', "next site"),
+    ("sgld", "one noise for all steps", 'noise["theta"]', 'step.__dict__.setdefault("kept", noise["theta"])', "theta^2"),
+    ("sgld", "nothing moves", '{"theta": theta}', 'state', "start"),
+    ("sgld-preconditioned", "preconditioner in the drift alone", "torch.sqrt(G)", "torch.ones_like(G)", "theta^4"),
+    ("sgrld", "Gamma dropped", "temperature/2*theta", "0*theta", "theta^2"),
+    ("sgrld", "metric in the drift alone", "torch.sqrt(x1 + 1)", "1", "theta^2"),
+    ("underdamped-langevin", "noise without the mass", "torch.sqrt(m)", "torch.ones_like(m)", "p^2"),
+    ("underdamped-langevin", "friction over half a step", "math.exp(-h*gamma)", "math.exp(-h/2*gamma)", "theta^2"),
+    ("sghmc", "noise of friction 1", "(temperature*C - B)", "temperature", "theta^2"),
+    ("sgnht", "thermostat without T", "- temperature/mu", "- 1/mu", "theta^2"),
+    ("msgnht", "friction A in place of xi", "torch.exp(-h*xi)", "math.exp(-h*A)", "xi^2"),
+    ("msgnht", "thermostat of mass 1", "1/mu*p**2 - temperature/mu", "p**2 - temperature", "xi^2"),
+    ("atmc", "thermostat p^2 - T", "1/(m*mu)*p**2", "1/mu*p**2", "p^2"),
+    ("atmc", "noise without the mass", "m*torch.clamp", "torch.clamp", "xi^1"),
+]
+
+
+@pytest.mark.parametrize("name, text, other, statistic", [(m[0], *m[2:]) for m in MUTANTS],
+                         ids=[f"{m[0]}: {m[1]}".replace(" ", "-") for m in MUTANTS])
+def test_a_planted_mutant_is_seen(name, text, other, statistic, plant):
+    plant(text, other)
+    moments, independence = scores_of(name)
+    assert not abs((moments | independence)[statistic]) <= Z
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """Replace a piece of text in every step that is compiled from here on."""
+    emitted = Step.source.func
+
+    def plant(text, other):
+        def source(step):
+            if step.scheme.text == "stationary start":
+                return emitted(step)
+            assert text in emitted(step), f"the step has no {text!r}"
+            return emitted(step).replace(text, other)
+
+        monkeypatch.setattr(Step, "source", property(source))
+
+    return plant
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tensors of this size gain nothing from threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ---- one thermostat for several sites
+
+
+def test_a_shared_thermostat_holds_three_sites_at_the_target():
+    """SGNHT with n = 3: xi ~ N(A, T/(n mu)). The margins are twice the bias of n = 1 at this h, by quadrature."""
+    A, mu, n, chains = 1.3, 0.7, 3, 12_000
+    start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, n)))
+    draws = samplers.sample(SGNHT, quartic, init=start, chains=chains, steps=100, thin=100, step_size=0.1, temperature=T,
+                            seed=0, keep=["p", "xi"], progress=False, A=A, mu=mu)
+    theta, p, xi = (draws[b][:, 0] for b in ("theta", "p", "xi"))
+    nulls = {"theta^2": (theta**2, QUARTIC.mean(lambda z: z**2), 1e-3), "theta^4": (theta**4, QUARTIC.mean(lambda z: z**4), 1e-3),
+             "p^2": (p**2, T, 0.01), "xi": (xi, A, 0.02), "xi^2": ((xi - A) ** 2, T / (n * mu), 0.02)}
+    scores = {name: beyond(values - null, margin) for name, (values, null, margin) in nulls.items()}
+    assert not CLAIMS["shared thermostat"].failures(scores)
+
+
+def beyond(residuals, margin) -> float:
+    """How far the mean of independent residuals lies outside of [-margin, margin], in standard errors."""
+    error = float(residuals.std()) / residuals.numel() ** 0.5
+    return max(abs(float(residuals.mean())) - margin, 0.0) / error
+
+
+# ---- recipes of one's own
+
+
+BANANA = Recipe(
+    name="banana", state=(x, y), target=(x, y), H=potential(x, y),
+    D={x: 1, (x, y): x, y: 1 + x**2},
+    Q={(x, y): (x + y) / 3},
+)
+
+
+def banana_scores():
+    """U = x^2/2 + (y - x^2/2)^2, under which x and v = y - x^2/2 are independent normals of variance T and T/2."""
+    chains, h, steps = 40_000, 0.02, 75
+    chart = (lambda x, v: (x, v + x**2 / 2)), (lambda x, y: (x, y - x**2 / 2))
+    laws = {"x": gaussian(0, T), "v": gaussian(0, T / 2)}
+    slope = lambda z: {"x": z["x"] - 2 * z["x"] * (z["y"] - z["x"] ** 2 / 2), "y": 2 * (z["y"] - z["x"] ** 2 / 2)}
+    law = SchemeLaw(integrators.compile(BANANA), h, laws, 10, chart=chart, gradient=slope)
+    generator = np.random.default_rng(0)
+    first, second = (torch.as_tensor(coordinate.draw(generator, chains)) for coordinate in laws.values())
+    draws = samplers.sample(BANANA, lambda z: z["x"] ** 2 / 2 + (z["y"] - z["x"] ** 2 / 2) ** 2, chains=chains, steps=steps,
+                            thin=steps, init={"x": first, "y": second + first**2 / 2}, step_size=h, temperature=T, seed=0,
+                            progress=False)
+    moments = {"x": lambda x, y: x, "x^2": lambda x, y: x**2, "y": lambda x, y: y, "y^2": lambda x, y: y**2,
+               "x^2 y": lambda x, y: x**2 * y}
+    end = draws["x"][:, 0], draws["y"][:, 0]
+    return {name: standard_score(f(*end) - law.after(steps, lambda x, v: f(x, v + x**2 / 2))) for name, f in moments.items()}
+
+
+def test_dense_D_and_Q_keep_a_banana():
+    assert not CLAIMS["banana"].failures(banana_scores())
+
+
+@pytest.mark.parametrize("text, other, statistic", [
+    ("2*temperature/3", "0", "y"),
+    ('spread_x*x*noise["x"]', 'spread_x*x*noise["y"]', "x^2 y"),
+    ("1/3*y*g_x", "-1/3*y*g_x", "x^2"),
+], ids=["Gamma-of-y-dropped", "uncorrelated-noise", "Q-not-skew"])
+def test_a_mutant_of_the_banana_sampler_is_seen(text, other, statistic, plant):
+    plant(text, other)
+    assert not abs(banana_scores()[statistic]) <= Z
+
+
+m = positive("m", default=1.7)
+MEMORY = Recipe(
+    name="memory-kernel", state=(theta, p, s, r), target=theta,
+    H=potential(theta) + total(p**2) / (2 * m) + total(s**2 + 2 * r**2) / 2,
+    D={s: 1.3, r: 0.7, (s, r): 0.4},
+    Q={(theta, p): -1, (p, s): -1.1, (p, r): -0.6, (s, r): 0.5},
+    pieces={"O": (friction(p), s, r)}, scheme="B A O A B",
+)
+
+
+def memory_scores():
+    """p rubs through s and r, a matrix Ornstein-Uhlenbeck piece."""
+    chains, steps = 20_000, 100
+    start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, 2)))
+    draws = samplers.sample(MEMORY, quartic, init=start, chains=chains, steps=steps, thin=steps, step_size=0.1,
+                            temperature=T, seed=0, keep=["p", "s", "r"], progress=False)
+    theta, p, s, r = (draws[b][:, 0] for b in ("theta", "p", "s", "r"))
+    nulls = {f"theta^{k}": (theta**k, QUARTIC.mean(lambda z: z**k), 1e-3) for k in (1, 2, 4)}
+    nulls |= {"p^2": (p**2, 1.7 * T, 0.01), "s^2": (s**2, T, 1e-3), "r^2": (r**2, T / 2, 1e-3), "s r": (s * r, 0, 1e-3)}
+    return {name: beyond(values - null, margin) for name, (values, null, margin) in nulls.items()}
+
+
+def test_a_memory_kernel_keeps_the_target():
+    assert not CLAIMS["memory kernel"].failures(memory_scores())
+
+
+@pytest.mark.parametrize("text, other, statistic", [
+    ("0.4*temperature", "0.0*temperature", "s r"),
+    ("1.3*temperature", "1.3", "s^2"),
+], ids=["uncorrelated-noise", "one-noise-without-T"])
+def test_a_mutant_of_the_memory_kernel_is_seen(text, other, statistic, plant):
+    plant(text, other)
+    assert not abs(memory_scores()[statistic]) <= Z
+
+
+# ---- gradient noise of known covariance
+
+
+ROWS = 0.9 * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+K, BATCH, GAMMA, MASS, H = 2.3, 3, 1.1, 1.7, 0.37
+V_G = K**2 * 0.9**2 / BATCH  # covariance of the gradient K (theta - mean of a batch of rows), times the identity
+
+
+noisy = samplers.posterior(lambda theta, rows: ((theta - rows) ** 2).sum(-1) * K / len(ROWS) / 2, lambda theta: 0 * theta.sum(),
+                           num_data=len(ROWS))
+
+
+def inflated(temperature, m, gamma, h):
+    """Var theta of BAOAB with one gradient per step, carried over: the AOAB row of MATH B.3."""
+    return temperature / K + V_G * h**2 / math.tanh(gamma * h / 2) / (K * (4 * m - h**2 * K))
+
+
+def noisy_chains(recipe, variance, *, h, steps, chains=20_000, **more):
+    """The last state of chains that start at a given variance of theta, by block."""
+    start = variance**0.5 * torch.as_tensor(np.random.default_rng(0).standard_normal((chains, 2)))
+    draws = samplers.sample(recipe, noisy, init=start, data=ROWS, batch_size=BATCH, chains=chains, steps=steps, thin=steps,
+                            step_size=h, temperature=T, seed=0, progress=False, **more)
+    return {block: x[:, 0] for block, x in draws.items()}
+
+
+def test_gradient_noise_heats_langevin_as_the_closed_form_says():
+    """Var theta is T/k without the noise, and between the two with fresh half-kicks, whose share is half."""
+    null = inflated(T, MASS, GAMMA, H)
+    theta = noisy_chains(UnderdampedLangevin, null, h=H, steps=60, m=MASS, gamma=GAMMA)["theta"]
+    assert not CLAIMS["gradient noise"].failures({"theta^2": standard_score(theta**2 - null)})
+    for other in (T / K, (T / K + null) / 2):
+        assert abs(standard_score(theta**2 - other)) > CLAIMS["gradient noise"].size
+
+
+def test_sghmc_that_knows_the_noise_is_not_heated():
+    """B = h V_g/2 of the friction's noise comes from the gradient: Var theta = T/k up to O(h^2)."""
+    h, C = 0.2, 1.9
+    B = h * V_G / 2
+    null = inflated(T - B / C, MASS, C / MASS, h)
+    assert null == pytest.approx(T / K, rel=0.01)
+    theta = noisy_chains(SGHMC, null, h=h, steps=100, C=C, B=B, m=MASS)["theta"]
+    assert not CLAIMS["gradient noise"].failures({"theta^2": standard_score(theta**2 - null)})
+    print("sghmc", standard_score(theta**2-null), abs(standard_score(theta**2 - inflated(T, MASS, C / MASS, h))))
+    assert abs(standard_score(theta**2 - inflated(T, MASS, C / MASS, h))) > CLAIMS["gradient noise"].size
+
+
+@pytest.mark.parametrize("recipe", [SGNHT, MSGNHT], ids=str)
+def test_a_thermostat_absorbs_noise_it_was_not_told_of(recipe):
+    """Var theta = T/k, and xi moves from A to A + h V_g/(2T)."""
+    h, A, mu = 0.2, 0.9, 0.7
+    end = noisy_chains(recipe, T / K, h=h, steps=150, A=A, mu=mu, keep=["xi"])
+    xi = A + h * V_G / (2 * T)
+    print(V_G, end["xi"].mean(), xi, A, (end["theta"]**2).mean(), T/K, end["xi"].std()/len(end["xi"])**.5)
