@@ -3,8 +3,7 @@
 import random
 from itertools import permutations
 
-from sympy import Add, Dummy, Expr, Mul, S, expand, simplify
-from sympy.core.function import UndefinedFunction
+from sympy import Add, Dummy, Expr, Mul, S, expand, numer, simplify, together
 
 from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_site
 
@@ -56,6 +55,9 @@ def vanishes(expression: Expr) -> str | None:
     >>> vanishes(total(p) - p) is None
     True
     """
+    frozen, back = freeze(expression, Total)
+    if any(frozen.as_numer_denom()[1].has(d) for d in back):  # a total below the line
+        expression = numer(together(frozen)).xreplace(back)
     grades = [_vanishes(e) for e in integrands(expression).values()]
     if None in grades:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sympy import Abs, DiracDelta, Expr, Heaviside, ImmutableMatrix, Max, Min, S, sign, zeros
+from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, S, sign, zeros
 from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
@@ -15,7 +15,7 @@ from .energy import Energy
 from .errors import RecipeError, did_you_mean
 from .pieces import Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
-from .symbols import Block, Parameter, Potential, Total, formula, is_site, temperature
+from .symbols import Block, Parameter, Potential, Total, formula, is_site, temperature, valid_name
 
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 
@@ -140,7 +140,13 @@ class Recipe:
         values = {}
         for name, given in functions.items():
             f = opaque[name]
-            value = given.on(f.args) if isinstance(given, Energy) else given(*f.args) if callable(given) else given
+            value = given.on(f.args) if isinstance(given, Energy) else given
+            if callable(given):
+                try:
+                    value = given(*f.args)
+                except TypeError as error:
+                    raise RecipeError(f"{self.name}, bind({name}=...)", f"calling it failed: {error}",
+                                      do=f"Pass a function of ({', '.join(map(str, f.args))}).") from error
             values[f] = formula(value, f"{self.name}, bind({name}=...)")
         swap = lambda e: e.xreplace(values).doit()
         return replace(self, H=swap(self.H), D=self.D.applyfunc(swap), Q=self.Q.applyfunc(swap),
@@ -175,12 +181,14 @@ class Recipe:
             if isinstance(s, Block) and s not in self.state:
                 raise RecipeError(self.name, f"block '{s}' is used but is not in the state", do=f"Add {s} to state=.")
             if not isinstance(s, (Block, Parameter)):
-                raise RecipeError(self.name, f"'{s}' is unbound: neither a block nor a parameter",
-                                  do=did_you_mean(s.name, known))
+                raise RecipeError(self.name, f"'{s}' is unbound: a plain sympy symbol, neither a block nor a parameter",
+                                  do=f"Use the declared {s}." if s.name in known else did_you_mean(s.name, known))
+        functions = {f for e in self._formulas for f in e.atoms(AppliedUndef)}
         names = [b.name for b in self.state] + [s.name for s in self.parameters]
+        names += [valid_name(f.func.__name__, "function") for f in functions]
         for name in names:
             if names.count(name) > 1:
-                raise RecipeError(self.name, f"two blocks or parameters are named '{name}'", do="Rename one.")
+                raise RecipeError(self.name, f"two blocks, parameters or functions are named '{name}'", do="Rename one.")
         potentials = set().union(*(e.atoms(Potential) for e in self._formulas))
         for U in potentials:
             if U.blocks != self.targets:
@@ -205,14 +213,16 @@ class Recipe:
                                           "is not supported", do="Couple them by Q instead.")
 
     def _check_gamma(self):
-        for block, g in zip(self.state, self.gamma):
-            rough = [f for f in g.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(self.state)]
-            if rough or g.has(S.NaN, S.ComplexInfinity):
-                kink = rough[0].args[0] if rough else g
-                matrix = self.D + self.Q
-                bent = next((e for e in matrix if e.has(Abs, Max, Min)), matrix)
-                raise RecipeError(f"{self.name}, Gamma[{block}]", f"it is undefined where {kink} = 0, because {bent} "
-                                  "has no derivative there", do="Use a smooth function.")
+        for i, row in enumerate(self.state):
+            for j, column in enumerate(self.state):
+                entry = self.D[i, j] + self.Q[i, j]
+                slope = entry.diff(column)
+                rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(self.state)]
+                if rough or slope.has(S.NaN, S.ComplexInfinity):
+                    kink = rough[0].args[0] if rough else slope
+                    raise RecipeError(f"{self.name}, Gamma[{row}]", f"it is undefined where {kink} = 0, because {entry} "
+                                      "has no derivative there", do="Use a smooth function.")
+        self.drift  # derived here, so that a formula that asks for more of U than there is fails here
 
     def _check_diffusion(self):
         value, where = minimum_eigenvalue(self.D, points=64)
@@ -236,9 +246,9 @@ class Recipe:
 
 
 def _state(state, name):
-    state = (state,) if isinstance(state, Block) else tuple(state)
-    if not state or not all(isinstance(b, Block) for b in state):
-        raise RecipeError(f"{name}, state", f"a state is made of blocks, got {state}",
+    state = (state,) if isinstance(state, Block) else tuple(state) if isinstance(state, (tuple, list)) else state
+    if not isinstance(state, tuple) or not state or not all(isinstance(b, Block) for b in state):
+        raise RecipeError(f"{name}, state", f"a state is made of blocks, got {state!r}",
                           do='Declare them with vector("theta") or scalar("xi").')
     return state
 
@@ -266,7 +276,13 @@ def _matrix(entries, state, symmetry, where):
                               do="Order rows and columns as in state=.")
         given = {(a, b): entries[i, j] for a, i in index.items() for b, j in index.items()}
     elif isinstance(entries, Mapping):
-        given = {key if isinstance(key, tuple) else (key, key): value for key, value in entries.items()}
+        given = {}
+        for key, value in entries.items():
+            pair = key if isinstance(key, tuple) else (key, key)
+            if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
+                raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {key!r}",
+                                  do="Write for example {p: gamma} or {(theta, p): -1}.")
+            given[pair] = value
     else:
         raise RecipeError(where, f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}",
                           do="Write for example {p: gamma} or {(theta, p): -1}.")

@@ -7,11 +7,12 @@ def equations(recipe) -> list[tuple[str, str]]:
     """The SDE row by row: (left side, right side) as text."""
     rows = []
     for i, block in enumerate(recipe.state):
-        drift, parts = recipe.drift[i], []
-        if drift != 0:
-            parts.append(f"{_bracket(drift)} dt")
-        parts += [f"sqrt({2 * recipe.D[i, j]}) dW_{b}" if i == j else f"sqrt(2D)[{block}, {b}] dW_{b}"
-                  for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
+        drift, noisy = recipe.drift[i], [j for j, e in enumerate(recipe.D[i, :]) if e != 0]
+        parts = [f"{_bracket(drift)} dt"] if drift != 0 else []
+        if noisy == [i]:
+            parts.append(f"sqrt({2 * recipe.D[i, i]}) dW_{block}")
+        else:
+            parts += [f"sqrt(2D)[{block}, {recipe.state[j]}] dW_{recipe.state[j]}" for j in noisy]
         rows.append((f"d{block}", " + ".join(parts) or "0"))
     return rows
 
@@ -52,8 +53,9 @@ def as_latex(recipe) -> str:
                  for j, b in enumerate(recipe.state) if j >= i and matrix[i, j] != 0]
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     for i, b in enumerate(recipe.state):
-        noise = "".join(rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(c)}}}" if i == j else
-                        rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}"
-                        for j, c in enumerate(recipe.state) if recipe.D[i, j] != 0)
+        noisy = [c for j, c in enumerate(recipe.state) if recipe.D[i, j] != 0]
+        noise = "".join(rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}" for c in noisy)
+        if noisy == [b]:
+            noise = rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(b)}}}"
         rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{noise}")
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"

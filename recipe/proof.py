@@ -7,7 +7,7 @@ from math import exp, inf, isfinite, log
 
 from sympy import Add, Expr, ImmutableMatrix, lambdify
 
-from .algebra import random_value, vanishes
+from .algebra import integrands, random_value, vanishes
 from .derive import residual
 from .errors import RecipeError
 from .marginal import eliminate_gaussians
@@ -111,12 +111,16 @@ def _marginal(recipe):
     coupled = [t for t in Add.make_args(extra) if any(t.has(b) for b in recipe.targets)]
     if not coupled:
         return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
-    if extra.has(*OPAQUE[1:]) or len(left) > 1:
-        verdict = "failed" if not left else "open"
-        return Finding(question, f"exp(-U) is multiplied by exp(-({Add(*coupled)}))", verdict)
-    spread = _log_integral_spread(extra, left[0] if left else None, recipe.targets)
+    if not left:
+        if all(vanishes(extra.diff(b)) for b in recipe.targets):
+            return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
+        return Finding(question, f"exp(-U) is multiplied by exp(-({Add(*coupled)}))", "failed")
+    by_site = left[0].is_vector == recipe.target_is_vector and max(integrands(extra)) <= 1
+    if len(left) > 1 or not by_site or extra.has(*OPAQUE[1:]):
+        return Finding(question, f"not decided: the integral of exp(-({Add(*coupled)}))", "open")
+    spread = _log_integral_spread(extra, left[0], recipe.targets)
     if spread < 1e-6:
-        return Finding(question, f"by quadrature over {left[0]}" if left else "numerically constant", "checked")
+        return Finding(question, f"by quadrature over {left[0]}", "checked")
     return Finding(question, f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}",
                    "failed")
 
@@ -204,14 +208,11 @@ def _log_integral_spread(extra, b, targets):
     evaluate = numeric(symbols, [k])
     draw = random.Random(2015)
     fixed = {s: getattr(s, "default", None) or random_value(s, draw) for s in symbols}
-    grid = sinh(linspace(-12, 12, 2401)) if b is not None else None
+    grid = sinh(linspace(-12, 12, 2401))
     logs = []
     for _ in range(7):
         at = {**fixed, **{t: random_value(t, draw) for t in targets}}
         energy = lambda x: float(evaluate([x if s == b else at[s] for s in symbols])[0])
-        if b is None:
-            logs.append(-energy(0.0))
-            continue
         values = [energy(x) for x in grid]
         low = min(values)
         weights = [exp(low - v) if isfinite(v) else 0.0 for v in values]

@@ -116,6 +116,8 @@ def _parameter(sign):
             raise RecipeError(f"parameter {name!r}", f"per={per} is not a vector block",
                               do="Pass the block it has one value per site of, e.g. per=theta.")
         if default is not None:
+            if isinstance(default, bool) or not isinstance(default, (int, float)):
+                raise RecipeError(f"parameter {name!r}", f"the default {default!r} is not a number", do="Pass a float.")
             default = float(default)
             allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0}[sign]
             if not (allowed and abs(default) < float("inf")):
@@ -176,10 +178,10 @@ class Total(Expr):
     def _eval_derivative(self, s):
         if not (isinstance(s, Block) and s.is_vector):
             return Total(diff(self.integrand, s))
-        if any(is_site(p) for p in self.integrand.atoms(Partial)):
+        if any(s in p.U.blocks and is_site(p) for p in self.integrand.atoms(Partial)):
             raise RecipeError(f"d {self}/d{s}", "this derivative needs the full Hessian of U",
                               do="Only the Hessian diagonal is available: keep grad(U) outside of total().")
-        inner, outer = freeze(self.integrand, Total, Potential)
+        inner, outer = freeze(self.integrand, Total, Potential, Partial)
         through = Add(*(Total(diff(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
         return diff(inner, s).xreplace(outer) + through
 
@@ -279,6 +281,8 @@ def grad(U: Potential, block: Block | None = None) -> Partial:
         raise RecipeError("grad", f"got {U}, not a potential", do="Write U = potential(theta) and grad(U).")
     if block is None and len(U.blocks) > 1:
         raise RecipeError("grad", f"{U} has several blocks", do="Name one: grad(U, x).")
+    if block is not None and block not in U.blocks:
+        raise RecipeError("grad", f"{U} does not depend on {block}", do=f"Name one of {', '.join(map(str, U.blocks))}.")
     return Partial(U, block if block is not None else U.blocks[0])
 
 
@@ -302,10 +306,13 @@ def formula(expression, where: str) -> Expr:
         raise RecipeError(where, f"a formula is a sympy expression or a number, got {expression!r}",
                           do="Text is never evaluated: build the formula from blocks and parameters.")
     try:
-        return sympify(expression, strict=True)
+        value = sympify(expression, strict=True)
     except Exception as error:
         raise RecipeError(where, f"a formula is a sympy expression or a number, got {type(expression).__name__}",
                           do="Build it from blocks and parameters.") from error
+    if not isinstance(value, Expr) or value.has(S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit):
+        raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
+    return value
 
 
 def freeze(expression, *kinds):
