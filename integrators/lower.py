@@ -95,12 +95,15 @@ def _assemble(recipe, scheme, flows, reuse, energy, entry):
 def _normals(scheme, flows):
     """For each move, the flow's normals renamed: "p" if the step draws one for p, else "p1", "p2", ..."""
     blocks = [d.block for letter, _ in scheme.moves for d in flows[letter].draws]
+    number = lambda b, k, gap="": b.name + (f"{gap}{k}" if blocks.count(b) > 1 else "")
+    plain = [number(b, k + 1) for b in dict.fromkeys(blocks) for k in range(blocks.count(b))]
+    gap = "" if len(set(plain)) == len(plain) else "_"
     seen, renamed = {}, []
     for letter, _ in scheme.moves:
         own = {}
         for d in flows[letter].draws:
             seen[d.block] = seen.get(d.block, 0) + 1
-            own[d] = Normal(d.block, d.block.name + (str(seen[d.block]) if blocks.count(d.block) > 1 else ""))
+            own[d] = Normal(d.block, number(d.block, seen[d.block], gap))
         renamed.append(own)
     return renamed
 

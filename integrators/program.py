@@ -179,6 +179,9 @@ def verify(program: Program) -> None:
                 known.update(names)
             case Set(block, value):
                 read(value, own)
+                if block in own:
+                    raise RecipeError(where, f"the block {block} is set twice in one flow", do="A flow moves a block once.")
+                own.add(block)
             case Gradient(names, _, _):
                 fresh = {g for _, g in names}
                 gradients.update(fresh)

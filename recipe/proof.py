@@ -169,7 +169,7 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
 
 def numeric(symbols, expressions, **functions):
     """A float function of a list of values, for a list of expressions; `functions` implement non-standard ones."""
-    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"])
+    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"], dummify=True)
 
 
 def _integrable(H, b):

@@ -80,7 +80,7 @@ class Expanded:
         return self.gamma - (self.D + self.Q) * Matrix([diff(self.H, z) for z in self.z])
 
     def residual(self, drift):
-        """The Fokker-Planck operator of a drift and D on rho = exp(-H): (-div(f rho) + sum d_i d_j (D_ij rho)) / rho."""
+        """The Fokker-Planck operator on rho = exp(-H): (-div(drift rho) + sum d_i d_j (D_ij rho)) / rho."""
         rho = exp(-self.H)
         flow = sum(-diff(f * rho, z) for f, z in zip(drift, self.z))
         spread = sum(diff(self.D[i, j] * rho, x, y) for i, x in enumerate(self.z) for j, y in enumerate(self.z)

@@ -14,13 +14,16 @@ theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 a, m = positive("a"), positive("m", per=theta)
 U, G, n = potential(theta), function("G", theta), total(1)
 
-few = settings(max_examples=40, derandomize=True, deadline=None)
+few = settings(max_examples=25, derandomize=True, deadline=None)
+
+
+functions = [sin, tanh, lambda x: x**2, lambda x: 1 / (1 + x**2)]
 
 
 def grown(smaller):
     """Formulas one operation larger than the given ones."""
     return (st.builds(lambda x, y: x + y, smaller, smaller) | st.builds(lambda x, y: x * y, smaller, smaller)
-            | st.builds(lambda f, x: f(x), st.sampled_from([sin, tanh, lambda x: x**2, lambda x: 1 / (1 + x**2)]), smaller)
+            | st.builds(lambda f, x: f(x), st.sampled_from(functions), smaller)
             | st.builds(total, smaller))
 
 

@@ -1,5 +1,7 @@
 """The converse of a recipe: from H, D and a drift back to Q, or to what is wrong with the drift."""
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,14 +69,8 @@ def test_the_Q_of_a_recipe_is_recovered_from_its_drift(R):
     assert str(found).count("Q[") == sum(e != 0 for e in R.Q.upper_triangular())
 
 
-@pytest.mark.parametrize("R", RECIPES, ids=lambda R: R.name)
-def test_a_recipe_with_the_recovered_Q_has_the_given_drift(R):
-    again = recipe("again", R.state, R.H, R.D, recovered(R).Q, target=R.target)
-    assert all(map(vanishes, again.drift - R.drift))
-
-
 @given(st.lists(st.integers(-3, 3), min_size=6, max_size=6))
-@settings(max_examples=8, derandomize=True, deadline=None)
+@settings(max_examples=5, derandomize=True, deadline=None)
 def test_every_polynomial_curl_of_degree_2_is_recovered(k):
     q = k[0] + k[1] * x + k[2] * y + k[3] * x**2 + k[4] * x * y + k[5] * y**2 / 2
     R = recipe("curl", (x, y), potential(x, y), {x: 1}, {(x, y): q}, target=(x, y))
@@ -127,6 +123,7 @@ WRONG = {
 }
 
 
+@cache
 def diagnosed(name):
     H, drift, D = WRONG[name]
     return recover(tuple(drift), H, drift, D)
@@ -135,8 +132,6 @@ def diagnosed(name):
 @pytest.mark.parametrize("name", WRONG)
 def test_a_drift_that_is_not_stationary_has_no_Q(name):
     found = diagnosed(name)
-    H, drift, D = WRONG[name]
-    state = tuple(drift)
     assert not found.ok and found.Q is None and found.how == "not stationary" and vanishes(found.residual) is None
     assert "not stationary" in str(found) and f"residual {found.residual}" in str(found)
 

@@ -53,7 +53,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
         body += [f"# {stage.title}"] if stage.title != "gradient" else []
         body += [line for statement in stage.statements for line in _print(statement, writer, recipe)]
     result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.state)
-    carried = ', "gradient": g' if program.carries_gradient else ""
+    carried = f', "gradient": {writer.name(Local("g"))}' if program.carries_gradient else ""
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
@@ -126,6 +126,7 @@ def _print(statement, writer, recipe):
                     f"{', '.join(text(a, level) for a in arguments)})"]
         case Gradient(names, source, order):
             function, name = ("gradient", "g") if order == 1 else ("curvature", "c")
+            name = writer.name(Local(name))
             at = writer.names[recipe.targets[0].name]
             if several:
                 at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in recipe.targets) + "}"

@@ -21,8 +21,8 @@ FUNCTIONS = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
-TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "step", "coefficients", "like", "source", "self",
-          *PRELUDE, *keyword.kwlist, *dir(builtins)}
+TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "step", "advance", "n", "self", "params",
+         "num_data", "seed", *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
 def python_names(program: Program) -> dict[str, str]:
@@ -40,12 +40,17 @@ class Writer:
     """Expressions as Python text; chain-level factors meet before they are spread over sites."""
 
     def __init__(self, program: Program):
-        self.program, self.names, self.used = program, python_names(program), set()
+        self.program, self.names, self.used, self._locals = program, python_names(program), set(), {}
         self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), None)
 
     def name(self, local: Local) -> str:
-        """The text of a local value's name, kept apart from those of blocks and parameters."""
-        return local.name + "_" if local.name in TAKEN or local.name in self.names.values() else local.name
+        """The text of a local value's name, kept apart from every other name."""
+        if local.name not in self._locals:
+            name, others = local.name, {*TAKEN, *self.names.values(), *self._locals.values()}
+            while name in others:
+                name += "_"
+            self._locals[local.name] = name
+        return self._locals[local.name]
 
     def level(self, e: Expr) -> str:
         """"site" or "chain" for a tensor with one value per site or chain, else "number"."""
