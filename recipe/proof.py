@@ -115,7 +115,9 @@ def _marginal(recipe):
         if all(vanishes(extra.diff(b)) for b in recipe.targets):
             return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
         return Finding(question, f"exp(-U) is multiplied by exp(-({Add(*coupled)}))", "failed")
-    by_site = left[0].is_vector == recipe.target_is_vector and max(integrands(extra)) <= 1
+    sums = integrands(extra)
+    by_site = left[0].is_vector == recipe.target_is_vector and max(sums) <= 1 and not any(
+        t.has(*recipe.state) for e in sums.values() for t in e.atoms(Total))
     if len(left) > 1 or not by_site or extra.has(*OPAQUE[1:]):
         return Finding(question, f"not decided: the integral of exp(-({Add(*coupled)}))", "open")
     spread = _log_integral_spread(extra, left[0], recipe.targets)

@@ -106,8 +106,8 @@ def dense(*coordinates):
     size = len(coordinates)
     entries = st.lists(polynomials(*coordinates), min_size=size**2, max_size=size**2)
     square = lambda numbers: Matrix(size, size, numbers)
-    positive = lambda L: (L.lower_triangular() * L.lower_triangular().T).expand()
-    return st.builds(lambda L, K: recipe("dense", coordinates, potential(*coordinates), positive(square(L)),
+    gram = lambda L: (L.lower_triangular() * L.lower_triangular().T).expand()
+    return st.builds(lambda L, K: recipe("dense", coordinates, potential(*coordinates), gram(square(L)),
                                          square(K) - square(K).T, target=coordinates), entries, entries)
 
 
