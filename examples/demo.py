@@ -10,6 +10,7 @@ import argparse
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 import numpy
@@ -216,33 +217,38 @@ def table(names, full: Comparison, mini: Comparison) -> str:
 
 def account(full: Comparison, mini: Comparison, double: Comparison, V, xi, coordinates: Coordinates) -> str:
     """How large the minibatch bias is, and why; V: the variances of the gradient at draws of the reference."""
-    v, scale2 = V.mean(0), coordinates.scale.square()
-    temperature = (FRICTION + MINI_STEP*V/2)/(FRICTION + MINI_STEP*v/2)
-    heated = ((scale2 @ (1 + MINI_STEP*v/2/FRICTION))/scale2.sum(1)).sqrt()
-    predicted = FRICTION + MINI_STEP*v/2
-    ratio = xi/predicted
-    signal = mini.bias @ mini.bias - mini.error @ mini.error
-    slope, slope_error = mini.bias @ double.bias/signal, (double.error**2 @ mini.bias**2)**0.5/signal
     z = numpy.abs(full.bias/full.error)
-    return f"""\
-Full gradient: no bias that {full.run['ess_bulk'].min():.0f} effective draws could show. The largest |z| of {len(z)} is \
-{z.max():.1f}; the sds are within {100*abs(full.spread - 1).max():.1f} %.
+    heat, noise = MINI_STEP*V/2, MINI_STEP*V.mean(0)/2
+    widening = (coordinates.scale.square() @ (1 + noise/FRICTION)/coordinates.scale.square().sum(1)).sqrt() - 1
+    ratio = xi/(FRICTION + noise)
+    swing = ((FRICTION + heat)/(FRICTION + noise)).std(0)
+    half_swing = ((FRICTION + heat/2)/(FRICTION + noise/2)).std(0)
+    signal = (mini.bias**2 - mini.error**2).sum()
+    slope, slope_error = mini.bias @ double.bias/signal, (mini.bias**2 @ double.error**2)**0.5/signal
+    return paragraphs(f"""
+Full gradient: no bias that {full.run['ess_bulk'].min():.0f} effective draws or more could show. The largest |z| of {len(z)}
+is {z.max():.1f}; the sds agree within {100*abs(full.spread - 1).max():.1f} %.
 
-Minibatches of {BATCH}: the means are off by {mini.rms:.3f} posterior sds (rms, Monte Carlo error removed), by \
-{abs(mini.bias).max():.3f} at most;
-  sd/sd lies between {mini.spread.min():.3f} and {mini.spread.max():.3f}. The causes, measured at the draws of the reference:
-  * The gradient noise V_g, averaged over the posterior, is {v.min():.2f} to {v.max():.1f} in the {len(v)} coordinates z. As heat \
-it would make the
-    sds of the coefficients {100*(heated.min() - 1):.0f} to {100*(heated.max() - 1):.0f} % too large (linear response, friction {FRICTION:g}). \
-The thermostats absorb it:
-    E xi is {xi.min():.2f} to {xi.max():.2f}, and A + h V_g/2 predicts {predicted.min():.2f} to {predicted.max():.2f} \
-(measured/predicted {ratio.min():.2f} to {ratio.max():.2f}).
-  * What is left comes from V_g not being constant, and no xi can follow it: across the posterior the temperature
-    (A + h V_g(theta)/2)/(A + h E V_g/2) of a coordinate has an sd of {temperature.std(0).median():.2f} (median; at most \
-{temperature.std(0).max():.2f}).
-  * If so, the bias is of first order in h V_g/2, and twice the batch halves it: with minibatches of {2*BATCH} the means are
-    off by {double.rms:.3f} (rms), sd/sd is {double.spread.min():.3f} to {double.spread.max():.3f}, and the biases are \
-{slope:.2f} +- {slope_error:.2f} of those above (least squares)."""
+Minibatches of {BATCH}: the means are off by {mini.rms:.3f} posterior sds (root mean square, Monte Carlo error removed), and by
+{abs(mini.bias).max():.3f} at most; sd/sd is {mini.spread.min():.3f} to {mini.spread.max():.3f}. Why, from the variances V_g of
+the minibatch gradient at the draws of the reference:
+
+1. Averaged over the posterior, V_g is {V.mean(0).min():.2f} to {V.mean(0).max():.1f} in the {len(ratio)} coordinates. As heat in
+Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100*widening.min():.0f} to
+{100*widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as A + h E V_g/2, is
+measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
+
+2. What is left comes from V_g not being constant, which no xi can follow: across the posterior the temperature
+(A + h V_g/2)/(A + h E V_g/2) of a coordinate has an sd of {swing.median():.2f} (median; at most {swing.max():.2f}).
+
+3. If so, the bias shrinks with these swings. With minibatches of {2*BATCH} they are {half_swing.norm()/swing.norm():.2f} as large,
+and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large (least squares): {double.rms:.3f} sds (rms), with sd/sd
+{double.spread.min():.3f} to {double.spread.max():.3f}.""")
+
+
+def paragraphs(text: str) -> str:
+    """The text filled to lines of equal width."""
+    return "\n\n".join(fill(" ".join(part.split()), 118) for part in text.split("\n\n"))
 
 
 def picture(path, names, reference, full, mini, V, xi) -> None:
@@ -260,12 +266,11 @@ def picture(path, names, reference, full, mini, V, xi) -> None:
             ax.hist(x[:, i], bins, density=True, **style)
         ax.set_title(name, fontsize=10)
         ax.set_yticks([])
+        ax.locator_params(axis="x", nbins=4)
     predicted, ax = FRICTION + MINI_STEP*V.mean(0)/2, axes.flat[len(names)]
     ax.plot(predicted, predicted, color="0.6", lw=1)
     ax.plot(predicted, xi, "o", color="tab:orange", ms=4)
-    ax.set_title("thermostats: E xi", fontsize=10)
-    ax.set_xlabel("predicted, A + h V_g/2")
-    ax.set_ylabel("measured")
+    ax.set_title("E xi of the 31 thermostats,\nagainst A + h E V_g/2", fontsize=10)
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=12)
     figure.supxlabel("coefficient of the standardised feature (log odds of benign)")
     figure.savefig(path, dpi=110)

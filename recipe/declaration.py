@@ -257,6 +257,8 @@ def _target(target, state, name):
     if target is None:
         target = state[0]
     blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
+    if not blocks:
+        raise RecipeError(f"{name}, target", "it is empty", do="Name the block that the energy is a function of.")
     for b in blocks:
         if b not in state:
             raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")

@@ -25,7 +25,8 @@ class Energy:
 
     def __post_init__(self):
         given = self.coordinates
-        object.__setattr__(self, "coordinates", (given,) if isinstance(given, Symbol) else tuple(given))
+        coordinates = (given,) if isinstance(given, Symbol) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        object.__setattr__(self, "coordinates", coordinates)
         object.__setattr__(self, "U", formula(self.U, "Energy, U"))
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
             raise RecipeError("Energy", f"the coordinates are sympy symbols, got {given!r}",

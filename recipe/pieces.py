@@ -63,6 +63,8 @@ def piece(spec) -> Piece:
 
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
     """The pieces by letter; a letter is a word of letters and digits, with primes at its end."""
+    if not isinstance(pieces, Mapping):
+        raise RecipeError(where, f"pieces are a dict by letter, got {pieces!r}", do='Write {"O": friction(p) + noise(p)}.')
     for letter in pieces:
         if not isinstance(letter, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*'*", letter):
             raise RecipeError(where, f"{letter!r} is no name of a piece", do="Use a letter such as O, R or A'.")

@@ -49,6 +49,10 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                                scope=scope)
     step.check(step_size, temperature=temperature, **parameters)
     step.check_budget(temperature, **parameters)
+    for finding in step.recipe.check().findings:
+        if finding.verdict == "failed":
+            raise RecipeError(where, f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
+                              do="See recipe.check().")
     if (energy is None) != (recipe.potential is None):
         raise RecipeError(where, "the recipe's U is opaque, but no energy is given" if energy is None else
                           "the recipe's H is wholly symbolic, it takes no energy",

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from error_budget import CLAIMS
+from error_budget import CLAIMS, Z
 from sympy import sin, symbols
 
 import samplers
@@ -183,17 +183,29 @@ def test_a_dict_by_block_starts_auxiliary_blocks_as_well():
     torch.testing.assert_close(draws["xi"][:, 0], torch.full((4,), 3.0, **double), atol=1e-3, rtol=0)
 
 
-def test_auxiliary_blocks_start_from_their_stationary_law():
-    """p ~ N(0, m T), site by site; xi ~ N(A, T/(n mu)), one per chain. T = 0.8, n = 2."""
+def start_scores(temperature):
+    """p ~ N(0, m T), site by site; xi ~ N(A, T/(n mu)), one per chain: at T = 0.8, n = 2."""
     m, A, mu = torch.tensor([1.7, 0.6]), 1.3, 0.7
-    p = run(UnderdampedLangevin, chains=10_000, keep="p", m=m, **STILL)["p"][:, 0]
-    xi = run(SGNHT, chains=10_000, keep="xi", A=A, mu=mu, **STILL)["xi"][:, 0]
-    scaled = {"p": p / (m * 0.8).sqrt(), "xi": (xi - A) / math.sqrt(0.8 / (2 * mu))}
-    score = lambda residuals: float(residuals.mean() / residuals.std() * residuals.numel() ** 0.5)
-    scores = {f"mean {name}": score(z) for name, z in scaled.items()}
-    scores |= {f"variance {name}": score(z**2 - 1) for name, z in scaled.items()}
-    scores |= {"sites": score(scaled["p"].prod(1)), "chains": score(scaled["p"][::2] * scaled["p"][1::2])}
-    assert not CLAIMS["start"].failures(scores)
+    more = {**STILL, "temperature": temperature, "chains": 10_000}
+    p = run(UnderdampedLangevin, keep="p", m=m, **more)["p"][:, 0] / (0.8 * m).sqrt()
+    xi = (run(SGNHT, keep="xi", A=A, mu=mu, **more)["xi"][:, 0] - A) / math.sqrt(0.8 / (2 * mu))
+    residuals = {"mean of p": p, "mean of xi": xi, "variance of p": p**2 - 1, "variance of xi": xi**2 - 1,
+                 "next site": p.prod(1), "next chain": p[::2] * p[1::2]}
+    return {name: standard_score(residual) for name, residual in residuals.items()}
+
+
+def standard_score(residuals) -> float:
+    """The mean of independent residuals in standard errors."""
+    return float(residuals.mean() / residuals.std() * residuals.numel() ** 0.5)
+
+
+def test_auxiliary_blocks_start_from_their_stationary_law():
+    assert not CLAIMS["start"].failures(start_scores(0.8))
+
+
+def test_a_start_15_percent_too_hot_is_seen():
+    scores = start_scores(0.8 * 1.15)
+    assert min(scores["variance of p"], scores["variance of xi"]) > Z
 
 
 def test_the_start_of_auxiliary_blocks_is_not_the_noise_of_the_first_step():
@@ -400,15 +412,27 @@ def test_a_batch_has_its_size_and_is_drawn_with_replacement(size):
     assert bool((counts > 1).any()) == (size > 1)
 
 
-def test_batches_are_uniform_and_independent_of_chain_and_step():
+def batch_scores():
     """Residuals of the counts of 3 rows of 10, whose mean is 0.3 each."""
-    counts = counting(batch_size=3, chains=400, steps=50)
-    residual = counts - 0.3
-    score = lambda products: float(products.mean() / products.std() * products.numel() ** 0.5)
-    scores = {f"row {i}": score(residual[..., i]) for i in range(10)}
-    first = residual[..., 0]
-    scores |= {"next chain": score(first[::2] * first[1::2]), "next step": score(first[:, ::2] * first[:, 1::2])}
-    assert not CLAIMS["batches"].failures(scores)
+    residual = counting(batch_size=3, chains=400, steps=50) - 0.3
+    scores = {f"row {i}": standard_score(residual[..., i]) for i in range(10)}
+    pairs = {"next chain": residual[::2, :, 0] * residual[1::2, :, 0], "next step": residual[:, ::2, 0] * residual[:, 1::2, 0]}
+    return scores | {name: standard_score(products) for name, products in pairs.items()}
+
+
+def test_batches_are_uniform_and_independent_of_chain_and_step():
+    assert not CLAIMS["batches"].failures(batch_scores())
+
+
+@pytest.mark.parametrize("spoil, statistic", [
+    (lambda rows: torch.where((rows == 7) & (torch.arange(rows.numel()).reshape(rows.shape) % 6 == 0), 8, rows), "row 7"),
+    (lambda rows: rows[:, :1].expand_as(rows), "next chain"),
+    (lambda rows: rows[:1].expand_as(rows), "next step"),
+], ids=["row-7-a-sixth-too-seldom", "shared-by-chains", "shared-by-steps"])
+def test_spoilt_batches_are_seen(spoil, statistic, monkeypatch):
+    true = noise.integers
+    monkeypatch.setattr(noise, "integers", lambda *arguments, **more: spoil(true(*arguments, **more)))
+    assert abs(batch_scores()[statistic]) > Z
 
 
 def test_the_two_gradients_of_one_step_see_different_batches():
@@ -434,7 +458,7 @@ def test_the_minibatch_gradient_is_unbiased():
     more = {"init": torch.tensor([0.4, -0.3], **double), "temperature": 0.0, "steps": 1, "data": DATA}
     full = run(SGLD, energy, chains=1, **more)["theta"][0, 0]
     moves = run(SGLD, energy, chains=20_000, batch_size=3, **more)["theta"][:, 0] - full
-    scores = {f"site {i}": float(m.mean() / m.std() * len(m) ** 0.5) for i, m in enumerate(moves.T)}
+    scores = {f"site {i}": standard_score(m) for i, m in enumerate(moves.T)}
     assert not CLAIMS["batches"].failures(scores)
 
 
