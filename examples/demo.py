@@ -73,9 +73,6 @@ class Coordinates:
     def theta(self, z):
         return self.centre + z @ self.scale.T
 
-    def z(self, theta):
-        return torch.linalg.solve(self.scale, (theta - self.centre).mT).mT
-
 
 def gaussian_approximation(model: LogisticRegression, iterations=150) -> Coordinates:
     """The Gaussian q of E_q grad U = 0 and covariance^-1 = E_q hess U, by damped iteration and quadrature.
@@ -226,24 +223,25 @@ def account(full: Comparison, mini: Comparison, double: Comparison, V, xi, coord
     signal = (mini.bias**2 - mini.error**2).sum()
     slope, slope_error = mini.bias @ double.bias/signal, (mini.bias**2 @ double.error**2)**0.5/signal
     return paragraphs(f"""
-Full gradient: no bias that {full.run['ess_bulk'].min():.0f} effective draws or more could show. The largest |z| of {len(z)}
-is {z.max():.1f}; the sds agree within {100*abs(full.spread - 1).max():.1f} %.
+Full gradient: no bias that {full.run['ess_bulk'].min():.0f} effective draws or more could show. The largest |z| of
+{len(z)} is {z.max():.1f}; the sds agree within {100*abs(full.spread - 1).max():.1f} %.
 
-Minibatches of {BATCH}: the means are off by {mini.rms:.3f} posterior sds (root mean square, Monte Carlo error removed), and by
-{abs(mini.bias).max():.3f} at most; sd/sd is {mini.spread.min():.3f} to {mini.spread.max():.3f}. Why, from the variances V_g of
-the minibatch gradient at the draws of the reference:
+Minibatches of {BATCH}: the means are off by {mini.rms:.3f} posterior sds (root mean square, Monte Carlo error removed),
+and by {abs(mini.bias).max():.3f} at most; sd/sd is {mini.spread.min():.3f} to {mini.spread.max():.3f}. Why, from the
+variances V_g of the minibatch gradient at the draws of the reference:
 
-1. Averaged over the posterior, V_g is {V.mean(0).min():.2f} to {V.mean(0).max():.1f} in the {len(ratio)} coordinates. As heat in
-Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100*widening.min():.0f} to
-{100*widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as A + h E V_g/2, is
-measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
+1. Averaged over the posterior, V_g is {V.mean(0).min():.2f} to {V.mean(0).max():.1f} in the {len(ratio)} coordinates.
+As heat in Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100*widening.min():.0f}
+to {100*widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as
+A + h E V_g/2, is measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
 
 2. What is left comes from V_g not being constant, which no xi can follow: across the posterior the temperature
 (A + h V_g/2)/(A + h E V_g/2) of a coordinate has an sd of {swing.median():.2f} (median; at most {swing.max():.2f}).
 
-3. If so, the bias shrinks with these swings. With minibatches of {2*BATCH} they are {half_swing.norm()/swing.norm():.2f} as large,
-and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large (least squares): {double.rms:.3f} sds (rms), with sd/sd
-{double.spread.min():.3f} to {double.spread.max():.3f}.""")
+3. If so, the bias shrinks with these swings. With minibatches of {2*BATCH} they are
+{half_swing.norm()/swing.norm():.2f} as large, and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large
+(least squares): {double.rms:.3f} sds (root mean square), with sd/sd {double.spread.min():.3f} to
+{double.spread.max():.3f}.""")
 
 
 def paragraphs(text: str) -> str:
@@ -302,7 +300,7 @@ def main(argv=None) -> dict:
     q = diagonalise_noise(model, gaussian_approximation(model), generator)
     print(f"Breast cancer data: {len(model.y)} rows, {len(model.names)} coefficients, prior N(0, {PRIOR_SD:g}^2)\n")
     reference = metropolised_hmc(model, q, generator, chains=2*chains, draws=draws, warmup=200)
-    print(f"reference: {2*chains} chains x {draws} draws by Metropolised HMC, {time.monotonic() - started:.0f} s so far")
+    print(f"reference: {2*chains} chains x {draws} draws of Metropolised HMC")
 
     kind = dict(duration=duration, warmup=warmup, chains=chains)
     print(f"full gradients, h = {FULL_STEP:g}")

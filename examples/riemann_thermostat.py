@@ -1,9 +1,9 @@
-"""A Riemannian thermostat: each parameter moves in proportion to S(theta), and gradient noise of unknown size is absorbed.
+"""A thermostat with a metric: each parameter moves in proportion to S(theta), and absorbs its own gradient noise.
 
-Not in the stock list: mSGNHT (Gan et al. 2015) with a site-wise metric S(theta)^-2. The force enters the momentum as
-S grad U, and a noisy gradient of covariance V_g brings the noise S^2 V_g: friction and thermostat carry the same S^2, so
-that where V_g = diag(v) is constant the mean of xi moves to A + h v/2 and the marginal of theta stays. Because D and Q
-depend on the state, Gamma_p = S'(theta) and Gamma_xi = -S(theta)^2/mu: without them the SDE has another law.
+Not in the stock list. Added to mSGNHT (Gan et al. 2015) is the site-wise metric S(theta)^-2. The force enters the
+momentum as S grad U, and a noisy gradient of covariance V_g brings the noise S^2 V_g: friction and thermostat carry the
+same S^2, so that where V_g = diag(v) is constant the mean of xi moves to A + h v/2 and the marginal of theta stays.
+D and Q depend on the state: Gamma_p = S'(theta), Gamma_xi = -S(theta)^2/mu, and without them the SDE has another law.
 """
 
 from sympy import sqrt
