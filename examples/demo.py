@@ -25,7 +25,7 @@ from riemann_thermostat import RiemannThermostat, TailThermostat
 matplotlib.use("Agg")
 PRIOR_SD = 10.0
 FRICTION = 1.0
-FULL_STEP, MINI_STEP, BATCH = 0.2, 0.1, 100
+FULL_STEP, MINI_STEP, BATCH = 0.15, 0.1, 100
 
 
 # ---- the model: 31 correlated coefficients, nearly separable data

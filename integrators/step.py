@@ -12,7 +12,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
-from recipe.symbols import Block, Partial, Potential, temperature as T
+from recipe.symbols import Block, Partial, Potential, freeze, temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
@@ -98,7 +98,8 @@ def _with_energy(recipe, energy):
     if not recipe.target_is_vector or energy.is_sitewise:
         values = energy.on(recipe.targets)
         mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
-        return recipe.bind(U=values) if mixed or any(e.has(Potential) for e in recipe.drift) else recipe
+        read = any(freeze(e, Partial)[0].has(Potential) for e in recipe.drift)
+        return recipe.bind(U=values) if mixed or read else recipe
     return recipe
 
 

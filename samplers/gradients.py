@@ -1,6 +1,7 @@
 """From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
 
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,8 @@ from integrators import noise
 from recipe.errors import RecipeError
 
 
-def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int) -> Callable:
+def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *,
+              num_data: int | None = None) -> Callable:
     """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
 
     `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example; only it is
@@ -52,10 +54,16 @@ class Data:
     """
 
     def __init__(self, tensors, batch_size: int | None, *, like: torch.Tensor):
-        given = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
-        self.tensors = tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in given)
         self.alone = not isinstance(tensors, (tuple, list))
-        self.batch_size, self.rows = batch_size, len(self.tensors[0]) if self.tensors else 0
+        given = (tensors,) if self.alone else tensors
+        try:
+            self.tensors = tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RecipeError("sample, data", f"a {type(given[0]).__name__} is no tensor ({error})",
+                              do="Pass a tensor or a tuple of tensors.") from error
+        if not self.tensors or any(t.dim() == 0 for t in self.tensors):
+            raise RecipeError("sample, data", "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
+        self.batch_size, self.rows = batch_size, len(self.tensors[0])
         for i, t in enumerate(self.tensors):
             if len(t) != self.rows or not self.rows:
                 raise RecipeError("sample, data", f"tensor {i} has {len(t)} rows, tensor 0 has {self.rows}",
@@ -66,8 +74,9 @@ class Data:
             if t.device != like.device:
                 raise RecipeError("sample, data", f"tensor {i} is on {t.device}, but the parameters are on {like.device}",
                                   do=f"Move it: X.to({str(like.device)!r}).")
-        if batch_size is not None and not 1 <= batch_size <= self.rows:
-            raise RecipeError("sample, batch_size", f"got {batch_size} for {self.rows} data",
+        whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+        if batch_size is not None and not (whole and 1 <= batch_size <= self.rows):
+            raise RecipeError("sample, batch_size", f"got {batch_size!r} for {self.rows} data",
                               do=f"Choose 1 to {self.rows}, or None for all data.")
 
     def rows_for(self, seed: int, steps: range, evaluation: int, chains: int) -> torch.Tensor | None:
@@ -114,16 +123,33 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
     return vmap(function, in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
 
 
+@contextmanager
+def explained(where: str):
+    """Turn what torch says of an energy that cannot be differentiated or vectorised into advice."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error).splitlines()[0]
+        if not any(word in told for word in ("vmap: ", "numpy()", "in-place")):
+            raise
+        raise RecipeError(where, f"it cannot be differentiated for many chains at once ({told})",
+                          do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
+                             "branches on values with torch.where.") from error
+
+
 def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> None:
     """Refuse an energy that fails, returns no single number, or does not depend differentiably on the target.
 
     `theta`: the target of one chain, a tensor or a dict by block.
     """
     where = "sample, energy"
+    if not callable(energy):
+        raise RecipeError(where, f"it is a recipe.Energy or a callable of theta, got {energy!r}",
+                          do="Text is never evaluated: pass a torch function.")
     ask = lambda t: t.detach().clone().requires_grad_()
     theta = {k: ask(t) for k, t in theta.items()} if isinstance(theta, Mapping) else ask(theta)
     arguments = () if data is None else (data.first(),)
-    with torch.enable_grad():
+    with torch.enable_grad(), explained(where):
         try:
             value = energy(layout.by_name(theta), *arguments)
         except TypeError as error:

@@ -1,5 +1,6 @@
 """Running a sampler: many chains, symbolic or torch energies, minibatches, progress, diverging chains."""
 
+import inspect
 import math
 import time
 import warnings
@@ -16,7 +17,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from .draws import Draws
-from .gradients import Data, check_energy, vectorised
+from .gradients import Data, check_energy, explained, vectorised
 from .start import initial_state
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
@@ -47,6 +48,10 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     symbolic = isinstance(energy, Energy)
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
                                scope=scope)
+    for name in parameters:
+        if name not in step.parameters:
+            raise RecipeError(where, f"'{name}' is not a parameter",
+                              do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]))
     step.check(step_size, temperature=temperature, **parameters)
     step.check_budget(temperature, **parameters)
     for finding in step.recipe.check().findings:
@@ -76,9 +81,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         gradient = vectorised(energy, layout, batches)
         if step.program.needs_curvature:
             curvature = vectorised(energy, layout, batches, order=2)
-        _warn_of_sign(where, vectorised(energy, layout, batches, order=0), target, batches, seed, chains)
     run = _Run(step, state, gradient, curvature, batches, seed, temperature, parameters)
     run.check_first_gradient(where)
+    run.warn_of_sign(where)
 
     draws_of = {b: torch.empty((chains, steps // thin, *state[b].shape[1:]), dtype=state[b].dtype, device=state[b].device)
                 for b in kept_blocks}
@@ -122,21 +127,36 @@ class _Run:
 
     def check_first_gradient(self, where):
         """Refuse a start at which the gradient is not finite."""
-        theta = _target(self.step.recipe, self.state)
-        gradient = self.gradient or self._inlined
-        if gradient is None:
-            return
-        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
-        g = gradient(theta)
-        for name, x in (g.items() if isinstance(g, dict) else [(self.step.recipe.targets[0].name, g)]):
+        for name, x in self._first_gradient(_target(self.step.recipe, self.state)).items():
             bad = (~x.reshape(self.chains, -1).isfinite().all(1)).nonzero()
             if len(bad):
                 raise RecipeError(where, f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
                                   do="Start elsewhere, or mend the energy there.")
 
-    @property
-    def _inlined(self):
-        return self.step.namespace.get("gradient") if self.step.program.energy else None
+    def warn_of_sign(self, where):
+        """Warn of an energy that falls without bound along every ray: a log-density handed in as an energy."""
+        at = _target(self.step.recipe, self.state)
+        at = at if isinstance(at, dict) else {self.step.recipe.targets[0].name: at}
+        ray = {b: noise.normal(self.seed, 2**40 + i, noise.INITIAL, self.chains, tuple(x.shape[1:]), dtype=x.dtype,
+                               device=x.device) for i, (b, x) in enumerate(at.items())}
+        slopes = []
+        for r in (100.0, -100.0, 1000.0, -1000.0):
+            far = {b: x + r * ray[b] for b, x in at.items()}
+            g = self._first_gradient(far if len(far) > 1 else next(iter(far.values())))
+            slopes += [sum((r * ray[b] * g[b]).reshape(self.chains, -1).sum(1) for b in g)] if g else []
+        if slopes and bool((torch.stack(slopes) < -0.5).all()):
+            warnings.warn(f"{where}: the energy falls without bound away from the start. U is -log density: was a "
+                          "log-density handed in with the wrong sign?", RuntimeWarning, stacklevel=3)
+
+    def _first_gradient(self, theta) -> dict:
+        """The gradient by block on the first batch of every chain; empty where the step asks for none."""
+        gradient = self.gradient or (self.step.namespace.get("gradient") if self.step.program.energy else None)
+        if gradient is None:
+            return {}
+        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
+        with torch.no_grad(), explained("sample, energy"):
+            g = gradient(theta)
+        return g if isinstance(g, dict) else {self.step.recipe.targets[0].name: g}
 
     def _draw_rows(self, steps, evaluations):
         if self.data is None:
@@ -155,8 +175,9 @@ class _Run:
     def steps(self, count, schedule, where):
         """Advance step by step, yielding the number of each step when it is done."""
         function, evaluations = self.step.function, self.step.program.gradients_per_step + 1
-        per_step = sum(self.state[b.name].numel() for b in self.step.draw_blocks.values()) or 1
-        size = max(1, min(count, NOISE_AT_ONCE // per_step))
+        per_step = [self.state[b.name].numel() for b in self.step.draw_blocks.values()]
+        rows = self.chains * (self.data.batch_size or 0) * evaluations if self.data else 0
+        size = max(1, min(count, NOISE_AT_ONCE // max(1, rows, sum(per_step))))
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
             drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations)
@@ -241,17 +262,3 @@ def _check_stability(step, energy, step_size, temperature, parameters):
     if chain.spectral_radius >= 1 + 1e-9:
         raise RecipeError(f"{recipe.name}, sample", f"the step is unstable at step_size = {step_size:g}: its spectral "
                           f"radius is {chain.spectral_radius:.4g}", do="Take a smaller step size.")
-
-
-def _warn_of_sign(where, value, target, data, seed, chains):
-    """Warn of an energy that falls without bound along every ray: a log-density handed in as an energy."""
-    if isinstance(target, dict):
-        return
-    shape = tuple(target.shape[1:])
-    ray = noise.normal(seed, 2**40, noise.INITIAL, chains, shape, dtype=target.dtype, device=target.device)
-    batch = () if data is None else (data.batch(None if data.batch_size is None else data.rows_for(seed, range(1), 0, chains)[0]),)
-    with torch.no_grad():
-        near, mid, far = (value(target + r * ray, *batch) for r in (10.0, 100.0, 1000.0))
-    if bool(((far < mid - 1) & (mid < near - 1)).all()):
-        warnings.warn(f"{where}: the energy falls without bound away from the start. U is -log density: was a log-density "
-                      "handed in with the wrong sign?", RuntimeWarning, stacklevel=3)

@@ -19,6 +19,7 @@ def initial_state(step: Step, energy, init, *, chains, seed, temperature, device
     N(mean, T/precision); others start at 0, or at 1 on a positive domain.
     """
     recipe, where = step.recipe, f"{step.recipe.name}, init"
+    _check_device(device)
     given, layout = _given(recipe, energy, init, chains, device, where)
     _check(recipe, given, where)
     if isinstance(energy, Energy):
@@ -32,14 +33,33 @@ def initial_state(step: Step, energy, init, *, chains, seed, temperature, device
     start = stationary_start(recipe)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
                                 device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
+    for s in recipe.parameters:
+        _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
     started = start(state, 1.0, noise=drawn, temperature=temperature, **parameters)
     return {b.name: given.get(b.name, started[b.name]) for b in recipe.state}, layout
+
+
+def _check_device(device):
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise RecipeError("sample, device", f"{device!r} is not there ({str(error).splitlines()[0]})",
+                          do="Use 'cpu', or 'cuda' where torch sees a GPU.") from error
+
+
+def _check_per_site(recipe, s, value, shape):
+    if s.per and torch.is_tensor(value) and value.dim():
+        fits = value.dim() <= len(shape) and all(v in (1, n) for v, n in zip(value.shape[::-1], shape[::-1]))
+        if not fits:
+            raise RecipeError(f"{recipe.name}, sample", f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} "
+                              f"has {shape}", do="Give one value per site, or one number.")
 
 
 def _given(recipe, energy, init, chains, device, where):
     """What `init` says: the blocks of all chains, and the layout of named parameters."""
     blocks = {b.name: b for b in recipe.state}
-    if isinstance(init, torch.nn.Module):
+    module = isinstance(init, torch.nn.Module)
+    if module:
         init = dict(init.named_parameters())
     if init is None:
         init = _default_point(recipe, energy, where)
@@ -47,7 +67,7 @@ def _given(recipe, energy, init, chains, device, where):
         if len(recipe.targets) > 1:
             raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
         init = {recipe.targets[0].name: init}
-    if not init or any(name in blocks for name in init):
+    if not init or not module and any(name in blocks for name in init):
         for name in init:
             if name not in blocks:
                 raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
@@ -93,7 +113,10 @@ def _default_point(recipe, energy, where):
 
 def _one_point(x, where, device):
     if not torch.is_tensor(x):
-        x = torch.as_tensor(x, dtype=torch.get_default_dtype()) if not hasattr(x, "dtype") else torch.as_tensor(x)
+        try:
+            x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RecipeError(where, f"it is a {type(x).__name__}, not a tensor", do="Pass torch.zeros(shape).") from error
     if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
         raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
     if x.dtype not in (torch.float32, torch.float64):

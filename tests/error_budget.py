@@ -57,7 +57,8 @@ CLAIMS = {
         "the autocorrelation of the scheme, by quadrature; 0 between chains and between sites",
         "a correlation of .1 (2e4 pairs, standard error .007)", 14.0, times=31),
     "shared thermostat": Claim(
-        "means of theta^2, theta^4, p^2, xi, (xi - A)^2 with three sites per chain", "exp(-H/T), within the scheme's bias",
+        "means of theta^2, theta^4, p^2, xi, (xi - A)^2 with three sites per chain",
+        "exp(-H/T), within the scheme's bias",
         "the thermostat's mass mu in place of n mu (1.2e4 chains, standard error 1.3 %)", 30.0, times=5),
     "banana": Claim(
         "means of x, x^2, y, y^2, x^2 y of explicit coordinates", "the law of the scheme, by quadrature",
@@ -74,5 +75,6 @@ CLAIMS = {
         "N(0, m T) and N(A, T/(n mu))", "a variance 15 % off (1e4 values, standard error 1.4 %)", 10.0, times=6),
     "batches": Claim(
         "how often each row is drawn; correlation of the rows of two chains, of two steps; mean of the gradient",
-        "uniform, independent; the full gradient", "a row drawn 15 % too seldom (2e4 batches of 3 of 10 rows)", 11.0, times=14),
+        "uniform, independent; the full gradient",
+        "a row drawn 15 % too seldom (2e4 batches of 3 of 10 rows)", 11.0, times=14),
 }

@@ -33,11 +33,15 @@ RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": opera
              ">=": operator.ge}
 
 
-def evaluate(e, at, full):
+def evaluate(e, at, full, known=None):
     """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape)."""
-    again = lambda x: evaluate(x, at, full)
-    if e in at:
-        return at[e]
+    known = {} if known is None else known  # the values of equal subexpressions
+    if e not in at and e not in known:
+        known[e] = _evaluate(e, lambda x: evaluate(x, at, full, known), full)
+    return at[e] if e in at else known[e]
+
+
+def _evaluate(e, again, full):
     match e:
         case Total():
             return np.broadcast_to(again(e.integrand), full).sum(tuple(range(1, len(full))), keepdims=True)

@@ -73,7 +73,8 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
     """Means within half a posterior sd and sds within 35 % of the reference, for 31 coefficients, at an ESS above 150.
 
     Null: the posterior. The standard error of a mean is at most .082 sd, that of an sd about 6 %: both margins are six
-    of them, alpha = 62 x 2e-9 = 1.2e-7. A temperature of 2 fails. The minibatch runs have a bias of some 10 % (the demo measures it), so their sds may be 50 % off. Seeds are fixed.
+    of them, alpha = 62 x 2e-9 = 1.2e-7. A temperature of 2 fails. The minibatch runs are biased by some 10 % (the demo
+    measures it): their sds may be 50 % off. Seeds are fixed in the demo.
     """
     import demo
 

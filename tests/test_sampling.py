@@ -34,6 +34,11 @@ def bowl(theta):
     return (theta**2).sum() / 2
 
 
+def to_rows(theta, rows):
+    """The squared distance to a batch of points."""
+    return ((theta - rows) ** 2).sum()
+
+
 def run(recipe=UnderdampedLangevin, energy=bowl, **more):
     """A short run of 4 chains and 12 steps from zero."""
     given = {"init": torch.zeros(2, **double), "chains": 4, "steps": 12, "step_size": 0.1, "seed": 0, "progress": False}
@@ -60,7 +65,8 @@ def test_draws_are_chains_by_draws_by_shape(recipe, shape):
 def test_warmup_and_thin_choose_among_the_steps_of_one_run(warmup, thin):
     """`steps` counts the steps after `warmup`; every thin-th of them is kept, an incomplete rest is not."""
     long = run(steps=12 + warmup)["theta"]
-    assert torch.equal(run(steps=12, warmup=warmup, thin=thin)["theta"], long[:, warmup + thin - 1 :: thin][:, : 12 // thin])
+    kept = run(steps=12, warmup=warmup, thin=thin)["theta"]
+    assert torch.equal(kept, long[:, warmup + thin - 1 :: thin][:, : 12 // thin])
 
 
 def test_draws_do_not_change_when_the_run_goes_on():
@@ -98,8 +104,9 @@ def test_one_seed_makes_the_same_bits_and_another_makes_others():
     assert not (run(seed=1)["theta"] == run(seed=2)["theta"]).any()
 
 
-@pytest.mark.parametrize("more", [{}, {"energy": lambda theta, rows: ((theta - rows) ** 2).sum(), "batch_size": 3,
-                                       "data": torch.arange(10.0, **double).reshape(5, 2)}], ids=["full", "minibatch"])
+@pytest.mark.parametrize("more", [
+    {}, {"energy": to_rows, "data": torch.arange(10.0, **double).reshape(5, 2), "batch_size": 3},
+], ids=["full", "minibatch"])
 def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypatch):
     at_once = run(SGNHT, keep=["p", "xi"], **more)
     for size in (1, 50, 100):
@@ -120,7 +127,7 @@ def test_noise_and_batches_are_drawn_for_no_more_steps_than_fit(monkeypatch):
     monkeypatch.setattr(sampling, "NOISE_AT_ONCE", 1000)
     monkeypatch.setattr(noise, "normal", counted(noise.normal))
     monkeypatch.setattr(noise, "integers", counted(noise.integers))
-    run(energy=lambda theta, rows: ((theta - rows) ** 2).sum(), data=torch.ones(100, 2, **double), batch_size=100, steps=40)
+    run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=100, steps=40)
     assert max(drawn) <= 1000
 
 
@@ -141,10 +148,10 @@ def test_the_global_generators_are_not_touched():
     torch.manual_seed(5)
     np.random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()
-    first = run(energy=lambda theta, rows: ((theta - rows) ** 2).sum(), data=torch.ones(9, 2, **double), batch_size=2)
+    first = run(energy=to_rows, data=torch.ones(9, 2, **double), batch_size=2)
     assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
     torch.manual_seed(6)
-    second = run(energy=lambda theta, rows: ((theta - rows) ** 2).sum(), data=torch.ones(9, 2, **double), batch_size=2)
+    second = run(energy=to_rows, data=torch.ones(9, 2, **double), batch_size=2)
     assert same(first, second)
 
 
@@ -175,12 +182,14 @@ def test_numbers_and_arrays_are_starts_too():
 
 
 def test_a_dict_by_block_starts_auxiliary_blocks_as_well():
-    start = {"theta": torch.zeros(2, **double), "p": torch.arange(8.0, **double).reshape(4, 2), "xi": torch.arange(4.0, **double)}
+    start = {"theta": torch.zeros(2, **double), "p": torch.arange(8.0, **double).reshape(4, 2),
+             "xi": torch.arange(4.0, **double)}
     draws = run(SGNHT, init=start, keep=["p", "xi"], **STILL)
     for block in ("p", "xi"):
         torch.testing.assert_close(draws[block][:, 0], start[block], atol=1e-3, rtol=0)
-    draws = run(SGNHT, init={"theta": torch.zeros(2, **double), "xi": torch.tensor(3.0, **double)}, keep=["xi"], **STILL)
-    torch.testing.assert_close(draws["xi"][:, 0], torch.full((4,), 3.0, **double), atol=1e-3, rtol=0)
+    one = {"theta": torch.zeros(2, **double), "xi": torch.tensor(3.0, **double)}
+    xi = run(SGNHT, init=one, keep=["xi"], **STILL)["xi"][:, 0]
+    torch.testing.assert_close(xi, torch.full((4,), 3.0, **double), atol=1e-3, rtol=0)
 
 
 def start_scores(temperature):
@@ -252,7 +261,8 @@ def test_a_module_is_a_dict_of_its_parameters_and_is_left_as_it_was():
     inputs = torch.arange(12.0, **double).reshape(4, 3) / 10
 
     def energy(parameters):
-        return (torch.func.functional_call(network, parameters, inputs) ** 2).sum() + sum(bowl(v) for v in parameters.values())
+        output = torch.func.functional_call(network, parameters, inputs)
+        return (output**2).sum() + sum(bowl(value) for value in parameters.values())
 
     draws = run(energy=energy, init=network)
     assert {name: tuple(value.shape[2:]) for name, value in draws.items()} == {
@@ -269,7 +279,8 @@ def test_a_module_may_name_its_parameters_like_a_block(name):
 
 
 def test_without_a_start_a_symbolic_energy_of_known_size_starts_at_zero():
-    torch.testing.assert_close(run(energy=COUPLED, init=None, **STILL)["theta"], torch.zeros(4, 1, 2), atol=1e-3, rtol=0)
+    theta = run(energy=COUPLED, init=None, **STILL)["theta"]
+    torch.testing.assert_close(theta, torch.zeros(4, 1, 2), atol=1e-3, rtol=0)
 
 
 # ---- energies, symbolic and in torch
@@ -303,10 +314,10 @@ EXPLICIT = Recipe(
 )
 
 
-@pytest.mark.parametrize("start", [None, {"x": 0.5, "y": torch.tensor([0.0, 0.5, 1.0, 1.5], **double)}], ids=["origin", "dict"])
+@pytest.mark.parametrize("start", [{"x": 0.0, "y": 0.0}, {"x": 0.5, "y": [0.0, 0.5, 1.0, 1.5]}],
+                         ids=["point", "per-chain"])
 def test_explicit_coordinates_take_dicts_by_block(start):
-    start = start or {"x": 0.0, "y": 0.0}
-    start = {name: torch.as_tensor(value, **double) for name, value in start.items()}
+    start = {name: torch.tensor(value, **double) for name, value in start.items()}
     in_torch = run(EXPLICIT, lambda z: coupled((z["x"], z["y"])), init=start, steps=50, step_size=0.02)
     symbolic = run(EXPLICIT, COUPLED, init=start, steps=50, step_size=0.02)
     assert {name: tuple(value.shape) for name, value in in_torch.items()} == {"x": (4, 50), "y": (4, 50)}
@@ -319,11 +330,11 @@ def test_explicit_coordinates_start_at_zero_without_init():
 
 def test_a_wholly_symbolic_recipe_needs_no_energy():
     k = positive("k", default=2.0)
-    H = total(p**2) / 2
-    whole = Recipe(name="whole", state=(theta, p), target=theta, H=k * total(theta**4) / 4 + H, D={p: 1}, Q={(theta, p): -1})
-    opaque = Recipe(name="opaque", state=(theta, p), target=theta, H=potential(theta) + H, D={p: 1}, Q={(theta, p): -1})
-    start = torch.tensor([0.5, -0.2], **double)
-    agree(run(whole, None, init=start, k=3.0), run(opaque, lambda theta: 3 * (theta**4).sum() / 4, init=start))
+    recipe = lambda U: Recipe(name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1},
+                              Q={(theta, p): -1})
+    more = {"init": torch.tensor([0.5, -0.2], **double)}
+    agree(run(recipe(k * total(theta**4) / 4), None, k=3.0, **more),
+          run(recipe(potential(theta)), lambda theta: 3 * (theta**4).sum() / 4, **more))
 
 
 def test_the_hessian_diagonal_is_found_where_gamma_asks_for_it():
@@ -416,7 +427,8 @@ def batch_scores():
     """Residuals of the counts of 3 rows of 10, whose mean is 0.3 each."""
     residual = counting(batch_size=3, chains=400, steps=50) - 0.3
     scores = {f"row {i}": standard_score(residual[..., i]) for i in range(10)}
-    pairs = {"next chain": residual[::2, :, 0] * residual[1::2, :, 0], "next step": residual[:, ::2, 0] * residual[:, 1::2, 0]}
+    first = residual[..., 0]
+    pairs = {"next chain": first[::2] * first[1::2], "next step": first[:, ::2] * first[:, 1::2]}
     return scores | {name: standard_score(products) for name, products in pairs.items()}
 
 
@@ -425,7 +437,7 @@ def test_batches_are_uniform_and_independent_of_chain_and_step():
 
 
 @pytest.mark.parametrize("spoil, statistic", [
-    (lambda rows: torch.where((rows == 7) & (torch.arange(rows.numel()).reshape(rows.shape) % 6 == 0), 8, rows), "row 7"),
+    (lambda rows: torch.where((rows == 7) & (torch.arange(rows.numel()).view_as(rows) % 6 == 0), 8, rows), "row 7"),
     (lambda rows: rows[:, :1].expand_as(rows), "next chain"),
     (lambda rows: rows[:1].expand_as(rows), "next step"),
 ], ids=["row-7-a-sixth-too-seldom", "shared-by-chains", "shared-by-steps"])
@@ -438,8 +450,8 @@ def test_spoilt_batches_are_seen(spoil, statistic, monkeypatch):
 def test_the_two_gradients_of_one_step_see_different_batches():
     """Each of the two kicks of p shows the row that its gradient saw: 50 chains do not see one row twice by chance."""
     start = {"theta": torch.zeros(10, **double), "p": torch.zeros(10, **double)}
-    p = run(SGHMC, lambda theta, rows: (theta * rows.sum(0)).sum(), scheme="A B A B O", init=start, data=ONE_HOT, batch_size=1,
-            temperature=0.0, keep="p", chains=50, steps=1)["p"][:, 0]
+    p = run(SGHMC, lambda theta, rows: (theta * rows.sum(0)).sum(), scheme="A B A B O", init=start, data=ONE_HOT,
+            batch_size=1, temperature=0.0, keep="p", chains=50, steps=1)["p"][:, 0]
     assert (p != 0).sum(1).max() == 2
 
 
@@ -462,14 +474,19 @@ def test_the_minibatch_gradient_is_unbiased():
     assert not CLAIMS["batches"].failures(scores)
 
 
-@pytest.mark.parametrize("likelihood", [misfit, lambda theta, batch: misfit(theta, batch).mean()], ids=["per-example", "mean"])
+def mean_misfit(theta, batch):
+    """Its mean."""
+    return misfit(theta, batch).mean()
+
+
+@pytest.mark.parametrize("likelihood", [misfit, mean_misfit])
 def test_posterior_scales_the_likelihood_and_not_the_prior(likelihood):
     theta = torch.tensor([0.4, -0.3], **double)
-    energy = posterior(likelihood, lambda theta: (theta**4).sum(), num_data=10)
-    whole = misfit(theta, DATA).sum() + (theta**4).sum()
-    assert energy(theta, DATA).item() == pytest.approx(float(whole), rel=1e-14)
-    batch = tuple(t[:4] for t in DATA)
-    assert energy(theta, batch).item() == pytest.approx(float(10 / 4 * misfit(theta, batch).sum() + (theta**4).sum()), rel=1e-14)
+    prior = lambda theta: (theta**4).sum()
+    energy, batch = posterior(likelihood, prior, num_data=10), tuple(t[:4] for t in DATA)
+    for data, scale in ((DATA, 1), (batch, 10 / 4)):
+        whole = scale * misfit(theta, data).sum() + prior(theta)
+        torch.testing.assert_close(energy(theta, data), whole, rtol=1e-14, atol=0)
 
 
 def test_all_data_in_a_closure_and_as_data_are_the_same_run():
@@ -485,7 +502,8 @@ def test_a_single_tensor_of_data_is_handed_over_as_it_is():
 
 def test_integer_labels_stay_integers():
     labels = torch.arange(10) % 2
-    draws = run(energy=lambda theta, batch: (batch[0] @ theta * batch[1]).sum() + bowl(theta), data=(DATA[0], labels), batch_size=4)
+    energy = lambda theta, batch: (batch[0] @ theta * batch[1]).sum() + bowl(theta)
+    draws = run(energy=energy, data=(DATA[0], labels), batch_size=4)
     assert draws["theta"].isfinite().all()
 
 
@@ -536,12 +554,12 @@ def test_no_chain_is_flagged_when_all_is_well():
 
 
 def test_info_says_what_was_run():
-    draws = run(SGHMC, C=2.0, B=0.5, temperature=0.9, warmup=3, thin=2, seed=4, data=torch.ones(5, 2, **double), batch_size=2,
-                energy=lambda theta, rows: ((theta - rows) ** 2).sum())
+    draws = run(SGHMC, to_rows, data=torch.ones(5, 2, **double), batch_size=2, C=2.0, B=0.5, temperature=0.9, warmup=3,
+                thin=2, seed=4)
     info = dict(draws.info)
     assert info.pop("seconds") >= 0
-    assert info == {"recipe": "sghmc", "scheme": "B A O A B", "step_size": 0.1, "steps": 12, "warmup": 3, "thin": 2, "seed": 4,
-                    "temperature": 0.9, "batch_size": 2, "parameters": {"C": 2.0, "B": 0.5}, "diverged": {}}
+    assert info == {"recipe": "sghmc", "scheme": "B A O A B", "step_size": 0.1, "steps": 12, "warmup": 3, "thin": 2,
+                    "seed": 4, "temperature": 0.9, "batch_size": 2, "parameters": {"C": 2.0, "B": 0.5}, "diverged": {}}
 
 
 def test_parameters_per_site_are_listed_in_info():
