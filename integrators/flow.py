@@ -9,8 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sympy import (Add, Expr, Function, ImmutableMatrix, Max, Ne, Piecewise, S, Symbol, diff, exp, expand,
-                   factor_terms, sqrt, zeros)
+from sympy import Add, Expr, Function, ImmutableMatrix, S, Symbol, diff, exp, expand, factor_terms, sqrt, zeros
 
 from recipe.algebra import random_value
 from recipe.errors import RecipeError
@@ -60,11 +59,8 @@ class Normal(Symbol):
         return f"N[{self.name}]"
 
 
-class MatrixOU(Function):
-    """An entry of the solution of dx = (-A x + c) dt + sqrt(2D) dW over h.
-
-    `part` M is e^{-Ah}, J is int_0^h e^{-As} ds, L a square root of the covariance; `system` is the size, h, A and D.
-    """
+class MatrixFunction(Function):
+    """An entry (part, row, column) of matrices that are computed together at run time from a `system` of expressions."""
 
     is_real = True
     part = property(lambda self: self.args[0].name)
@@ -73,10 +69,26 @@ class MatrixOU(Function):
     system = property(lambda self: self.args[3:])
 
     @property
-    def siblings(self) -> tuple["MatrixOU", ...]:
-        """All entries of M, J and L of the same system."""
+    def siblings(self) -> tuple["MatrixFunction", ...]:
+        """All entries of the matrices of the same system."""
         size = range(int(self.system[0]))
-        return tuple(MatrixOU(Symbol(part), i, j, *self.system) for part in "MJL" for i in size for j in size)
+        return tuple(type(self)(Symbol(part), i, j, *self.system) for part in self.parts for i in size for j in size
+                     if j <= i or not self.is_triangular)
+
+
+class MatrixOU(MatrixFunction):
+    """The solution of dx = (-A x + c) dt + sqrt(2D) dW over h; the system is the size, h, A and D.
+
+    Part M is e^{-Ah}, J is int_0^h e^{-As} ds, L a square root of the covariance.
+    """
+
+    parts, is_triangular, text = "MJL", False, "matrix_ou"
+
+
+class SquareRoot(MatrixFunction):
+    """The lower Cholesky factor of a positive semidefinite matrix; the system is the size and the matrix."""
+
+    parts, is_triangular, text = "L", True, "square_root"
 
 
 @dataclass(frozen=True)
@@ -117,19 +129,24 @@ def injected(piece: Subsystem, time: Expr = h) -> ImmutableMatrix:
 
 
 def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
-    """The lower Cholesky factor of a positive semidefinite matrix of expressions, 0/0 read as 0."""
+    """A lower triangular L with L L^T = C: square roots on the diagonal, a Cholesky factor where entries are coupled."""
     n = C.rows
     L = zeros(n, n)
-    for j in range(n):
-        pivot = expand(C[j, j] - sum(L[j, k] ** 2 for k in range(j)))
-        if pivot == 0:
-            continue
-        L[j, j] = sqrt(C[j, j]) if not any(L[j, :j]) else sqrt(Max(pivot, 0))
-        for i in range(j + 1, n):
-            rest = C[i, j] - sum(L[i, k] * L[j, k] for k in range(j))
-            safe = C[j, j].is_positive and not any(L[j, :j])
-            L[i, j] = rest / L[j, j] if safe or rest == 0 else Piecewise((rest / L[j, j], Ne(L[j, j], 0)), (0, True))
+    for group in joined([{i} for i in range(n)], [(i, j) for i in range(n) for j in range(n) if C[i, j] != 0]):
+        rows = sorted(group)
+        system = (len(rows), *C.extract(rows, rows))
+        for k, i in enumerate(rows):
+            for l, j in enumerate(rows[:k + 1]):
+                L[i, j] = sqrt(C[i, i]) if len(rows) == 1 else SquareRoot(Symbol("L"), k, l, *system)
     return ImmutableMatrix(L)
+
+
+def joined(groups, pairs):
+    """The groups, those that a pair links made one."""
+    for a, b in pairs:
+        linked = [g for g in groups if a in g or b in g]
+        groups = [g for g in groups if g not in linked] + [set().union(*linked)]
+    return groups
 
 
 def _brownian(piece: Subsystem, f: dict):
@@ -268,10 +285,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
 
 def _groups(piece):
     """The moving blocks, grouped by what couples them: a drift that reads another moving block, or shared noise."""
-    groups = [{b} for b in piece.moving]
     pairs = [(a, b) for a, f in piece.drift.items() for b in piece.moving if f.has(b)] + list(piece.diffusion)
-    for a, b in pairs:
-        joined = [g for g in groups if a in g or b in g]
-        groups = [g for g in groups if g not in joined] + [set().union(*joined)]
     order = {b: i for i, b in enumerate(piece.moving)}
+    groups = joined([{b} for b in piece.moving], pairs)
     return sorted(([b for b in piece.moving if b in g] for g in groups), key=lambda g: order[g[0]])

@@ -13,7 +13,7 @@ from recipe import Energy, Recipe, symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block, Parameter, Partial, Potential, is_site, step_size as h, temperature
 
-from .flow import Flow, MatrixOU, Normal
+from .flow import Flow, MatrixFunction, Normal
 from .program import Draw, Gradient, Let, Local, Program, Set, Solve, Stage, Total, verify
 from .scheme import Scheme
 
@@ -127,7 +127,7 @@ class _Constants:
 
     def __init__(self):
         self.known: dict[Expr, Local] = {}
-        self.solved: dict[tuple, dict[MatrixOU, Local]] = {}
+        self.solved: dict[tuple, dict[MatrixFunction, Local]] = {}
         self.order: list = []
 
     @property
@@ -144,14 +144,14 @@ class _Constants:
         return Add(*terms)
 
     def hoist(self, e, name):
-        if isinstance(e, MatrixOU) and self.is_constant(e):
+        if isinstance(e, MatrixFunction) and self.is_constant(e):
             return self._entry(e)
         if not isinstance(e, Expr):  # a condition stays where it is
             return e
         if self.is_constant(e):
             return self._named(e, name) if self._costs(e) else e
         if e.is_Mul or e.is_Add:
-            still = [a for a in e.args if self.is_constant(a) and not isinstance(a, MatrixOU)]
+            still = [a for a in e.args if self.is_constant(a) and not isinstance(a, MatrixFunction)]
             moving = [self.hoist(a, name) for a in e.args if a not in still]
             part = e.func(*still)
             return e.func(self._named(part, name) if self._costs(part) else part, *moving)
@@ -161,7 +161,7 @@ class _Constants:
     def is_constant(e):
         return all(isinstance(s, Parameter) or s in (h, temperature) or getattr(s, "is_constant_in_step", False)
                    for s in e.free_symbols) and not any(t.integrand is not S.One for t in e.atoms(symbols.Total)) \
-            or isinstance(e, MatrixOU) and not e.atoms(Block)
+            or isinstance(e, MatrixFunction) and not e.atoms(Block)
 
     @staticmethod
     def _costs(e):
@@ -181,12 +181,13 @@ class _Constants:
         return self.known[e]
 
     def _entry(self, e):
-        if e.system not in self.solved:
+        key = (type(e), e.system)
+        if key not in self.solved:
             run = f"{len(self.solved) + 1}" if self.solved else ""
             name = lambda x: f"{x.part}{run}_{x.row}{x.column}"
-            self.solved[e.system] = {x: Local(name(x), is_site(e), constant=True) for x in e.siblings}
-            self.order.append(Solve(tuple(self.solved[e.system].values()), e.siblings))
-        return self.solved[e.system][e]
+            self.solved[key] = {x: Local(name(x), is_site(e), constant=True) for x in e.siblings}
+            self.order.append(Solve(tuple(self.solved[key].values()), e.siblings))
+        return self.solved[key][e]
 
 
 class _Names:
@@ -212,13 +213,14 @@ def _totals_and_shared(updates, names):
                 known[e] = Local(names.fresh("sum"))
                 lets.append(Total(known[e], inside))
             return known[e]
-        if isinstance(e, MatrixOU):
-            if e.system not in known:
+        if isinstance(e, MatrixFunction):
+            key = (type(e), e.system)
+            if key not in known:
                 inside = tuple(map(settle, e.system))
-                known[e.system] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
-                lets.append(Solve(tuple(known[e.system].values()), tuple(MatrixOU(*x.args[:3], *inside) for x in e.siblings)))
-            return known[e.system][e]
-        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixOU) else e
+                known[key] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
+                lets.append(Solve(tuple(known[key].values()), tuple(x.func(*x.args[:3], *inside) for x in e.siblings)))
+            return known[key][e]
+        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixFunction) else e
 
     updates = {b: settle(e) for b, e in updates.items()}
     if any(e.atoms(*_CALLS) for e in updates.values()):

@@ -8,7 +8,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import Block, step_size as h, temperature
 
-from .flow import MatrixOU, Normal
+from .flow import MatrixFunction, Normal
 from .scheme import Scheme
 
 
@@ -79,10 +79,10 @@ class Total:
 
 @dataclass(frozen=True)
 class Solve:
-    """The entries of a matrix Ornstein-Uhlenbeck solution, one name each."""
+    """The entries of matrices that are computed together, one name each."""
 
     names: tuple[Local, ...]
-    entries: tuple[MatrixOU, ...]
+    entries: tuple[MatrixFunction, ...]
     values = property(lambda self: self.entries[0].system[1:])
     defines = property(lambda self: self.names)
 
@@ -151,7 +151,7 @@ def _line(statement):
         case Total(name, integrand):
             return f"{name} = total({integrand})"
         case Solve(names, entries):
-            return f"{', '.join(map(str, names))} = matrix Ornstein-Uhlenbeck"
+            return f"{', '.join(map(str, names))} = {entries[0].text}({', '.join(map(str, entries[0].system))})"
 
 
 def verify(program: Program) -> None:

@@ -17,7 +17,7 @@ from sympy import Add, Mul, Piecewise, Pow, Symbol
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
-from integrators.flow import MatrixOU
+from integrators.flow import MatrixOU, SquareRoot
 from integrators.lower import Draw, Gradient, Let, Set, Solve
 from integrators.lower import Total as Sum
 from recipe.symbols import Partial, Total, step_size, temperature as T
@@ -27,7 +27,8 @@ FUNCTIONS = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "erf": special.erf, "erfc": special.erfc, "Abs": np.abs,
     "phi1": lambda x: special.exprel(x),
-    "Max": lambda *x: reduce(np.maximum, x), "Min": lambda *x: reduce(np.minimum, x),
+    "Max": lambda *x: reduce(np.maximum, x), "Min": lambda *x: reduce(np.minimum, x), "ITE": np.where,
+    "And": lambda *x: reduce(np.logical_and, x), "Or": lambda *x: reduce(np.logical_or, x), "Not": np.logical_not,
 }
 RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
              ">=": operator.ge}
@@ -48,6 +49,9 @@ def _evaluate(e, again, full):
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
             return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
+        case SquareRoot():
+            part, i, j, size, *entries = e.args
+            return lower_root(int(size), list(map(again, entries)))[..., int(i), int(j)]
         case Add():
             return reduce(operator.add, map(again, e.args))
         case Mul():
@@ -66,6 +70,21 @@ def _evaluate(e, again, full):
     if e.is_Number or e.is_NumberSymbol:
         return float(e)
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
+
+
+def lower_root(size, entries):
+    """The lower L with L L^T = C for C >= 0, row by row; a vanishing pivot leaves its column 0."""
+    C = np.stack(np.broadcast_arrays(*entries), -1).astype(float).reshape(-1, size, size)
+    L = np.zeros_like(C)
+    for c, root in zip(C, L):
+        for i in range(size):
+            for j in range(i + 1):
+                rest = c[i, j] - root[i, :j] @ root[j, :j]
+                if i == j:
+                    root[i, i] = math.sqrt(rest) if rest > 1e-14 * c[i, i] else 0.0
+                elif root[j, j]:
+                    root[i, j] = rest / root[j, j]
+    return L.reshape(*np.broadcast_shapes(*(np.shape(x) for x in entries)), size, size)
 
 
 def matrix_ou(size, h, entries):

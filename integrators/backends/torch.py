@@ -119,10 +119,10 @@ def _print(statement, writer, recipe):
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
             return [f"{writer.name(name)} = total({inside})"]
         case Solve(names, entries):
-            writer.used.add("matrix_ou")
+            writer.used.add(entries[0].text)
             size, *arguments = entries[0].system
             level = "site" if names[0].is_vector else None
-            return [f"{', '.join(map(writer.name, names))} = matrix_ou({size}, "
+            return [f"{', '.join(map(writer.name, names))} = {entries[0].text}({size}, "
                     f"{', '.join(text(a, level) for a in arguments)})"]
         case Gradient(names, source, order):
             function, name = ("gradient", "g") if order == 1 else ("curvature", "c")

@@ -41,3 +41,19 @@ def matrix_ou(size, h, *entries):
     L = vectors*values.clamp(min=0).sqrt().unsqueeze(-2)
     solution = torch.stack([M, J, L], -3).flatten(-3).unbind(-1)
     return [float(x) if dtype is None else x.to(dtype) for x in solution]
+
+
+def square_root(size, *entries):
+    """The lower Cholesky factor of a positive semidefinite matrix, row by row; a vanishing pivot leaves its column 0."""
+    dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
+    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=dtype or torch.float64) for e in entries))
+    C, L = [entries[i*size:(i + 1)*size] for i in range(size)], [[] for _ in range(size)]
+    for j in range(size):
+        square = C[j][j] - sum(L[j][k]**2 for k in range(j))
+        rounding = 8*torch.finfo(square.dtype).eps*C[j][j]
+        pivot = torch.where(square > rounding, square, torch.zeros_like(square)).sqrt()
+        L[j].append(pivot)
+        for i in range(j + 1, size):
+            rest = C[i][j] - sum(L[i][k]*L[j][k] for k in range(j))
+            L[i].append(torch.where(pivot > 0, rest/pivot, torch.zeros_like(rest)))
+    return [float(x) if dtype is None else x for row in L for x in row]
