@@ -114,13 +114,20 @@ class Draws(Mapping):
     def summary(self, var_names: str | list[str] | None = None):
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
-        With one chain r_hat is nan. Raises RecipeError for an unknown name.
+        Chains that diverged are left out, with a warning. With one chain r_hat is nan. Raises RecipeError for an
+        unknown name, or where no chain is left.
 
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
         """
         names = list(self) if var_names is None else [var_names] if isinstance(var_names, str) else var_names
-        posterior = Draws({name: self[name] for name in names}, info=self.info).to_arviz()
+        sound = [chain for chain in range(self.chains) if chain not in self.diverged]
+        if not sound:
+            raise RecipeError("draws, summary", "every chain has diverged", do="Sample with a smaller step size.")
+        if len(sound) < self.chains:
+            warnings.warn(f"summary leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
+                          RuntimeWarning, stacklevel=2)
+        posterior = Draws({name: self[name][sound] for name in names}, info=self.info).to_arviz()
         import arviz
 
         return arviz.summary(posterior, kind="all", round_to="none")

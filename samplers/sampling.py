@@ -15,6 +15,7 @@ from integrators import accuracy, noise
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
+from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
@@ -174,13 +175,14 @@ class _Run:
     @torch.no_grad()
     def steps(self, count, schedule, where):
         """Advance step by step, yielding the number of each step when it is done."""
-        function, evaluations = self.step.function, self.step.program.gradients_per_step + 1
+        function, carried = self.step.function, self.step.program.carries_gradient
+        evaluations = self.step.program.gradients_per_step
         per_step = [self.state[b.name].numel() for b in self.step.draw_blocks.values()]
-        rows = self.chains * (self.data.batch_size or 0) * evaluations if self.data else 0
+        rows = self.chains * (self.data.batch_size or 0) * (evaluations + 1) if self.data else 0
         size = max(1, min(count, NOISE_AT_ONCE // max(1, rows, sum(per_step))))
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
-            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations)
+            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + (carried and first == 0))
             for i, k in enumerate(numbers):
                 self._rows, self._evaluation = rows(i), 0
                 h = schedule(k)
@@ -201,7 +203,8 @@ class _Run:
             block = next((n for n in names if not new[n][lost[0]].isfinite().all()), names[0])
             self.diverged |= {chain: k for chain in lost}
             self.alive &= finite
-            chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost))}"
+            chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost[:8]))}"
+            chains += f" and {len(lost) - 8} others" if len(lost) > 8 else ""
             if not self.alive.any():
                 raise RecipeError(where, f"every chain has diverged, the last at step {k}: {block} is not finite",
                                   do="Take a smaller step size.")
@@ -252,13 +255,14 @@ def _kept(recipe, keep):
 def _check_stability(step, energy, step_size, temperature, parameters):
     """Refuse a step size at which the step is unstable, where U is quadratic and the step affine."""
     recipe = step.recipe
-    if energy.is_sitewise or not accuracy.is_affine(recipe):
+    if not accuracy.is_affine(recipe) or any(torch.is_tensor(v) for v in parameters.values()):
         return
-    hessian = sympy.hessian(energy.U, energy.coordinates)
-    if hessian.free_symbols or any(torch.is_tensor(v) for v in parameters.values()):
+    hessian = sympy.hessian(energy.U, energy.coordinates) if not energy.is_sitewise else sympy.Matrix([energy.curvature])
+    if hessian.free_symbols or hessian.atoms(Total):
         return
     chain = accuracy.linear_chain(step, step_size, [[float(e) for e in row] for row in hessian.tolist()],
                                   temperature=temperature, **parameters)
-    if chain.spectral_radius >= 1 + 1e-9:
+    damped = hessian.is_positive_definite and any(recipe.D)
+    if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
         raise RecipeError(f"{recipe.name}, sample", f"the step is unstable at step_size = {step_size:g}: its spectral "
                           f"radius is {chain.spectral_radius:.4g}", do="Take a smaller step size.")

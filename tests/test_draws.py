@@ -275,3 +275,14 @@ def test_summary_of_one_chain_has_no_r_hat():
 def test_importing_draws_does_not_import_arviz_or_pandas():
     code = "import sys, samplers.draws; print({'arviz', 'pandas'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_summary_leaves_out_the_chains_that_diverged_and_says_so():
+    values = torch.randn(4, 60, generator=torch.Generator().manual_seed(0))
+    frozen = values.clone()
+    frozen[1] = 1e30
+    with pytest.warns(RuntimeWarning, match="leaves out 1 of 4 chains"):
+        summary = Draws({"theta": frozen}, info={"diverged": {1: 7}}).summary()
+    assert summary["mean"].item() == Draws({"theta": values[[0, 2, 3]]}, info={}).summary()["mean"].item()
+    with pytest.raises(RecipeError, match="every chain has diverged"):
+        Draws({"theta": frozen}, info={"diverged": {0: 1, 1: 1, 2: 1, 3: 1}}).summary()

@@ -208,7 +208,7 @@ def test_a_start_without_a_finite_gradient_is_refused(call, words, no_step):
     (SGLD, lambda sign: lambda parts: sign * (bowl(parts["w"]) + bowl(parts["c"])), {"w": ZERO, "c": ZERO}),
     (EXPLICIT, lambda sign: lambda z: sign * (z["x"] ** 2 + z["y"] ** 2), ORIGIN),
     (SGLD, lambda sign: Energy((a, b), U=sign * log(1 + a**2 + b**4)), ZERO),
-    (SGLD, lambda sign: Energy(theta, U=sign * total(theta**2)), ZERO),
+    (SGLD, lambda sign: Energy(theta, U=sign * total(theta**4)), ZERO),
 ], ids=["gaussian", "laplace", "cauchy", "by-name", "explicit", "symbolic", "by-site"])
 def test_a_log_density_in_place_of_an_energy_is_warned_of(recipe, energy, init, sign, warned):
     with warnings.catch_warnings(record=True) as caught:
