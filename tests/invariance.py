@@ -65,8 +65,8 @@ def defect(step, law, h, gradient, *, draw_nodes=9, degree=4, **parameters):
     state = {name: shaped(x, block) for (name, block), x in zip(blocks.items(), points)}
     noise = {name: shaped(x, step.draw_blocks[name]) for name, x in zip(step.draws, points[len(blocks):])}
     out = step(state, h, gradient=gradient, noise=noise, **parameters)
-    change = moments([out[name] for name in blocks], weights, degree) - moments([state[name] for name in blocks], weights,
-                                                                                degree)
+    after, before = (moments([part[name] for name in blocks], weights, degree) for part in (out, state))
+    change = after - before
     total_degree = sum(np.indices(change.shape))
     return change[(0 < total_degree) & (total_degree <= degree)]
 

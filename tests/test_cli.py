@@ -319,7 +319,8 @@ def test_diverged_chains_are_named(run):
     assert 0 < len(diverged) < 64
     assert ", ".join(f"chain {chain} at step {step}" for chain, step in diverged.items()) in out
     assert "diverged: none" not in out
-    warned = error.splitlines()
+    *warned, left_out = error.splitlines()
+    assert f"leaves out {len(diverged)} of 64 chains" in left_out
     assert 0 < len(warned) <= len(diverged) and all(line.startswith("recipe: sgld, ") for line in warned)
     named = re.findall(r"\d+", " ".join(re.search(r"chains? ([\d, ]+) diverged", line)[1] for line in warned))
     assert sorted(named) == sorted(diverged)

@@ -137,7 +137,8 @@ OWN = [
     (generalised_langevin_per_site, "B A O A B", {"O": (friction(p), noise(p), s)}),
     (generalised_langevin_with_thermostat, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
     (quartic_kinetic, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
-    (moving_curl, "Euler", {}), (dense_2, "Euler", {}), (dense_3, "Euler", {}), (dense_3_of_unrelated_entries, "Euler", {}),
+    (moving_curl, "Euler", {}), (dense_2, "Euler", {}), (dense_3, "Euler", {}),
+    (dense_3_of_unrelated_entries, "Euler", {}),
     (magnetic, "B A O A B", {}), (magnetic, "A B O B A", {}), (magnetic, "Euler", {}),
     (curl_of_totals, "Euler", {}), (total_of_parameters, "Euler", {}), (fisher_like, "Euler", {}),
     (degenerate_noise, "Euler", {}),
@@ -194,7 +195,8 @@ def tensors(arrays, dtype=torch.float64):
 def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient):
     """The emitted step on numpy inputs."""
     curved = {"curvature": curvature} if step.program.needs_curvature else {}
-    return step(tensors(state, dtype), h, gradient=gradient, noise=tensors(drawn, dtype), **curved, **tensors(parameters))
+    return step(tensors(state, dtype), h, gradient=gradient, noise=tensors(drawn, dtype), **curved,
+                **tensors(parameters))
 
 
 def flat(state):
@@ -532,7 +534,8 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
     for _ in range(50):
         weights.grad = field(weights.detach())
         optimizer.step()
-        state = step(state, step_size, gradient=field, noise={"p": torch.zeros(1, 3)}, gamma=gamma, m=m, temperature=0.0)
+        state = step(state, step_size, gradient=field, noise={"p": torch.zeros(1, 3)}, gamma=gamma, m=m,
+                     temperature=0.0)
         assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
 
 
@@ -562,11 +565,12 @@ def formulas(blocks, extras=()):
 
 
 def triangles(size, entries):
-    """Lower triangular matrices whose diagonal is away from 0."""
+    """Triangular matrices, lower or upper, whose diagonal is away from 0."""
     beside = st.lists(entries, min_size=size * (size - 1) // 2, max_size=size * (size - 1) // 2)
-    return st.builds(lambda rest, diagonal: ImmutableMatrix(size, size, lambda i, j: (
+    lower = st.builds(lambda rest, diagonal: ImmutableMatrix(size, size, lambda i, j: (
         diagonal[i] if i == j else rest[i * (i - 1) // 2 + j] if j < i else 0)), beside,
         st.permutations([1, a, Rational(3, 2)][:size]))
+    return st.builds(lambda L, upper: L.T if upper else L, lower, st.booleans())
 
 
 @st.composite

@@ -193,8 +193,9 @@ def test_a_preconditioner_per_site_acts_on_its_site():
     assert law.variance("theta") == pytest.approx(2 * z.T / (z.k * (2 - z.h * G * z.k)), rel=1e-10)
 
 
-@pytest.mark.parametrize("recipe, word, limit", [(SGLD, "Euler", 2 / 5.1), (UnderdampedLangevin, "B A O A B", sqrt(4 / 5.1)),
-                                                 (UnderdampedLangevin, "O B A B O", sqrt(4 / 5.1))])
+@pytest.mark.parametrize("recipe, word, limit", [
+    (SGLD, "Euler", 2 / 5.1), (UnderdampedLangevin, "B A O A B", sqrt(4 / 5.1)),
+    (UnderdampedLangevin, "O B A B O", sqrt(4 / 5.1))])
 def test_an_unstable_step_size_is_refused_with_its_spectral_radius(recipe, word, limit):
     """h k < 2 for Euler, h^2 k/m < 4 where leapfrog moves."""
     step = compile(recipe, word)
@@ -235,7 +236,8 @@ MUTANTS = {
     "a gradient of the future": ("F A", ("g = gradient(theta)", "g = gradient(theta + h/m*p)")),
     "the response of Euler in an exact flow": ("F A", ("h*phi1(-h*gamma)", "h")),
     "the response without its limit": ("F A", ("h*phi1(-h*gamma)", "math.exp(-h*gamma)/gamma")),
-    "the drift of the old momentum": ("F A", ("p = decay_p*p", "q, p = p, decay_p*p"), ("drift_theta*p", "drift_theta*q")),
+    "the drift of the old momentum": ("F A", ("p = decay_p*p", "q, p = p, decay_p*p"),
+                                      ("drift_theta*p", "drift_theta*q")),
     "the force left out of Euler": ("A G", ("h*(-g - gamma*p)", "h*(-gamma*p)")),
 }
 LAW_PRESERVING = {
@@ -287,7 +289,8 @@ def test_two_mutants_preserve_the_law(name, laws):
 def test_a_stale_gradient_has_the_law_that_is_known_of_it():
     """SSS with the gradient taken before the first drift: Var theta = (T/k) x/(2 sinh(x/2) - h^2 k/(2m))."""
     step = compile(UnderdampedLangevin, "A R W R A", pieces=WORDS)
-    stale = planted(step, ("    g = gradient(theta)\n", ""), ("    # A over", "    g = gradient(theta)\n    # A over", 1))
+    ask = "    g = gradient(theta)\n"
+    stale = planted(step, (ask, ""), ("    # A over", f"{ask}    # A over", 1))
     z = HERE
     expected = z.T / z.k * z.x / (2 * sinh(z.x / 2) - z.h**2 * z.k / (2 * z.m))
     assert chain(stale, z).variance("theta") == pytest.approx(expected, rel=1e-10)

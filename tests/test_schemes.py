@@ -15,7 +15,7 @@ from integrators.program import Draw, Gradient, Set, Stage, verify
 from integrators.scheme import scheme
 from integrators.split import all_letters, split
 from integrators.step import load
-from recipe import (Energy, Recipe, RecipeError, euler, force, friction, grad, noise, nonnegative, numerical, positive,
+from recipe import (Energy, Recipe, RecipeError, euler, force, friction, grad, noise, numerical, positive,
                     potential, real, scalar, total, vector)
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, UnderdampedLangevin
 
@@ -28,8 +28,10 @@ O = friction(p) + noise(p)
 Memory = Recipe(name="memory", state=(theta, p, s), target=theta, H=U + total(p**2) / 2 + total(s**2) / 2, D={s: a},
                 Q={(theta, p): -1, (p, s): c})
 Magnetic = Recipe(name="magnetic", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
-                  D={px: a + Rational(1, 2), py: c + Rational(1, 2), (px, py): Rational(1, 3)}, Q={(x, px): -1, (y, py): -1, (px, py): b})
-Hamiltonian = Recipe(name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1})
+                  D={px: a + Rational(1, 2), py: c + Rational(1, 2), (px, py): Rational(1, 3)},
+                  Q={(x, px): -1, (y, py): -1, (px, py): b})
+Hamiltonian = Recipe(name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={},
+                     Q={(theta, p): -1})
 Cubic = Recipe(name="cubic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1})
 Multiplicative = Recipe(name="multiplicative", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + p**2},
                         Q={(theta, p): -1})
@@ -46,7 +48,8 @@ MOVES = {
     "A B A O A": [("A", THIRD), ("B", 1), ("A", THIRD), ("O", 1), ("A", THIRD)],
     "BA'OA'B": [("B", HALF), ("A'", HALF), ("O", 1), ("A'", HALF), ("B", HALF)],
     "A A'": [("A", 1), ("A'", 1)],
-    "O": [("O", 1)], "Euler": [("Euler", 1)], "Kick": [("Kick", 1)], "Kick A Kick": [("Kick", HALF), ("A", 1), ("Kick", HALF)],
+    "O": [("O", 1)], "Euler": [("Euler", 1)], "Kick": [("Kick", 1)],
+    "Kick A Kick": [("Kick", HALF), ("A", 1), ("Kick", HALF)],
     "Lie(A,B,O)": [("A", 1), ("B", 1), ("O", 1)], "Lie( A' , Kick )": [("A'", 1), ("Kick", 1)],
     "Strang(A,B)": [("A", HALF), ("B", 1), ("A", HALF)],
     "Strang(B, A, O)": [("B", HALF), ("A", HALF), ("O", 1), ("A", HALF), ("B", HALF)],
@@ -78,7 +81,8 @@ def test_neighbours_of_one_letter_join_where_the_letter_is_a_semigroup():
     ("Strang(A, Kik)", "Did you mean 'Kick'?"), ([("Kik", 1)], "Did you mean 'Kick'?"), ("", "the word is empty"),
     ("  ", "the word is empty"), ([], "the list of moves is empty"), ("Lie(A)", "not a word that can be read"),
     ("Lie(A,B", "not a word that can be read"), ("Lie(A,,B)", "not a word that can be read"),
-    ("Yoshida(A,B)", "not a word that can be read"), (7, "not a word and not a list"), (["A"], "not a word and not a list"),
+    ("Yoshida(A,B)", "not a word that can be read"), (7, "not a word and not a list"),
+    (["A"], "not a word and not a list"),
     ([("A", "1/2"), ("A", "1/2")], "not a word and not a list"), ([("A", 0.5), ("B", 1)], "the fractions of 'A' add up to 0.5"),
     ([("A", 1), ("A", 1)], "the fractions of 'A' add up to 2, not 1"), ([("A", math.nan)], "add up to nan, not 1"),
 ])
@@ -115,7 +119,8 @@ def test_the_order_of_a_word(recipe, word, pieces, order, marginal):
 
 @pytest.mark.parametrize("recipe, word", [
     (SGLD, "Euler"), (UnderdampedLangevin, "B A O A B"), (SGHMC, "B A O A B"), (SGNHT, "B A' O A' B"),
-    (MSGNHT, "B A' O A' B"), (ATMC, "B A' O A' B"), (Memory, "B A' O A' B"), (Multiplicative, "Euler"), (Cubic, "Euler")])
+    (MSGNHT, "B A' O A' B"), (ATMC, "B A' O A' B"), (Memory, "B A' O A' B"), (Multiplicative, "Euler"),
+    (Cubic, "Euler")])
 def test_without_a_word_the_recommended_one_is_taken(recipe, word):
     assert str(compile(recipe).scheme) == str(compile(replace(recipe, scheme=None)).scheme) == word
 
@@ -191,8 +196,8 @@ def equations(piece, flow, recipe, h, state, parameters):
 
     c = rate()
     A = -np.array([rate(block) - c for block in moving]).T
-    D = np.array([[float(np.asarray(chain.value(piece.injected.get((row, column), Rational(0)))).item()) for column in moving]
-                  for row in moving])
+    spread = lambda row, column: piece.injected.get((row, column), Rational(0))
+    D = np.array([[float(np.asarray(chain.value(spread(row, column))).item()) for column in moving] for row in moving])
     return A, c, D
 
 
@@ -244,7 +249,8 @@ def test_a_step_says_which_flows_are_exact():
 # ---- what is refused before the first step
 
 COMPILE_ERRORS = [
-    (UnderdampedLangevin, "B A", {}, ["underdamped-langevin, split: no piece takes \"-gamma*p\" in the drift of p", "'B A'"]),
+    (UnderdampedLangevin, "B A", {},
+     ["underdamped-langevin, split: no piece takes \"-gamma*p\" in the drift of p", "'B A'"]),
     (UnderdampedLangevin, "B A R", PAPER, ["no piece takes the noise of p", 'pieces={"X": noise(p)}']),
     (SGNHT, "B A O A B", {}, ["no piece takes", "in the drift of xi"]),
     (SGHMC, "F A O", {}, ["sghmc, split: pieces 'F' and 'O' both take", "drift of p"]),
@@ -252,7 +258,8 @@ COMPILE_ERRORS = [
     (SGHMC, "B A Z", {"Z": xi}, ["piece 'Z' names xi, which is not in the state", "theta, p"]),
     (Magnetic, "A B X Y", {"X": friction(px) + noise(px), "Y": friction(py) + noise(py)},
      ["the noises of px and py are correlated", "Put both noises into one piece"]),
-    (SGLD, "A", {}, ["sgld, solve: no closed form is known for piece 'A': dtheta = -grad(U) dt", "numerical(piece, 'heun')"]),
+    (SGLD, "A", {},
+     ["sgld, solve: no closed form is known for piece 'A': dtheta = -grad(U) dt", "numerical(piece, 'heun')"]),
     (Cubic, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGLD, "X", {"X": numerical(theta, "heun")}, ["it would need grad U at a predicted point"]),
@@ -261,8 +268,8 @@ COMPILE_ERRORS = [
     (SGHMC, "A X", {"X\nimport os": p}, ["import os"]), (SGHMC, "A X", {"X": "p"}, ["a piece is made of blocks", "'p'"]),
     ("sghmc", None, {}, ["expected a Recipe, got str"]),
     (Recipe(name="value", state=(theta,), target=theta, H=U, D={theta: 1 + U**2}), None, {}, ["asks for the value of U"]),
-    (Recipe(name="mixed", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1 + grad(potential(x, y), y)**2, y: 1}), None,
-     {}, ["asks for hessian(U, x, y)", "recipe.bind(U=Energy(...))"]),
+    (Recipe(name="mixed", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1 + grad(potential(x, y), y)**2, y: 1}),
+     None, {}, ["asks for hessian(U, x, y)", "recipe.bind(U=Energy(...))"]),
 ]
 
 
@@ -310,7 +317,8 @@ NOISE = {"p": torch.zeros(2, 3)}
     *((dict(temperature=T), ["the temperature is a number >= 0, got"]) for T in (-1.0, math.nan, math.inf, "1")),
     *((dict(C=C), ["'C' must be positive, got"]) for C in (0.0, -1.0)), (dict(B=-0.1), ["'B' must be nonnegative, got -0.1"]),
     (dict(m=math.nan), ["'m' is not finite"]), (dict(m=math.inf), ["'m' is not finite"]),
-    (dict(m="1"), ["'m' is a number or a tensor, got str"]), (dict(m=torch.ones(3)), ["'m' is one number, got shape (3,)", "per=theta"]),
+    (dict(m="1"), ["'m' is a number or a tensor, got str"]),
+    (dict(m=torch.ones(3)), ["'m' is one number, got shape (3,)", "per=theta"]),
     (dict(c=1.0), ["'c' is not a parameter"]), (dict(gamma=1.0), ["'gamma' is not a parameter", "Known here: B, C, m"]),
     (dict(noise={}), ["noise['p'] is missing"]), (dict(noise=None), ["noise['p'] is missing"]),
     (dict(state={"theta": torch.ones(2, 3)}), ["state['p'] is missing"]),
@@ -339,7 +347,8 @@ def test_a_misspelled_parameter_is_corrected_and_a_missing_one_named():
 
 @pytest.mark.parametrize("recipe, given, allowed", [
     (SGHMC, dict(B=0.5, C=0.4), False), (SGHMC, dict(B=0.5, C=0.6), True), (SGHMC, dict(B=0.5, C=0.6, temperature=0.5), False),
-    (SGHMC, dict(B=0.0, C=0.6, temperature=0.0), True), (ATMC, dict(B=0.5), True), (ATMC, dict(B=0.5, temperature=0.5), False),
+    (SGHMC, dict(B=0.0, C=0.6, temperature=0.0), True), (ATMC, dict(B=0.5), True),
+    (ATMC, dict(B=0.5, temperature=0.5), False),
     (SGNHT, dict(temperature=0.0), True),
 ])
 def test_the_gradient_cannot_supply_more_noise_than_there_is(recipe, given, allowed):
@@ -358,7 +367,8 @@ HOSTILE = [
     ("theta", "p", "decay_p", "decay_p_", "spread_p"), ("like", "total", "phi1", "matrix_ou", "step"),
     ("self", "source", "curvature", "coefficients", "abs"), ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
     ("torch_", "torch", "torch__", "math_", "math"), ("print", "exec", "open", "eval", "vars"),
-    ("exp", "sqrt", "expm1", "log", "sin"), ("value", "name", "dict", "tuple", "int"), ("one", "zero", "block", "values", "size"), ("e", "pi", "I", "E", "S"),
+    ("exp", "sqrt", "expm1", "log", "sin"), ("value", "name", "dict", "tuple", "int"),
+    ("one", "zero", "block", "values", "size"), ("e", "pi", "I", "E", "S"),
 ]
 
 
@@ -397,7 +407,7 @@ def test_every_draw_of_a_step_has_a_name_of_its_own():
     q, r = vector("p"), vector("p1")
     recipe = Recipe(name="two", state=(theta, q, r), target=theta, H=U + total(q**2) / 2 + total(r**2) / 2,
                     D={q: a, r: c}, Q={(theta, q): -1, (theta, r): -1})
-    step = compile(recipe, "O R A B A R O", pieces={"O": friction(q) + noise(q), "R": numerical(friction(r) + noise(r), "euler")})
+    step = compile(recipe, "O R A B A R O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
     assert len(step.draws) == len(step.program.draws) == 4
     step = compile(recipe, "O R A B A O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
     assert len(step.draws) == len(step.program.draws) == 3

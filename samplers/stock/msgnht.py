@@ -7,7 +7,7 @@ A = positive("A", default=1.0, doc="friction = injected noise, per unit of time"
 mu = positive("mu", default=1.0, doc="thermostat mass")
 
 MSGNHT = Recipe(
-    name="msgnht", source="Gan et al. 2015, eq. (7)",
+    name="msgnht", source="Gan et al. 2015",
     state=(theta, p, xi), target=theta,
     H=potential(theta) + total(p**2) / 2 + total(mu * (xi - A)**2) / 2,
     D={p: A},

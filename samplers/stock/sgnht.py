@@ -1,4 +1,4 @@
-"""SGNHT. Ding et al. (2014), eq. (5): one thermostat xi for all parameters absorbs unknown isotropic gradient noise.
+"""SGNHT. Ding et al. (2014): one thermostat xi for all parameters absorbs unknown isotropic gradient noise.
 
 dxi = (total(p^2)/n - 1)/mu dt. The energy n mu (xi - A)^2/2 counts every site; with a gradient of covariance V_g the
 mean of xi moves to A + h V_g/2 and the marginal of theta stays.
@@ -12,7 +12,7 @@ mu = positive("mu", default=1.0, doc="thermostat mass")
 n = total(1)
 
 SGNHT = Recipe(
-    name="sgnht", source="Ding et al. 2014, eq. (5)",
+    name="sgnht", source="Ding et al. 2014",
     state=(theta, p, xi), target=theta,
     H=potential(theta) + total(p**2) / 2 + n * mu * (xi - A)**2 / 2,
     D={p: A},

@@ -8,7 +8,7 @@ m = positive("m", default=1.0, per=theta, doc="mass")
 U = potential(theta)
 
 UnderdampedLangevin = Recipe(
-    name="underdamped-langevin", source="Ma, Chen & Fox 2015, section 3.2; Leimkuhler & Matthews 2013",
+    name="underdamped-langevin", source="Ma, Chen & Fox 2015; Leimkuhler & Matthews 2013",
     state=(theta, p), target=theta,
     H=U + total(p**2 / m) / 2,
     D={p: gamma * m},
