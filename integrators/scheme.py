@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sympy import Expr, Rational, S, sympify
+from sympy import Expr, Rational, S, SympifyError, sympify
 
 from recipe.errors import RecipeError, did_you_mean
 
@@ -93,7 +93,7 @@ def _characters(word):
 def _fractions(pairs):
     try:
         moves = tuple((letter, sympify(fraction, strict=True)) for letter, fraction in pairs)
-    except Exception as error:
+    except (SympifyError, TypeError, ValueError) as error:
         raise RecipeError(f"scheme {pairs!r}", "not a word and not a list of (letter, fraction)",
                           do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].') from error
     text = " ".join(f"{letter}({fraction})" for letter, fraction in moves)

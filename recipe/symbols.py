@@ -9,7 +9,7 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from sympy import Add, Derivative, Dummy, Expr, Function, Mul, S, Symbol, diff, sympify
+from sympy import Add, Derivative, Dummy, Expr, Function, Mul, S, Symbol, SympifyError, diff, sympify
 from sympy.core.function import AppliedUndef
 
 from .errors import RecipeError
@@ -307,7 +307,7 @@ def formula(expression, where: str) -> Expr:
                           do="Text is never evaluated: build the formula from blocks and parameters.")
     try:
         value = sympify(expression, strict=True)
-    except Exception as error:
+    except (SympifyError, TypeError, ValueError, AttributeError) as error:
         raise RecipeError(where, f"a formula is a sympy expression or a number, got {type(expression).__name__}",
                           do="Build it from blocks and parameters.") from error
     if not isinstance(value, Expr) or value.has(S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit):
