@@ -52,6 +52,9 @@ class Normal(Symbol):
         draw.block = block
         return draw
 
+    def __getnewargs_ex__(self):
+        return (self.block, self.name), {}
+
     def _hashable_content(self):
         return (*super()._hashable_content(), self.block)
 

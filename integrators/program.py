@@ -24,6 +24,9 @@ class Local(Symbol):
         local.is_vector, local.is_constant_in_step = is_vector, constant
         return local
 
+    def __getnewargs_ex__(self):
+        return (self.name, self.is_vector, self.is_constant_in_step), {}
+
     def _hashable_content(self):
         return (*super()._hashable_content(), self.is_vector, self.is_constant_in_step)
 

@@ -172,7 +172,10 @@ class Step:
         """The compiled text: the step without the checks of its arguments."""
         return self.namespace["step"]
 
-    def __call__(self, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "namespace"}
+
+    def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, **parameters):
         self.check(h, **parameters)
         wanted = [b.name for b in self.recipe.state] + list(self.draws)
         for name, given, what in [(b.name, state, "state") for b in self.recipe.state] + [
@@ -217,7 +220,7 @@ class Step:
 
     def check_budget(self, temperature=1.0, **parameters) -> None:
         """Refuse parameters at which the injected noise T D - supplied would not be positive semidefinite."""
-        if not any(self.recipe.supplied):
+        if not any(self.recipe.supplied) and self.recipe.D.is_diagonal():
             return
         given = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
         numbers = {s: v for s, v in given.items() if isinstance(v, (int, float))}
@@ -225,7 +228,7 @@ class Step:
         value, where = minimum_eigenvalue(budget, points=64, fixed={**numbers, T: temperature})
         if value < -1e-12:
             raise RecipeError(f"{self.recipe.name}, supplied", f"T D - supplied has the eigenvalue {value:.3g} at {where}",
-                              do="The gradient supplies more noise than the sampler may have: raise the friction.")
+                              do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.")
 
     def __str__(self):
         flows = "\n".join(f"  {flow}" for flow in self.flows.values())

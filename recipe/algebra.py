@@ -3,7 +3,8 @@
 import random
 from itertools import permutations
 
-from sympy import Add, Dummy, Expr, Mul, S, expand, numer, simplify, together
+from sympy import Add, Dummy, Expr, Mul, Piecewise, S, diff, expand, numer, simplify, together
+from sympy.core.relational import Relational
 
 from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_site
 
@@ -71,6 +72,23 @@ def _vanishes(expression):
     if not _zero_at_random_points(expression):
         return None
     return "symbolic" if simplify(expression) == 0 else "numeric"
+
+
+def is_continuous(choice: Piecewise, blocks) -> bool:
+    """Whether neighbouring values of a Piecewise are seen to agree where its conditions, linear in a block, switch."""
+    for (value, condition), (other, _) in zip(choice.args, choice.args[1:]):
+        if not condition.free_symbols & set(blocks):
+            continue
+        if not isinstance(condition, Relational):
+            return False
+        edge = condition.lhs - condition.rhs
+        block = next((b for b in blocks if edge.has(b) and not diff(edge, b).has(b)), None)
+        if block is None:
+            return False
+        at = {block: block - edge / diff(edge, block)}
+        if expand(value.subs(at) - other.subs(at)) != 0 and simplify(value.subs(at) - other.subs(at)) != 0:
+            return False
+    return True
 
 
 def random_value(symbol, draw: random.Random) -> float:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, S, sign, zeros
+from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, Piecewise, S, sign, zeros
 from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
 from . import derive
+from .algebra import is_continuous
 from .display import as_latex, as_text
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
@@ -222,6 +223,13 @@ class Recipe:
                     kink = rough[0].args[0] if rough else slope
                     raise RecipeError(f"{self.name}, Gamma[{row}]", f"it is undefined where {kink} = 0, because {entry} "
                                       "has no derivative there", do="Use a smooth function.")
+        for where, entry, blocks in [("H", self.H, self.state)] + [
+                (f"{label}[{a}, {b}]", matrix[i, j], (a, b)) for label, matrix in (("D", self.D), ("Q", self.Q))
+                for i, a in enumerate(self.state) for j, b in enumerate(self.state)]:
+            for choice in entry.atoms(Piecewise):
+                if not is_continuous(choice, blocks):
+                    raise RecipeError(f"{self.name}, {where}", f"{choice} is not seen to be continuous, and a jump has no "
+                                      "derivative", do="Use a continuous function, or Max and Min.")
         self.drift  # derived here, so that a formula that asks for more of U than there is fails here
 
     def _check_diffusion(self):

@@ -14,6 +14,13 @@ class RecipeError(ValueError):
         self.where, self.what, self.do = where, what, do
         super().__init__(f"{where}: {what}." + (f" {do}" if do else ""))
 
+    def __reduce__(self):
+        return _again, (type(self), self.where, self.what, self.do)
+
+
+def _again(kind, where, what, do):
+    return kind(where, what, do=do)
+
 
 def did_you_mean(name: str, known) -> str:
     """A hint that names the closest known name, or lists the known ones.

@@ -58,7 +58,7 @@ def piece(spec) -> Piece:
         case (first, *rest):
             return sum(map(piece, rest), piece(first))
     raise RecipeError("pieces", f"a piece is made of blocks, force, friction and noise, got {spec!r}",
-                      do='Write for example {"O": friction(p) + noise(p), "C": xi}.')
+                      do='Write for example {"O": friction(p) + noise(p), "C": xi}, or (x, y) for several blocks.')
 
 
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:

@@ -9,7 +9,7 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from sympy import Add, Derivative, Dummy, Expr, Function, Mul, S, Symbol, SympifyError, diff, sympify
+from sympy import Add, Derivative, Dummy, Expr, Float, Function, Mul, Rational, S, Symbol, SympifyError, diff, sympify
 from sympy.core.function import AppliedUndef
 
 from .errors import RecipeError
@@ -17,7 +17,7 @@ from .errors import RecipeError
 RESERVED = {
     "h": "the step size", "T": "the temperature", "n": "the number of sites, total(1)", "U": "the potential",
     "temperature": "the temperature", "step_size": "the step size", "gradient": "the gradient of U",
-    "noise": "the noise of a step", "state": "the state of a step", "diverged": "a field of the draws",
+    "noise": "the noise of a step", "curvature": "the Hessian diagonal of U", "state": "the state of a step", "diverged": "a field of the draws",
 }
 
 
@@ -94,6 +94,8 @@ temperature = _reserved_symbol("T", "nonnegative")
 
 def vector(name: str, *, domain: str = "real") -> Block:
     """A block with one value per site: shape `(chains, *shape)` at run time.
+
+    `domain` is "real", "positive" or "nonnegative"; a chain that leaves it is frozen and flagged like one that diverges.
 
     >>> vector("theta").is_vector
     True
@@ -312,7 +314,8 @@ def formula(expression, where: str) -> Expr:
                           do="Build it from blocks and parameters.") from error
     if not isinstance(value, Expr) or value.has(S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
-    return value
+    # Decimals are meant exactly: 0.3 is 3/10, so that proofs do not meet rounding errors.
+    return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
 
 
 def freeze(expression, *kinds):

@@ -27,8 +27,13 @@ def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *
                           do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).")
 
     def energy(theta, batch):
-        return num_data * negative_log_likelihood(theta, batch).mean() + negative_log_prior(theta)
+        terms = negative_log_likelihood(theta, batch)
+        if terms.dim() > 1:
+            raise RecipeError("posterior", f"the likelihood has the shape {tuple(terms.shape)}",
+                              do="Return the mean over the batch, or one value per example.")
+        return num_data * terms.mean() + negative_log_prior(theta)
 
+    energy.num_data = num_data
     return energy
 
 
@@ -43,7 +48,7 @@ class Layout:
         if self.shapes is None:
             return theta
         sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
-        return {name: part.reshape(*theta.shape[:-1], *shape)
+        return {name: part.reshape((*theta.shape[:-1], *shape))
                 for (name, shape), part in zip(self.shapes.items(), theta.split(sizes, -1))}
 
 
@@ -146,6 +151,11 @@ def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> 
     if not callable(energy):
         raise RecipeError(where, f"it is a recipe.Energy or a callable of theta, got {energy!r}",
                           do="Text is never evaluated: pass a torch function.")
+    if torch.is_inference_mode_enabled():
+        raise RecipeError(where, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad().")
+    if data is not None and getattr(energy, "num_data", data.rows) != data.rows:
+        raise RecipeError(where, f"the posterior has num_data = {energy.num_data}, but data= has {data.rows} rows",
+                          do="Pass num_data=len(X).")
     ask = lambda t: t.detach().clone().requires_grad_()
     theta = {k: ask(t) for k, t in theta.items()} if isinstance(theta, Mapping) else ask(theta)
     arguments = () if data is None else (data.first(),)

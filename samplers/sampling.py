@@ -49,6 +49,11 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     symbolic = isinstance(energy, Energy)
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
                                scope=scope)
+    for name in step.parameters:
+        if name in inspect.signature(sample).parameters:
+            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument of sample", do="Rename it.")
+    if schedule is not None and not callable(schedule):
+        raise RecipeError(where, f"schedule is a function of the step number, got {schedule!r}", do="Pass lambda k: ...")
     for name in parameters:
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter",
@@ -115,6 +120,7 @@ class _Run:
         self.arguments = step.spelled({"temperature": temperature, **parameters})
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
+        self.bounded = [b for b in step.recipe.state if b.domain != "real"]
         self._rows, self._evaluation = [], 0
         self.gradient = None if gradient is None else lambda theta: self._on_data(gradient, theta, 1)
         self.curvature = None if curvature is None else lambda theta: self._on_data(curvature, theta, 0)
@@ -198,17 +204,20 @@ class _Run:
         names = [b.name for b in self.step.recipe.state]
         sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
         finite = sums.isfinite()
+        for b in self.bounded:
+            finite &= (new[b.name] > 0).reshape(self.chains, -1).all(1)
         lost = (self.alive & ~finite).nonzero().flatten().tolist()
         if lost:
-            block = next((n for n in names if not new[n][lost[0]].isfinite().all()), names[0])
+            block = next((n for n in names if not new[n][lost[0]].isfinite().all()), None)
+            why = f"{block} is not finite" if block else f"{self.bounded[0]} has left its domain"
             self.diverged |= {chain: k for chain in lost}
             self.alive &= finite
             chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost[:8]))}"
             chains += f" and {len(lost) - 8} others" if len(lost) > 8 else ""
             if not self.alive.any():
-                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {block} is not finite",
+                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {why}",
                                   do="Take a smaller step size.")
-            warnings.warn(f"{where}: {chains} diverged at step {k}, {block} is not finite. Frozen at the last finite "
+            warnings.warn(f"{where}: {chains} diverged at step {k}, {why}. Frozen at the last finite "
                           "state: take a smaller step size.", RuntimeWarning, stacklevel=5)
         if self.diverged:
             new = _merge(self.alive, new, self.state)
@@ -244,7 +253,7 @@ def _check_counts(where, *, chains, steps, warmup, thin, seed):
 
 
 def _kept(recipe, keep):
-    names = [keep] if isinstance(keep, str) else list(keep or ())
+    names = [keep] if isinstance(keep, str) else list(keep or ()) if isinstance(keep, (list, tuple, set, type(None))) else [keep]
     known = [b.name for b in recipe.state]
     for name in names:
         if name not in known:

@@ -87,6 +87,8 @@ def _check(recipe, given, where):
         if b.name not in given:
             raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
     _check_alike(given, where)
+    if any(given[b.name].numel() == 0 for b in recipe.targets):
+        raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
     shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.state if b.is_vector and b.name in given}
     if len(set(shapes.values())) > 1:
         raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")

@@ -101,6 +101,13 @@ def dense_3_of_unrelated_entries():
                      (y, z): exp(-x**2) / 2})
 
 
+def two_pairs():
+    """Two 2 x 2 blocks of noise that have nothing to do with each other."""
+    return Recipe(name="two-pairs", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
+                  D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2, px: 2 + y**2, (px, py): y, py: 1 + exp(-x**2)},
+                  Q={(x, px): -1, (y, py): -1})
+
+
 def magnetic():
     """Two coordinates in a magnetic field: the O piece turns and damps (px, py) jointly."""
     return Recipe(name="magnetic", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
@@ -133,12 +140,13 @@ def degenerate_noise():
 OWN = [
     (shared_and_private, "B A' O A' B", {}), (shared_and_private, "A' F A'", {}), (shared_and_private, "Euler", {}),
     (generalised_langevin, "B A O A B", {"O": (friction(p), s)}),
+    (generalised_langevin, [("O", 0.25), ("A", 1), ("B", 1), ("O", 0.75)], {"O": (friction(p), s)}),
     (generalised_langevin, "A O A B", {"O": (friction(p), s)}), (generalised_langevin, "Euler", {}),
     (generalised_langevin_per_site, "B A O A B", {"O": (friction(p), noise(p), s)}),
     (generalised_langevin_with_thermostat, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
     (quartic_kinetic, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
     (moving_curl, "Euler", {}), (dense_2, "Euler", {}), (dense_3, "Euler", {}),
-    (dense_3_of_unrelated_entries, "Euler", {}),
+    (dense_3_of_unrelated_entries, "Euler", {}), (two_pairs, "Euler", {}),
     (magnetic, "B A O A B", {}), (magnetic, "A B O B A", {}), (magnetic, "Euler", {}),
     (curl_of_totals, "Euler", {}), (total_of_parameters, "Euler", {}), (fisher_like, "Euler", {}),
     (degenerate_noise, "Euler", {}),

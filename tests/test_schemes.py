@@ -365,7 +365,7 @@ HOSTILE = [
     ("math", "torch", "gradient_", "sites", "x1"), ("len", "sum1", "g", "float", "x2"), ("g", "c", "g_", "x", "sum1"),
     ("sum1", "g", "sum2", "c", "g_"), ("p", "p1", "p2", "p3", "p11"), ("decay_p", "p", "spread_p", "kick_p", "drift_theta"),
     ("theta", "p", "decay_p", "decay_p_", "spread_p"), ("like", "total", "phi1", "matrix_ou", "step"),
-    ("self", "source", "curvature", "coefficients", "abs"), ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
+    ("self", "source", "closure", "coefficients", "abs"), ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
     ("torch_", "torch", "torch__", "math_", "math"), ("print", "exec", "open", "eval", "vars"),
     ("exp", "sqrt", "expm1", "log", "sin"), ("value", "name", "dict", "tuple", "int"),
     ("one", "zero", "block", "values", "size"), ("e", "pi", "I", "E", "S"),
