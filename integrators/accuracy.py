@@ -19,7 +19,7 @@ def weak_order(scheme: Scheme, flows) -> int:
 def marginal_order(scheme: Scheme, flows, targets) -> int:
     """The order of the target's marginal: pieces that leave the target alone may be moved around the cycle or cut.
 
-    F A and A F have the theta-marginal of F/2 A F/2, a palindrome (MATH B.3).
+    F A and A F have the theta-marginal of F/2 A F/2, a palindrome.
     """
     idle = lambda letter: not any(b in targets for b in flows[letter].updates)
     moves = list(scheme.moves)

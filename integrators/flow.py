@@ -162,7 +162,7 @@ def _brownian(piece: Subsystem, f: dict):
 
 
 def shift(piece: Subsystem):
-    """dx = c dt + s dW with c and s frozen:  x' = x + h c + s sqrt(h) N  (MATH A.1)."""
+    """dx = c dt + s dW with c and s frozen:  x' = x + h c + s sqrt(h) N."""
     if any(e.has(*piece.moving) for e in (*piece.drift.values(), *piece.diffusion.values())):
         return None
     return _brownian(piece, piece.drift)

@@ -68,7 +68,7 @@ CLAIMS = {
         "T forgotten in one of the noises", 20.0, times=7),
     "gradient noise": Claim(
         "means of theta^2 and xi under minibatch gradients of known covariance",
-        "the closed forms of MATH B.3; for thermostats T/k and A + h V_g/(2T), within O(h^2)",
+        "the closed forms of the scheme; for thermostats T/k and A + h V_g/(2T), within O(h^2)",
         "a fresh gradient for each half-kick; friction or thermostat unaware of the noise", 12.0, times=6),
     "start": Claim(
         "mean and variance of p and xi before the first step, correlation of p across sites and chains",

@@ -1,4 +1,4 @@
-"""The one-step invariance defect (MATH B.5), for any step of one to three blocks on one site.
+"""The one-step invariance defect, for any step of one to three blocks on one site.
 
 z is drawn from exp(-H/T), the step's normals w from N(0, 1), both as tensor grids of a quadrature: the defect of a
 monomial phi is E[phi(step(z, w))] - E[phi(z)]. Its norm falls as h^3 for a palindrome of exact flows, as h^2 for a

@@ -1,4 +1,4 @@
-"""The exact stationary law of the emitted step on a quadratic energy, against the closed forms of MATH B.2-B.3.
+"""The exact stationary law of the emitted step on a quadratic energy, against the closed forms.
 
 The target is anisotropic, and mass, temperature and friction are away from 1. x = gamma h, c = e^-x, w = h^2 k/(4m),
 L = 4m - h^2 k, t = tanh(x/2); s2 is the variance that every evaluation of the gradient adds.
@@ -38,7 +38,7 @@ class At(NamedTuple):
 
 
 HERE = At(k=np.array([0.7, 2.3, 5.1]), m=1.7, T=0.8, gamma=1.1, h=0.29)
-PRINTED = HERE._replace(k=np.array([2.3]), h=0.37)  # where MATH prints reference numbers, with s2 = 0.6
+PRINTED = HERE._replace(k=np.array([2.3]), h=0.37)  # of the reference numbers, with s2 = 0.6
 
 
 class Law(NamedTuple):
@@ -126,7 +126,7 @@ def langevin(row):
     return compile(UnderdampedLangevin, row.word, pieces=WORDS, reuse_gradient=row.reuse)
 
 
-# ---- MATH B.3
+# ---- underdamped words
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -167,14 +167,14 @@ def test_the_relative_error_of_the_variance_begins_with_its_leading_term(word):
 
 @pytest.mark.parametrize("word", ["A G", "F A"])
 def test_the_budget_makes_up_for_the_gradient_noise_exactly(word):
-    """B = h V_g/2 of gradients of covariance V_g: the law is that of B = V_g = 0 (MATH 0.4)."""
+    """B = h V_g/2 of gradients of covariance V_g: the law is that of B = V_g = 0."""
     step, z, V_g = compile(SGHMC, word, pieces=WORDS), HERE, 1.9
     law = lambda **given: linear_chain(step, z.h, z.k, C=z.gamma * z.m, m=z.m, temperature=z.T, **given).covariance
     assert law(B=z.h * V_g / 2, gradient_noise=V_g) == pytest.approx(law(B=0.0), rel=1e-10, abs=1e-12)
     assert not law(B=0.0, gradient_noise=V_g) == pytest.approx(law(B=0.0), rel=1e-3)
 
 
-# ---- MATH B.2
+# ---- overdamped steps
 
 
 @pytest.mark.parametrize("s2", [0.0, 0.6])

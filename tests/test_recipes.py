@@ -133,7 +133,7 @@ def test_recipes_with_a_shared_scalar_are_derived_as_for_explicit_sites_and_stat
 
 @every
 def test_temperature_scales_gamma_only(R):
-    """At T the recipe is (H/T, T D, T Q): MATH 0.3."""
+    """At T the recipe is (H/T, T D, T Q)."""
     T = positive("tau")
     hot = Recipe(name="hot", state=R.state, target=R.target, H=R.H / T, D=T * R.D, Q=T * R.Q)
     difference = hot.drift - R.tempered_drift.subs(temperature, T)

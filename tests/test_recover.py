@@ -157,7 +157,7 @@ def test_the_missing_drift_is_named_and_makes_the_drift_stationary(name, row, mi
     ("thermostat p^2/m - 2", 0, "E[L xi] = -1.43"),
 ])
 def test_the_diagnosis_says_what_the_drift_does_to_exp_minus_H(name, heating, worst):
-    """Heating E[L H] = D/m of naive SGHMC and d/dt E p^2 = 2 D (MATH D.3), E[L xi] = -1/mu, at the defaults."""
+    """Heating E[L H] = D/m of naive SGHMC and d/dt E p^2 = 2 D, E[L xi] = -1/mu, at the defaults."""
     heating = S(heating).xreplace({A: S(A.default), m: S(m.default)})
     assert f"heating E[L H] = {float(heating):.3g}, worst monomial {worst}" in str(diagnosed(name))
 

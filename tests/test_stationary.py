@@ -133,7 +133,7 @@ class SchemeLaw:
 
 
 def slope(theta):
-    """grad U of U = theta^4/4 + theta^2/2 - 0.4 theta (MATH C.2, P2)."""
+    """grad U of U = theta^4/4 + theta^2/2 - 0.4 theta."""
     return theta**3 + theta - 0.4
 
 
@@ -147,7 +147,7 @@ SYMBOLIC = Energy(theta, U=total(theta**4 / 4 + theta**2 / 2 - theta * 2 / 5))
 
 
 def test_exact_moments_are_those_of_the_table():
-    """MATH C.2, P2, at T = 1."""
+    """The quartic at T = 1."""
     law = Law(QUARTIC.energy, reach=8.0, temperature=1.0)
     moments = [law.mean(lambda z: z**k) for k in (1, 2, 3, 4)]
     assert moments == pytest.approx([0.185854832046, 0.492700712470, 0.214145167954, 0.581641220348], abs=1e-9)
@@ -155,7 +155,7 @@ def test_exact_moments_are_those_of_the_table():
 
 @pytest.mark.parametrize("h", [0.37, 0.1])
 def test_the_quadrature_reproduces_the_closed_forms_of_a_gaussian_target(h):
-    """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k)). MATH B.2, B.3."""
+    """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k)).."""
     k, m = 2.3, 1.7
     target, steps = gaussian(0, T / k), 400
     chain = SchemeLaw(compile(UnderdampedLangevin), h, {"theta": target, "p": gaussian(0, m * T)}, 4,
@@ -501,7 +501,7 @@ noisy = samplers.posterior(lambda theta, rows: ((theta - rows) ** 2).sum(-1) * K
 
 
 def inflated(temperature, m, gamma, h):
-    """Var theta of BAOAB with one gradient per step, carried over: the AOAB row of MATH B.3."""
+    """Var theta of BAOAB with one gradient per step, carried over: A O A B with whole kicks."""
     return temperature / K + V_G * h**2 / math.tanh(gamma * h / 2) / (K * (4 * m - h**2 * K))
 
 
