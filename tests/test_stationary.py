@@ -155,7 +155,7 @@ def test_exact_moments_are_those_of_the_table():
 
 @pytest.mark.parametrize("h", [0.37, 0.1])
 def test_the_quadrature_reproduces_the_closed_forms_of_a_gaussian_target(h):
-    """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k)).."""
+    """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k))."""
     k, m = 2.3, 1.7
     target, steps = gaussian(0, T / k), 400
     chain = SchemeLaw(compile(UnderdampedLangevin), h, {"theta": target, "p": gaussian(0, m * T)}, 4,
