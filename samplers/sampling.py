@@ -253,7 +253,7 @@ def _check_counts(where, *, chains, steps, warmup, thin, seed):
 
 
 def _kept(recipe, keep):
-    names = [keep] if isinstance(keep, str) else list(keep or ()) if isinstance(keep, (list, tuple, set, type(None))) else [keep]
+    names = list(keep) if isinstance(keep, (list, tuple, set)) else [keep] if keep is not None else []
     known = [b.name for b in recipe.state]
     for name in names:
         if name not in known:
