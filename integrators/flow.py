@@ -124,11 +124,9 @@ class Flow:
 
 def injected(piece: Subsystem, time: Expr = h) -> ImmutableMatrix:
     """A square root of 2 (T D - supplied) times a time: the one home of the noise's amplitude."""
-    matrix = lambda entries: ImmutableMatrix(len(piece.moving), len(piece.moving), [
-        entries.get((a, b), S.Zero) for a in piece.moving for b in piece.moving])
     if any(piece.supplied.values()):
-        return sqrt(2 * time) * square_root(matrix(piece.injected))
-    return sqrt(2 * temperature * time) * square_root(matrix(piece.diffusion))
+        return sqrt(2 * time) * square_root(piece.matrix(piece.injected))
+    return sqrt(2 * temperature * time) * square_root(piece.matrix(piece.diffusion))
 
 
 def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
@@ -189,7 +187,7 @@ def matrix_ornstein_uhlenbeck(piece: Subsystem):
         return None
     A, c = affine
     blocks, N = piece.moving, len(piece.moving)
-    D = ImmutableMatrix(N, N, [piece.injected.get((a, b), S.Zero) for a in blocks for b in blocks])
+    D = piece.matrix(piece.injected)
     part = lambda name, i, j: MatrixOU(Symbol(name), i, j, N, h, *A, *D)
     noisy = not D.is_zero_matrix
     draws = tuple(Normal(b) for b in blocks) if noisy else ()
@@ -279,7 +277,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
                 break
         else:
             raise RecipeError(f"{name}, solve", f"no closed form is known for piece {piece.letter!r}: {part}",
-                              do=f"Cut it finer, ask for numerical(piece, 'heun'), or use the word 'Euler'.")
+                              do="Cut it finer, ask for numerical(piece, 'heun'), or use the word 'Euler'.")
         updates |= solved[0]
         draws += solved[1]
         rules.append(rule)

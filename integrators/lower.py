@@ -6,7 +6,7 @@ when the target has moved since the last one; blocks of one flow move simultaneo
 
 from collections.abc import Mapping
 
-from sympy import Add, Dummy, Expr, Function, Mul, Pow, S, Symbol, cse, numbered_symbols
+from sympy import Add, Dummy, Expr, Function, Mul, Pow, S, cse, numbered_symbols
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, symbols

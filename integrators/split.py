@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sympy import Add, Expr, S
+from sympy import Add, Expr, ImmutableMatrix, S
 
 from recipe import Recipe, force, friction, noise
 from recipe.errors import RecipeError
 from recipe.pieces import Piece, lettered, numerical, piece
-from recipe.symbols import Block, Partial, temperature
+from recipe.symbols import Block, temperature
 
 from .scheme import EULER, Scheme
 
@@ -28,6 +28,11 @@ class Subsystem:
         """The blocks that this piece moves."""
         noisy = [a for a, b in self.diffusion if a == b]
         return tuple(dict.fromkeys([*self.drift, *noisy]))
+
+    def matrix(self, entries: dict[tuple[Block, Block], Expr]) -> ImmutableMatrix:
+        """Entries by pairs of blocks as a matrix in the order of `moving`."""
+        n = len(self.moving)
+        return ImmutableMatrix(n, n, [entries.get((a, b), S.Zero) for a in self.moving for b in self.moving])
 
     def restricted(self, blocks) -> "Subsystem":
         """The same SDE for some of its blocks."""

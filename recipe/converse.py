@@ -7,7 +7,7 @@ Ma, Chen & Fox (2015), Theorem 2: if F = f - rowdiv(D) + D grad H has a residual
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement
 
 from sympy import (Dummy, Expr, ImmutableMatrix, Matrix, Mul, S, Tuple, diff, expand, lambdify,
                    linear_eq_to_matrix, simplify, zeros)

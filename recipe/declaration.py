@@ -244,7 +244,6 @@ class Recipe:
                 raise RecipeError(f"{self.name}, supplied", f"D - supplied is not positive semidefinite: an eigenvalue "
                                   f"is {value:.3g} at {where}", do="The gradient cannot supply more noise than D.")
 
-
     def _check_normalisable(self):
         for block in self.momenta + self.thermostats:
             curvature = self.H.diff(block, 2)

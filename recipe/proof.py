@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import exp, inf, isfinite, log
 
-from sympy import Add, Expr, ImmutableMatrix, lambdify
+from sympy import Add, ImmutableMatrix, lambdify
 
 from .algebra import integrands, random_value, vanishes
 from .derive import residual
-from .errors import RecipeError
 from .marginal import eliminate_gaussians
-from .symbols import OPAQUE, Block, Parameter, Total, freeze
+from .symbols import OPAQUE, Total, freeze
 
 STATES = 2000
 

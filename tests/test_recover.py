@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import ImmutableMatrix, Matrix, Max, S, cos, expand, sqrt
 
-from recipe import Recipe, RecipeError, derive, function, grad, positive, potential, real, scalar, total, vector
+from recipe import Recipe, RecipeError, function, grad, positive, potential, real, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.converse import recover
 
