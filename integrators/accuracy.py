@@ -37,6 +37,8 @@ def marginal_order(scheme: Scheme, flows, targets) -> int:
 
 def is_affine(recipe) -> bool:
     """Whether every step of a recipe is affine where grad U is: D, Q constant and H - U quadratic, one vector target."""
+    if recipe.adapted or recipe.jumps or recipe.latents:
+        return False
     constant = not any(e.has(*recipe.state) for e in (*recipe.D, *recipe.Q))
     quadratic = all(not H.has(*recipe.state) for block in recipe.momenta + recipe.thermostats
                     for H in [recipe.H.diff(block, 2)])

@@ -1,7 +1,7 @@
-"""Solving a piece: an ordered table of closed forms in h, each verified when it is built.
+"""Solving a piece: an ordered table of closed forms in the time t, each verified when it is built.
 
-Every rule gives the new value of each block it moves as an expression of the old state, h and independent
-standard normals; `exact` says whether it is the law of the piece's SDE at time h.
+Every rule gives the new value of each block it moves as an expression of the old state, t and independent random
+numbers; `exact` says whether it is the law of the piece's SDE at time t.
 """
 
 import math
@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sympy import Add, Expr, Function, ImmutableMatrix, S, Symbol, diff, exp, expand, factor_terms, sqrt, zeros
+from sympy import Abs, Add, Expr, Function, ImmutableMatrix, S, Symbol, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
 
-from recipe.algebra import random_value
+from recipe.algebra import random_value, vanishes
 from recipe.errors import RecipeError
 from recipe.proof import numeric
-from recipe.symbols import OPAQUE, Block, Partial, Total, freeze, step_size as h, temperature
+from recipe.symbols import OPAQUE, Block, Partial, Total, duration as t, freeze, step_size, temperature
 
 from .split import Subsystem
 
@@ -39,27 +39,70 @@ class phi1(Function):
         return math.expm1(x) / x if x else 1.0
 
 
-class Normal(Symbol):
-    """A standard normal drawn for a block: one per site or per chain, as the block."""
+class braked(Function):
+    """y after a time s of dy/ds = -y/sqrt(1 + y^2): F(|y|) falls by s, F(y) = sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2)))."""
 
-    __slots__ = ("block",)
-    is_vector = property(lambda self: self.block.is_vector)
+    is_real = True
+
+    @classmethod
+    def eval(cls, y, s):
+        return y if s == 0 else None
+
+
+class Variate(Symbol):
+    """A random number drawn for a block: one per site or per chain, as the block unless `is_vector` says otherwise."""
+
+    __slots__ = ("block", "is_vector")
 
     class_key = Symbol.class_key
 
-    def __new__(cls, block, name=None):
+    def __new__(cls, block, name=None, is_vector=None):
         draw = Symbol.__xnew__(cls, name or block.name, real=True)
-        draw.block = block
+        draw.block, draw.is_vector = block, block.is_vector if is_vector is None else is_vector
         return draw
 
     def __getnewargs_ex__(self):
-        return (self.block, self.name), {}
+        return (self.block, self.name, self.is_vector), {}
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.block)
+        return (*super()._hashable_content(), type(self), self.block, self.is_vector)
 
     def _sympystr(self, printer):
-        return f"N[{self.name}]"
+        return f"{type(self).__name__}[{self.name}]"
+
+
+class Normal(Variate):
+    """A standard normal."""
+
+    kind = "normal"
+    _sympystr = lambda self, printer: f"N[{self.name}]"
+
+
+class Uniform(Variate):
+    """A uniform number between 0 and 1."""
+
+    kind = "uniform"
+
+
+class Poisson(Variate):
+    """A Poisson number; its rate depends on the state."""
+
+    kind = "poisson"
+
+
+class Gamma(Variate):
+    """A Gamma number of scale 1; its shape depends on the state."""
+
+    kind = "gamma"
+
+
+class Drawn(Function):
+    """A variate whose law depends on the state, with its rate or shape."""
+
+    nargs = 2
+    is_real = is_nonnegative = True
+    variate = property(lambda self: self.args[0])
+    parameter = property(lambda self: self.args[1])
 
 
 class MatrixFunction(Function):
@@ -80,9 +123,9 @@ class MatrixFunction(Function):
 
 
 class MatrixOU(MatrixFunction):
-    """The solution of dx = (-A x + c) dt + sqrt(2D) dW over h; the system is the size, h, A and D.
+    """The solution of dx = (-A x + c) dt + sqrt(2D) dW over a time; the system is the size, the time, A and D.
 
-    Part M is e^{-Ah}, J is int_0^h e^{-As} ds, L a square root of the covariance.
+    Part M is e^{-At}, J is int_0^t e^{-As} ds, L a square root of the covariance.
     """
 
     parts, is_triangular, text = "MJL", False, "matrix_ou"
@@ -100,7 +143,7 @@ class Flow:
 
     letter: str
     updates: dict[Block, Expr]
-    draws: tuple[Normal, ...]
+    draws: tuple[Variate, ...]
     rule: str
     exact: bool
     equation: str
@@ -108,7 +151,7 @@ class Flow:
 
     def over(self, fraction: Expr) -> dict[Block, Expr]:
         """The updates over a fraction of the step."""
-        return {b: e.subs(h, fraction * h) for b, e in self.updates.items()}
+        return {b: e.xreplace({t: fraction * step_size}) for b, e in self.updates.items()}
 
     @property
     def reads_gradient(self) -> bool:
@@ -122,7 +165,7 @@ class Flow:
 # ---- the closed forms
 
 
-def injected(piece: Subsystem, time: Expr = h) -> ImmutableMatrix:
+def injected(piece: Subsystem, time: Expr = t) -> ImmutableMatrix:
     """A square root of 2 (T D - supplied) times a time: the one home of the noise's amplitude."""
     if any(piece.supplied.values()):
         return sqrt(2 * time) * square_root(piece.matrix(piece.injected))
@@ -151,55 +194,123 @@ def joined(groups, pairs):
 
 
 def _brownian(piece: Subsystem, f: dict):
-    """x + h f + sqrt(2 h (T D - supplied)) N."""
+    """x + t f + sqrt(2 t (T D - supplied)) N."""
     blocks, L = piece.moving, injected(piece)
     draws = [Normal(b) for b in blocks]
     used = tuple(d for j, d in enumerate(draws) if any(L[:, j]))
-    return {b: b + h * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws)))
+    return {b: b + t * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws)))
             for i, b in enumerate(blocks)}, used
 
 
 def shift(piece: Subsystem):
-    """dx = c dt + s dW with c and s frozen:  x' = x + h c + s sqrt(h) N."""
+    """dx = c dt + s dW with c and s frozen:  x' = x + t c + s sqrt(t) N."""
     if any(e.has(*piece.moving) for e in (*piece.drift.values(), *piece.diffusion.values())):
         return None
     return _brownian(piece, piece.drift)
 
 
 def ornstein_uhlenbeck(piece: Subsystem):
-    """dx = (c - a x) dt + s dW:  x' = e^{-ah} x + h phi1(-ah) c + s sqrt(h phi1(-2ah)) N, any sign of a."""
+    """dx = (c - a x) dt + s dW:  x' = e^{-at} x + t phi1(-at) c + s sqrt(t phi1(-2at)) N, any sign of a."""
     if len(piece.moving) > 1 or not (affine := _affine(piece)):
         return None
     (x,), ((a,),), (c,) = piece.moving, affine[0].tolist(), affine[1]
-    response, spread, draw = h * phi1(-a * h), h * phi1(-2 * a * h), Normal(x)
-    mean = exp(-a * h) * x + response * c
-    _verify(x, a, c, mean, exp(-2 * a * h), spread)
+    response, spread, draw = t * phi1(-a * t), t * phi1(-2 * a * t), Normal(x)
+    mean = exp(-a * t) * x + response * c
+    _verify(x, a, c, mean, exp(-2 * a * t), spread)
     if (x, x) not in piece.diffusion:
         return {x: mean}, ()
-    if c.has(Partial) and piece.supplied[x, x] != 0:  # the gradient's noise answers with `response`, not with h
-        piece = replace(piece, supplied={(x, x): piece.supplied[x, x] * response**2 / (h * spread)})
+    if c.has(Partial) and piece.supplied[x, x] != 0:  # the gradient's noise answers with `response`, not with t
+        piece = replace(piece, supplied={(x, x): piece.supplied[x, x] * response**2 / (t * spread)})
     return {x: mean + injected(piece, spread)[0] * draw}, (draw,)
 
 
 def matrix_ornstein_uhlenbeck(piece: Subsystem):
-    """dx = (c - A x) dt + sqrt(2D) dW jointly:  x' = e^{-Ah} x + J c + L N with L L^T the Van Loan integral."""
+    """dx = (c - A x) dt + sqrt(2D) dW jointly:  x' = e^{-At} x + J c + L N with L L^T the Van Loan integral."""
     if len({b.is_vector for b in piece.moving}) > 1 or not (affine := _affine(piece)):
         return None
     A, c = affine
     blocks, N = piece.moving, len(piece.moving)
     D = piece.matrix(piece.injected)
-    part = lambda name, i, j: MatrixOU(Symbol(name), i, j, N, h, *A, *D)
+    part = lambda name, i, j: MatrixOU(Symbol(name), i, j, N, t, *A, *D)
     noisy = not D.is_zero_matrix
     draws = tuple(Normal(b) for b in blocks) if noisy else ()
     return {b: Add(*(part("M", i, j) * x + (part("J", i, j) * c[j] if c[j] != 0 else 0) for j, x in enumerate(blocks)),
                    *(part("L", i, j) * d for j, d in enumerate(draws))) for i, b in enumerate(blocks)}, draws
 
 
+def geometric(piece: Subsystem):
+    """dx = a x dt + sqrt(2 d) x dW:  x' = x exp((a - d) t + sqrt(2 d t) N)  (Ito)."""
+    if not (shape := _of_one(piece)) or shape[2] != 0 or any(piece.supplied.values()):
+        return None
+    x, a, _, D = shape
+    d = factor_terms(expand(D / x**2))
+    if d == 0 or d.has(x):
+        return None
+    draw = Normal(x)
+    return {x: x * exp((-a - temperature * d) * t + sqrt(2 * temperature * d * t) * draw)}, (draw,)
+
+
+def cox_ingersoll_ross(piece: Subsystem):
+    """dx = (c - k x) dt + sqrt(2 s x) dW:  x' = r Gamma(c/s + Poisson(x e^{-kt}/r)), r = s t phi1(-kt)."""
+    if not (shape := _of_one(piece)) or any(piece.supplied.values()) or shape[0].domain == "real":
+        return None
+    x, k, c, D = shape
+    s = temperature * factor_terms(expand(D / x))
+    if s == 0 or s.has(x):
+        return None
+    _verify(x, k, c, exp(-k * t) * x + t * phi1(-k * t) * c, exp(-2 * k * t), t * phi1(-2 * k * t))
+    scale = s * t * phi1(-k * t)
+    counted = Drawn(Poisson(x), x * exp(-k * t) / scale)
+    return {x: scale * Drawn(Gamma(x), expand(c / s) + counted)}, (Poisson(x), Gamma(x))
+
+
+def rotation(piece: Subsystem):
+    """dq = a p dt, dp = (c - b q) dt with a, b > 0: a turn by sqrt(ab) t about q = c/b, p = 0."""
+    if len(piece.moving) != 2 or piece.diffusion or not (affine := _affine(piece)):
+        return None
+    (A, (cq, cp)), (q, p) = affine, piece.moving
+    a, b = -A[0, 1], A[1, 0]
+    if A[0, 0] != 0 or A[1, 1] != 0 or not ((a * b).is_positive and a.is_positive):
+        return None
+    angle, q0, p0 = sqrt(a * b) * t, cp / b, -cq / a
+    return {q: q0 + cos(angle) * (q - q0) + sqrt(a / b) * sin(angle) * (p - p0),
+            p: p0 + cos(angle) * (p - p0) - sqrt(b / a) * sin(angle) * (q - q0)}, ()
+
+
+def relativistic_friction(piece: Subsystem):
+    """dp = -a p/sqrt(1 + b p^2) dt: sqrt(b) p is `braked` for a time a t."""
+    if len(piece.moving) != 1 or piece.diffusion:
+        return None
+    (p, f), = piece.drift.items()
+    if any(e.has(p) for e in f.atoms(Total, Partial)):
+        return None
+    a = -diff(f, p).subs(p, 0)
+    if a == 0 or not a.is_finite and a.has(S.NaN, S.ComplexInfinity):
+        return None
+    b = factor_terms(expand(diff(f, p, 3).subs(p, 0) / (3 * a)).simplify())
+    if not b.is_positive or vanishes(f + a * p / sqrt(1 + b * p**2)) is None:
+        return None
+    return {p: braked(sqrt(b) * p, a * t) / sqrt(b)}, ()
+
+
 RULES: dict[str, Callable] = {
     "shift": shift,
     "Ornstein-Uhlenbeck": ornstein_uhlenbeck,
+    "geometric": geometric,
+    "Cox-Ingersoll-Ross": cox_ingersoll_ross,
+    "rotation": rotation,
     "matrix Ornstein-Uhlenbeck": matrix_ornstein_uhlenbeck,
+    "relativistic friction": relativistic_friction,
 }
+
+
+def _of_one(piece):
+    """(x, a, c, D) of one block with noise of its own and the drift c - a x, or None."""
+    if len(piece.moving) != 1 or not piece.diffusion:
+        return None
+    (x,), (D,) = piece.moving, piece.diffusion.values()
+    affine = _affine(replace(piece, diffusion={}, drift={x: piece.drift.get(x, S.Zero)}))
+    return None if affine is None or any(e.has(x) for e in D.atoms(Total)) else (x, affine[0][0], affine[1][0], D)
 
 
 def _affine(piece):
@@ -219,11 +330,11 @@ def _affine(piece):
 def _verify(x, a, c, mean, decay, spread):
     """The closed form against its own equations: m' = c - a m, v' = 1 - 2 a v, and the semigroup property."""
     s = Symbol("s", positive=True)
-    after = lambda e: e.xreplace({h: s})
-    equations = (diff(mean, h) - c + a * mean,
-                 diff(spread, h) - 1 + 2 * a * spread,
-                 mean.xreplace({h: h + s}) - after(mean).xreplace({x: mean}),
-                 spread.xreplace({h: h + s}) - after(decay) * spread - after(spread))
+    after = lambda e: e.xreplace({t: s})
+    equations = (diff(mean, t) - c + a * mean,
+                 diff(spread, t) - 1 + 2 * a * spread,
+                 mean.xreplace({t: t + s}) - after(mean).xreplace({x: mean}),
+                 spread.xreplace({t: t + s}) - after(decay) * spread - after(spread))
     draw = random.Random(2015)
     for equation in equations:
         e, _ = freeze(equation, *OPAQUE)
@@ -240,12 +351,21 @@ def _verify(x, a, c, mean, decay, spread):
 
 
 def euler(piece: Subsystem):
-    """x' = x + h f(x) + sqrt(2 h D(x)) N  (Euler-Maruyama)."""
+    """x' = x + t f(x) + sqrt(2 t D(x)) N  (Euler-Maruyama)."""
     return _brownian(piece, piece.drift)
 
 
+def reflected(piece: Subsystem):
+    """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive."""
+    if any(b.domain == "real" for b in piece.moving):
+        raise RecipeError(f"numerical(..., 'reflected') for {piece.letter!r}", "it moves a block that may be negative",
+                          do='Declare it with domain="positive", or use "euler".')
+    updates, draws = _brownian(piece, piece.drift)
+    return {b: Abs(e) for b, e in updates.items()}, draws
+
+
 def heun(piece: Subsystem):
-    """y = x + h f(x) + w,  x' = x + h (f(x) + f(y))/2 + w, with additive noise w."""
+    """y = x + t f(x) + w,  x' = x + t (f(x) + f(y))/2 + w, with additive noise w."""
     where = f"numerical(..., 'heun') for {piece.letter!r}"
     if any(e.has(*piece.moving) for e in piece.diffusion.values()):
         raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
@@ -256,7 +376,7 @@ def heun(piece: Subsystem):
     return _brownian(piece, f)[0], draws
 
 
-METHODS: dict[str, tuple[Callable, int]] = {"euler": (euler, 1), "heun": (heun, 2)}
+METHODS: dict[str, tuple[Callable, int]] = {"euler": (euler, 1), "reflected": (reflected, 1), "heun": (heun, 2)}
 
 
 def solve(piece: Subsystem, name: str = "") -> Flow:
@@ -267,7 +387,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
     if piece.method:
         method, order = METHODS[piece.method]
         updates, draws = method(piece)
-        exact = shift(piece) is not None
+        exact = method is not reflected and shift(piece) is not None
         return Flow(piece.letter, updates, draws, piece.method, exact, str(piece), exact or order >= 2)
     updates, draws, rules = {}, (), []
     for group in _groups(piece):

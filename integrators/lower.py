@@ -11,32 +11,34 @@ from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, symbols
 from recipe.errors import RecipeError
-from recipe.symbols import Block, Parameter, Partial, Potential, is_site, step_size as h, temperature
+from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, step_size as h
 
-from .flow import Flow, MatrixFunction, Normal
-from .program import Draw, Gradient, Let, Local, Program, Set, Solve, Stage, Total, verify
+from .flow import Drawn, Flow, MatrixFunction, Variate
+from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Total, verify
 from .scheme import Scheme
 
 _CALLS = (Function, Pow)
 
 
 def lower(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], *, reuse_gradient: bool = True,
-          energy: Energy | None = None, given_gradient: bool = False) -> Program:
-    """The Program of a scheme's flows.
+          energy: Energy | None = None, given_gradient: bool = False, adapt: Mapping | None = None,
+          scope: str = "chain") -> Program:
+    """The Program of a scheme's flows, with the updates of adapted quantities where the recipe's order puts them.
 
     With `reuse_gradient` a gradient serves until the target moves, across steps too; without, each piece that reads
     grad U evaluates a fresh one. `given_gradient` starts from the caller's gradient (the optimizer form). Raises
     RecipeError where a formula asks for more of U than its gradient and Hessian diagonal.
     """
     entry = "given" if given_gradient else None
-    program, current = _assemble(recipe, scheme, flows, reuse_gradient, energy, entry)
+    assembled = lambda entry: _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope).program(entry)
+    program, current = assembled(entry)
     if reuse_gradient and entry is None and current and _reads_before_moving(scheme, flows, recipe):
-        program, _ = _assemble(recipe, scheme, flows, reuse_gradient, energy, "carried")
+        program, _ = assembled("carried")
     verify(program)
     return program
 
 
-def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], energy=None) -> Program:
+def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], energy=None, adapt=None) -> Program:
     """The cyclic rotation of the word that starts right after its one gradient, as a training loop needs it.
 
     Raises RecipeError if the word needs more than one gradient per step.
@@ -45,7 +47,7 @@ def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], en
         rotated = scheme.rotated(k).merged([letter for letter, flow in flows.items() if flow.exact])
         if not flows[rotated.moves[0][0]].reads_gradient:
             continue
-        program = lower(recipe, rotated, flows, energy=energy, given_gradient=True)
+        program = lower(recipe, rotated, flows, energy=energy, given_gradient=True, adapt=adapt)
         if program.gradients_per_step == 0 and not program.needs_curvature:
             return program
     raise RecipeError(f"{recipe.name}, optimizer form", f"the word {scheme} needs more than one gradient per step",
@@ -61,39 +63,96 @@ def _reads_before_moving(scheme, flows, recipe):
     return False
 
 
-def _assemble(recipe, scheme, flows, reuse, energy, entry):
-    constants, names = _Constants(), _Names(recipe)
-    gradient = {b: Local("g" if len(recipe.targets) == 1 else f"g_{b}", b.is_vector) for b in recipe.targets}
-    curvature = {b: Local("c" if len(recipe.targets) == 1 else f"c_{b}", b.is_vector) for b in recipe.targets}
-    normals = _normals(scheme, flows)
-    stages, fresh = [], set()
-    if entry:
-        stages.append(Stage("gradient", (Gradient(tuple(gradient.items()), entry),)))
-        fresh = {1}
-    for k, (letter, fraction) in enumerate(scheme.moves):
-        flow, statements = flows[letter], []
-        updates = {b: e.xreplace(normals[k]) for b, e in flow.over(fraction).items()}
-        statements += [Draw(normals[k][d]) for d in flow.draws]
-        for order, values in ((1, gradient), (2, curvature)):
-            known = {Partial(recipe.potential, *[b] * order): g for b, g in values.items()} if recipe.potential else {}
+class _Assembly:
+    """The stages of a word, one after the other, with what is known of U's derivatives at each."""
+
+    def __init__(self, recipe, scheme, flows, reuse, energy, adapt, scope):
+        self.recipe, self.scheme, self.flows, self.reuse = recipe, scheme, flows, reuse
+        self.energy, self.adapt, self.scope = energy, adapt, scope
+        self.constants, self.names, self.fresh, self.stages = _Constants(scope), _Names(recipe), set(), []
+        several = len(recipe.targets) > 1
+        self.locals = {order: {b: Local(f"{stem}_{b}" if several else stem, b.is_vector) for b in recipe.targets}
+                       for order, stem in ((1, "g"), (2, "c"))}
+        self.first_gradient = None
+
+    def program(self, entry) -> tuple[Program, bool]:
+        """The Program, and whether its gradient is still that of the target at the end."""
+        recipe, normals = self.recipe, _draws(self.scheme, self.flows)
+        if entry:
+            self.stages.append(Stage("gradient", (Gradient(tuple(self.locals[1].items()), entry),)))
+            self.fresh, self.first_gradient = {1}, (0, 0)
+        early = recipe.order == "same_step"
+        for k, (letter, fraction) in enumerate(self.scheme.moves):
+            flow, again = self.flows[letter], not (self.reuse or entry and k == 0)
+            if early and (flow.reads_gradient or k == len(self.scheme.moves) - 1):
+                self.adapt_now()
+                early = again = False
+            updates = {b: e.xreplace(normals[k]) for b, e in flow.over(fraction).items()}
+            statements, updates = self.with_derivatives(updates, letter, again)
+            updates = {b: self.constants.hoist_terms(b, e) for b, e in updates.items()}
+            lets, updates = _settled(updates, self.names, self.constants)
+            drawn = [s.name for s in lets if isinstance(s, Draw)]
+            statements += [Draw(d) for d in map(normals[k].get, flow.draws) if d not in drawn]
+            self.stages.append(Stage(f"{letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]",
+                                     tuple(statements + lets + _simultaneous(updates, self.names))))
+            if any(b in recipe.targets for b in updates):
+                self.fresh.clear()
+        current = 1 in self.fresh
+        if recipe.order != "same_step":
+            self.adapt_now()
+        return Program(recipe, self.scheme, self.constants.statements, tuple(self.stages), entry == "carried",
+                       self.energy, self.scope), current
+
+    def with_derivatives(self, updates, letter, again):
+        """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
+        statements = []
+        for order, values in self.locals.items():
+            known = self.partials(order)
             if any(e.has(*known) for e in updates.values() if known):
-                if order not in fresh or not (reuse or entry and k == 0):
+                if order not in self.fresh or again:
                     statements.append(Gradient(tuple(values.items()), order=order))
-                    fresh.add(order)
+                    self.fresh.add(order)
+                    if order == 1 and self.first_gradient is None:
+                        self.first_gradient = len(self.stages), len(statements) - 1
                 updates = {b: e.xreplace(known) for b, e in updates.items()}
-        _refuse_more_of_U(recipe, letter, updates)
-        updates = {b: constants.hoist_terms(b, e) for b, e in updates.items()}
-        lets, updates = _totals_and_shared(updates, names)
-        statements += lets + _simultaneous(updates, names)
-        if any(b in recipe.targets for b in updates):
-            fresh.clear()
-        share = "h" if fraction == 1 else f"{fraction}*h" if fraction.is_Float else str(fraction * h)
-        stages.append(Stage(f"{letter} over {share}: {flow.equation}  [{flow.rule}]", tuple(statements)))
-    return Program(recipe, scheme, constants.statements, tuple(stages), entry == "carried", energy), 1 in fresh
+        _refuse_more_of_U(self.recipe, letter, updates)
+        return statements, updates
+
+    def partials(self, order):
+        U = self.recipe.potential
+        return {Partial(U, *[b] * order): g for b, g in self.locals[order].items()} if U else {}
+
+    def adapt_now(self):
+        """The stage that updates the adapted quantities, from the first gradient of the step."""
+        if not self.adapt:
+            return
+        updates = dict(self.adapt)
+        if self.first_gradient and self.recipe.order != "same_step":
+            updates = {a: e.xreplace(self.partials(1)) for a, e in updates.items()}
+            gradients = [s for stage in self.stages for s in stage.statements if isinstance(s, Gradient) and s.order == 1]
+            if len(gradients) > 1:
+                updates = self.remembering_the_first(updates)
+        statements, updates = self.with_derivatives(updates, "adapt", again=False)
+        lets, updates = _settled(updates, self.names, self.constants)
+        title = "adapt: " + ", ".join(f"{a} <- {e}" for a, e in self.adapt.items())
+        self.stages.append(Stage(title, tuple(statements + lets + _simultaneous(updates, self.names, Adapt))))
+
+    def remembering_the_first(self, updates):
+        """The updates in terms of a copy of the first gradient, which the step overwrites later."""
+        stage, place = self.first_gradient
+        copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.locals[1].values()}
+        statements = list(self.stages[stage].statements)
+        statements[place + 1:place + 1] = [Let(copy, g) for g, copy in copies.items()]
+        self.stages[stage] = Stage(self.stages[stage].title, tuple(statements))
+        return {a: e.xreplace(copies) for a, e in updates.items()}
 
 
-def _normals(scheme, flows):
-    """For each move, the flow's normals renamed: "p" if the step draws one for p, else "p1", "p2", ..."""
+def _share(fraction):
+    return "h" if fraction == 1 else f"{fraction}*h" if fraction.is_Float else str(fraction * h)
+
+
+def _draws(scheme, flows):
+    """For each move, the flow's variates renamed: "p" if the step draws one for p, else "p1", "p2", ..."""
     blocks = [d.block for letter, _ in scheme.moves for d in flows[letter].draws]
     number = lambda b, k, gap="": b.name + (f"{gap}{k}" if blocks.count(b) > 1 else "")
     plain = [number(b, k + 1) for b in dict.fromkeys(blocks) for k in range(blocks.count(b))]
@@ -103,7 +162,7 @@ def _normals(scheme, flows):
         own = {}
         for d in flows[letter].draws:
             seen[d.block] = seen.get(d.block, 0) + 1
-            own[d] = Normal(d.block, number(d.block, seen[d.block], gap))
+            own[d] = type(d)(d.block, number(d.block, seen[d.block], gap), d.is_vector)
         renamed.append(own)
     return renamed
 
@@ -125,7 +184,8 @@ def _refuse_more_of_U(recipe, letter, updates):
 class _Constants:
     """Subexpressions of h and parameters that cost something, named once: decay_p, spread_p, kick_p, drift_theta."""
 
-    def __init__(self):
+    def __init__(self, scope):
+        self.scope = scope
         self.known: dict[Expr, Local] = {}
         self.solved: dict[tuple, dict[MatrixFunction, Local]] = {}
         self.order: list = []
@@ -137,8 +197,9 @@ class _Constants:
     def hoist_terms(self, block, expression):
         terms = []
         for term in Add.make_args(expression):
-            names = {type(s) for s in term.free_symbols}
-            role = "spread" if Normal in names else "kick" if Local in names else "drift"
+            kinds = term.free_symbols
+            role = "spread" if any(isinstance(s, Variate) for s in kinds) else (
+                "kick" if any(isinstance(s, Local) for s in kinds) else "drift")
             role = "decay" if block in Mul.make_args(term) else role
             terms.append(self.hoist(term, f"{role}_{block}"))
         return Add(*terms)
@@ -157,11 +218,12 @@ class _Constants:
             return e.func(self._named(part, name) if self._costs(part) else part, *moving)
         return e.func(*(self.hoist(a, name) for a in e.args)) if e.args else e
 
-    @staticmethod
-    def is_constant(e):
-        return all(isinstance(s, Parameter) or s in (h, temperature) or getattr(s, "is_constant_in_step", False)
-                   for s in e.free_symbols) and not any(t.integrand is not S.One for t in e.atoms(symbols.Total)) \
-            or isinstance(e, MatrixFunction) and not e.atoms(Block)
+    def is_constant(self, e):
+        """Whether e depends on the step and the parameters alone; n counts as such where there is one of it."""
+        totals = any(t.integrand is not S.One or self.scope == "tensor" for t in e.atoms(symbols.Total))
+        symbols_are = all(isinstance(s, Parameter) or s in OF_THE_STEP or getattr(s, "is_constant_in_step", False)
+                          for s in e.free_symbols)
+        return not totals and (symbols_are or isinstance(e, MatrixFunction) and not e.atoms(Block))
 
     @staticmethod
     def _costs(e):
@@ -194,7 +256,7 @@ class _Names:
     """Fresh names for the values of a step."""
 
     def __init__(self, recipe):
-        self.taken = {s.name for s in recipe.state + recipe.parameters}
+        self.taken = {s.name for s in recipe.entries + recipe.parameters}
 
     def fresh(self, stem):
         name = next(n for n in (f"{stem}{k}" for k in range(1, 9999)) if n not in self.taken)
@@ -202,8 +264,8 @@ class _Names:
         return name
 
 
-def _totals_and_shared(updates, names):
-    """Totals and repeated subexpressions of one flow as statements of their own, innermost first."""
+def _settled(updates, names, constants):
+    """Totals, draws, observations and repeated subexpressions of one flow as statements of their own, innermost first."""
     lets, known = [], {}
 
     def settle(e):
@@ -220,7 +282,17 @@ def _totals_and_shared(updates, names):
                 known[key] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
                 lets.append(Solve(tuple(known[key].values()), tuple(x.func(*x.args[:3], *inside) for x in e.siblings)))
             return known[key][e]
-        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixFunction) else e
+        if isinstance(e, Drawn):
+            if e not in known:
+                known[e] = e.variate
+                lets.append(Draw(e.variate, settle(e.parameter)))
+            return known[e]
+        if isinstance(e, Observed):
+            if e not in known:
+                known[e] = Local(names.fresh(e.name), e.is_vector)
+                lets.append(Observe(known[e], e))
+            return known[e]
+        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixFunction, Drawn, Observed) else e
 
     updates = {b: settle(e) for b, e in updates.items()}
     if any(e.atoms(*_CALLS) for e in updates.values()):
@@ -228,7 +300,7 @@ def _totals_and_shared(updates, names):
         swap = {}
         for s, value in shared:
             value = value.xreplace(swap)
-            if isinstance(value, Expr) and value.atoms(*_CALLS) and not _Constants.is_constant(value):
+            if isinstance(value, Expr) and value.atoms(*_CALLS) and not constants.is_constant(value):
                 swap[s] = Local(names.fresh("x"), is_site(value))
                 lets.append(Let(swap[s], value))
             else:
@@ -237,7 +309,7 @@ def _totals_and_shared(updates, names):
     return lets, updates
 
 
-def _simultaneous(updates, names):
+def _simultaneous(updates, names, kind=Set):
     """Set statements such that every update reads the old values of the blocks that move with it."""
     statements, waiting, late = [], dict(updates), []
     while waiting:
@@ -246,7 +318,7 @@ def _simultaneous(updates, names):
             free = next(iter(waiting))
             new = Local(names.fresh(f"{free}_new"), free.is_vector)
             statements.append(Let(new, waiting.pop(free)))
-            late.append(Set(free, new))
+            late.append(kind(free, new))
         else:
-            statements.append(Set(free, waiting.pop(free)))
+            statements.append(kind(free, waiting.pop(free)))
     return statements + late

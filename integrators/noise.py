@@ -111,7 +111,34 @@ def integers(seed, step, draw, chains, shape, *, high, device=None, first_chain=
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
 
+def poisson(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+    """Poisson noise whose rate is known only within the step: a function of the rate, or one per step of a range.
+
+    Drawn from a generator of its own, keyed by (seed, step, draw).
+    """
+    return _keyed(seed, step, draw, first_chain, device, torch.poisson)
+
+
+def gamma(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+    """Gamma noise of scale 1 whose shape is known only within the step: a function of the shape, or one per step of a range.
+
+    Drawn in float64 from a generator of its own, keyed by (seed, step, draw): in float32 a draw of a small shape is 0.
+    """
+    standard = lambda a, generator: torch._standard_gamma(a.double(), generator).clamp(min=torch.finfo(a.dtype).tiny).to(a.dtype)
+    return _keyed(seed, step, draw, first_chain, device, standard)
+
+
+def _keyed(seed, step, draw, first_chain, device, function):
+    """The function with a generator whose seed is a Philox number of (seed, step, draw, first_chain)."""
+    def of_step(k):
+        word, other = (int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, first_chain=first_chain)[0])
+        return lambda parameter: function(parameter, torch.Generator(device or "cpu").manual_seed(word << 31 | other))
+
+    return [of_step(k) for k in step] if isinstance(step, range) else of_step(step)
+
+
 KINDS = {"normal": normal, "uniform": uniform}
+STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
 def _words(seed, step, draw, chains, shape, device, first_chain):

@@ -6,9 +6,9 @@ from sympy import Expr, Symbol
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
-from recipe.symbols import Block, step_size as h, temperature
+from recipe.symbols import OF_THE_STEP, Block, Observed
 
-from .flow import MatrixFunction, Normal
+from .flow import MatrixFunction, Variate
 from .scheme import Scheme
 
 
@@ -51,10 +51,29 @@ class Set:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """A standard normal for a block, by the name under which the caller hands it in."""
+class Adapt:
+    """The adapted quantity takes its new value, which may read a gradient taken where the target has been."""
 
-    name: Normal
+    block: Block
+    value: Expr
+    values = property(lambda self: (self.value,))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random number for a block, by the name under which the caller hands it in; `parameter` is its rate or shape."""
+
+    name: Variate
+    parameter: Expr | None = None
+    values = property(lambda self: () if self.parameter is None else (self.parameter,))
+
+
+@dataclass(frozen=True)
+class Observe:
+    """name = a statistic that the caller supplies as a function of the target as it stands."""
+
+    name: Local
+    observed: Observed
     values = ()
 
 
@@ -90,7 +109,7 @@ class Solve:
     defines = property(lambda self: self.names)
 
 
-Statement = Let | Set | Draw | Gradient | Total | Solve
+Statement = Let | Set | Adapt | Draw | Observe | Gradient | Total | Solve
 
 
 @dataclass(frozen=True)
@@ -111,6 +130,7 @@ class Program:
     stages: tuple[Stage, ...]
     carries_gradient: bool
     energy: Energy | None = None
+    scope: str = "chain"
 
     @property
     def statements(self) -> tuple[Statement, ...]:
@@ -118,9 +138,18 @@ class Program:
         return tuple(s for stage in self.stages for s in stage.statements)
 
     @property
-    def draws(self) -> tuple[Normal, ...]:
-        """The standard normals of one step, in order."""
+    def draws(self) -> tuple[Variate, ...]:
+        """The random numbers of one step, in order."""
         return tuple(s.name for s in self.statements if isinstance(s, Draw))
+
+    @property
+    def observations(self) -> tuple[str, ...]:
+        """The names of the statistics that the caller supplies."""
+        return tuple(dict.fromkeys(s.observed.name for s in self.statements if isinstance(s, Observe)))
+
+    def reads(self, symbol) -> bool:
+        """Whether a statement reads this symbol."""
+        return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
 
     @property
     def gradients_per_step(self) -> int:
@@ -144,10 +173,14 @@ def _line(statement):
     match statement:
         case Let(name, value):
             return f"{name} = {value}"
-        case Set(block, value):
+        case Set(block, value) | Adapt(block, value):
             return f"{block} <- {value}"
-        case Draw(name):
-            return f"{name} ~ N(0, 1)"
+        case Draw(name, None):
+            return f"{name} ~ {'N(0, 1)' if name.kind == 'normal' else name.kind}"
+        case Draw(name, parameter):
+            return f"{name} ~ {name.kind}({parameter})"
+        case Observe(name, observed):
+            return f"{name} = observe({observed})"
         case Gradient(names, source, order):
             power = "" if order == 1 else "2"
             return ", ".join(f"{g} = d{power}U/d{b}{power}" for b, g in names) + f"  ({source})"
@@ -160,15 +193,15 @@ def _line(statement):
 def verify(program: Program) -> None:
     """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient."""
     where = f"{program.recipe.name}, program"
-    known = {*program.recipe.state, *program.recipe.parameters, h, temperature}
+    known = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
     stale: set = set()
     drawn: set = set()
 
     def read(e, own=()):
         for s in sorted(e.free_symbols, key=str):
-            if s in stale:
+            if s in stale and s not in own:
                 raise RecipeError(where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again.")
-            if isinstance(s, Normal) and s not in own or not isinstance(s, Normal) and s not in known:
+            if s not in (own if isinstance(s, Variate) else known):
                 raise RecipeError(where, f"{s} is used before it is defined", do="This Program cannot run.")
 
     def define(statement, own):
@@ -190,9 +223,15 @@ def verify(program: Program) -> None:
                 gradients.update(fresh)
                 known.update(fresh)
                 stale.difference_update(fresh)
-            case Draw(name):
+            case Observe(name, _):
+                known.add(name)
+            case Adapt(_, value):
+                read(value, own | stale)
+            case Draw(name, parameter):
+                if parameter is not None:
+                    read(parameter, own)
                 if name in drawn:
-                    raise RecipeError(where, f"the draw {name} is used twice", do="Every normal serves one flow.")
+                    raise RecipeError(where, f"the draw {name} is used twice", do="Every draw serves one flow.")
                 drawn.add(name)
                 own.add(name)
 

@@ -1,5 +1,6 @@
 """Cutting the SDE into pieces: every term of the drift and every noise goes to exactly one letter."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from sympy import Add, Expr, ImmutableMatrix, S
 from recipe import Recipe, force, friction, noise
 from recipe.errors import RecipeError
 from recipe.pieces import Piece, lettered, numerical, piece
-from recipe.symbols import Block, temperature
+from recipe.symbols import Block, Partial, temperature
 
 from .scheme import EULER, Scheme
 
@@ -73,11 +74,19 @@ def all_letters(recipe: Recipe, pieces: Mapping | None = None) -> dict[str, Piec
     return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
 
 
-def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece]) -> dict[str, Subsystem]:
-    """The subsystem of each letter of a scheme. Raises RecipeError for a term that no piece or two pieces take."""
-    content = _content(recipe)
+def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze=()) -> dict[str, Subsystem]:
+    """The subsystem of each letter of a scheme that names a piece, the blocks in `freeze` held still.
+
+    Raises RecipeError for a term that no piece or two pieces take, and for a jump that is left out.
+    """
+    content = _content(recipe, freeze)
     taken: dict[tuple[str, Block], str] = {}
-    for letter in scheme.letters:
+    words = [letter for letter in scheme.letters if letter not in recipe.jumps]
+    for letter, jump in recipe.jumps.items():
+        if letter not in scheme.letters and jump.block.name not in freeze:
+            raise RecipeError(f"{recipe.name}, split", f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
+                              do="Add its letter to the word.")
+    for letter in words:
         for key in letters[letter].parts:
             if key[1] not in recipe.state:
                 raise RecipeError(f"{recipe.name}, split", f"piece {letter!r} names {key[1]}, which is not in the state",
@@ -90,17 +99,18 @@ def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece]) -> dict[
         if key not in taken and term != 0:
             raise RecipeError(f"{recipe.name}, split", f"no piece takes {_words(key, term)} in {scheme.text!r}",
                               do=f'Add it to a piece, e.g. pieces={{"X": {key[0]}({key[1]})}}, or use another word.')
-    return {letter: _subsystem(recipe, letter, letters[letter], content, taken) for letter in scheme.letters}
+    return {letter: _subsystem(recipe, letter, letters[letter], content) for letter in words}
 
 
-def _content(recipe):
-    """(part, block) -> the drift terms, or the noise's D_bb, at the temperature's symbol."""
-    content, auxiliary = {}, set(recipe.momenta + recipe.thermostats)
-    for i, block in enumerate(recipe.state):
+def _content(recipe, freeze):
+    """(part, block) -> the drift terms, or the noise's D_bb, at the temperature's symbol; 0 for frozen blocks."""
+    content, auxiliary = defaultdict(lambda: S.Zero), set(recipe.momenta + recipe.thermostats)
+    moving = [(i, block) for i, block in enumerate(recipe.state) if block.name not in freeze]
+    for i, block in moving:
         terms = Add.make_args(recipe.tempered_drift[i])
-        rubbing = Add(*(t for t in terms if t.free_symbols & auxiliary))
-        content["force", block] = recipe.tempered_drift[i] - rubbing
-        content["friction", block] = rubbing
+        for term in terms:
+            part = "friction" if term.free_symbols & auxiliary else "kick" if term.has(Partial) else "spring"
+            content[part, block] += term
         content["noise", block] = recipe.D[i, i]
     return content
 
@@ -110,7 +120,7 @@ def _words(key, term):
     return f"the noise of {block}" if part == "noise" else f'"{term}" in the drift of {block}'
 
 
-def _subsystem(recipe, letter, piece, content, taken):
+def _subsystem(recipe, letter, piece, content):
     drift = {}
     for part, block in piece.parts:
         if part != "noise" and content[part, block] != 0:

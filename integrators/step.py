@@ -12,28 +12,32 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
-from recipe.symbols import Block, Partial, Potential, freeze, temperature as T
+from recipe.symbols import Block, Partial, Potential, freeze as frozen_terms, num_data, step_number, step_size, temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
 from .backends.torch_expressions import python_names
 from .flow import Flow, Normal, solve
+from .jump import solve_jump
 from .lower import lower, optimizer_form
 from .program import Program
 from .scheme import EULER, Scheme, scheme as read_scheme
 from .split import all_letters, split
 
 BACKENDS = ("auto", "torch")
+SCOPES = ("chain", "tensor")
 
 
 def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, backend: str = "auto",
-            dtype=None, reuse_gradient: bool = True, scope: str = "chain") -> "Step":
+            dtype=None, reuse_gradient: bool = True, scope: str = "chain", freeze=()) -> "Step":
     """Cut a recipe into pieces, solve each over h, and compose them by a splitting word.
 
-    `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", or a list of (letter, fraction); None
-    takes the recipe's own word. `dtype`: the only one that states may have, if given. `energy`: a symbolic Energy whose gradient is emitted with the step. With
-    `reuse_gradient` a gradient serves until the target moves, across steps too. Raises RecipeError for a word that
-    does not fit the recipe, or a piece without a closed form.
+    `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", a list of (letter, fraction), or the name of
+    one of the recipe's `schemes`; None takes the recipe's own word. `energy`: a symbolic Energy whose gradient is emitted
+    with the step. `dtype`: the only one that states may have, if given. With `reuse_gradient` a gradient serves until
+    the target moves, across steps too. `scope`: "chain", or "tensor", where totals and scalar blocks are per tensor of
+    the target. `freeze`: names of blocks and adapted quantities that stay as they are. Raises RecipeError for a word
+    that does not fit the recipe, or a piece without a closed form.
 
     >>> from samplers import UnderdampedLangevin
     >>> compile(UnderdampedLangevin, "B A O A B").order
@@ -43,22 +47,38 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
         raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
     if backend not in BACKENDS:
         raise RecipeError(f"{recipe.name}, backend {backend!r}", "no such backend", do=did_you_mean(backend, BACKENDS))
-    if scope != "chain":
-        raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do="Use scope='chain'.")
+    if scope not in SCOPES:
+        raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do=did_you_mean(scope, SCOPES))
+    if scope == "tensor" and (energy is not None or not recipe.target_is_vector):
+        raise RecipeError(f"{recipe.name}, scope 'tensor'", "the target is one tensor", do="Use scope='chain'.")
+    freeze = _names(freeze, recipe)
     letters = all_letters(recipe, pieces)
-    word = read_scheme(recipe.scheme or default_word(recipe, letters) if scheme is None else scheme, letters)
+    if scheme is None:
+        scheme = recipe.scheme or default_word(recipe, letters)
+    elif isinstance(scheme, str) and scheme in recipe.schemes:
+        scheme = recipe.schemes[scheme]
+    word = read_scheme(scheme, [*letters, *recipe.jumps])
     if energy is not None:
         recipe = _with_energy(recipe, energy)
-    flows = _flows(recipe, word, letters)
+    flows = _flows(recipe, word, letters, freeze)
     for letter, fraction in word.moves:
         if fraction < 0 and flows[letter].draws:
             raise RecipeError(f"{recipe.name}, scheme {word}", f"piece {letter!r} has noise and cannot run backwards, "
                               f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
-    program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None)
-    return Step(recipe, word, flows, program, dtype)
+    adapt = {a: e for a, e in recipe.adapt.items() if a.name not in freeze}
+    program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
+                    adapt=adapt, scope=scope)
+    return Step(recipe, word, flows, program, dtype, frozen=freeze)
 
 
-def stationary_start(recipe: Recipe) -> "Step":
+def adaptation_start(recipe: Recipe, energy: Energy | None = None) -> "Step":
+    """A step that gives the adapted quantities their first values, from the gradient at the state."""
+    flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
+    word = Scheme("start", tuple((name, S.One) for name in flows))
+    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy))
+
+
+def stationary_start(recipe: Recipe, scope: str = "chain") -> "Step":
     """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
 
     Its draws bear the blocks' names; blocks of another law are left as they are.
@@ -68,13 +88,13 @@ def stationary_start(recipe: Recipe) -> "Step":
                                   (Normal(law.block),), "stationary law", True, f"{law.block} ~ N({law.mean}, T/({law.precision}))")
              for law in reversed(laws)}
     word = Scheme("stationary start", tuple((name, S.One) for name in flows))
-    return Step(recipe, word, flows, lower(recipe, word, flows))
+    return Step(recipe, word, flows, lower(recipe, word, flows, scope=scope))
 
 
 def default_word(recipe: Recipe, letters) -> str:
     """B A O A B, or with thermostats B A' O A' B, where every piece of it has a closed form; else Euler."""
     word = "B A' O A' B" if recipe.thermostats else "B A O A B"
-    if recipe.momenta and all(letter in letters for letter in word.split()):
+    if recipe.momenta and not recipe.jumps and all(letter in letters for letter in word.split()):
         try:
             _flows(recipe, read_scheme(word, letters), letters)
             return word
@@ -83,8 +103,22 @@ def default_word(recipe: Recipe, letters) -> str:
     return EULER
 
 
-def _flows(recipe, word, letters) -> dict[str, Flow]:
-    return {letter: solve(part, recipe.name) for letter, part in split(recipe, word, letters).items()}
+def _flows(recipe, word, letters, freeze=()) -> dict[str, Flow]:
+    pieces = split(recipe, word, letters, freeze)
+    jumps = {letter: jump for letter, jump in recipe.jumps.items() if jump.block.name not in freeze}
+    still = {letter: Flow(letter, {}, (), "frozen", True, "nothing moves") for letter in recipe.jumps}
+    solved = {letter: solve(piece, recipe.name) for letter, piece in pieces.items()}
+    return solved | still | {letter: solve_jump(recipe, letter, jump) for letter, jump in jumps.items()}
+
+
+def _names(freeze, recipe) -> tuple[str, ...]:
+    """The names of blocks given by themselves or by their names."""
+    given = (freeze,) if isinstance(freeze, (str, Block)) else freeze
+    known = [b.name for b in recipe.entries]
+    for b in given:
+        if str(b) not in known:
+            raise RecipeError(f"{recipe.name}, freeze", f"there is no block '{b}'", do=did_you_mean(str(b), known))
+    return tuple(map(str, given))
 
 
 def _with_energy(recipe, energy):
@@ -98,18 +132,20 @@ def _with_energy(recipe, energy):
     if not recipe.target_is_vector or energy.is_sitewise:
         values = energy.on(recipe.targets)
         mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
-        read = any(freeze(e, Partial)[0].has(Potential) for e in recipe.drift)
+        read = any(frozen_terms(e, Partial)[0].has(Potential) for e in recipe.drift)
         return recipe.bind(U=values) if mixed or read else recipe
     return recipe
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a sampler: `step(state, h, *, gradient, noise, **parameters) -> state`.
+    """One step of a sampler: `step(state, h, *, gradient, noise, observe, **parameters) -> state`.
 
-    `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar one; `gradient(theta)`
-    returns theta's shape (for explicit coordinates both are dicts by block); `noise`: dict of standard normals, see
-    `draws`; `h` is time. The state that comes back may carry "gradient" for the next step.
+    `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar one, adapted quantities
+    among them; `gradient(theta)` returns theta's shape (for explicit coordinates both are dicts by block); `noise`: dict
+    of random numbers, see `draws`; `observe`: dict of functions of theta, see `observations`; `h` is time. The state that
+    comes back may carry "gradient" for the next step. Adaptations may read `num_data` and `step_number`. In the scope
+    "tensor" theta is `(chains, sites)`, `sizes` are those of its tensors, and scalar blocks are `(chains, tensors)`.
     """
 
     recipe: Recipe
@@ -118,6 +154,7 @@ class Step:
     program: Program
     dtype: object = None
     backend: str = "torch"
+    frozen: tuple[str, ...] = ()
 
     @property
     def order(self) -> int:
@@ -141,13 +178,18 @@ class Step:
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Name -> kind of the noise that one step takes."""
-        return {d.name: "normal" for d in self.program.draws}
+        """Name -> kind of the noise that one step takes: normal, uniform, or poisson and gamma, functions of their parameter."""
+        return {d.name: d.kind for d in self.program.draws}
 
     @cached_property
     def draw_blocks(self) -> dict[str, Block]:
         """Name of a draw -> the block whose shape it has."""
         return {d.name: d.block for d in self.program.draws}
+
+    @property
+    def observations(self) -> tuple[str, ...]:
+        """The names of the statistics that one step asks the caller for."""
+        return self.program.observations
 
     @cached_property
     def source(self) -> str:
@@ -157,7 +199,7 @@ class Step:
     def standalone(self) -> str:
         """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
         try:
-            rotated = optimizer_form(self.recipe, self.scheme, self.flows)
+            rotated = optimizer_form(self.recipe, self.scheme, self.flows, adapt=self.recipe.adapt)
         except RecipeError:
             rotated = None
         return torch_backend.standalone_source(self.program, rotated, list(self.flows.values()))
@@ -175,27 +217,34 @@ class Step:
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name != "namespace"}
 
-    def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, **parameters):
-        self.check(h, **parameters)
-        wanted = [b.name for b in self.recipe.state] + list(self.draws)
-        for name, given, what in [(b.name, state, "state") for b in self.recipe.state] + [
-                (name, noise or {}, "noise") for name in self.draws]:
-            if name not in given:
-                raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
-                                  do=f"It takes {', '.join(wanted)}.")
+    def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
+        self.check(h, **{k: v for k, v in parameters.items() if k not in self._of_the_run})
+        wanted = {"state": [b.name for b in self.recipe.entries], "noise": self.draws, "observe": self.observations}
+        for what, given in (("state", state), ("noise", noise or {}), ("observe", observe or {})):
+            for name in wanted[what]:
+                if name not in given:
+                    raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
+                                      do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.")
         if self.dtype is not None and any(state[b.name].dtype != self.dtype for b in self.recipe.state):
             raise RecipeError(f"{self.recipe.name}, step", f"it was compiled for {self.dtype}, but the state is "
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
-        return self.function(state, h, **self.arguments(gradient, noise or {}, curvature), **self.spelled(parameters))
+        return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
+                             **self.spelled(parameters))
 
-    def arguments(self, gradient, noise, curvature=None) -> dict:
-        """The keyword arguments of `function` that are given: gradient, noise, curvature."""
-        given = {"gradient": gradient, "curvature": curvature}
+    def arguments(self, gradient, noise, curvature=None, observe=None, sizes=None) -> dict:
+        """The keyword arguments of `function` that are given: gradient, noise, curvature, observe, sizes."""
+        given = {"gradient": gradient, "curvature": curvature, "observe": observe if self.observations else None,
+                 "sizes": sizes if self.program.scope == "tensor" else None}
         return {"noise": noise, **{k: v for k, v in given.items() if v is not None}}
 
     def spelled(self, parameters) -> dict:
-        """Parameters by the names they bear in the emitted text."""
-        return {"temperature" if k == "temperature" else self._names[k]: v for k, v in parameters.items()}
+        """Parameters by the names they bear in the emitted text; of num_data and step_number only what is read."""
+        run = {"temperature": True, **self._of_the_run}
+        return {k if k in run else self._names[k]: v for k, v in parameters.items() if run.get(k, True)}
+
+    @cached_property
+    def _of_the_run(self) -> dict[str, bool]:
+        return {s.name: self.program.reads(s) for s in (num_data, step_number)}
 
     @cached_property
     def _names(self):
@@ -218,14 +267,14 @@ class Step:
                 raise RecipeError(where, f"parameter '{s.name}' has no default", do=f"Pass {s.name}=...")
             _check_sign(where, s, value)
 
-    def check_budget(self, temperature=1.0, **parameters) -> None:
+    def check_budget(self, h, temperature=1.0, **parameters) -> None:
         """Refuse parameters at which the injected noise T D - supplied would not be positive semidefinite."""
         if not any(self.recipe.supplied) and self.recipe.D.is_diagonal():
             return
         given = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
-        numbers = {s: v for s, v in given.items() if isinstance(v, (int, float))}
+        per_site = _some_sites({s: v for s, v in given.items() if hasattr(v, "detach")})
         budget = T * self.recipe.D - self.recipe.supplied
-        value, where = minimum_eigenvalue(budget, points=64, fixed={**numbers, T: temperature})
+        value, where = minimum_eigenvalue(budget, points=64, fixed={**given, **per_site, T: temperature, step_size: h})
         if value < -1e-12:
             raise RecipeError(f"{self.recipe.name}, supplied", f"T D - supplied has the eigenvalue {value:.3g} at {where}",
                               do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.")
@@ -240,6 +289,21 @@ class Step:
         return f"Step({self.recipe.name!r}, {self.scheme.text!r}, order={self.order}, exact={self.exact})"
 
 
+def _some_sites(tensors: dict) -> dict[object, list[float]]:
+    """The values of per-site parameters at thousands of sites, the extremes of each among them."""
+    if not tensors:
+        return {}
+    import torch
+
+    flat = [x.detach().double().reshape(-1) for x in torch.broadcast_tensors(*tensors.values())]
+    some = torch.arange(len(flat[0]), device=flat[0].device)[::max(1, len(flat[0]) // 2048)]
+    at = torch.cat([some, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
+    return {s: x[at].tolist() for s, x in zip(tensors, flat)}
+
+
+_IN_WORDS = {"fraction": "between 0 and 1"}
+
+
 def _check_sign(where, s, value):
     if hasattr(value, "min") and not isinstance(value, (int, float)):
         if not s.per and getattr(value, "numel", lambda: 1)() > 1:
@@ -252,8 +316,10 @@ def _check_sign(where, s, value):
         raise RecipeError(where, f"'{s.name}' is a number or a tensor, got {type(value).__name__}", do="Pass a float.")
     if not (math.isfinite(low) and math.isfinite(high)):
         raise RecipeError(where, f"'{s.name}' is not finite", do="Pass a finite number.")
-    if s.sign == "positive" and not low > 0 or s.sign == "nonnegative" and not low >= 0:
-        raise RecipeError(where, f"'{s.name}' must be {s.sign}, got {low:g}", do=s.doc or f"It is a {s.sign} parameter.")
+    allowed = {"positive": low > 0, "nonnegative": low >= 0, "fraction": 0 <= low and high <= 1}.get(s.sign, True)
+    if not allowed:
+        raise RecipeError(where, f"'{s.name}' must be {_IN_WORDS.get(s.sign, s.sign)}, got "
+                          f"{low if low < 0 or s.sign != 'fraction' else high:g}", do=s.doc or f"It is a {s.sign} parameter.")
 
 
 def load(source: str, filename: str) -> dict:

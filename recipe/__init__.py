@@ -4,9 +4,11 @@ from .converse import Recovery, recover
 from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
-from .pieces import euler, force, friction, noise, numerical
+from .pieces import euler, force, friction, kick, noise, numerical, refresh, spring
 from .proof import Certificate
-from .symbols import function, grad, nonnegative, positive, potential, real, scalar, total, vector
+from .symbols import (adapted, fraction, function, grad, nonnegative, num_data, observe, positive, potential, real,
+                      scalar, step_number, step_size, total, vector)
 
-__all__ = ["Certificate", "Energy", "Recipe", "RecipeError", "Recovery", "euler", "force", "friction", "function", "grad",
-           "noise", "nonnegative", "numerical", "positive", "potential", "real", "recover", "scalar", "total", "vector"]
+__all__ = ["Certificate", "Energy", "Recipe", "RecipeError", "Recovery", "adapted", "euler", "force", "fraction",
+           "friction", "function", "grad", "kick", "noise", "nonnegative", "num_data", "numerical", "observe", "positive", "potential",
+           "real", "recover", "refresh", "scalar", "spring", "step_number", "step_size", "total", "vector"]

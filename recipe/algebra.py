@@ -93,6 +93,8 @@ def is_continuous(choice: Piecewise, blocks) -> bool:
 
 def random_value(symbol, draw: random.Random) -> float:
     """A random value that respects the sign a symbol is declared with."""
+    if getattr(symbol, "sign", None) == "fraction" or getattr(symbol, "domain", None) == "fraction":
+        return draw.random()
     value = draw.gauss(0, 1.5)
     if symbol.is_positive:
         return 0.1 + abs(value)

@@ -14,10 +14,12 @@ from .algebra import is_continuous
 from .display import as_latex, as_text
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
-from .pieces import Piece, lettered
+from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
-from .symbols import Block, Parameter, Potential, Total, formula, is_site, temperature, valid_name
+from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_site, num_data,
+                      step_size, temperature, valid_name)
 
+ORDERS = ("lagged", "same_step", "differentiated")
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 
 
@@ -29,7 +31,12 @@ class Recipe:
     eqs. 3-4). D and Q are dicts over blocks or pairs of blocks (one triangle is enough) or sympy matrices in the
     order of `state`; formulas are for one site. At temperature T the law is exp(-H/T): T multiplies Gamma and the
     noise variance only. `supplied` is the part of D that a minibatch gradient already provides: friction uses D,
-    the injected noise D - supplied. Raises RecipeError where the three formulas do not make a recipe.
+    the injected noise D - supplied. `adapt` gives the new values of the adapted quantities, from the old ones, the first
+    gradient of the step and the new state; by `order` they move after the step ("lagged"), or before its first gradient
+    is used ("same_step"), or are taken for the functions of theta that their updates make of them ("differentiated",
+    with the Gamma that follows). `jumps` redraw blocks, by letter. `schemes` are further words by name, `marginal` the
+    energy of the target where it is not U alone, `conversions` the parameters in terms of a paper's, by the names of
+    these. Raises RecipeError where the three formulas do not make a recipe.
 
     >>> from recipe import Recipe, vector, positive, potential, total
     >>> theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
@@ -49,7 +56,13 @@ class Recipe:
     supplied: Entries = field(default_factory=dict)
     scheme: str | tuple | None = None
     pieces: Mapping[str, Piece | Block] = field(default_factory=dict)
-    claim: str = "exact"
+    schemes: Mapping[str, str | tuple] = field(default_factory=dict)
+    adapt: Mapping[Adapted, Expr] = field(default_factory=dict)
+    order: str = "lagged"
+    jumps: Mapping[str, Jump] = field(default_factory=dict)
+    marginal: Expr | None = None
+    conversions: Mapping[str, Mapping] = field(default_factory=dict)
+    claim: str = ""
     doc: str = ""
 
     def __post_init__(self):
@@ -66,6 +79,19 @@ class Recipe:
         settle("Q", _matrix(self.Q, self.state, -1, f"{self.name}, Q"))
         settle("supplied", _matrix(self.supplied, self.state, +1, f"{self.name}, supplied"))
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
+        settle("adapt", _updates(self.adapt, self.order, self.name))
+        settle("jumps", _jumps(self.jumps, self.state, self.pieces, self.name))
+        settle("conversions", _conversions(self.conversions, self.name))
+        if self.marginal is not None:
+            settle("marginal", formula(self.marginal, f"{self.name}, marginal"))
+        if self.order == "differentiated":
+            through = lambda e: e.xreplace(dict(self.adapt))
+            settle("H", through(self.H))
+            for name in ("D", "Q", "supplied"):
+                settle(name, getattr(self, name).applyfunc(through))
+        if not self.claim:
+            frozen = ", ".join(a.name for a in self.adapted)
+            settle("claim", f"given frozen {frozen}" if frozen else "exact")
         self._check_symbols()
         self._check_kinds()
         self._check_gamma()
@@ -78,6 +104,21 @@ class Recipe:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that occur in the formulas, by name."""
         return tuple(sorted((s for s in self._symbols if isinstance(s, Parameter)), key=lambda s: s.name))
+
+    @cached_property
+    def adapted(self) -> tuple[Adapted, ...]:
+        """The adapted quantities that occur, by name."""
+        return tuple(sorted((s for s in self._symbols if isinstance(s, Adapted)), key=lambda s: s.name))
+
+    @property
+    def entries(self) -> tuple[Block, ...]:
+        """What the state of a chain holds: the blocks and the adapted quantities."""
+        return self.state + self.adapted
+
+    @cached_property
+    def observations(self) -> tuple[Observed, ...]:
+        """The batch statistics that the caller supplies, by name."""
+        return tuple(sorted((s for s in self._symbols if isinstance(s, Observed)), key=lambda s: s.name))
 
     @cached_property
     def potential(self) -> Potential | None:
@@ -103,8 +144,13 @@ class Recipe:
 
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
-        """The blocks that are neither target nor momenta."""
-        return tuple(b for b in self.state if b not in self.targets + self.momenta)
+        """The blocks that move, and are neither target nor momenta."""
+        return tuple(b for b in self.state if b not in self.targets + self.momenta and b.domain != "binary")
+
+    @cached_property
+    def latents(self) -> tuple[Block, ...]:
+        """The binary blocks, which move by jumps alone."""
+        return tuple(b for b in self.state if b.domain == "binary")
 
     @cached_property
     def gamma(self) -> ImmutableMatrix:
@@ -151,7 +197,25 @@ class Recipe:
             values[f] = formula(value, f"{self.name}, bind({name}=...)")
         swap = lambda e: e.xreplace(values).doit()
         return replace(self, H=swap(self.H), D=self.D.applyfunc(swap), Q=self.Q.applyfunc(swap),
-                       supplied=self.supplied.applyfunc(swap))
+                       supplied=self.supplied.applyfunc(swap), adapt={a: swap(e) for a, e in self.adapt.items()},
+                       marginal=None if self.marginal is None else swap(self.marginal))
+
+    def convert(self, **given: float) -> dict[str, float]:
+        """step_size and parameters from the parameters of a paper, by one of the `conversions`; `num_data` is 1 if left out.
+
+        >>> from samplers import SGHMC
+        >>> SGHMC.convert(lr=0.01, momentum=0.9)
+        {'step_size': 0.1, 'C': 1.0}
+        """
+        names = given.keys() - {"num_data"}
+        for key, values in self.conversions.items():
+            if names == set(key.split(", ")):
+                numbers = {s: given.get(s.name, 1) for e in values.values() for s in e.free_symbols}
+                return {"step_size" if s == step_size else s.name: float(e.xreplace(
+                    {k: formula(v, f"{self.name}, convert, {k}") for k, v in numbers.items()}))
+                    for s, e in values.items()}
+        raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",
+                          do=f"Known: {'; '.join(self.conversions) or 'none'}.")
 
     def latex(self) -> str:
         """H, D, Q, Gamma and the SDE as a LaTeX align environment."""
@@ -170,22 +234,25 @@ class Recipe:
 
     @property
     def _formulas(self):
-        return (self.H, *self.D, *self.Q, *self.supplied)
+        rates = (j.rate for j in self.jumps.values() if j.rate is not None)
+        return (self.H, *self.D, *self.Q, *self.supplied, *self.adapt.values(), *rates)
 
     @cached_property
     def _symbols(self):
-        return set().union(*(e.free_symbols for e in self._formulas))
+        found = set().union(*(e.free_symbols for e in self._formulas), self.adapt)
+        starts = (a.start for a in found if isinstance(a, Adapted))
+        return found.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 
     def _check_symbols(self):
         known = {b.name for b in self.state} | {s.name for s in self._symbols if isinstance(s, Parameter)}
         for s in sorted(self._symbols, key=str):
-            if isinstance(s, Block) and s not in self.state:
+            if isinstance(s, Block) and not isinstance(s, Adapted) and s not in self.state:
                 raise RecipeError(self.name, f"block '{s}' is used but is not in the state", do=f"Add {s} to state=.")
-            if not isinstance(s, (Block, Parameter)):
+            if not isinstance(s, (Block, Parameter, Observed)):
                 raise RecipeError(self.name, f"'{s}' is unbound: a plain sympy symbol, neither a block nor a parameter",
                                   do=f"Use the declared {s}." if s.name in known else did_you_mean(s.name, known))
         functions = {f for e in self._formulas for f in e.atoms(AppliedUndef)}
-        names = [b.name for b in self.state] + [s.name for s in self.parameters]
+        names = [b.name for b in self.entries] + [s.name for s in self.parameters + self.observations]
         names += [valid_name(f.func.__name__, "function") for f in functions]
         for name in names:
             if names.count(name) > 1:
@@ -199,6 +266,16 @@ class Recipe:
             raise RecipeError(self.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
 
     def _check_kinds(self):
+        for a in self.adapted:
+            for what, e in (("start", a.start), ("update", self.adapt.get(a, a))):
+                if is_site(e) and not a.is_vector:
+                    raise RecipeError(f"{self.name}, {what} of {a}", f"{e} has one value per site, but {a} is one number",
+                                      do=f"Wrap it in total(), or declare {a} with like={self.targets[0]}.")
+        for b in self.latents:
+            i = self.state.index(b)
+            if any(self.D[i, :]) or any(self.Q[i, :]):
+                raise RecipeError(f"{self.name}, {b}", "a binary block has no drift and no noise",
+                                  do=f'Let it jump: jumps={{"J": refresh({b})}}.')
         if is_site(self.H):
             loose = next(t for t in self.H.as_ordered_terms() if is_site(t))
             raise RecipeError(f"{self.name}, H", f"{loose} has one value per site, but H is one number per chain",
@@ -233,12 +310,12 @@ class Recipe:
         self.drift  # derived here, so that a formula that asks for more of U than there is fails here
 
     def _check_diffusion(self):
-        value, where = minimum_eigenvalue(self.D, points=64)
+        value, where = minimum_eigenvalue(self.D, points=64, fixed={step_size: 1e-9})
         if value < -1e-12:
             raise RecipeError(f"{self.name}, D", f"it is not positive semidefinite: an eigenvalue is {value:.3g} at "
                               f"{where}", do="A diffusion needs D >= 0 for every state and every allowed parameter.")
         if self.supplied != zeros(*self.supplied.shape):
-            defaults = {s: s.default for s in self.parameters if s.default is not None}
+            defaults = {s: s.default for s in self.parameters if s.default is not None} | {step_size: 1e-9}
             value, where = minimum_eigenvalue(self.D - self.supplied, points=64, fixed=defaults)
             if value < -1e-12:
                 raise RecipeError(f"{self.name}, supplied", f"D - supplied is not positive semidefinite: an eigenvalue "
@@ -273,6 +350,42 @@ def _target(target, state, name):
         raise RecipeError(f"{name}, target", "several target blocks are explicit coordinates, and so scalars",
                           do="Use one vector block, or several scalar blocks.")
     return blocks if len(blocks) > 1 else blocks[0]
+
+
+def _updates(adapt, order, name):
+    where = f"{name}, adapt"
+    if order not in ORDERS:
+        raise RecipeError(f"{name}, order {order!r}", "no such order", do=did_you_mean(order, ORDERS))
+    if not isinstance(adapt, Mapping) or not all(isinstance(a, Adapted) for a in adapt):
+        raise RecipeError(where, f"it is a dict over adapted quantities, got {adapt!r}",
+                          do='Write V = adapted("V", like=theta, start=...) and adapt={V: ...}.')
+    return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
+
+
+def _jumps(jumps, state, pieces, name):
+    for letter, jump in jumps.items():
+        where = f"{name}, jumps[{letter!r}]"
+        if not isinstance(jump, Jump):
+            raise RecipeError(where, f"a jump is a refresh(block), got {jump!r}", do="Write refresh(p, rate=nu).")
+        if jump.block not in state:
+            raise RecipeError(where, f"{jump.block} is not in the state", do="Refresh a block of the state.")
+        if letter in pieces:
+            raise RecipeError(where, "this letter names a piece too", do="Use another letter.")
+    lettered({letter: jump.block for letter, jump in jumps.items()}, f"{name}, jumps")
+    return dict(jumps)
+
+
+def _conversions(conversions, name):
+    """The values by parameter for each set of a paper's parameters, whose names are the key."""
+    settled = {}
+    for key, values in conversions.items():
+        where, names = f"{name}, conversions[{key!r}]", set(key.split(", "))
+        values = {s: formula(e, f"{where}[{s}]") for s, e in values.items()}
+        read = {s.name for e in values.values() for s in e.free_symbols} - {num_data.name}
+        if read != names:
+            raise RecipeError(where, f"its formulas read {', '.join(sorted(read))}", do="Name the paper's parameters in the key.")
+        settled[key] = values
+    return settled
 
 
 def _matrix(entries, state, symmetry, where):

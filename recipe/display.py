@@ -28,7 +28,7 @@ def entries(matrix, state) -> list[tuple[str, str]]:
 
 
 def as_text(recipe) -> str:
-    """Blocks, H, D, Q, Gamma, the SDE, the claim and the parameters, as text."""
+    """Blocks, H, D, Q, Gamma, the SDE, adaptations, jumps, words, parameters and what a paper calls them, as text."""
     kind = lambda b: "vector" if b.is_vector else "scalar"
     domain = lambda b: "" if b.domain == "real" else f", {b.domain}"
     lines = [f"{recipe.name}" + (f"   {recipe.source}" if recipe.source else "")]
@@ -39,9 +39,17 @@ def as_text(recipe) -> str:
         lines += [f"  {label + where:15} {value}" for where, value in entries(matrix, recipe.state)]
     lines += [f"  {f'Gamma[{b}]':15} {g}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     lines += [f"  {left:7} = {right}" for left, right in equations(recipe)]
+    lines += [f"  {a.name:7} <- {recipe.adapt.get(a, a)}   ({recipe.order.replace('_', ' ')}; at first {a.start})"
+              for a in recipe.adapted]
+    lines += [f"  jump {letter}  {jump}" for letter, jump in recipe.jumps.items()]
+    lines += [f"  letter {letter} = {piece}" for letter, piece in recipe.pieces.items()]
+    words = {"recommended": recipe.scheme, **recipe.schemes}
+    lines += [f"  word    {word}   ({name})" for name, word in words.items() if word]
     lines += [f"  {s.name:7} {s.sign}{f' per {s.per}' if s.per else ''}"
               f"{'' if s.default is None else f', default {s.default:g}'}{f': {s.doc}' if s.doc else ''}"
               for s in recipe.parameters]
+    lines += [f"  from {key}:  " + ", ".join(f"{'step_size' if s.name == 'h' else s} = {e}" for s, e in values.items())
+              for key, values in recipe.conversions.items()]
     return "\n".join([*lines, f"  claim   {recipe.claim}"])
 
 

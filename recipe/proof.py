@@ -56,8 +56,9 @@ def certify(recipe) -> Certificate:
 
 
 def _claim(recipe, findings):
-    """What the recipe promises is as well known as the least known finding; a weaker claim is left open."""
-    verdicts = [f.verdict for f in findings if f.verdict != "warning"] + ["open"] * (recipe.claim != "exact")
+    """What the recipe promises is as well known as the least known finding; what goes beyond these is left open."""
+    settled = recipe.claim == "exact" or recipe.adapted and recipe.claim.startswith("given frozen")
+    verdicts = [f.verdict for f in findings if f.verdict != "warning"] + ["open"] * (not settled)
     least = next(v for v in ("failed", "open", "checked", "proved") if v in verdicts)
     return Finding("claim", recipe.claim, least)
 
@@ -108,11 +109,16 @@ def _marginal(recipe):
     auxiliary = recipe.momenta + recipe.thermostats
     gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
     left = [b for b in auxiliary if b not in [g.block for g in gaussians]]
-    question = f"the marginal of {names} is exp(-U)"
-    if recipe.potential is None:
+    energy = recipe.potential if recipe.marginal is None else recipe.marginal
+    question = f"the marginal of {names} is exp(-U)" if recipe.marginal is None else f"the marginal of {names} is as declared"
+    if energy is None:
         question = f"the marginal of {names} is exp(-H) integrated"
         return Finding(question, f"energy {rest}" if not left else "H is wholly symbolic", "proved")
-    extra = (rest - recipe.potential).expand()
+    if recipe.latents:
+        names = ", ".join(b.name for b in recipe.targets + recipe.latents)
+        question = f"the marginal of {names} is exp(-H) integrated"
+        return Finding(question, f"energy {rest}", "proved" if not left else "open")
+    extra = (rest - energy).expand()
     coupled = [t for t in Add.make_args(extra) if any(t.has(b) for b in recipe.targets)]
     if not coupled:
         return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
@@ -134,7 +140,7 @@ def _marginal(recipe):
 
 def _reach(recipe):
     question = "the noise reaches every block"
-    reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i] != 0}
+    reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i] != 0} | {j.block for j in recipe.jumps.values()}
     if not reached:
         return Finding(question, "there is no noise: invariant, but not ergodic without refreshment", "warning")
     grown = True
@@ -151,7 +157,12 @@ def _reach(recipe):
 
 
 def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = None) -> tuple[float, str]:
-    """The least eigenvalue of a symmetric matrix over random states and parameters, and where; (0, "") if >= 0 by signs."""
+    """The least eigenvalue of a symmetric matrix over random states and parameters, and where; (0, "") if >= 0 by signs.
+
+    `fixed`: numbers, or lists of one number per site, of which every point takes the next; None for a random value.
+    """
+    fixed = {s: v for s, v in (fixed or {}).items() if v is not None}
+    points = max(points, *(len(v) for v in fixed.values() if isinstance(v, list)), 0)
     rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
     A = A.extract(rows, rows)
     if all(A.extract(list(s), list(s)).det().is_nonnegative
@@ -164,8 +175,9 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
     symbols = sorted(entries.free_symbols, key=lambda s: s.name)
     evaluate = numeric(symbols, list(entries))
     draw, worst = random.Random(2015), (inf, "the origin")
-    for _ in range(points):
-        at = [(fixed or {}).get(s, random_value(s, draw)) for s in symbols]
+    for k in range(points):
+        at = [fixed.get(s, random_value(s, draw)) for s in symbols]
+        at = [v[k % len(v)] if isinstance(v, list) else v for v in at]
         values = array(evaluate(at), dtype=float).reshape(A.shape)
         least = float(eigvalsh(values)[0])
         least = 0.0 if abs(least) < 1e-12 * abs(values).max() else least

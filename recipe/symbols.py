@@ -17,7 +17,9 @@ from .errors import RecipeError
 RESERVED = {
     "h": "the step size", "T": "the temperature", "n": "the number of sites, total(1)", "U": "the potential",
     "temperature": "the temperature", "step_size": "the step size", "gradient": "the gradient of U",
-    "noise": "the noise of a step", "curvature": "the Hessian diagonal of U", "state": "the state of a step", "diverged": "a field of the draws",
+    "noise": "the noise of a step", "curvature": "the Hessian diagonal of U", "state": "the state of a step",
+    "diverged": "a field of the draws", "num_data": "the number of data", "step_number": "the number of the step",
+    "observe": "the observations of a step", "sizes": "the sizes of the tensors",
 }
 
 
@@ -34,7 +36,8 @@ def valid_name(name: str, what: str) -> str:
     return name
 
 
-_SIGNS = {"real": {"real": True}, "positive": {"positive": True}, "nonnegative": {"nonnegative": True}}
+_SIGNS = {"real": {"real": True}, "positive": {"positive": True}, "nonnegative": {"nonnegative": True},
+          "fraction": {"nonnegative": True}, "binary": {"integer": True, "nonnegative": True}}
 
 
 def _assumptions(sign: str, where: str) -> dict:
@@ -63,6 +66,42 @@ class Block(Symbol):
         return (self.name, self.is_vector, self.domain), {}
 
 
+class Adapted(Block):
+    """A quantity frozen inside a step and updated between steps from what the step saw; `start` is its first value."""
+
+    __slots__ = ("start",)
+
+    def __new__(cls, name, is_vector, domain, start):
+        block = super().__new__(cls, name, is_vector, domain)
+        block.start = start
+        return block
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.start)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.is_vector, self.domain, self.start), {}
+
+
+class Observed(Symbol):
+    """A statistic of the current batch that the caller supplies: `observe={name: function of theta}`."""
+
+    __slots__ = ("is_vector",)
+
+    class_key = Symbol.class_key
+
+    def __new__(cls, name, is_vector):
+        observed = Symbol.__xnew__(cls, valid_name(name, "observation"), real=True)
+        observed.is_vector = is_vector
+        return observed
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.is_vector)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.is_vector), {}
+
+
 class Parameter(Symbol):
     """A constant of a recipe with sign, default and doc; `per` is the vector block it has one value per site of."""
 
@@ -89,13 +128,18 @@ def _reserved_symbol(name, sign):
 
 
 step_size = _reserved_symbol("h", "positive")
+duration = _reserved_symbol("t", "positive")  # the time that a flow runs for, a share of the step
 temperature = _reserved_symbol("T", "nonnegative")
+num_data = _reserved_symbol("num_data", "positive")
+step_number = _reserved_symbol("step_number", "nonnegative")
+OF_THE_STEP = (step_size, temperature, num_data, step_number)
 
 
 def vector(name: str, *, domain: str = "real") -> Block:
     """A block with one value per site: shape `(chains, *shape)` at run time.
 
     `domain` is "real", "positive" or "nonnegative"; a chain that leaves it is frozen and flagged like one that diverges.
+    A "binary" block is 0 or 1 and moves by jumps alone.
 
     >>> vector("theta").is_vector
     True
@@ -112,6 +156,33 @@ def scalar(name: str, *, domain: str = "real") -> Block:
     return Block(name, False, domain)
 
 
+def adapted(name: str, *, like: Block | None = None, start=0, domain: str = "real") -> Adapted:
+    """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
+
+    `start`: its first value, an expression of parameters, and of grad(U) for one that the first gradient initialises.
+
+    >>> theta = vector("theta")
+    >>> adapted("V", like=theta, start=grad(potential(theta))**2, domain="nonnegative").start
+    grad(U)**2
+    """
+    return Adapted(name, _is_like(like, f"adapted {name!r}"), domain, formula(start, f"adapted {name!r}, start"))
+
+
+def observe(name: str, *, like: Block | None = None) -> Observed:
+    """A batch statistic that an adaptation reads and the caller supplies, one per site of `like` or one per chain.
+
+    >>> observe("squared_residuals").is_vector
+    False
+    """
+    return Observed(name, _is_like(like, f"observe {name!r}"))
+
+
+def _is_like(like, where):
+    if like is not None and not isinstance(like, Block):
+        raise RecipeError(where, f"like={like} is not a block", do="Pass the block it has the shape of, e.g. like=theta.")
+    return like is not None and like.is_vector
+
+
 def _parameter(sign):
     def declare(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
         if per is not None and not (isinstance(per, Block) and per.is_vector):
@@ -121,19 +192,20 @@ def _parameter(sign):
             if isinstance(default, bool) or not isinstance(default, (int, float)):
                 raise RecipeError(f"parameter {name!r}", f"the default {default!r} is not a number", do="Pass a float.")
             default = float(default)
-            allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0}[sign]
+            allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0, "fraction": 0 <= default <= 1}[sign]
             if not (allowed and abs(default) < float("inf")):
                 raise RecipeError(f"parameter {name!r}", f"the default {default} is not {sign}",
                                   do="Change the default or the sign.")
         return Parameter(name, sign, default, doc, per)
 
     declare.__name__ = declare.__qualname__ = sign
-    declare.__doc__ = (f"A {sign} parameter with a default, a line of doc, and optionally one value per site "
-                       f"(`per=theta`).\n\n    >>> {sign}('a', default=2).default\n    2.0\n    ")
+    what = "parameter between 0 and 1" if sign == "fraction" else f"{sign} parameter"
+    declare.__doc__ = (f"A {what} with a default, a line of doc, and optionally one value per site "
+                       f"(`per=theta`).\n\n    >>> {sign}('a', default=1).default\n    1.0\n    ")
     return declare
 
 
-positive, nonnegative, real = _parameter("positive"), _parameter("nonnegative"), _parameter("real")
+positive, nonnegative, real, fraction = map(_parameter, ("positive", "nonnegative", "real", "fraction"))
 
 
 def is_site(expression) -> bool:

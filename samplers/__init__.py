@@ -5,13 +5,16 @@ from importlib import import_module
 from .stock import (ATMC, CATALOGUE as catalogue, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, PreconditionedSGLD,
                     UnderdampedLangevin)
 
-_LAZY = {"sample": "sampling", "posterior": "gradients", "Draws": "draws"}  # these import torch
+_LAZY = {"sample": "sampling", "posterior": "gradients", "Draws": "draws", "Phase": "phases", "SWAG": "swag",
+         "schedules": None}  # these import torch, or are seldom wanted
 
 __all__ = ["ATMC", "MSGNHT", "PreconditionedSGLD", "SGHMC", "SGLD", "SGNHT", "SGRLD", "UnderdampedLangevin", "catalogue",
            *_LAZY]
 
 
 def __getattr__(name):
+    if name in _LAZY and _LAZY[name] is None:
+        return import_module(f".{name}", __name__)
     if name in _LAZY:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

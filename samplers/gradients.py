@@ -43,13 +43,17 @@ class Layout:
 
     shapes: dict[str, tuple[int, ...]] | None = None
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of sites of each tensor."""
+        return [torch.Size(shape).numel() for shape in (self.shapes or {}).values()]
+
     def by_name(self, theta: torch.Tensor):
         """The target `(*leading, sites)` as a dict of named tensors; unchanged where the target is one tensor."""
         if self.shapes is None:
             return theta
-        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
         return {name: part.reshape((*theta.shape[:-1], *shape))
-                for (name, shape), part in zip(self.shapes.items(), theta.split(sizes, -1))}
+                for (name, shape), part in zip(self.shapes.items(), theta.split(self.sizes, -1))}
 
 
 class Data:
@@ -116,7 +120,8 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
     Batches are per chain. The Hessian diagonal costs one gradient per coordinate.
     """
     def one(theta, *batch):
-        return energy(layout.by_name(theta), *batch)
+        value = energy(layout.by_name(theta), *batch)
+        return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
     def diagonal(theta, *batch):
         slope = grad(lambda flat: one(flat.reshape(theta.shape), *batch))

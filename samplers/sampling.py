@@ -4,7 +4,7 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import sympy
 import torch
@@ -19,24 +19,29 @@ from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
-from .start import initial_state
+from .phases import Phase
+from .start import complete_state, given_state
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 
 
 def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None, chains: int = 4, steps: int = 1000,
-           warmup: int = 0, thin: int = 1, step_size: float, seed: int = 0, temperature: float = 1.0, scheme=None,
-           pieces=None, backend: str = "auto", device=None, data=None, batch_size: int | None = None,
-           schedule: Callable[[int], float] | None = None, scope: str = "chain", keep=None, progress: bool = True,
-           **parameters) -> Draws:
+           warmup: int = 0, thin: int = 1, step_size: float, seed: int = 0,
+           temperature: float | Callable[[int], float] = 1.0, scheme=None, pieces=None, backend: str = "auto",
+           device=None, data=None, batch_size: int | None = None, schedule: Callable[[int], float] | None = None,
+           phases: Sequence[Phase] | None = None, freeze=(), observe: Mapping[str, Callable] | None = None,
+           scope: str = "chain", keep=None, progress: bool = True, **parameters) -> Draws:
     """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
 
     `energy`: a symbolic Energy, or a torch function U(theta), or U~(theta, batch) with `data` (an unbiased estimate on
     the sum scale), for one chain; none where H is wholly symbolic. `init`: a point `(*shape)`, a point per chain
     `(chains, *shape)` with at least two axes, a dict by block or by parameter name, or an nn.Module. Auxiliary blocks
     start from their stationary law where H is quadratic in them, else at 0 (1 on a positive domain). `schedule(k)` is
-    the step size of step k. `keep`: names of auxiliary blocks to return beside the target. Minibatches are uniform
-    with replacement and independent per chain. A chain that leaves the finite numbers is frozen and flagged in
+    the step size of step k, counted from the start of the warmup, and `temperature` may be such a function too. `phases`
+    stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
+    are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
+    With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
+    adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain. A chain that leaves the finite numbers is frozen and flagged in
     `draws.diverged`. Raises RecipeError for wrong input before the first step.
 
     >>> from samplers import SGLD
@@ -47,8 +52,10 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     symbolic = isinstance(energy, Energy)
-    step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
-                               scope=scope)
+    plan = _plan(phases, warmup, steps, thin, where)
+    compiled = [integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
+                                    scope=scope, freeze=(*_tuple(freeze), *phase.freeze)) for phase in plan]
+    step = compiled[0]
     for name in step.parameters:
         if name in inspect.signature(sample).parameters:
             raise RecipeError(where, f"the parameter '{name}' bears the name of an argument of sample", do="Rename it.")
@@ -58,8 +65,13 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter",
                               do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]))
-    step.check(step_size, temperature=temperature, **parameters)
-    step.check_budget(temperature, **parameters)
+    first = 0
+    for phase in plan:
+        hot = temperature if phase.temperature is None else phase.temperature
+        for k in {first, first + phase.steps // 2, first + phase.steps - 1}:
+            step.check(step_size, temperature=_at(hot, k), **parameters)
+            step.check_budget(step_size, _at(hot, k), **parameters)
+        first += phase.steps
     for finding in step.recipe.check().findings:
         if finding.verdict == "failed":
             raise RecipeError(where, f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
@@ -68,8 +80,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         raise RecipeError(where, "the recipe's U is opaque, but no energy is given" if energy is None else
                           "the recipe's H is wholly symbolic, it takes no energy",
                           do="Pass a recipe.Energy or a torch function of theta." if energy is None else "Drop it.")
-    state, layout = initial_state(step, energy, init, chains=chains, seed=seed, temperature=temperature, device=device,
-                                  parameters=parameters)
+    state, layout = given_state(step, energy, init, chains=chains, device=device, parameters=parameters)
     kept_blocks = _kept(recipe, keep)
     target = _target(recipe, state)
     one = next(iter(target.values())) if isinstance(target, dict) else target
@@ -80,57 +91,104 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         raise RecipeError(where, "a symbolic energy takes no data", do="Write the energy as a torch function.")
     gradient = curvature = None
     if symbolic:
-        _check_stability(step, energy, step_size, temperature, parameters)
+        _check_stability(step, energy, step_size, _at(temperature, 0), parameters)
     elif energy is not None:
-        first = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
-        check_energy(energy, first, layout, batches)
+        one_chain = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
+        check_energy(energy, one_chain, layout, batches)
         gradient = vectorised(energy, layout, batches)
-        if step.program.needs_curvature:
+        if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
-    run = _Run(step, state, gradient, curvature, batches, seed, temperature, parameters)
+    run = _Run(step, state, layout, gradient, curvature, _observers(step, observe, layout, batches, where), batches, seed,
+               parameters)
     run.check_first_gradient(where)
     run.warn_of_sign(where)
+    run.complete_state(energy, _at(plan[0].temperature if plan[0].temperature is not None else temperature, 0), parameters)
 
-    draws_of = {b: torch.empty((chains, steps // thin, *state[b].shape[1:]), dtype=state[b].dtype, device=state[b].device)
-                for b in kept_blocks}
-    started = time.monotonic()
-    with tqdm(total=warmup + steps, disable=not progress, unit="step", desc=recipe.name) as bar:
-        for k in run.steps(warmup + steps, schedule or (lambda k: step_size), where):
-            kept, left = divmod(k - warmup + 1, thin)
-            if kept > 0 and left == 0:
-                for b in kept_blocks:
-                    draws_of[b][:, kept - 1] = run.state[b]
-            bar.update()
+    number = sum(phase.steps for phase in plan if phase.keep) // thin
+    draws_of = {b: torch.empty((chains, number, *run.state[b].shape[1:]), dtype=run.state[b].dtype,
+                               device=run.state[b].device) for b in kept_blocks}
+    started, seen, step_sizes = time.monotonic(), 0, []
+    with tqdm(total=sum(phase.steps for phase in plan), disable=not progress, unit="step", desc=recipe.name) as bar:
+        for phase, run.step in zip(plan, compiled):
+            h = next(x for x in (phase.step_size, schedule, step_size) if x is not None)
+            hot = temperature if phase.temperature is None else phase.temperature
+            for _ in run.steps(phase.steps, h, hot, where):
+                seen += phase.keep
+                if phase.keep and seen % thin == 0:
+                    step_sizes.append(run.step_size)
+                    for b in kept_blocks:
+                        draws_of[b][:, seen // thin - 1] = run.state[b]
+                bar.update()
     values = {}
     for b, x in draws_of.items():
         values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
     info = dict(recipe=recipe.name, scheme=str(step.scheme), step_size=step_size, steps=steps, warmup=warmup, thin=thin,
-                seed=seed, temperature=temperature, batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
+                seed=seed, temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
+                batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
                 parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
                 diverged=run.diverged)
-    return Draws(values, info=info)
+    info |= {} if phases is None else dict(phases=list(map(repr, plan)))
+    varying = schedule is not None or any(phase.step_size is not None for phase in plan)
+    return Draws(values, info=info, step_sizes=step_sizes if varying else None)
+
+
+def _tuple(freeze):
+    return tuple(freeze) if isinstance(freeze, (tuple, list, set)) else (freeze,)
+
+
+def _at(value, k):
+    """A setting at step k: a number, or a function of the step number."""
+    return value(k) if callable(value) else value
+
+
+def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
+    """The phases of a run: those given, or the warmup and the steps."""
+    if phases is None:
+        return [Phase(warmup, keep=False), Phase(steps)] if warmup else [Phase(steps)]
+    if warmup or steps != 1000:
+        raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
+    if not phases or not all(isinstance(phase, Phase) for phase in phases):
+        raise RecipeError(where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...].")
+    if sum(phase.steps for phase in phases if phase.keep) < thin:
+        raise RecipeError(where, f"thin = {thin} keeps nothing of the phases", do="Choose a smaller thin.")
+    return list(phases)
+
+
+def _observers(step, observe, layout, data, where):
+    """The observations of all chains at once, by name."""
+    for name in step.observations:
+        if not callable((observe or {}).get(name)):
+            raise RecipeError(where, f"the recipe asks for the observation '{name}'",
+                              do=f"Pass observe={{{name!r}: a function of theta{', batch' * (data is not None)}}}.")
+    for name in observe or {}:
+        known = [s.name for s in step.recipe.observations]
+        if name not in known:
+            raise RecipeError(where, f"there is no observation '{name}'", do=did_you_mean(name, known))
+    return {name: vectorised(observe[name], layout, data, order=0) for name in step.observations}
 
 
 class _Run:
     """The chains as they go: state, noise drawn for blocks of steps, gradients, frozen chains."""
 
-    def __init__(self, step: Step, state, gradient, curvature, data, seed, temperature, parameters):
-        self.step, self.state, self.data, self.seed = step, state, data, seed
-        self.chains = len(next(iter(state.values())))
-        self.arguments = step.spelled({"temperature": temperature, **parameters})
+    def __init__(self, step: Step, state, layout, gradient, curvature, observe, data, seed, parameters):
+        self.step, self.state, self.layout, self.data, self.seed = step, state, layout, data, seed
+        self.chains, self.steps_done, self.step_size = len(next(iter(state.values()))), 0, math.nan
+        num_data = getattr(data, "rows", 1)
+        self.parameters = {"num_data": num_data, **parameters}
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
-        self.bounded = [b for b in step.recipe.state if b.domain != "real"]
+        self.bounded = [b for b in step.recipe.state if b.domain in ("positive", "nonnegative")]
         self._rows, self._evaluation = [], 0
         self.gradient = None if gradient is None else lambda theta: self._on_data(gradient, theta, 1)
         self.curvature = None if curvature is None else lambda theta: self._on_data(curvature, theta, 0)
+        self.observe = {name: lambda theta, f=f: self._on_data(f, theta, 0) for name, f in observe.items()}
 
     def _on_data(self, function, theta, advance):
         """The function on the next batch, or (advance = 0) on the batch of the last gradient."""
         if self.data is None:
             return function(theta)
         self._evaluation += advance
-        return function(theta, self.data.batch(self._rows[self._evaluation - 1]))
+        return function(theta, self.data.batch(self._rows[max(0, self._evaluation - 1)]))
 
     def check_first_gradient(self, where):
         """Refuse a start at which the gradient is not finite."""
@@ -165,6 +223,13 @@ class _Run:
             g = gradient(theta)
         return g if isinstance(g, dict) else {self.step.recipe.targets[0].name: g}
 
+    @torch.no_grad()
+    def complete_state(self, energy, temperature, parameters):
+        """Let the blocks that the caller has not given start from their law."""
+        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
+        self.state = complete_state(self.step, self.state, self.layout, seed=self.seed, temperature=temperature,
+                                    gradient=self.gradient, observe=self.observe, energy=energy, arguments=self.parameters)
+
     def _draw_rows(self, steps, evaluations):
         if self.data is None:
             return lambda i: []
@@ -172,40 +237,50 @@ class _Run:
         return lambda i: [r if r is None else r[i] for r in rows]
 
     def _draw_noise(self, steps):
-        drawn = {}
-        for number, (name, block) in enumerate(self.step.draw_blocks.items()):
-            x = self.state[block.name]
-            drawn[name] = noise.normal(self.seed, steps, number, self.chains, tuple(x.shape[1:]), dtype=x.dtype, device=x.device)
+        drawn, target = {}, self.state[self.step.recipe.targets[0].name]
+        scalar = (len(self.layout.shapes),) if self.step.program.scope == "tensor" else ()
+        for number, draw in enumerate(self.step.program.draws):
+            kind = (noise.KINDS | noise.STATE_DEPENDENT)[draw.kind]
+            shape = tuple(target.shape[1:]) if draw.is_vector else scalar
+            drawn[draw.name] = kind(self.seed, steps, number, self.chains, shape, dtype=target.dtype, device=target.device)
         return drawn
 
     @torch.no_grad()
-    def steps(self, count, schedule, where):
-        """Advance step by step, yielding the number of each step when it is done."""
-        function, carried = self.step.function, self.step.program.carries_gradient
-        evaluations = self.step.program.gradients_per_step
-        per_step = [self.state[b.name].numel() for b in self.step.draw_blocks.values()]
+    def steps(self, count, step_size, temperature, where):
+        """Advance by `count` steps, yielding the number of each when it is done."""
+        function, program, layout = self.step.function, self.step.program, self.layout
+        evaluations = max(program.gradients_per_step, len(program.observations) > 0)
+        per_step = [self.chains * self.state[self.step.recipe.targets[0].name][0].numel()] * len(program.draws)
         rows = self.chains * (self.data.batch_size or 0) * (evaluations + 1) if self.data else 0
         size = max(1, min(count, NOISE_AT_ONCE // max(1, rows, sum(per_step))))
-        for first in range(0, count, size):
-            numbers = range(first, min(first + size, count))
-            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + (carried and first == 0))
+        start, self.steps_done = self.steps_done, self.steps_done + count
+        for first in range(start, start + count, size):
+            numbers = range(first, min(first + size, start + count))
+            extra = program.carries_gradient and "gradient" not in self.state
+            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
                 self._rows, self._evaluation = rows(i), 0
-                h = schedule(k)
+                h, T = _at(step_size, k), _at(temperature, k)
                 if not (isinstance(h, (int, float)) and 0 < h < math.inf):
                     raise RecipeError(where, f"the schedule gives the step size {h!r} at step {k}", do="Return a number > 0.")
-                new = function(self.state, h, **self.step.arguments(
-                    self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature), **self.arguments)
-                self._accept(new, k, where)
+                if not (isinstance(T, (int, float)) and 0 <= T < math.inf):
+                    raise RecipeError(where, f"the schedule gives the temperature {T!r} at step {k}",
+                                      do="Return a number >= 0.")
+                self.step_size = h
+                given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
+                                            layout.sizes)
+                given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})
+                self._accept(function(self.state, h, **given), k, where)
                 yield k
 
     def _accept(self, new, k, where):
         """Take the new state, except in chains that have left the finite numbers: these stay where they were."""
-        names = [b.name for b in self.step.recipe.state]
+        names = [b.name for b in self.step.recipe.entries]
         sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
         finite = sums.isfinite()
         for b in self.bounded:
-            finite &= (new[b.name] > 0).reshape(self.chains, -1).all(1)
+            inside = new[b.name] > 0 if b.domain == "positive" else new[b.name] >= 0
+            finite &= inside.reshape(self.chains, -1).all(1)
         lost = (self.alive & ~finite).nonzero().flatten().tolist()
         if lost:
             block = next((n for n in names if not new[n][lost[0]].isfinite().all()), None)
@@ -254,7 +329,7 @@ def _check_counts(where, *, chains, steps, warmup, thin, seed):
 
 def _kept(recipe, keep):
     names = list(keep) if isinstance(keep, (list, tuple, set)) else [keep] if keep is not None else []
-    known = [b.name for b in recipe.state]
+    known = [b.name for b in recipe.entries]
     for name in names:
         if name not in known:
             raise RecipeError(f"{recipe.name}, keep", f"there is no block '{name}'", do=did_you_mean(name, known))

@@ -5,38 +5,60 @@ from collections.abc import Mapping
 import torch
 
 from integrators import noise
-from integrators.step import Step, stationary_start
+from integrators.step import Step, adaptation_start, stationary_start
 from recipe import Energy
 from recipe.errors import RecipeError, did_you_mean
 
 from .gradients import Layout
 
 
-def initial_state(step: Step, energy, init, *, chains, seed, temperature, device, parameters):
-    """The state of all chains, and how the energy sees the target.
-
-    Auxiliary blocks that `init` leaves out are drawn from their law given the target where H is quadratic in them,
-    N(mean, T/precision); others start at 0, or at 1 on a positive domain.
-    """
+def given_state(step: Step, energy, init, *, chains, device, parameters):
+    """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target."""
     recipe, where = step.recipe, f"{step.recipe.name}, init"
     _check_device(device)
     given, layout = _given(recipe, energy, init, chains, device, where)
+    if step.program.scope == "tensor" and layout.shapes is None:
+        raise RecipeError(where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module.")
     _check(recipe, given, where)
     if isinstance(energy, Energy):
         _check_coordinates(recipe, energy, given, where)
     target = given[recipe.targets[0].name]
-    per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
-    state = dict(given)
-    for b in recipe.state:
-        if b.name not in given:
-            state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
-    start = stationary_start(recipe)
-    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
-                                device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
     for s in recipe.parameters:
         _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
-    started = start(state, 1.0, noise=drawn, temperature=temperature, **parameters)
-    return {b.name: given.get(b.name, started[b.name]) for b in recipe.state}, layout
+    return {name: _per_tensor(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x
+            for name, x in given.items()}, layout
+
+
+def complete_state(step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments):
+    """The whole state: adapted quantities at their start, auxiliary blocks drawn from their law given the target.
+
+    That law is N(mean, T/precision) where H is quadratic; other blocks start at 0, or at 1 on a positive domain.
+    """
+    recipe = step.recipe
+    target = given[recipe.targets[0].name]
+    chains = len(target)
+    per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
+    if step.program.scope == "tensor":
+        per_chain = _per_tensor(per_chain, layout)
+    state = dict(given)
+    for b in recipe.entries:
+        if b.name not in given:
+            state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
+    if any(a.name not in given for a in recipe.adapted):
+        start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None)
+        started = start(state, 1.0, gradient=gradient, observe=observe, **arguments)
+        state |= {a.name: started[a.name].expand_as(state[a.name]).clone() if torch.is_tensor(started[a.name]) else
+                  torch.full_like(state[a.name], started[a.name]) for a in recipe.adapted if a.name not in given}
+    start = stationary_start(recipe, step.program.scope)
+    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
+                                device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
+    started = start(state, 1.0, noise=drawn, temperature=temperature, sizes=layout.sizes, **arguments)
+    return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
+
+
+def _per_tensor(x, layout):
+    """One value per chain, for every tensor of the target."""
+    return x[:, None].expand(-1, len(layout.shapes)).clone()
 
 
 def _check_device(device):
@@ -57,7 +79,7 @@ def _check_per_site(recipe, s, value, shape):
 
 def _given(recipe, energy, init, chains, device, where):
     """What `init` says: the blocks of all chains, and the layout of named parameters."""
-    blocks = {b.name: b for b in recipe.state}
+    blocks = {b.name: b for b in recipe.entries}
     module = isinstance(init, torch.nn.Module)
     if module:
         init = dict(init.named_parameters())
@@ -89,7 +111,7 @@ def _check(recipe, given, where):
     _check_alike(given, where)
     if any(given[b.name].numel() == 0 for b in recipe.targets):
         raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
-    shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.state if b.is_vector and b.name in given}
+    shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in given}
     if len(set(shapes.values())) > 1:
         raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")
     for b in recipe.state:

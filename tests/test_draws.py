@@ -17,10 +17,10 @@ from samplers.draws import Draws
 INFO = {"recipe": "sghmc", "scheme": "baoab", "step_size": 0.1, "seed": 7, "parameters": {"gamma": 1.0}}
 
 
-def run(chains=4, draws=500, *, info=INFO, seed=0):
+def run(chains=4, draws=500, *, info=INFO, seed=0, step_sizes=None):
     noise = torch.Generator().manual_seed(seed)
     return Draws({"theta": torch.randn(chains, draws, 2, generator=noise),
-                  "bias": torch.randn(chains, draws, generator=noise)}, info=info)
+                  "bias": torch.randn(chains, draws, generator=noise)}, info=info, step_sizes=step_sizes)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_info_that_is_not_json_is_refused(info):
 
 def test_it_cannot_be_changed_by_assignment():
     draws, info = run(), dict(INFO)
-    for name in ("info", "chains", "draws", "diverged", "note"):
+    for name in ("info", "step_sizes", "chains", "draws", "diverged", "note"):
         with pytest.raises(AttributeError):
             setattr(draws, name, 0)
     with pytest.raises(TypeError):
@@ -286,3 +286,115 @@ def test_summary_leaves_out_the_chains_that_diverged_and_says_so():
     assert summary["mean"].item() == Draws({"theta": values[[0, 2, 3]]}, info={}).summary()["mean"].item()
     with pytest.raises(RecipeError, match="every chain has diverged"):
         Draws({"theta": frozen}, info={"diverged": {0: 1, 1: 1, 2: 1, 3: 1}}).summary()
+
+
+def test_step_sizes_are_one_float64_per_draw():
+    for given in ([0.1, 0.2, 0.4], np.array([0.1, 0.2, 0.4]), torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64)):
+        h = run(2, 3, step_sizes=given).step_sizes
+        assert h.dtype == torch.float64 and h.tolist() == [0.1, 0.2, 0.4]
+    assert run().step_sizes is None
+
+
+def test_step_sizes_are_a_copy_that_stays_positive():
+    given = torch.ones(3, dtype=torch.float64)
+    draws = run(2, 3, step_sizes=given)
+    given.zero_()
+    assert (draws.step_sizes > 0).all()
+
+
+@pytest.mark.parametrize("step_sizes, told", [
+    ([0.1, 0.2], r"the step sizes have the shape \(2,\), for 3 draws"),
+    (torch.ones(2, 3), r"the step sizes have the shape \(2, 3\), for 3 draws"),
+    (0.1, r"the step sizes have the shape \(\), for 3 draws"),
+    ([0.1, 0.0, 0.1], "a step size is not a number > 0"),
+    ([0.1, -0.1, 0.1], "a step size is not a number > 0"),
+    ([0.1, float("nan"), 0.1], "a step size is not a number > 0"),
+    ([0.1, float("inf"), 0.1], "a step size is not a number > 0"),
+    ("small", "the step sizes are no numbers"),
+    ([0.1, None, 0.1], "the step sizes are no numbers"),
+])
+def test_step_sizes_that_do_not_fit_the_draws_are_refused(step_sizes, told):
+    with pytest.raises(RecipeError, match=f"draws: {told}"):
+        run(2, 3, step_sizes=step_sizes)
+
+
+@pytest.mark.parametrize("name", ["theta", "bias"])
+@pytest.mark.parametrize("function, reference", [(None, np.asarray), (torch.square, np.square), (torch.exp, np.exp)])
+def test_the_average_weighs_draws_by_their_step_sizes(name, function, reference):
+    h = np.geomspace(1, 1e-3, 50)
+    draws = run(3, 50, step_sizes=h)
+    expected = np.average(reference(draws[name].double().numpy()), axis=1, weights=h).mean(0)
+    average = draws.average(name, function)
+    assert average.dtype == torch.float64
+    np.testing.assert_allclose(average.numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_average_does_not_see_the_scale_of_the_step_sizes_and_weighs_equal_ones_equally():
+    h = torch.linspace(0.1, 1, 500, dtype=torch.float64)
+    equal = run()["theta"].double().mean((0, 1))
+    torch.testing.assert_close(run(step_sizes=h).average("theta"), run(step_sizes=1e-8 * h).average("theta"))
+    torch.testing.assert_close(run(step_sizes=0 * h + 0.3).average("theta"), equal)
+    torch.testing.assert_close(run().average("theta"), equal)
+
+
+def test_the_average_can_be_of_a_function_of_several_components():
+    draws = run(step_sizes=torch.linspace(0.1, 1, 500))
+    total = draws.average("theta", lambda theta: theta.sum(-1))
+    torch.testing.assert_close(total, draws.average("theta").sum(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("function, got", [(torch.mean, r"shape \(\)"), (lambda x: x.mean(1), r"shape \(4, 2\)"),
+                                           (lambda x: 1.0, "float")])
+def test_the_average_of_a_function_that_loses_the_draws_is_refused(function, got):
+    with pytest.raises(RecipeError, match=rf"draws, average: the function turns shape \(4, 500, 2\) into {got}"):
+        run().average("theta", function)
+
+
+def test_the_average_leaves_out_the_chains_that_diverged_and_says_so():
+    h = torch.linspace(0.1, 1, 60)
+    values = torch.randn(4, 60, generator=torch.Generator().manual_seed(0))
+    frozen = values.clone()
+    frozen[1] = float("nan")
+    with pytest.warns(RuntimeWarning, match="average leaves out 1 of 4 chains") as warned:
+        average = Draws({"theta": frozen}, info={"diverged": {1: 7}}, step_sizes=h).average("theta")
+    assert warned[0].filename == __file__
+    assert average == Draws({"theta": values[[0, 2, 3]]}, info={}, step_sizes=h).average("theta")
+    with pytest.raises(RecipeError, match="draws, average: every chain has diverged"):
+        Draws({"theta": frozen[:1]}, info={"diverged": {0: 1}}).average("theta")
+
+
+def test_the_average_of_an_unknown_name_suggests_the_close_one():
+    with pytest.raises(RecipeError, match="Did you mean 'theta'?"):
+        run().average("teta")
+
+
+@pytest.mark.parametrize("name", ["theta", "step_sizes"])
+def test_a_round_trip_keeps_the_step_sizes_beside_blocks_of_any_name(path, name):
+    h = torch.rand(30, dtype=torch.float64) + 0.1
+    draws = Draws({name: torch.randn(2, 30), "step_sizes_": torch.randn(2, 30)}, info=INFO, step_sizes=h)
+    draws.save(path)
+    loaded = Draws.load(path)
+    assert torch.equal(loaded.step_sizes, h) and list(loaded) == list(draws)
+    assert all(torch.equal(loaded[block], draws[block]) for block in draws)
+
+
+def test_a_file_without_step_sizes_has_the_header_it_always_had(path):
+    run(2, 3).save(path)
+    with safetensors.safe_open(path, framework="pt") as file:
+        assert list(json.loads(file.metadata()["draws"])) == ["names", "info", "sha256"]
+        assert list(file.keys()) == ["bias", "theta"]
+    assert Draws.load(path).step_sizes is None
+
+
+@pytest.mark.parametrize("new", ['"step_sizes": null', '"step_sizes": "theta"', '"old_sizes": "step_sizes"'])
+def test_step_sizes_lost_from_the_header_are_noticed(path, new):
+    draws = run(2, 3, step_sizes=[0.3, 0.2, 0.1])
+    draws.save(path)
+    header = {"names": list(draws), "info": draws.info, "step_sizes": "step_sizes"}
+    with safetensors.safe_open(path, framework="pt") as file:
+        written = file.metadata()["draws"]
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
+    assert json.loads(written).items() >= header.items()
+    safetensors.torch.save_file(tensors, path, {"draws": written.replace('"step_sizes": "step_sizes"', new)})
+    with pytest.raises(RecipeError, match="not an intact file of draws"):
+        Draws.load(path)

@@ -353,10 +353,10 @@ def test_a_misspelled_parameter_is_corrected_and_a_missing_one_named():
 ])
 def test_the_gradient_cannot_supply_more_noise_than_there_is(recipe, given, allowed):
     if allowed:
-        assert compile(recipe).check_budget(**given) is None
+        assert compile(recipe).check_budget(0.1, **given) is None
     else:
         with pytest.raises(RecipeError, match="supplied: T D - supplied has the eigenvalue -"):
-            compile(recipe).check_budget(**given)
+            compile(recipe).check_budget(0.1, **given)
 
 
 # ---- names of the user's and of the text's
@@ -413,7 +413,7 @@ def test_every_draw_of_a_step_has_a_name_of_its_own():
     assert len(step.draws) == len(step.program.draws) == 3
 
 
-@pytest.mark.parametrize("name", ["seed", "params", "num_data", "loss", "group", "moving", "kept", "normal", "sizes", "value",
+@pytest.mark.parametrize("name", ["seed", "params", "loss", "group", "moving", "kept", "normal", "draw", "value",
                                   "closure", "generator", "generators", "theta_", "lr", "super", "dict", "p_"])
 def test_any_name_of_a_parameter_gives_a_standalone_optimizer(name):
     rate = positive(name, default=2.0)

@@ -8,9 +8,10 @@ from sympy import S, Symbol, cse, numbered_symbols
 
 from recipe import symbols
 from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Block, Parameter, is_site
+from recipe.symbols import Adapted, Block, Partial, is_site, num_data, step_number
 
-from ..program import Draw, Gradient, Let, Local, Program, Set, Solve, Total
+from ..flow import Variate
+from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
 from .torch_expressions import PRELUDE, TAKEN, Writer
 
 
@@ -44,15 +45,16 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     """The function `step(state, h, *, gradient, noise, ...)` of a Program."""
     recipe, names = program.recipe, writer.names
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
-    body.append(", ".join(names[b.name] for b in recipe.state) + " = "
-                + ", ".join(f'state["{b.name}"]' for b in recipe.state))
+    body.append(", ".join(names[b.name] for b in recipe.entries) + " = "
+                + ", ".join(f'state["{b.name}"]' for b in recipe.entries))
     if any(e.has(symbols.total(1)) for e in _expressions(program)):
-        body.append(f"n = {writer.like}[0].numel()")
+        body.append(f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)" if writer.by_tensor
+                    else f"n = {writer.like}[0].numel()")
     body += _constants(program, writer)
     for stage in program.stages:
         body += [f"# {stage.title}"] if stage.title != "gradient" else []
         body += [line for statement in stage.statements for line in _print(statement, writer, recipe)]
-    result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.state)
+    result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
     carried = f', "gradient": {writer.name(Local("g"))}' if program.carries_gradient else ""
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
@@ -63,7 +65,8 @@ def _signature(program, writer, name):
     reads = any(isinstance(s, Gradient) for s in program.statements)
     arguments = [inlined("gradient") if reads else "gradient=None"]
     arguments += [inlined("curvature")] if program.needs_curvature else []
-    arguments += ["noise", "temperature=1.0"]
+    arguments += ["noise"] + ["observe"] * bool(program.observations) + ["sizes"] * writer.by_tensor + ["temperature=1.0"]
+    arguments += [f"{s.name}={default}" for s, default in ((num_data, 1), (step_number, 0)) if program.reads(s)]
     arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in program.recipe.parameters]
     line = f"def {name}(state, h, *, {', '.join(arguments)}):"
     return line if len(line) <= 118 else line.replace(", *, ", ", *,\n" + " " * (len(name) + 5))
@@ -89,9 +92,15 @@ def _expressions(program):
 def _shapes(program):
     """Lines that tell the shapes of a step's arguments."""
     recipe, shape = program.recipe, lambda b: "(chains, *shape)" if b.is_vector else "(chains,)"
-    lines = [f"{b}: {shape(b)}" for b in recipe.state]
+    if program.scope == "tensor":
+        shape = lambda b: "(chains, sites)" if b.is_vector else "(chains, tensors)"
+    lines = [f"{b}: {shape(b)}" for b in recipe.entries]
     if program.draws:
-        lines.append("noise: " + ", ".join(f"{d.name} {shape(d.block)}" for d in program.draws) + ", standard normal")
+        kinds = {"normal": "standard normal", "uniform": "uniform", "poisson": "Poisson, a function of the rate",
+                 "gamma": "Gamma, a function of the shape"}
+        lines.append("noise: " + ", ".join(
+            ", ".join(f"{d.name} {shape(d)}" for d in program.draws if d.kind == kind) + f", {told}"
+            for kind, told in kinds.items() if any(d.kind == kind for d in program.draws)))
     reads = [s for s in program.statements if isinstance(s, Gradient)]
     one = len(recipe.targets) == 1
     at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
@@ -100,6 +109,7 @@ def _shapes(program):
         lines.append(f"gradient: grad U at the state, {kind}")
     elif reads:
         lines.append(f"gradient({at}) -> grad U, {kind}")
+    lines += [f"observe: {', '.join(program.observations)}, functions of {at}"] if program.observations else []
     if program.needs_curvature:
         lines.append(f"curvature({at}) -> the Hessian diagonal of U, {kind}")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
@@ -110,14 +120,19 @@ def _print(statement, writer, recipe):
     match statement:
         case Let(name, value):
             return [f"{writer.name(name)} = {text(value, 'site' if name.is_vector else None)}"]
-        case Set(block, value):
+        case Set(block, value) | Adapt(block, value):
             return [f"{writer.names[block.name]} = {text(value, 'site' if block.is_vector else None)}"]
         case Total(name, integrand):
-            writer.used.add("total")
             inside = text(integrand, "site")
             if not _moves(integrand):
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
-            return [f"{writer.name(name)} = total({inside})"]
+            return [f"{writer.name(name)} = {writer.call('total', inside)}"]
+        case Observe(name, observed):
+            at = writer.names[recipe.targets[0].name]
+            return [f'{writer.name(name)} = observe["{observed.name}"]({at})']
+        case Draw(name, parameter) if parameter is not None:
+            value = text(parameter, "site" if name.is_vector else None)
+            return [f'{writer.text(name)} = noise["{name.name}"]({value})']
         case Solve(names, entries):
             writer.used.add(entries[0].text)
             size, *arguments = entries[0].system
@@ -139,7 +154,7 @@ def _print(statement, writer, recipe):
 
 def _moves(e):
     """Whether an expression has a value per chain, and not only per site."""
-    return any(isinstance(s, Block) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols)
+    return any(isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols)
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
@@ -210,18 +225,13 @@ def _derivative_source(program, writer, function, slopes, what):
 def optimizer_source(program: Program, writer: Writer) -> str:
     """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient."""
     recipe, names = program.recipe, writer.names
-    means = {g.block: g.mean for g in eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)[0]}
-    starts = []
-    for b in recipe.momenta + recipe.thermostats:
-        mean = means.get(b, S.Zero)
-        known = all(isinstance(s, Parameter) and not s.per for s in mean.free_symbols) and not mean.has(symbols.Total)
-        mean = mean.xreplace({s: Local(f'group["{names[s.name]}"]', constant=True) for s in mean.free_symbols}) if known else S.Zero
-        like = "theta" if b.is_vector else "theta[:, 0]"
-        starts.append(f'                    "{b.name}": torch.full_like({like}, {writer.text(mean)}),')
-    draws = ", ".join(f'"{d.name}": normal(theta{"" if d.block.is_vector else "[:, 0]"})' for d in program.draws)
+    target = recipe.targets[0].name
+    draws = ", ".join(f'"{d.name}": draw("{d.kind}", theta{"" if d.is_vector else "[:, 0]"})' for d in program.draws)
     arguments = [names[s.name] for s in recipe.parameters]
     fixed = ", ".join(["step_size=step_size", "num_data=num_data", "temperature=temperature", *(f"{a}={a}" for a in arguments)])
-    passed = "".join(f', {a}=group["{a}"]' for a in ["temperature", *arguments])
+    passed = "".join(f', {a}=group["{a}"]' for a in ["temperature", *["num_data"] * program.reads(num_data), *arguments])
+    passed += ', step_number=kept["step_number"]' if program.reads(step_number) else ""
+    observe, watched = (", observe=None", ", observe=observe") if program.observations else ("", "")
     required = [names[s.name] for s in recipe.parameters if s.default is None]
     head = ", ".join(["self", "params", "step_size", *required, "num_data=1", "temperature=1.0", "seed=0",
                       *(f"{names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None)])
@@ -241,8 +251,15 @@ def optimizer_source(program: Program, writer: Writer) -> str:
             self.generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self.generators[device]
 
+    def draw(self, kind, like):
+        generator, options = self.generator(like.device), dict(dtype=like.dtype, device=like.device)
+        return {{"normal": lambda: torch.randn(like.shape, generator=generator, **options),
+                "uniform": lambda: torch.rand(like.shape, generator=generator, **options),
+                "poisson": lambda: lambda rate: torch.poisson(rate, generator),
+                "gamma": lambda: lambda shape: torch._standard_gamma(shape, generator)}}[kind]()
+
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None{observe}):
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -253,18 +270,38 @@ def optimizer_source(program: Program, writer: Writer) -> str:
                 continue
             theta = torch.cat([p.reshape(-1) for p in moving])[None]
             gradient = group["num_data"]*torch.cat([p.grad.reshape(-1) for p in moving])[None]
-            normal = lambda like: torch.randn(like.shape, generator=self.generator(like.device), dtype=like.dtype,
-                                              device=like.device)
-            kept = self.state[moving[0]]
+            kept, draw = self.state[moving[0]], self.draw
             if not kept:
                 kept.update({{
-{chr(10).join(starts) or "                    "}
+{chr(10).join(_starts(program, writer))}
                 }})
-            state = {{**kept, "{recipe.targets[0].name}": theta}}
-            state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{passed})
-            kept.update({{name: value for name, value in state.items() if name != "{recipe.targets[0].name}"}})
+            state = {{**kept, "{target}": theta}}
+            state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{watched}{passed})
+            kept.update({{name: value for name, value in state.items() if name != "{target}"}})
+            kept["step_number"] += 1
             sizes = [p.numel() for p in moving]
-            for p, value in zip(moving, state["{recipe.targets[0].name}"][0].split(sizes)):
+            for p, value in zip(moving, state["{target}"][0].split(sizes)):
                 p.copy_(value.view_as(p))
         return loss
 '''
+
+
+def _starts(program, writer):
+    """Lines of a dict: the first value of every auxiliary block and adapted quantity."""
+    recipe, names = program.recipe, writer.names
+    means = {g.block: g.mean for g in eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)[0]}
+    writer.rename(gradient := Local("the gradient", True), "gradient")
+    given = {s: Local(f'group["{names.get(s.name, s.name)}"]', constant=True) for s in (*recipe.parameters, num_data)}
+    lines = []
+    for b in recipe.entries:
+        if b in recipe.targets:
+            continue
+        start = b.start if isinstance(b, Adapted) else means.get(b, S.One if b.domain == "positive" else S.Zero)
+        if not isinstance(b, Adapted) and (start.has(symbols.Total, Block) or any(getattr(s, "per", None) for s in start.free_symbols)):
+            start = S.Zero
+        start = start.xreplace({p: gradient for p in start.atoms(Partial)}).xreplace(given)
+        like = "theta" if b.is_vector else "theta[:, 0]"
+        value = writer.text(start)
+        lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
+                     f'                    "{b.name}": torch.full_like({like}, {value}),')
+    return [*lines, '                    "step_number": 0,']

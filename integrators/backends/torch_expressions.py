@@ -12,8 +12,8 @@ from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block, is_site
 
-from ..flow import Normal
-from ..program import Local, Program
+from ..flow import Variate
+from ..program import Draw, Local, Program
 
 FUNCTIONS = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh",
              "erf", "erfc")
@@ -21,14 +21,14 @@ FUNCTIONS = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
-TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "step", "advance", "n", "self", "params",
+TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "observe", "sizes", "step_number", "step", "advance", "n", "self", "params",
          "num_data", "seed", *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
 def python_names(program: Program) -> dict[str, str]:
     """A name in the emitted text for each block and parameter: its own, or with _ appended where that one is taken."""
-    names = {"h": "h", "T": "temperature"}
-    for s in (*program.recipe.state, *program.recipe.parameters):
+    names = {"h": "h", "T": "temperature", "num_data": "num_data", "step_number": "step_number"}
+    for s in (*program.recipe.entries, *program.recipe.parameters):
         name = s.name
         while name in TAKEN or name in names.values():
             name += "_"
@@ -41,6 +41,9 @@ class Writer:
 
     def __init__(self, program: Program):
         self.program, self.names, self.used, self._locals = program, python_names(program), set(), {}
+        self.drawn = {s.name: Local(f"drawn_{s.name.name}", s.name.is_vector) for s in program.statements
+                      if isinstance(s, Draw) and s.parameter is not None}
+        self.by_tensor = program.scope == "tensor"
         self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), None)
 
     def name(self, local: Local) -> str:
@@ -52,22 +55,27 @@ class Writer:
             self._locals[local.name] = name
         return self._locals[local.name]
 
+    def rename(self, local: Local, text: str) -> None:
+        """Let a local value be written as this text."""
+        self._locals[local.name] = text
+
     def level(self, e: Expr) -> str:
         """"site" or "chain" for a tensor with one value per site or chain, else "number"."""
         if is_site(e):
             return "site"
-        tensors = any(isinstance(s, (Block, Normal)) or isinstance(s, Local) and not s.is_constant_in_step
-                      for s in e.free_symbols)
+        tensors = any(isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step
+                      for s in e.free_symbols) or self.by_tensor and e.has(symbols.Total)
         return "chain" if tensors else "number"
 
     def text(self, e: Expr, level: str | None = None) -> str:
         """The expression as text; as one value per site where `level` asks for it."""
         own = self.level(e)
         if level == "site" and own == "chain":
-            self.used.add("sites")
-            return f"sites({self.text(e)}, {self.like})"
+            return self.call("sites", self.text(e), self.like)
         match e:
-            case Normal():
+            case Variate() if e in self.drawn:
+                return self.name(self.drawn[e])
+            case Variate():
                 return f'noise["{e.name}"]'
             case Local():
                 return self.name(e)
@@ -86,6 +94,12 @@ class Writer:
             case Pow():
                 return self._power(e, own)
         return self._call(e, own)
+
+    def call(self, function: str, value: str, *others: str) -> str:
+        """A call of `sites` or `total` in the program's scope."""
+        function, others = (f"{function}_by_tensor", ["sizes"]) if self.by_tensor else (function, others)
+        self.used.add(function)
+        return f"{function}({', '.join([value, *others])})"
 
     def _grouped(self, e, own):
         """The arguments as (numbers, chain-level, site-level), the first two joined to meet the third once."""
@@ -172,9 +186,9 @@ class Writer:
         if name == "Piecewise":
             return self._choice(e.args, own)
         args = [self.text(a, own if own == "site" else None) for a in e.args]
-        if name == "phi1":
-            self.used.add("phi1")
-            return f"phi1({args[0]})"
+        if name in ("phi1", "braked"):
+            self.used.add(name)
+            return f"{name}({', '.join(args)})"
         if name in FUNCTIONS:
             return f"{'math' if own == 'number' else 'torch'}.{name}({args[0]})"
         if name == "Abs":

@@ -23,6 +23,28 @@ def total(x):
     return x.reshape(len(x), -1).sum(1)
 
 
+def sites_by_tensor(x, sizes):
+    """One value per chain and tensor, spread over the sites of each tensor."""
+    return x.repeat_interleave(torch.tensor(sizes, device=x.device), -1)
+
+
+def total_by_tensor(x, sizes):
+    """The sums over the sites of each tensor of each chain."""
+    return torch.stack([part.sum(-1) for part in x.split(sizes, -1)], -1)
+
+
+def braked(y, s):
+    """y after a time s of dy/ds = -y/sqrt(1 + y^2): sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) falls by s, by Newton's rule."""
+    size = y.abs().clamp(min=torch.finfo(y.dtype).tiny)
+    root = (1 + size**2).sqrt()
+    level = root + torch.log(size/(1 + root)) - s
+    v = torch.minimum(level - 1 + math.log(2), (level + 0.8814).clamp(min=1).log())  # above the root, of a convex function
+    for _ in range(12):
+        root = (1 + (2*v).exp()).sqrt()
+        v = v - (root + v - torch.log(1 + root) - level)/root
+    return torch.sign(y)*v.exp()
+
+
 def matrix_ou(size, h, *entries):
     """e^{-Ah}, int_0^h e^{-As} ds and a square root of 2 int_0^h e^{-As} D e^{-A's} ds, entry by entry."""
     dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)

@@ -1,0 +1,128 @@
+"""A Gaussian fitted to the draws of a run: SWAG."""
+
+from collections import deque
+from collections.abc import Mapping
+from math import sqrt
+
+import torch
+
+from integrators import noise
+from recipe.errors import RecipeError
+
+from .gradients import Layout
+
+DIAGONAL, LOW_RANK = 0x8000, 0x8001  # numbers of the noise draws, which no run reaches
+
+
+class SWAG:
+    """A Gaussian of diagonal plus low-rank covariance, fitted to the draws it is given one by one.
+
+    theta ~ N(mean, diag(variance)/2 + Dev Dev^T/(2(K - 1))), where the columns of Dev are the deviations of the last
+    K <= rank draws, each from the mean that includes it. A draw is a tensor, or a dict of tensors by name, whose
+    covariance is then joint. Sums are in float64, results in the dtype of the draws. Raises RecipeError unless rank is
+    an integer >= 2.
+    Source: Maddox, Garipov, Izmailov, Vetrov & Wilson 2019, "A simple baseline for Bayesian uncertainty in deep
+    learning".
+
+    >>> swag = SWAG(rank=2)
+    >>> for theta in torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]):
+    ...     swag.add(theta)
+    >>> swag.mean
+    tensor([2., 1.])
+    >>> swag.variance
+    tensor([2.6667, 0.0000])
+    >>> swag.sample(5, seed=0).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, rank: int = 20):
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 2:
+            raise RecipeError("SWAG", f"rank is an integer >= 2, got {rank!r}",
+                              do="Choose how many deviations to keep, 20 if unsure.")
+        self.rank, self.count = rank, 0
+        self._kinds: dict = {}  # shape, dtype and device by name; the name of a lone tensor is None
+        self._mean = self._variance = 0.0
+        self._deviations: deque = deque(maxlen=rank)
+
+    @classmethod
+    def of(cls, draws: torch.Tensor, rank: int = 20) -> "SWAG":
+        """The fit to draws `(draws, *shape)`, in their order.
+
+        >>> SWAG.of(torch.tensor([1.0, 3.0])).mean
+        tensor(2.)
+        """
+        if not torch.is_tensor(draws) or draws.dim() == 0:
+            raise RecipeError("SWAG, of", "there is no axis of draws", do="Pass a tensor (draws, *shape).")
+        swag = cls(rank)
+        for theta in draws:
+            swag.add(theta)
+        return swag
+
+    def __repr__(self) -> str:
+        return f"SWAG(rank={self.rank}) of {self.count} draws"
+
+    def add(self, theta: torch.Tensor | Mapping[str, torch.Tensor]) -> None:
+        """Take one more draw into account.
+
+        mean_n = mean + (theta - mean)/n, and variance_n the mean of (theta_i - mean_n)^2. Raises RecipeError, and keeps
+        the fit as it was, for other shapes, dtypes, devices or names than before, and for values that are not finite.
+        """
+        tensors = dict(theta) if isinstance(theta, Mapping) else {None: theta}
+        if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
+            raise RecipeError("SWAG, add", "a draw is a tensor of real numbers, or a dict of them by name",
+                              do="Pass draws['theta'][chain, draw].")
+        kinds = {name: (tuple(x.shape), x.dtype, x.device) for name, x in tensors.items()}
+        if self.count and kinds != self._kinds:
+            raise RecipeError("SWAG, add", f"the draw is {_told(kinds)}, the draws before it {_told(self._kinds)}",
+                              do="Add draws of one kind.")
+        flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._kinds or kinds])
+        if not flat.isfinite().all():
+            raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do="Leave out chains that diverged.")
+        self._kinds = self._kinds or kinds
+        self.count += 1
+        # Welford's form: a mean of squares less the square of the mean would cancel far from 0.
+        change = flat - self._mean
+        self._mean = self._mean + change / self.count
+        deviation = flat - self._mean
+        self._variance = self._variance + (change * deviation - self._variance) / self.count
+        self._deviations.append(deviation)
+
+    @property
+    def mean(self):
+        """The mean of the draws, of their form."""
+        self._check("mean")
+        return self._formed(self._mean)
+
+    @property
+    def variance(self):
+        """The variance of each coordinate, of the form of the draws: the mean square deviation, never below 0."""
+        self._check("variance")
+        return self._formed(self._variance)
+
+    def sample(self, number: int, seed: int):
+        """Draw from the fit: theta = mean + sqrt(variance/2) z1 + Dev z2/sqrt(2(K - 1)).
+
+        Returns `(number, *shape)`, or a dict of them by name. z1 and z2 are functions of (seed, number of the sample).
+        Raises RecipeError for fewer than two draws, or a seed or number that is no integer >= 0.
+        """
+        self._check("sample")
+        dev = torch.stack(list(self._deviations))
+        z1 = noise.normal(seed, 0, DIAGONAL, number, (dev.shape[1],), dtype=dev.dtype, device=dev.device)
+        z2 = noise.normal(seed, 0, LOW_RANK, number, (len(dev),), dtype=dev.dtype, device=dev.device)
+        return self._formed(self._mean + (self._variance / 2).sqrt() * z1 + z2 @ dev / sqrt(2 * (len(dev) - 1)))
+
+    def _formed(self, flat):
+        """The flat tensor `(*leading, coordinates)` in the form of the draws."""
+        parts = Layout({name: shape for name, (shape, _, _) in self._kinds.items()}).by_name(flat)
+        parts = {name: part.to(self._kinds[name][1], copy=True) for name, part in parts.items()}
+        return parts.get(None, parts)
+
+    def _check(self, what):
+        if self.count < 2:
+            raise RecipeError(f"SWAG, {what}", f"{self.count} of at least 2 draws", do="Add more draws.")
+
+
+def _told(kinds):
+    each = {name: f"{shape} {str(dtype).removeprefix('torch.')} on {device}"
+            for name, (shape, dtype, device) in kinds.items()}
+    return each.get(None) or str(each)

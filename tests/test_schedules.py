@@ -1,0 +1,127 @@
+"""Schedules: their formulas, the laws of their sums, what they refuse."""
+
+import math
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipe.errors import RecipeError
+from samplers import SGLD, sample
+from samplers.schedules import BlockDecay, Cyclical, CyclicalTemperature, Polynomial
+
+sizes = st.floats(1e-6, 10)
+steps = st.integers(0, 10**6)
+
+
+@given(sizes, st.floats(1e-3, 1e4), st.floats(0.01, 2), steps)
+def test_a_polynomial_is_a_power_that_falls_towards_0(a, b, gamma, k):
+    h = Polynomial(a, b, gamma)
+    assert math.isclose(h(k), a / (b + k) ** gamma, rel_tol=1e-12)
+    assert 0 < h(k + 1) <= h(k)
+
+
+@pytest.mark.parametrize("gamma", [0.55, 0.75, 1.0])
+def test_partial_sums_of_a_polynomial_keep_growing_while_those_of_its_square_settle(gamma):
+    h = Polynomial(1.0, 1.0, gamma)
+    grown = [sum(h(k) for k in range(10**n, 10 ** (n + 1))) for n in (2, 3, 4)]
+    squares = [sum(h(k) ** 2 for k in range(10**n, 10 ** (n + 1))) for n in (2, 3, 4)]
+    assert grown[1] > 0.99 * grown[0] and grown[2] > 0.99 * grown[1]
+    assert squares[2] < squares[1] < squares[0]
+
+
+@given(sizes, st.floats(0.01, 1), st.integers(1, 1000), st.integers(0, 50), st.integers(0, 999))
+def test_a_block_decay_is_constant_on_blocks_and_falls_by_its_factor_between_them(start, factor, every, block, within):
+    h = BlockDecay(start, factor, every)
+    first = h(block * every)
+    assert h(0) == start and h(block * every + within % every) == first
+    assert math.isclose(h((block + 1) * every), factor * first, rel_tol=1e-12)
+
+
+cyclical = st.integers(1, 500).flatmap(lambda n: st.builds(
+    Cyclical, sizes, st.integers(1, n), st.just(n)))
+
+
+@given(cyclical, steps)
+def test_a_cyclical_schedule_is_the_cosine_of_its_definition(h, k):
+    L = math.ceil(h.steps / h.cycles)
+    cosine = h.start / 2 * (1 + math.cos(math.pi * (k % L) / L))
+    assert math.isclose(h(k), cosine, rel_tol=1e-9, abs_tol=1e-15 * h.start)
+
+
+@given(cyclical, st.integers(0, 20))
+def test_every_cycle_begins_at_the_start_and_falls_within_positive_step_sizes(h, cycle):
+    values = [h(cycle * h.length + k) for k in range(h.length)]
+    assert values[0] == h.start and values[-1] > 0
+    assert values == sorted(values, reverse=True)
+    assert values == [h(k) for k in range(h.length)]
+
+
+def test_a_cyclical_schedule_stays_positive_at_the_end_of_a_very_long_cycle():
+    h = Cyclical(1.0, 1, 10**9)
+    assert math.isclose(h(10**9 - 1), (math.pi / 2 * 1e-9) ** 2, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("explore, count", [(0.0, 0), (0.05, 1), (0.1, 1), (0.3, 3), (0.5, 5), (0.75, 8), (0.9, 9)])
+def test_the_first_fraction_of_each_cycle_explores_at_temperature_0(explore, count):
+    h = Cyclical(0.1, cycles=3, steps=29, explore=explore)
+    assert h.length == 10
+    assert [h.sampling(k) for k in range(29)] == [k % 10 >= count for k in range(29)]
+    assert [h.temperature(k) for k in range(29)] == [float(k % 10 >= count) for k in range(29)]
+
+
+def test_schedules_are_data():
+    h = Cyclical(0.1, cycles=4, steps=100, explore=0.5)
+    assert repr(h) == "Cyclical(start=0.1, cycles=4, steps=100, explore=0.5)"
+    assert repr(Polynomial(0.1, 1, 0.55)) == "Polynomial(a=0.1, b=1, gamma=0.55)"
+    assert h == Cyclical(0.1, 4, 100, 0.5) and h.temperature == CyclicalTemperature(h) and len({h, h.temperature}) == 2
+    with pytest.raises(FrozenInstanceError):
+        h.start = 0.2
+
+
+@pytest.mark.parametrize("make, arguments", [(Polynomial, dict(a=0.1, b=1.0, gamma=0.55)),
+                                             (BlockDecay, dict(start=0.1, factor=0.5, every=10)),
+                                             (Cyclical, dict(start=0.1, cycles=2, steps=10))])
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, None, "0.1"])
+def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value):
+    for name in arguments:
+        told = rf"{make.__name__}: {name} is (a number > 0|an integer >= 1), got .*Pass {name}="
+        with pytest.raises(RecipeError, match=told):
+            make(**arguments | {name: value})
+
+
+@pytest.mark.parametrize("make, told", [
+    (lambda: BlockDecay(0.1, 1.5, 10), "factor is at most 1, got 1.5"),
+    (lambda: BlockDecay(0.1, 0.5, 2.5), "every is an integer >= 1, got 2.5"),
+    (lambda: Cyclical(0.1, 11, 10), "11 cycles do not fit in 10 steps"),
+    (lambda: Cyclical(0.1, 2.0, 10), "cycles is an integer >= 1, got 2.0"),
+    (lambda: Cyclical(0.1, 2, 10, explore=1), r"explore is a fraction in \[0, 1\), got 1"),
+    (lambda: Cyclical(0.1, 2, 10, explore=-0.1), "explore is a fraction"),
+    (lambda: Cyclical(0.1, 2, 10, explore=math.nan), "explore is a fraction"),
+    (lambda: Cyclical(0.1, 2, 10, explore=None), "explore is a fraction"),
+    (lambda: Cyclical(0.1, 5, 10, explore=0.6), "no step samples: cycles of 2 steps, explore = 0.6"),
+])
+def test_schedules_that_make_no_sense_are_refused(make, told):
+    with pytest.raises(RecipeError, match=told):
+        make()
+
+
+def test_a_sampler_takes_the_step_sizes_of_a_schedule():
+    def run(schedule):
+        return sample(SGLD, lambda theta: (theta**2).sum() / 2, init=torch.ones(2), chains=2, steps=6, step_size=0.1,
+                      schedule=schedule, progress=False)["theta"]
+
+    h = BlockDecay(0.1, 0.5, 2)
+    assert torch.equal(run(h), run([0.1, 0.1, 0.05, 0.05, 0.025, 0.025].__getitem__))
+    assert not torch.equal(run(h), run(None))
+
+
+def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
+    code = ("import sys, samplers; before = set(sys.modules); import samplers.schedules; "
+            "print(set(sys.modules) - before, 'torch' in sys.modules)")
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert output == "{'samplers.schedules'} False\n"
