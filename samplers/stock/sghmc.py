@@ -1,14 +1,17 @@
 """SGHMC. Chen, Fox & Guestrin (2014), eq. (13): friction C, of whose noise the minibatch gradient supplies B.
 
-The paper's step is the word "A G" with pieces={"G": euler(p)}; B = h V_g/2 for a gradient of covariance V_g.
+The paper's step is the word "paper"; B = h V_g/2 for a gradient of covariance V_g.
 """
 
-from recipe import Recipe, nonnegative, positive, potential, total, vector
+from sympy import sqrt
+
+from recipe import Recipe, euler, fraction, nonnegative, num_data, positive, potential, step_size, total, vector
 
 theta, p = vector("theta"), vector("p")
 C = positive("C", default=1.0, doc="friction, mass per unit of time")
 B = nonnegative("B", default=0.0, doc="the part of C that the gradient noise supplies, h V_g/2")
 m = positive("m", default=1.0, doc="mass")
+h = sqrt(positive("lr") / num_data)
 
 SGHMC = Recipe(
     name="sghmc", source="Chen, Fox & Guestrin 2014, eq. (13)",
@@ -17,5 +20,7 @@ SGHMC = Recipe(
     D={p: C},
     Q={(theta, p): -1},
     supplied={p: B},
-    scheme="B A O A B",
+    pieces={"G": euler(p)},
+    scheme="B A O A B", schemes={"paper": "A G"},
+    conversions={"lr, momentum": {step_size: h, C: (1 - fraction("momentum")) / h, m: 1}},
 )

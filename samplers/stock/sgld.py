@@ -3,7 +3,7 @@
 With a minibatch gradient of covariance V_g the temperature is too high by h V_g/2 per unit of curvature.
 """
 
-from recipe import Recipe, potential, vector
+from recipe import Recipe, positive, potential, step_size, vector
 
 theta = vector("theta")
 
@@ -13,4 +13,5 @@ SGLD = Recipe(
     H=potential(theta),
     D={theta: 1},
     scheme="Euler",
+    conversions={"eps": {step_size: positive("eps") / 2}},
 )

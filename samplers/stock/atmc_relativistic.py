@@ -1,0 +1,29 @@
+"""ATMC with relativistic kinetic energy. Heek & Kalchbrenner (2019), eqs. (2)-(4) and section 2.3.
+
+The thermostat and the friction follow K: dxi = (m/mu) (K'^2 - K'') dt and -m (alpha + xi) K', where the paper keeps the
+forms p^2/m - 1 and (alpha + xi) p of the Gaussian K, which do not leave exp(-H) invariant.
+"""
+
+from sympy import Max, diff, sqrt
+
+from recipe import Recipe, force, friction, noise, nonnegative, positive, potential, total, vector
+
+theta, p, xi = vector("theta"), vector("p"), vector("xi")
+m = positive("m", default=1.0, doc="mass at rest")
+c = positive("c", default=1.0, doc="greatest speed, of theta per unit of time")
+mu = positive("mu", default=1.0, doc="thermostat mass")
+Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
+B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
+K = m * c**2 * (sqrt(1 + (p / (m * c))**2) - 1)
+alpha = Max(Dmin - xi, 0)
+
+RelativisticATMC = Recipe(
+    name="atmc-relativistic", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
+    state=(theta, p, xi), target=theta,
+    H=potential(theta) + total(K) + total(mu * (xi - B / (2 * m))**2) / 2,
+    D={p: alpha * m + B / 2},
+    Q={(theta, p): -1, (p, xi): m * diff(K, p) / mu},
+    supplied={p: B / 2},
+    pieces={"R": friction(p), "W": force(p) + noise(p)},
+    scheme="A' R W R A'",
+)

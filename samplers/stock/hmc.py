@@ -1,0 +1,21 @@
+"""Hamiltonian dynamics with refreshed momenta, the limit of HMC without its accept step. Bou-Rabee & Sanz-Serna (2017).
+
+A chain draws its momenta anew with probability 1 - e^{-nu h} in a step, in between it follows the leapfrog. On Gaussians
+"B A R A B" is exact; "leapfrog" has the variance T/(k (1 - h^2 k/(4 m))).
+"""
+
+from recipe import Recipe, positive, potential, refresh, total, vector
+
+theta, p = vector("theta"), vector("p")
+m = positive("m", default=1.0, doc="mass")
+nu = positive("nu", default=1.0, doc="rate of refreshment, per unit of time")
+
+HMC = Recipe(
+    name="hmc", source="Bou-Rabee & Sanz-Serna 2017",
+    state=(theta, p), target=theta,
+    H=potential(theta) + total(p**2) / (2 * m),
+    D={},
+    Q={(theta, p): -1},
+    jumps={"R": refresh(p, rate=nu)},
+    scheme="B A R A B", schemes={"leapfrog": "R B A B"},
+)

@@ -1,0 +1,39 @@
+"""i-SGD. Franzese et al. (2021): SGD of learning rate 1/lam that injects what the gradient's noise lacks, at h = 1.
+
+ISGDIdeal knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the bias of Euler.
+ISGD is the paper's Algorithm 2 with b lagged: lam = total(b) is settled in the warmup, per layer with scope="tensor",
+and lam - b is clipped at 0. As b is a second moment, E b exceeds B by (grad U)^2/2.
+"""
+
+from sympy import Min, Piecewise
+
+from recipe import (Recipe, adapted, fraction, grad, nonnegative, positive, potential, step_number, step_size, total,
+                    vector)
+
+theta = vector("theta")
+lam = positive("lam", default=1.0, per=theta, doc="inverse of the learning rate, at least B")
+B = nonnegative("B", default=0.0, per=theta, doc="half the covariance of the gradient")
+mu = fraction("mu", default=0.5, doc="weight of the past in b")
+warmup = nonnegative("warmup_steps", default=100, doc="steps after which lam stays")
+U = potential(theta)
+half_square = grad(U)**2 / 2
+b = adapted("b", like=theta, start=half_square, domain="nonnegative")
+rate = adapted("lam", start=total(half_square), domain="positive")
+
+ISGDIdeal = Recipe(
+    name="isgd-ideal", source="Franzese et al. 2021, section 4",
+    state=(theta,), target=theta,
+    H=U,
+    D={theta: 1 / lam},
+    supplied={theta: step_size * B / lam**2},
+    scheme="Euler",
+)
+ISGD = Recipe(
+    name="isgd", source="Franzese et al. 2021, Algorithm 2",
+    state=(theta,), target=theta,
+    H=U,
+    D={theta: 1 / rate},
+    supplied={theta: Min(step_size * b / rate**2, 1 / rate)},
+    adapt={b: mu * b + (1 - mu) * half_square, rate: Piecewise((total(b), step_number < warmup), (rate, True))},
+    scheme="Euler",
+)

@@ -1,0 +1,31 @@
+"""pSGLD. Li et al. (2016), eqs. (4)-(5) and Algorithm 1: SGLD preconditioned as in RMSprop, eps = 2h.
+
+The law is that of frozen V; the history that V really is adds a bias that neither a small step nor Gamma removes.
+PSGLD uses the V of the step before, without Gamma; PSGLDSameStep is the paper's order without Gamma (its Corollary 2),
+and RMSprop at temperature 0; PSGLDGamma has Gamma through V, and needs the Hessian diagonal.
+"""
+
+from dataclasses import replace
+
+from sympy import sqrt
+
+from recipe import Recipe, adapted, fraction, grad, num_data, positive, potential, step_size, vector
+
+theta = vector("theta")
+alpha = fraction("alpha", default=0.99, doc="weight of the past in V")
+lam = positive("lam", default=1e-5, doc="least root of V, on the scale of the mean gradient")
+U = potential(theta)
+slope = grad(U) / num_data
+V = adapted("V", like=theta, start=slope**2, domain="nonnegative")
+
+PSGLD = Recipe(
+    name="psgld", source="Li et al. 2016, eqs. (4)-(5)",
+    state=(theta,), target=theta,
+    H=U,
+    D={theta: 1 / (lam + sqrt(V))},
+    adapt={V: alpha * V + (1 - alpha) * slope**2},
+    scheme="Euler",
+    conversions={"eps": {step_size: positive("eps") / 2}},
+)
+PSGLDSameStep = replace(PSGLD, name="psgld-same-step", source="Li et al. 2016, Algorithm 1", order="same_step")
+PSGLDGamma = replace(PSGLD, name="psgld-gamma", source="Li et al. 2016, eq. (6)", order="differentiated", claim="")

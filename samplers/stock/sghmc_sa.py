@@ -1,0 +1,33 @@
+"""SGHMC-SA. Deng, Zhang, Liang & Lin (2019), eq. (2) and section 3.4: SGHMC for weights under a spike-and-slab prior.
+
+As SGLD-SA, with a momentum. The paper's noise (2C - eps B)/tau is right for tau = 1 only: the gradient's share, `supplied`
+here, does not scale with the temperature.
+"""
+
+from recipe import Recipe, euler, nonnegative, positive, total, vector
+
+from .spike_and_slab import MODES, w
+
+p = vector("p")
+C = positive("C", default=1.0, doc="friction, mass per unit of time")
+B = nonnegative("B", default=0.0, doc="the part of C that the gradient noise supplies, h V_g/2")
+m = positive("m", default=1.0, doc="mass")
+
+
+def sghmc_sa(mode="sa", regression=True):
+    """SGHMC-SA in a mode; for a regression U is half the squared residuals, else -log likelihood."""
+    prior = MODES[mode](regression)
+    latents, words = prior.pop("latents", ()), {"gibbs": "J B A O A B J"}
+    E = prior.pop("E")
+    return Recipe(
+        name="-".join(["sghmc-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
+        source="Deng et al. 2019, section 3.4",
+        state=(w, p, *latents), target=w,
+        H=E + total(p**2) / (2 * m), D={p: C}, Q={(w, p): -1}, supplied={p: B},
+        pieces={"G": euler(p)},
+        scheme=words.get(mode, "B A O A B"), schemes={} if latents else {"paper": "A G"}, **prior,
+    )
+
+
+SGHMCSA, SGHMCSAMarginal, SGHMCSAGibbs = map(sghmc_sa, MODES)
+SGHMCSAClassification = sghmc_sa(regression=False)

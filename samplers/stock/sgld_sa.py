@@ -1,0 +1,26 @@
+"""SGLD-SA. Deng, Zhang, Liang & Lin (2019), Algorithm 1: SGLD for weights under a spike-and-slab prior.
+
+The modes and the latents are those of spike_and_slab.py. T = 1/tau, where the paper calls the inverse temperature tau.
+"""
+
+from recipe import Recipe
+
+from .spike_and_slab import MODES, w
+
+
+def sgld_sa(mode="sa", regression=True):
+    """SGLD-SA in a mode; for a regression U is half the squared residuals, else -log likelihood."""
+    prior = MODES[mode](regression)
+    latents, words = prior.pop("latents", ()), {"gibbs": "J Euler"}
+    E = prior.pop("E")
+    return Recipe(
+        name="-".join(["sgld-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
+        source="Deng et al. 2019, Algorithm 1",
+        state=(w, *latents), target=w,
+        H=E, D={w: 1},
+        scheme=words.get(mode, "Euler"), **prior,
+    )
+
+
+SGLDSA, SGLDSAMarginal, SGLDSAGibbs = map(sgld_sa, MODES)
+SGLDSAClassification = sgld_sa(regression=False)

@@ -1,0 +1,19 @@
+"""Constant SGD as a sampler. Mandt, Hoffman & Blei (2017): at h = 1 the gradient's noise is all the noise there is.
+
+theta' = theta - (2/V) g, exact for a constant diagonal covariance V of the gradient, in the limit of steps short beside
+the scale of U. At h < 1 the rest of the noise is injected; h > 1 is refused.
+"""
+
+from recipe import Recipe, positive, potential, step_size, vector
+
+theta = vector("theta")
+V = positive("V", default=2.0, per=theta, doc="covariance of the gradient, N^2 C/b for scores of covariance C")
+
+VSGD = Recipe(
+    name="vsgd", source="Mandt, Hoffman & Blei 2017",
+    state=(theta,), target=theta,
+    H=potential(theta),
+    D={theta: 2 / V},
+    supplied={theta: step_size * 2 / V},
+    scheme="Euler",
+)
