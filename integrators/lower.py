@@ -134,7 +134,8 @@ class _Assembly:
                 updates = self.remembering_the_first(updates)
         statements, updates = self.with_derivatives(updates, "adapt", again=False)
         lets, updates = _settled(updates, self.names, self.constants)
-        title = "adapt: " + ", ".join(f"{a} <- {e}" for a, e in self.adapt.items())
+        told = ", ".join(f"{a} <- {e}" for a, e in self.adapt.items())
+        title = "adapt: " + (told if len(told) < 200 else ", ".join(a.name for a in self.adapt))
         self.stages.append(Stage(title, tuple(statements + lets + _simultaneous(updates, self.names, Adapt))))
 
     def remembering_the_first(self, updates):

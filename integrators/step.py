@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from sympy import S, sqrt
+from sympy import Pow, S, sqrt
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
@@ -258,6 +258,8 @@ class Step:
         temperature = parameters.pop("temperature", 1.0)
         if not isinstance(temperature, (int, float)) or not (temperature >= 0 and math.isfinite(temperature)):
             raise RecipeError(where, f"the temperature is a number >= 0, got {temperature!r}", do="1 is the target itself.")
+        if temperature == 0 and self.needs_heat:
+            raise RecipeError(where, "a piece has no limit at temperature 0", do="Take a small temperature > 0.")
         for name in parameters:
             if name not in self.parameters:
                 raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, self.parameters))
@@ -266,6 +268,12 @@ class Step:
             if value is None:
                 raise RecipeError(where, f"parameter '{s.name}' has no default", do=f"Pass {s.name}=...")
             _check_sign(where, s, value)
+
+    @cached_property
+    def needs_heat(self) -> bool:
+        """Whether a formula divides by the temperature, as Gibbs draws do."""
+        powers = (x for flow in self.flows.values() for e in flow.updates.values() for x in e.atoms(Pow))
+        return any(x.base.has(T) and x.exp.is_negative for x in powers)
 
     def check_budget(self, h, temperature=1.0, **parameters) -> None:
         """Refuse parameters at which the injected noise T D - supplied would not be positive semidefinite."""

@@ -4,6 +4,8 @@ A vector block is `(chains, *shape)`, a scalar block `(chains,)`; parameters are
 target's shape where they are declared `per` site. Nothing here imports torch: the text does.
 """
 
+import textwrap
+
 from sympy import S, Symbol, cse, numbered_symbols
 
 from recipe import symbols
@@ -68,8 +70,8 @@ def _signature(program, writer, name):
     arguments += ["noise"] + ["observe"] * bool(program.observations) + ["sizes"] * writer.by_tensor + ["temperature=1.0"]
     arguments += [f"{s.name}={default}" for s, default in ((num_data, 1), (step_number, 0)) if program.reads(s)]
     arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in program.recipe.parameters]
-    line = f"def {name}(state, h, *, {', '.join(arguments)}):"
-    return line if len(line) <= 118 else line.replace(", *, ", ", *,\n" + " " * (len(name) + 5))
+    return "\n".join(textwrap.wrap(f"def {name}(state, h, *, {', '.join(arguments)}):", 118,
+                                   subsequent_indent=" " * (len(name) + 5), break_long_words=False))
 
 
 def _constants(program, writer):
