@@ -1,0 +1,76 @@
+"""Every stock recipe ready for a test: open functions given, parameters away from 1 and from each other.
+
+`observe` are functions of all chains at once, as a Step takes them; `words` are words of the recipe beside its own.
+"""
+
+from dataclasses import dataclass, field
+
+from recipe import Recipe
+from samplers import catalogue
+
+HAMILTONIAN = ("Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A")
+THERMOSTATTED = ("Euler", "B A' O A' B", "F A'", "A' F A'")
+SPIKE = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
+SQUARES = {"squared_residuals": lambda theta: 1 + (theta**2).reshape(len(theta), -1).sum(1)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe with values for its parameters, observations, and further words that fit it."""
+
+    recipe: Recipe
+    values: dict = field(default_factory=dict)
+    words: tuple = ()
+    observe: dict = field(default_factory=dict)
+    step_size: float | None = None  # the only one at which the sampler makes sense, where there is one
+
+    @property
+    def all_words(self):
+        """The recommended word, the paper's, and the further ones."""
+        return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
+
+
+def case(name, *words, observe=None, step_size=None, bind=None, **values):
+    recipe = catalogue[name]
+    return Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
+
+
+METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
+DENSE = {"L_xx": lambda x, y: 1 + y**2 / 4, "L_yx": lambda x, y: x * y / 3, "L_yy": lambda x, y: 1 + x**2 / 5}
+
+CASES = {c.recipe.name: c for c in (
+    case("sgld"),
+    case("sgld-preconditioned", G=0.6, V=0.7, K=0.4),
+    case("psgld", alpha=0.8, lam=0.3),
+    case("psgld-same-step", alpha=0.8, lam=0.3),
+    case("psgld-gamma", alpha=0.8, lam=0.3),
+    case("sgrld", bind=METRIC),
+    case("sgrld-dense", bind=DENSE),
+    case("sgrld-simplex", "Euler", a=1.6),
+    case("sgrld-cir", a=0.6, counts=1.3),
+    case("sgfs", B=1.4, b=1.7, observe={"score_variance": lambda theta: 0.5 + theta**2 / 3}),
+    case("vsgd", V=2.6, step_size=1.0),
+    case("isgd-ideal", lam=3.0, B=0.8, step_size=1.0),
+    case("isgd", mu=0.4, warmup_steps=3.0, step_size=1.0),
+    case("underdamped-langevin", *HAMILTONIAN, m=1.7, gamma=1.1),
+    case("sghmc", *HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
+    case("sghmc-adaptive", *HAMILTONIAN, gamma=1.1, lam=0.3),
+    case("sgrhmc", bind=METRIC),
+    case("sghmc-relativistic", "W R A", m=1.7, c=1.3, C=1.4, B=0.2),
+    case("hmc", "B A R A B", m=1.7, nu=0.9),
+    case("sgnht", *THERMOSTATTED, A=0.7, mu=1.6),
+    case("msgnht", *THERMOSTATTED, A=0.7, mu=1.6),
+    case("atmc", *THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
+    case("atmc-relativistic", m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
+    case("santa", "Euler", sigma=0.8, lam=0.3),
+    case("sgld-sa", observe=SQUARES, **SPIKE),
+    case("sgld-sa-marginal", sigma=1.2, delta=0.4, **SPIKE),
+    case("sgld-sa-gibbs", sigma=1.2, delta=0.4, **SPIKE),
+    case("sgld-sa-classification", **SPIKE),
+    case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, **SPIKE),
+    case("sghmc-sa-marginal", "F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+    case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+    case("sghmc-sa-classification", "F A", m=1.7, C=1.4, B=0.2, **SPIKE),
+)}
+
+assert list(CASES) and set(CASES) == set(catalogue), set(CASES) ^ set(catalogue)
