@@ -57,7 +57,7 @@ def certify(recipe) -> Certificate:
 
 def _claim(recipe, findings):
     """What the recipe promises is as well known as the least known finding; what goes beyond these is left open."""
-    settled = recipe.claim == "exact" or recipe.adapted and recipe.claim.startswith("given frozen")
+    settled = recipe.claim == "exact" or recipe.claim.startswith("given ")
     verdicts = [f.verdict for f in findings if f.verdict != "warning"] + ["open"] * (not settled)
     least = next(v for v in ("failed", "open", "checked", "proved") if v in verdicts)
     return Finding("claim", recipe.claim, least)

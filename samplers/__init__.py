@@ -2,14 +2,14 @@
 
 from importlib import import_module
 
-from .stock import (ATMC, CATALOGUE as catalogue, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, PreconditionedSGLD,
-                    UnderdampedLangevin)
+from . import stock
+from .stock import *
+from .stock import CATALOGUE as catalogue
 
 _LAZY = {"sample": "sampling", "posterior": "gradients", "Draws": "draws", "Phase": "phases", "SWAG": "swag",
          "schedules": None}  # these import torch, or are seldom wanted
 
-__all__ = ["ATMC", "MSGNHT", "PreconditionedSGLD", "SGHMC", "SGLD", "SGNHT", "SGRLD", "UnderdampedLangevin", "catalogue",
-           *_LAZY]
+__all__ = [*stock.__all__, "catalogue", *_LAZY]
 
 
 def __getattr__(name):

@@ -1,5 +1,7 @@
 """The stock samplers, one short file each; `CATALOGUE` lists them by name."""
 
+from recipe import Recipe
+
 from .atmc import ATMC
 from .atmc_relativistic import RelativisticATMC
 from .hmc import HMC
@@ -29,3 +31,5 @@ CATALOGUE = {recipe.name: recipe for recipe in (
     ISGDIdeal, ISGD, UnderdampedLangevin, SGHMC, AdaptiveSGHMC, SGRHMC, RelativisticSGHMC, HMC, SGNHT, MSGNHT, ATMC,
     RelativisticATMC, SANTA, SGLDSA, SGLDSAMarginal, SGLDSAGibbs, SGLDSAClassification, SGHMCSA, SGHMCSAMarginal,
     SGHMCSAGibbs, SGHMCSAClassification)}
+
+__all__ = [name for name, value in globals().items() if isinstance(value, Recipe)]

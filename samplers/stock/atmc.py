@@ -22,4 +22,5 @@ ATMC = Recipe(
     Q={(theta, p): -1, (p, xi): p / mu},
     supplied={p: B / 2},
     scheme="B A' O A' B",
+    doc=__doc__,
 )

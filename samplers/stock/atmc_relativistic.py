@@ -26,4 +26,5 @@ RelativisticATMC = Recipe(
     supplied={p: B / 2},
     pieces={"R": friction(p), "W": force(p) + noise(p)},
     scheme="A' R W R A'",
+    doc=__doc__,
 )

@@ -18,4 +18,5 @@ HMC = Recipe(
     Q={(theta, p): -1},
     jumps={"R": refresh(p, rate=nu)},
     scheme="B A R A B", schemes={"leapfrog": "R B A B"},
+    doc=__doc__,
 )

@@ -27,6 +27,7 @@ ISGDIdeal = Recipe(
     D={theta: 1 / lam},
     supplied={theta: step_size * B / lam**2},
     scheme="Euler",
+    doc=__doc__,
 )
 ISGD = Recipe(
     name="isgd", source="Franzese et al. 2021, Algorithm 2",
@@ -36,4 +37,5 @@ ISGD = Recipe(
     supplied={theta: Min(step_size * b / rate**2, 1 / rate)},
     adapt={b: mu * b + (1 - mu) * half_square, rate: Piecewise((total(b), step_number < warmup), (rate, True))},
     scheme="Euler",
+    doc=__doc__,
 )

@@ -13,4 +13,5 @@ MSGNHT = Recipe(
     D={p: A},
     Q={(theta, p): -1, (p, xi): p / mu},
     scheme="B A' O A' B",
+    doc=__doc__,
 )

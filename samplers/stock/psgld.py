@@ -26,6 +26,7 @@ PSGLD = Recipe(
     adapt={V: alpha * V + (1 - alpha) * slope**2},
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
+    doc=__doc__,
 )
 PSGLDSameStep = replace(PSGLD, name="psgld-same-step", source="Li et al. 2016, Algorithm 1", order="same_step")
 PSGLDGamma = replace(PSGLD, name="psgld-gamma", source="Li et al. 2016, eq. (6)", order="differentiated", claim="")

@@ -29,4 +29,5 @@ SANTA = Recipe(
     pieces={"R": friction(p), "W": force(p) + noise(p), "G": euler(p)},
     scheme="A' R W R A'", schemes={"euler": "C G A"},
     conversions={"eta": {step_size: sqrt(positive("eta"))}},
+    doc=__doc__,
 )

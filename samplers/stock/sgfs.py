@@ -24,4 +24,5 @@ SGFS = Recipe(
     adapt={I1: I1 + (score_variance - I1) / (step_number + 1)}, order="same_step",
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
+    doc=__doc__,
 )

@@ -23,4 +23,5 @@ SGHMC = Recipe(
     pieces={"G": euler(p)},
     scheme="B A O A B", schemes={"paper": "A G"},
     conversions={"lr, momentum": {step_size: h, C: (1 - fraction("momentum")) / h, m: 1}},
+    doc=__doc__,
 )

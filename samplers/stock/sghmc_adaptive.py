@@ -29,4 +29,5 @@ AdaptiveSGHMC = Recipe(
            tau: 1 + tau * (1 - gbar**2 / (lam**2 + V))},
     pieces={"G": euler(p)},
     scheme="B A O A B", schemes={"paper": "A G"},
+    doc=__doc__,
 )

@@ -24,4 +24,5 @@ RelativisticSGHMC = Recipe(
     supplied={p: B},
     pieces={"R": friction(p), "W": force(p) + noise(p)},
     scheme="A R W R A",
+    doc=__doc__,
 )

@@ -25,7 +25,7 @@ def sghmc_sa(mode="sa", regression=True):
         state=(w, p, *latents), target=w,
         H=E + total(p**2) / (2 * m), D={p: C}, Q={(w, p): -1}, supplied={p: B},
         pieces={"G": euler(p)},
-        scheme=words.get(mode, "B A O A B"), schemes={} if latents else {"paper": "A G"}, **prior,
+        scheme=words.get(mode, "B A O A B"), schemes={} if latents else {"paper": "A G"}, doc=__doc__, **prior,
     )
 
 

@@ -14,4 +14,5 @@ SGLD = Recipe(
     D={theta: 1},
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
+    doc=__doc__,
 )

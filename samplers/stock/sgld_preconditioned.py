@@ -19,4 +19,5 @@ PreconditionedSGLD = Recipe(
     supplied={theta: step_size * G**2 * (V + K) / 2},
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
+    doc=__doc__,
 )

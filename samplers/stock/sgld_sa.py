@@ -18,7 +18,7 @@ def sgld_sa(mode="sa", regression=True):
         source="Deng et al. 2019, Algorithm 1",
         state=(w, *latents), target=w,
         H=E, D={w: 1},
-        scheme=words.get(mode, "Euler"), **prior,
+        scheme=words.get(mode, "Euler"), doc=__doc__, **prior,
     )
 
 

@@ -18,4 +18,5 @@ SGNHT = Recipe(
     D={p: A},
     Q={(theta, p): -1, (p, xi): p / (n * mu)},
     scheme="B A' O A' B",
+    doc=__doc__,
 )

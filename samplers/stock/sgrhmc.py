@@ -19,4 +19,5 @@ SGRHMC = Recipe(
     Q={(theta, p): -sqrt(inverse_metric)},
     pieces={"A": numerical(theta, "heun")},
     scheme="B A O A B", schemes={"paper": "Euler"},
+    doc=__doc__,
 )

@@ -15,4 +15,5 @@ SGRLD = Recipe(
     H=potential(theta),
     D={theta: inverse_metric},
     scheme="Euler",
+    doc=__doc__,
 )

@@ -18,4 +18,5 @@ SGRLDCIR = Recipe(
     D={theta: theta},
     pieces={"A": theta},
     scheme="A",
+    doc=__doc__,
 )

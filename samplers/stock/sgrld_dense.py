@@ -17,4 +17,5 @@ SGRLDDense = Recipe(
     H=potential(x, y),
     D=L * L.T,
     scheme="Euler",
+    doc=__doc__,
 )

@@ -20,4 +20,5 @@ SGRLDSimplex = Recipe(
     pieces={"E": numerical(theta, "reflected")},
     scheme="E",
     conversions={"eps": {step_size: positive("eps") / 2}},
+    doc=__doc__,
 )

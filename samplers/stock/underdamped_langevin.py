@@ -14,4 +14,5 @@ UnderdampedLangevin = Recipe(
     D={p: gamma * m},
     Q={(theta, p): -1},
     scheme="B A O A B",
+    doc=__doc__,
 )

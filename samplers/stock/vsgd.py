@@ -16,4 +16,6 @@ VSGD = Recipe(
     D={theta: 2 / V},
     supplied={theta: step_size * 2 / V},
     scheme="Euler",
+    claim="given constant V",
+    doc=__doc__,
 )
