@@ -37,6 +37,26 @@ def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *
     return energy
 
 
+def score_variance(negative_log_likelihood: Callable) -> Callable:
+    """The observation (theta, batch) -> variance over the batch of the gradients of single terms, of theta's shape.
+
+    `negative_log_likelihood(theta, batch)` is what `posterior` takes.
+
+    >>> observed = score_variance(lambda theta, x: (x - theta)**2/2)
+    >>> observed(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
+    tensor(2.)
+    """
+    def of_one(theta, row):
+        batch = tuple(x[None] for x in row) if isinstance(row, tuple) else row[None]
+        return negative_log_likelihood(theta, batch).mean()
+
+    def observed(theta, batch):
+        scores = vmap(grad(of_one), in_dims=(None, 0))(theta, batch)
+        return {k: g.var(0) for k, g in scores.items()} if isinstance(scores, Mapping) else scores.var(0)
+
+    return observed
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the target tensor of a chain is seen by the energy: as it is, or as tensors by name laid end to end."""

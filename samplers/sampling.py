@@ -53,8 +53,10 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     symbolic = isinstance(energy, Energy)
     plan = _plan(phases, warmup, steps, thin, where)
-    compiled = [integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None, backend=backend,
-                                    scope=scope, freeze=(*_tuple(freeze), *phase.freeze)) for phase in plan]
+    still = [(*_tuple(freeze), *phase.freeze) for phase in plan]
+    steps_of = {names: integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None,
+                                           backend=backend, scope=scope, freeze=names) for names in dict.fromkeys(still)}
+    compiled = [steps_of[names] for names in still]
     step = compiled[0]
     for name in step.parameters:
         if name in inspect.signature(sample).parameters:
@@ -68,9 +70,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     first = 0
     for phase in plan:
         hot = temperature if phase.temperature is None else phase.temperature
-        for k in {first, first + phase.steps // 2, first + phase.steps - 1}:
-            step.check(step_size, temperature=_at(hot, k), **parameters)
-            step.check_budget(step_size, _at(hot, k), **parameters)
+        for T in {_at(hot, k) for k in (first, first + phase.steps // 2, first + phase.steps - 1)}:
+            step.check(step_size, temperature=T, **parameters)
+            step.check_budget(step_size, T, **parameters)
         first += phase.steps
     for finding in step.recipe.check().findings:
         if finding.verdict == "failed":

@@ -5,8 +5,11 @@
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 
 from recipe.errors import RecipeError
+
+from .phases import Phase
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,15 @@ class Cyclical:
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while
-    r_k < explore, at temperature 0, and samples after that. Raises RecipeError unless start is positive, cycles and
+    r_k < explore, at temperature 0, and samples after that: `sample(..., phases=schedule.phases)`. Raises RecipeError unless start is positive, cycles and
     steps are positive integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples.
     Source: Zhang, Li, Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
 
     >>> h = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
     >>> [round(h(k), 4) for k in range(5)]
     [0.1, 0.0854, 0.05, 0.0146, 0.1]
-    >>> [h.temperature(k) for k in range(5)]
-    [0.0, 0.0, 1.0, 1.0, 0.0]
+    >>> [(phase.steps, phase.keep) for phase in h.phases]
+    [(2, False), (2, True), (2, False), (2, True)]
     """
 
     start: float
@@ -108,22 +111,13 @@ class Cyclical:
         return self._phase(k) >= self.explore
 
     @property
-    def temperature(self) -> "CyclicalTemperature":
-        """The temperature of each step, a schedule too: 0 where it explores, 1 where it samples."""
-        return CyclicalTemperature(self)
+    def phases(self) -> tuple[Phase, ...]:
+        """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
+        return tuple(Phase(len(list(steps)), step_size=self, **({} if sampling else {"temperature": 0.0, "keep": False}))
+                     for sampling, steps in groupby(range(self.steps), self.sampling))
 
     def _phase(self, k: int) -> float:
         return k % self.length / self.length
-
-
-@dataclass(frozen=True)
-class CyclicalTemperature:
-    """T_k = 0 while the cycle explores, 1 while it samples; see `Cyclical`."""
-
-    cycle: Cyclical
-
-    def __call__(self, k: int) -> float:
-        return float(self.cycle.sampling(k))
 
 
 def _is_number(value) -> bool:

@@ -1,8 +1,9 @@
 """Two oracles of the emitted step, in numpy float64, called as the Step is called.
 
-`interpret` runs the statements of the Program. `flow_by_flow` knows no Program: for each move of the word it evaluates
-the flow's formulas at the old values, all blocks at once, grad U taken afresh where theta stands. Both use `evaluate`,
-a small recursive evaluator; a value has the shape (chains, *shape), with ones where it does not vary.
+`interpret` runs the statements of the Program. `flow_by_flow` knows no Program but the names of its draws: for each move
+of the word it evaluates the flow's formulas at the old values, all blocks at once, grad U taken afresh where theta
+stands, and it applies the adaptations of the recipe by its order. Both use `evaluate`, a small recursive evaluator; a
+value has the shape (chains, *shape), with ones where it does not vary.
 """
 
 import math
@@ -13,20 +14,37 @@ import numpy as np
 import torch
 from scipy import special
 from scipy.linalg import expm
+from scipy.optimize import brentq
 from sympy import Add, Mul, Piecewise, Pow, Symbol
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
-from integrators.flow import MatrixOU, SquareRoot
-from integrators.lower import Draw, Gradient, Let, Set, Solve
-from integrators.lower import Total as Sum
-from recipe.symbols import Partial, Total, step_size, temperature as T
+from integrators.flow import Drawn, MatrixOU, SquareRoot
+from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve
+from integrators.program import Total as Sum
+from recipe.symbols import Observed, Partial, Total, num_data, step_number, step_size, temperature as T
+
+
+@np.vectorize
+def braked(y, s):
+    """y after a time s of dy/ds = -y/sqrt(1 + y^2): the root of F(|y'|) = F(|y|) - s, in v = log |y'|.
+
+    F = sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) has dF/dv = sqrt(1 + y^2) >= 1, so v moves by at most s.
+    """
+    if y == 0 or s == 0:
+        return float(y)
+    root = lambda v: math.hypot(1, math.exp(v))
+    F = lambda v: root(v) + v - math.log1p(root(v))
+    start = math.log(abs(y))
+    ends = sorted((start, start - s * (1 + 1e-9)))
+    return math.copysign(math.exp(brentq(lambda v: F(v) - F(start) + s, *ends, xtol=1e-15)), y)
+
 
 FUNCTIONS = {
     **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "erf": special.erf, "erfc": special.erfc, "Abs": np.abs,
-    "phi1": lambda x: special.exprel(x),
+    "phi1": lambda x: special.exprel(x), "braked": braked, "Heaviside": lambda x, at_0=0.0: np.heaviside(x, 0.0),
     "Max": lambda *x: reduce(np.maximum, x), "Min": lambda *x: reduce(np.minimum, x), "ITE": np.where,
     "And": lambda *x: reduce(np.logical_and, x), "Or": lambda *x: reduce(np.logical_or, x), "Not": np.logical_not,
 }
@@ -34,18 +52,26 @@ RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": opera
              ">=": operator.ge}
 
 
-def evaluate(e, at, full, known=None):
-    """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape)."""
+def evaluate(e, at, full, sizes=None, known=None):
+    """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape).
+
+    With `sizes` totals are over the sites of each tensor, and are spread over them again.
+    """
     known = {} if known is None else known  # the values of equal subexpressions
     if e not in at and e not in known:
-        known[e] = _evaluate(e, lambda x: evaluate(x, at, full, known), full)
+        known[e] = _evaluate(e, lambda x: evaluate(x, at, full, sizes, known), full, sizes)
     return at[e] if e in at else known[e]
 
 
-def _evaluate(e, again, full):
+def _evaluate(e, again, full, sizes):
     match e:
+        case Total() if sizes:
+            tensors = np.split(np.broadcast_to(again(e.integrand), full), np.cumsum(sizes)[:-1], -1)
+            return np.repeat(np.stack([x.sum(-1) for x in tensors], -1), sizes, -1)
         case Total():
             return np.broadcast_to(again(e.integrand), full).sum(tuple(range(1, len(full))), keepdims=True)
+        case Drawn():
+            return again(e.variate)(again(e.parameter))
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
             return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
@@ -112,50 +138,71 @@ def van_loan(A, D, h):
 
 
 class Chain:
-    """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block."""
+    """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block.
 
-    def __init__(self, recipe, state, h, parameters):
-        self.recipe = recipe
+    In the scope of tensors, of `sizes` each, what has one value per tensor is spread over its sites.
+    """
+
+    def __init__(self, recipe, state, h, parameters, sizes=None):
+        self.recipe, self.sizes = recipe, sizes
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
-        self.at = {step_size: h, T: parameters.get("temperature", 1.0)}
+        self.at = {step_size: h, T: parameters.get("temperature", 1.0), num_data: parameters.get("num_data", 1),
+                   step_number: parameters.get("step_number", 0)}
         self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in recipe.parameters}
-        self.at |= {b: self.lift(state[b.name], b) for b in recipe.state}
+        self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
 
     def lift(self, x, block):
         """An array of a block, shaped to meet (chains, *shape)."""
-        return x if block.is_vector else x.reshape(-1, *[1] * (len(self.full) - 1))
+        if block.is_vector:
+            return x
+        return np.repeat(x, self.sizes, -1) if self.sizes else x.reshape(-1, *[1] * (len(self.full) - 1))
 
     def lower(self, block):
         """A block's value in the shape that a caller sees."""
-        shape = self.full if block.is_vector else self.full[:1]
-        return np.broadcast_to(self.at[block], self.full if block.is_vector else self.at[block].shape).reshape(shape)
+        if block.is_vector:
+            return np.broadcast_to(self.at[block], self.full)
+        if self.sizes:
+            return np.broadcast_to(self.at[block], self.full)[:, np.cumsum([0, *self.sizes[:-1]])]
+        return np.broadcast_to(self.at[block], (self.full[0], *[1] * (len(self.full) - 1))).reshape(self.full[0])
 
     def value(self, expression):
-        return np.asarray(evaluate(expression, self.at, self.full))
+        return np.asarray(evaluate(expression, self.at, self.full, self.sizes))
 
     def ask(self, function):
-        """grad U, or its Hessian diagonal, at the target as it stands: block -> array."""
+        """A function of the target as it stands, such as grad U or its Hessian diagonal: block -> array."""
         targets = self.recipe.targets
         if len(targets) == 1:
             return {targets[0]: function(self.lower(targets[0]))}
         answer = function({b.name: self.lower(b) for b in targets})
         return {b: self.lift(answer[b.name], b) for b in targets}
 
+    def observed(self, function, block):
+        """A statistic of the target as it stands."""
+        return self.lift(function(self.lower(self.recipe.targets[0])), block)
+
+    def derivatives(self, function, order=1):
+        """The derivatives of U of an order, where the target stands."""
+        return {Partial(self.recipe.potential, *[b] * order): g for b, g in self.ask(function).items()}
+
     def state(self):
-        return {b.name: self.lower(b) for b in self.recipe.state}
+        return {b.name: self.lower(b) for b in self.recipe.entries}
 
 
-def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
+def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
     """One step by the statements of its Program, in their order."""
-    program, chain, last = step.program, Chain(step.recipe, state, h, parameters), None
+    program, chain, last = step.program, Chain(step.recipe, state, h, parameters, sizes), None
     for statement in (*program.constants, *program.statements):
         match statement:
-            case Let(name, value) | Set(name, value):
+            case Let(name, value) | Set(name, value) | Adapt(name, value):
                 chain.at[name] = chain.value(value)
             case Sum(name, integrand):
                 chain.at[name] = chain.value(Total(integrand))
-            case Draw(name):
-                chain.at[name] = chain.lift(noise[name.name], name.block)
+            case Draw(name, None):
+                chain.at[name] = chain.lift(noise[name.name], name)
+            case Draw(name, parameter):
+                chain.at[name] = noise[name.name](chain.value(parameter))
+            case Observe(name, observed):
+                chain.at[name] = chain.observed(observe[observed.name], observed)
             case Solve(names, entries):
                 chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
             case Gradient(names, source, order):
@@ -171,19 +218,38 @@ def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, **pa
         chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}})
 
 
-def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, **parameters):
-    """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once."""
-    chain, names = Chain(step.recipe, state, h, parameters), iter(step.program.draws)
-    U = step.recipe.potential
-    for letter, fraction in step.scheme.moves:
-        flow = step.flows[letter]
-        updates = flow.over(fraction)
-        for draw in flow.draws:
-            name = next(names)
-            assert name.block == draw.block, f"the draw {name} stands where {letter} needs one for {draw.block}"
-            chain.at[draw] = chain.lift(noise[name.name], draw.block)
+def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
+    """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
+
+    Adaptations see the first gradient of the step. In the order "same_step" they come before the first flow that reads
+    it, else after the step, where they see the new blocks.
+    """
+    recipe, moves = step.recipe, step.scheme.moves
+    chain, names = Chain(recipe, state, h, parameters, sizes), iter(step.program.draws)
+    adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
+    readers = [k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient]
+
+    def move(updates, first_gradient=None):
         for order, function in ((1, gradient), (2, curvature)):
             if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
-                chain.at |= {Partial(U, *[b] * order): g for b, g in chain.ask(function).items()}
+                chain.at |= chain.derivatives(function, order)
+        chain.at |= first_gradient or {}
+        chain.at |= {o: chain.observed(observe[o.name], o) for e in updates.values() for o in e.atoms(Observed)}
         chain.at |= {block: chain.value(e) for block, e in updates.items()}
+
+    first_gradient = None
+    for k, (letter, fraction) in enumerate(moves):
+        if k in readers[:1]:
+            first_gradient = chain.derivatives(gradient)
+            if recipe.order == "same_step":
+                move(adapt)
+        flow = step.flows[letter]
+        drawn = [next(names) for _ in flow.draws]
+        for draw in flow.draws:
+            (name,) = (d for d in drawn if (type(d), d.block, d.is_vector) == (type(draw), draw.block, draw.is_vector))
+            given = noise[name.name]
+            chain.at[draw] = given if callable(given) else chain.lift(given, draw)
+        move(flow.over(fraction))
+    if recipe.order != "same_step":
+        move(adapt, first_gradient)
     return chain.state()

@@ -24,7 +24,7 @@ def test_python_blocks_run_one_after_the_other(capsys):
     for block in blocks("python"):
         exec(compile(block, str(README), "exec"), namespace)
     assert "certificate of nose-hoover-langevin: ok" in capsys.readouterr().out
-    assert namespace["draws"]["x"].shape == (4, 200)
+    assert namespace["fit"].count == namespace["draws"]["theta"].shape[:2].numel() == 4 * 400
 
 
 def test_the_emitted_code_shown_is_the_code_emitted():
