@@ -89,6 +89,7 @@ class Recipe:
             settle("H", through(self.H))
             for name in ("D", "Q", "supplied"):
                 settle(name, getattr(self, name).applyfunc(through))
+            settle("order", "lagged")  # the old values that the formulas now read
         if not self.claim:
             frozen = ", ".join(a.name for a in self.adapted)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
@@ -205,7 +206,7 @@ class Recipe:
 
         >>> from samplers import SGHMC
         >>> SGHMC.convert(lr=0.01, momentum=0.9)
-        {'step_size': 0.1, 'C': 1.0}
+        {'step_size': 0.1, 'C': 1.0, 'm': 1.0}
         """
         names = given.keys() - {"num_data"}
         for key, values in self.conversions.items():

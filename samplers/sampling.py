@@ -341,7 +341,7 @@ def _kept(recipe, keep):
 def _check_stability(step, energy, step_size, temperature, parameters):
     """Refuse a step size at which the step is unstable, where U is quadratic and the step affine."""
     recipe = step.recipe
-    if not accuracy.is_affine(recipe) or any(torch.is_tensor(v) for v in parameters.values()):
+    if not accuracy.is_affine(recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
         return
     hessian = sympy.hessian(energy.U, energy.coordinates) if not energy.is_sitewise else sympy.Matrix([energy.curvature])
     if hessian.free_symbols or hessian.atoms(Total):

@@ -221,6 +221,8 @@ class Writer:
         test = self._condition(condition, level)
         if self.level(condition) == "number":
             return f"({this} if {test} else {other})"
+        if (value, [v for v, _ in rest]) == (1, [0]) and self.like:
+            return f"({test}).to({self.like}.dtype)"
         if self.level(value) == "number" and all(self.level(v) == "number" for v, _ in rest):
             tensor = next(a for a in preorder_traversal(condition) if isinstance(a, Expr) and self.level(a) != "number")
             this = f"torch.full_like({self.text(tensor, level)}, {this})"
