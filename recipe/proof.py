@@ -1,6 +1,7 @@
 """The certificate of a recipe: is exp(-H) stationary, is its marginal the target, does the noise reach everything?"""
 
 import random
+import re
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import exp, inf, isfinite, log
@@ -57,7 +58,9 @@ def certify(recipe) -> Certificate:
 
 def _claim(recipe, findings):
     """What the recipe promises is as well known as the least known finding; what goes beyond these is left open."""
-    settled = recipe.claim == "exact" or recipe.claim.startswith("given ")
+    held = {s.name for s in (*recipe.adapted, *recipe.parameters)}
+    given = re.fullmatch(r"given (?:frozen|constant) (.*)", recipe.claim)
+    settled = recipe.claim == "exact" or given and set(given[1].split(", ")) <= held
     verdicts = [f.verdict for f in findings if f.verdict != "warning"] + ["open"] * (not settled)
     least = next(v for v in ("failed", "open", "checked", "proved") if v in verdicts)
     return Finding("claim", recipe.claim, least)
