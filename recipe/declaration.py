@@ -10,7 +10,7 @@ from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
 from . import derive
-from .algebra import is_continuous
+from .algebra import is_continuous, vanishes
 from .display import as_latex, as_text
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
@@ -162,16 +162,17 @@ class Recipe:
     def drift(self) -> ImmutableMatrix:
         """-(D+Q) grad H + Gamma at T = 1 as a column in the order of `state`."""
         force = derive.times_gradient(self.D + self.Q, self.H, self.state)
-        return (self.gamma - force).applyfunc(lambda e: e.expand())
+        return (self.gamma - force).applyfunc(derive.terms)
 
     @cached_property
     def tempered_drift(self) -> ImmutableMatrix:
         """-(D+Q) grad H + T Gamma, with T the symbol of the temperature."""
-        return (self.drift + (temperature - 1) * self.gamma).applyfunc(lambda e: e.expand())
+        return (self.drift + (temperature - 1) * self.gamma).applyfunc(derive.terms)
 
     def residual(self) -> Expr:
         """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from the drift: 0 for a recipe."""
-        return derive.residual(self.drift, self.H, self.D, self.state)
+        rest = derive.residual(self.drift, self.H, self.D, self.state)
+        return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest
 
     def check(self) -> Certificate:
         """The proof that exp(-H) is stationary, and of what else people get wrong."""

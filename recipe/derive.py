@@ -5,9 +5,24 @@ Gamma_i = sum_j d(D+Q)_ij/dz_j (the row divergence). Rows of vector blocks stand
 the sites appears where a row of a scalar block meets a vector block.
 """
 
-from sympy import Expr, ImmutableMatrix, diff, expand
+from sympy import Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
 
-from .symbols import Block, total
+from .symbols import Block, Total, freeze, total
+
+
+def terms(expression: Expr) -> Expr:
+    """The expression as a sum of products; functions, roots and inverses of sums are left as they were written.
+
+    >>> from recipe import positive
+    >>> a, b = positive("a"), positive("b")
+    >>> terms((a + b)**2 * (a + 1) / (a + b)**3)
+    a/(a + b) + 1/(a + b)
+    """
+    outside, totals = freeze(expression, Total)
+    kept = {x: Dummy() for x in outside.atoms(Pow, Function)
+            if x.is_Function or x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)}
+    back = {d: x.xreplace(totals) for x, d in kept.items()}
+    return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
 
 
 def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
@@ -17,14 +32,14 @@ def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
 
 def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
     """sum_j dA_ij/dz_j, for each row i."""
-    return ImmutableMatrix([expand(sum(over_sites(diff(A[i, j], column), row, column)
-                                       for j, column in enumerate(state))) for i, row in enumerate(state)])
+    return ImmutableMatrix([terms(sum(over_sites(diff(A[i, j], column), row, column)
+                                      for j, column in enumerate(state))) for i, row in enumerate(state)])
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
     """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i."""
-    return ImmutableMatrix([expand(sum(over_sites(A[i, j] * diff(H, column), row, column)
-                                       for j, column in enumerate(state))) for i, row in enumerate(state)])
+    return ImmutableMatrix([terms(sum(over_sites(A[i, j] * diff(H, column), row, column)
+                                      for j, column in enumerate(state))) for i, row in enumerate(state)])
 
 
 def circulation(drift, H, D, state) -> ImmutableMatrix:

@@ -59,10 +59,10 @@ def averaged(regression=True):
 
 
 def integrated(regression=True):
-    """The mixture prior itself."""
-    density = lambda v: exp(-w**2 / (2 * sigma**2 * v)) / sqrt(v)
-    mixture = log((1 - delta) * density(v0) + delta * density(v1))
-    E = energy(0, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
+    """The mixture prior itself, the slab's exponential taken out of the logarithm so that nothing underflows."""
+    spike = exp(-w**2 / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
+    mixture = log((1 - delta) * spike + delta / sqrt(v1))
+    E = energy(1 / v1, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
     return dict(E=E, marginal=E)
 
 
