@@ -16,10 +16,10 @@ from .energy import Energy
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
-from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_site, num_data,
-                      step_size, temperature, valid_name)
+from .reading import conversions_of, jumps_of, matrix_of, state_of, target_of, updates_of
+from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_site, step_size,
+                      temperature, valid_name)
 
-ORDERS = ("lagged", "same_step", "differentiated")
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 
 
@@ -72,16 +72,16 @@ class Recipe:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
             raise RecipeError(f"recipe {self.name!r}", "a name is a letter followed by letters, digits, _ . or -",
                               do="Choose such a name.")
-        settle("state", _state(self.state, self.name))
-        settle("target", _target(self.target, self.state, self.name))
+        settle("state", state_of(self.state, self.name))
+        settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))
-        settle("D", _matrix(self.D, self.state, +1, f"{self.name}, D"))
-        settle("Q", _matrix(self.Q, self.state, -1, f"{self.name}, Q"))
-        settle("supplied", _matrix(self.supplied, self.state, +1, f"{self.name}, supplied"))
+        settle("D", matrix_of(self.D, self.state, +1, f"{self.name}, D"))
+        settle("Q", matrix_of(self.Q, self.state, -1, f"{self.name}, Q"))
+        settle("supplied", matrix_of(self.supplied, self.state, +1, f"{self.name}, supplied"))
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
-        settle("adapt", _updates(self.adapt, self.order, self.name))
-        settle("jumps", _jumps(self.jumps, self.state, self.pieces, self.name))
-        settle("conversions", _conversions(self.conversions, self.name))
+        settle("adapt", updates_of(self.adapt, self.order, self.name))
+        settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))
+        settle("conversions", conversions_of(self.conversions, self.name))
         if self.marginal is not None:
             settle("marginal", formula(self.marginal, f"{self.name}, marginal"))
         if self.order == "differentiated":
@@ -330,98 +330,3 @@ class Recipe:
                 raise RecipeError(f"{self.name}, H", f"exp(-H) is not normalisable in {block}: d2H/d{block}2 = "
                                   f"{curvature}", do=f"Give {block} a confining energy, e.g. {block}**2/2.")
 
-
-def _state(state, name):
-    state = (state,) if isinstance(state, Block) else tuple(state) if isinstance(state, (tuple, list)) else state
-    if not isinstance(state, tuple) or not state or not all(isinstance(b, Block) for b in state):
-        raise RecipeError(f"{name}, state", f"a state is made of blocks, got {state!r}",
-                          do='Declare them with vector("theta") or scalar("xi").')
-    return state
-
-
-def _target(target, state, name):
-    if target is None:
-        target = state[0]
-    blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
-    if not blocks:
-        raise RecipeError(f"{name}, target", "it is empty", do="Name the block that the energy is a function of.")
-    for b in blocks:
-        if b not in state:
-            raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
-    if len(blocks) > 1 and any(b.is_vector for b in blocks):
-        raise RecipeError(f"{name}, target", "several target blocks are explicit coordinates, and so scalars",
-                          do="Use one vector block, or several scalar blocks.")
-    return blocks if len(blocks) > 1 else blocks[0]
-
-
-def _updates(adapt, order, name):
-    where = f"{name}, adapt"
-    if order not in ORDERS:
-        raise RecipeError(f"{name}, order {order!r}", "no such order", do=did_you_mean(order, ORDERS))
-    if not isinstance(adapt, Mapping) or not all(isinstance(a, Adapted) for a in adapt):
-        raise RecipeError(where, f"it is a dict over adapted quantities, got {adapt!r}",
-                          do='Write V = adapted("V", like=theta, start=...) and adapt={V: ...}.')
-    return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
-
-
-def _jumps(jumps, state, pieces, name):
-    for letter, jump in jumps.items():
-        where = f"{name}, jumps[{letter!r}]"
-        if not isinstance(jump, Jump):
-            raise RecipeError(where, f"a jump is a refresh(block), got {jump!r}", do="Write refresh(p, rate=nu).")
-        if jump.block not in state:
-            raise RecipeError(where, f"{jump.block} is not in the state", do="Refresh a block of the state.")
-        if letter in pieces:
-            raise RecipeError(where, "this letter names a piece too", do="Use another letter.")
-    lettered({letter: jump.block for letter, jump in jumps.items()}, f"{name}, jumps")
-    return dict(jumps)
-
-
-def _conversions(conversions, name):
-    """The values by parameter for each set of a paper's parameters, whose names are the key."""
-    settled = {}
-    for key, values in conversions.items():
-        where, names = f"{name}, conversions[{key!r}]", set(key.split(", "))
-        values = {s: formula(e, f"{where}[{s}]") for s, e in values.items()}
-        read = {s.name for e in values.values() for s in e.free_symbols} - {num_data.name}
-        if read != names:
-            raise RecipeError(where, f"its formulas read {', '.join(sorted(read))}", do="Name the paper's parameters in the key.")
-        settled[key] = values
-    return settled
-
-
-def _matrix(entries, state, symmetry, where):
-    """The matrix of a dict or matrix of entries, with A^T = symmetry * A."""
-    n, index = len(state), {b: i for i, b in enumerate(state)}
-    word = {+1: "symmetric", -1: "skew"}[symmetry]
-    if isinstance(entries, MatrixBase):
-        if entries.shape != (n, n):
-            raise RecipeError(where, f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}",
-                              do="Order rows and columns as in state=.")
-        given = {(a, b): entries[i, j] for a, i in index.items() for b, j in index.items()}
-    elif isinstance(entries, Mapping):
-        given = {}
-        for key, value in entries.items():
-            pair = key if isinstance(key, tuple) else (key, key)
-            if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
-                raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {key!r}",
-                                  do="Write for example {p: gamma} or {(theta, p): -1}.")
-            given[pair] = value
-    else:
-        raise RecipeError(where, f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}",
-                          do="Write for example {p: gamma} or {(theta, p): -1}.")
-    matrix = zeros(n, n)
-    for (a, b), value in given.items():
-        for block in (a, b):
-            if block not in index:
-                raise RecipeError(where, f"{block} is not a block of the state", do=did_you_mean(block, index))
-        i, j = index[a], index[b]
-        value = formula(value, f"{where}[{a}, {b}]")
-        mirror = formula(given.get((b, a), symmetry * value), f"{where}[{b}, {a}]")
-        excess = (mirror - symmetry * value).expand()
-        if excess != 0 and excess.simplify() != 0:
-            label, op = where.split(", ")[-1], "-" if symmetry > 0 else "+"
-            raise RecipeError(where, f"not {word}: {label}[{b}, {a}] {op} {label}[{a}, {b}] = {excess}, not 0",
-                              do="Give one triangle only, the other follows.")
-        matrix[i, j], matrix[j, i] = value, symmetry * value
-    return ImmutableMatrix(matrix)
