@@ -6,7 +6,7 @@ from itertools import permutations
 from sympy import Add, Dummy, Expr, Mul, Piecewise, S, diff, expand, numer, simplify, together
 from sympy.core.relational import Relational
 
-from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_site
+from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_fraction, is_site
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
@@ -93,7 +93,7 @@ def is_continuous(choice: Piecewise, blocks) -> bool:
 
 def random_value(symbol, draw: random.Random) -> float:
     """A random value that respects the sign a symbol is declared with."""
-    if getattr(symbol, "sign", None) == "fraction" or getattr(symbol, "domain", None) == "fraction":
+    if is_fraction(symbol):
         return draw.random()
     value = draw.gauss(0, 1.5)
     if symbol.is_positive:

@@ -17,7 +17,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
 from .reading import conversions_of, jumps_of, matrix_of, state_of, target_of, updates_of
-from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_site, step_size,
+from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_fraction, is_site, step_size,
                       temperature, valid_name)
 
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
@@ -212,10 +212,14 @@ class Recipe:
         names = given.keys() - {"num_data"}
         for key, values in self.conversions.items():
             if names == set(key.split(", ")):
-                numbers = {s: given.get(s.name, 1) for e in values.values() for s in e.free_symbols}
-                return {"step_size" if s == step_size else s.name: float(e.xreplace(
-                    {k: formula(v, f"{self.name}, convert, {k}") for k, v in numbers.items()}))
-                    for s, e in values.items()}
+                numbers = {}
+                for s in set().union(*(e.free_symbols for e in values.values())):
+                    x = numbers[s] = formula(given.get(s.name, 1), f"{self.name}, convert, {s}")
+                    low, high = s.is_nonnegative and x.is_negative or s.is_positive and x.is_zero, is_fraction(s) and x > 1
+                    if low or high:
+                        raise RecipeError(f"{self.name}, convert", f"{s} is too {'low' if low else 'high'}: {x}",
+                                          do="Give it as the paper does.")
+                return {"step_size" if s == step_size else s.name: float(e.xreplace(numbers)) for s, e in values.items()}
         raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",
                           do=f"Known: {'; '.join(self.conversions) or 'none'}.")
 

@@ -18,6 +18,10 @@ def state_of(state, name):
     if not isinstance(state, tuple) or not state or not all(isinstance(b, Block) for b in state):
         raise RecipeError(f"{name}, state", f"a state is made of blocks, got {state!r}",
                           do='Declare them with vector("theta") or scalar("xi").')
+    for b in state:
+        if isinstance(b, Adapted):
+            raise RecipeError(f"{name}, state", f"{b} is adapted, and no part of the dynamics",
+                              do=f"Leave it out of state=, and give its update in adapt={{{b}: ...}}.")
     return state
 
 
@@ -31,6 +35,8 @@ def target_of(target, state, name):
     for b in blocks:
         if b not in state:
             raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
+        if b.domain == "binary":
+            raise RecipeError(f"{name}, target", f"{b} is binary, and has no gradient", do="Keep it beside the target.")
     if len(blocks) > 1 and any(b.is_vector for b in blocks):
         raise RecipeError(f"{name}, target", "several target blocks are explicit coordinates, and so scalars",
                           do="Use one vector block, or several scalar blocks.")
@@ -50,6 +56,9 @@ def updates_of(adapt, order, name):
 
 def jumps_of(jumps, state, pieces, name):
     """The jumps by letter."""
+    if not isinstance(jumps, Mapping):
+        raise RecipeError(f"{name}, jumps", f"jumps are a dict by letter, got {jumps!r}",
+                          do='Write jumps={"R": refresh(p)}.')
     for letter, jump in jumps.items():
         where = f"{name}, jumps[{letter!r}]"
         if not isinstance(jump, Jump):

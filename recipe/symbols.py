@@ -194,7 +194,8 @@ def _parameter(sign):
             default = float(default)
             allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0, "fraction": 0 <= default <= 1}[sign]
             if not (allowed and abs(default) < float("inf")):
-                raise RecipeError(f"parameter {name!r}", f"the default {default} is not {sign}",
+                told = "between 0 and 1" if sign == "fraction" else sign
+                raise RecipeError(f"parameter {name!r}", f"the default {default} is not {told}",
                                   do="Change the default or the sign.")
         return Parameter(name, sign, default, doc, per)
 
@@ -206,6 +207,11 @@ def _parameter(sign):
 
 
 positive, nonnegative, real, fraction = map(_parameter, ("positive", "nonnegative", "real", "fraction"))
+
+
+def is_fraction(symbol) -> bool:
+    """Whether a parameter or block is declared to lie between 0 and 1."""
+    return "fraction" in (getattr(symbol, "sign", None), getattr(symbol, "domain", None))
 
 
 def is_site(expression) -> bool:

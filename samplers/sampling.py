@@ -166,7 +166,20 @@ def _observers(step, observe, layout, data, where):
         known = [s.name for s in step.recipe.observations]
         if name not in known:
             raise RecipeError(where, f"there is no observation '{name}'", do=did_you_mean(name, known))
-    return {name: vectorised(observe[name], layout, data, order=0) for name in step.observations}
+    def checked(observed):
+        function = vectorised(observe[observed.name], layout, data, order=0)
+
+        def of_all_chains(theta, *batch):
+            value = function(theta, *batch)
+            wanted = theta.shape if observed.is_vector else theta.shape[:1]
+            if value.shape != wanted:
+                raise RecipeError(where, f"the observation '{observed.name}' has the shape {tuple(value.shape[1:])} for one "
+                                  f"chain, not {tuple(wanted[1:])}", do="Sum over the batch, not over the chains.")
+            return value
+
+        return of_all_chains
+
+    return {s.name: checked(s) for s in step.recipe.observations if s.name in step.observations}
 
 
 class _Run:

@@ -114,9 +114,11 @@ def _check(recipe, given, where):
     shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in given}
     if len(set(shapes.values())) > 1:
         raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")
-    for b in recipe.state:
-        if b.domain == "positive" and b.name in given and not (given[b.name] > 0).all():
-            raise RecipeError(where, f"{b} is positive, but the start is not", do="Start at positive values.")
+    inside = {"positive": lambda x: x > 0, "nonnegative": lambda x: x >= 0, "fraction": lambda x: (x >= 0) & (x <= 1),
+              "binary": lambda x: (x == 0) | (x == 1)}
+    for b in recipe.entries:
+        if b.domain in inside and b.name in given and not inside[b.domain](given[b.name]).all():
+            raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
 
 
 def _check_coordinates(recipe, energy, given, where):
