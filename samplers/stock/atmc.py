@@ -1,11 +1,11 @@
 """ATMC. Heek & Kalchbrenner (2019), eqs. (2)-(4), Gaussian kinetic energy: friction max(xi, Dmin) never runs away.
 
-The paper's Algorithm 1 prints e^{+beta h} and drops m from the noise; the word "F A'" is its corrected form.
+The paper's Algorithm 1 prints e^{+beta h} and drops m from the noise; the word "paper" is its corrected form.
 """
 
-from sympy import Max
+from sympy import Max, log
 
-from recipe import Recipe, nonnegative, positive, potential, total, vector
+from recipe import Recipe, fraction, nonnegative, positive, potential, step_size, total, vector
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 m = positive("m", default=1.0, doc="mass")
@@ -13,6 +13,7 @@ mu = positive("mu", default=1.0, doc="thermostat mass")
 Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
 B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
 alpha = Max(Dmin - xi, 0)
+h0 = positive("h0")
 
 ATMC = Recipe(
     name="atmc", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
@@ -21,6 +22,8 @@ ATMC = Recipe(
     D={p: alpha * m + B / 2},
     Q={(theta, p): -1, (p, xi): p / mu},
     supplied={p: B / 2},
-    scheme="B A' O A' B",
+    scheme="B A' O A' B", schemes={"paper": "F A'"},
+    conversions={"h0, momentum, rms_step": {
+        step_size: h0, Dmin: -log(fraction("momentum")) / h0, m: (h0 / positive("rms_step"))**2}},
     doc=__doc__,
 )

@@ -29,5 +29,6 @@ AdaptiveSGHMC = Recipe(
            tau: 1 + tau * (1 - gbar**2 / (lam**2 + V))},
     pieces={"G": euler(p)},
     scheme="B A O A B", schemes={"paper": "A G"},
+    conversions={"eps, friction": {step_size: positive("eps"), gamma: positive("friction") / positive("eps")}},
     doc=__doc__,
 )

@@ -4,12 +4,14 @@ dxi = (total(p^2)/n - 1)/mu dt. The energy n mu (xi - A)^2/2 counts every site; 
 mean of xi moves to A + h V_g/2 and the marginal of theta stays.
 """
 
-from recipe import Recipe, positive, potential, scalar, total, vector
+from sympy import sqrt
+
+from recipe import Recipe, euler, positive, potential, scalar, step_size, total, vector
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
-n = total(1)
+n, eta = total(1), positive("eta")
 
 SGNHT = Recipe(
     name="sgnht", source="Ding et al. 2014",
@@ -17,6 +19,8 @@ SGNHT = Recipe(
     H=potential(theta) + total(p**2) / 2 + n * mu * (xi - A)**2 / 2,
     D={p: A},
     Q={(theta, p): -1, (p, xi): p / (n * mu)},
-    scheme="B A' O A' B",
+    scheme="B A' O A' B", schemes={"paper": "G A'"},
+    pieces={"G": euler(p)},
+    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)}},
     doc=__doc__,
 )

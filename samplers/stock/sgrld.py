@@ -4,7 +4,7 @@ The inverse metric is left open: `SGRLD.bind(inverse_metric=lambda theta: 1 + th
 with Gamma for such a diagonal, separable metric, and is wrong for a general one.
 """
 
-from recipe import Recipe, function, potential, vector
+from recipe import Recipe, function, positive, potential, step_size, vector
 
 theta = vector("theta")
 inverse_metric = function("inverse_metric", theta, sign="positive")
@@ -15,5 +15,6 @@ SGRLD = Recipe(
     H=potential(theta),
     D={theta: inverse_metric},
     scheme="Euler",
+    conversions={"eps": {step_size: positive("eps") / 2}},
     doc=__doc__,
 )
