@@ -20,7 +20,7 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump) -> Flow:
     new, draw, law = (_bernoulli if b.domain == "binary" else _gaussian)(recipe, letter, b)
     if jump.rate is None:
         return Flow(letter, {b: new}, (draw,), "jump", True, f"{b} ~ {law}")
-    turn = Uniform(b, is_vector=False)
+    turn = Uniform(b, f"turn of {b}", is_vector=False)
     update = Piecewise((new, turn < 1 - exp(-jump.rate * t)), (b, True))
     return Flow(letter, {b: update}, (turn, draw), "jump", True, f"{b} ~ {law} at the rate {jump.rate}")
 

@@ -38,7 +38,7 @@ def lower(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], *, reuse_gr
     return program
 
 
-def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], energy=None, adapt=None) -> Program:
+def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], adapt=None, scope="chain") -> Program:
     """The cyclic rotation of the word that starts right after its one gradient, as a training loop needs it.
 
     Raises RecipeError if the word needs more than one gradient per step.
@@ -47,7 +47,7 @@ def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], en
         rotated = scheme.rotated(k).merged([letter for letter, flow in flows.items() if flow.exact])
         if not flows[rotated.moves[0][0]].reads_gradient:
             continue
-        program = lower(recipe, rotated, flows, energy=energy, given_gradient=True, adapt=adapt)
+        program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope)
         if program.gradients_per_step == 0 and not program.needs_curvature:
             return program
     raise RecipeError(f"{recipe.name}, optimizer form", f"the word {scheme} needs more than one gradient per step",

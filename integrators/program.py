@@ -191,7 +191,10 @@ def _line(statement):
 
 
 def verify(program: Program) -> None:
-    """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient."""
+    """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient.
+
+    An adaptation may look back at a gradient taken where the target has been.
+    """
     where = f"{program.recipe.name}, program"
     known = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
     stale: set = set()
@@ -226,7 +229,7 @@ def verify(program: Program) -> None:
             case Observe(name, _):
                 known.add(name)
             case Adapt(_, value):
-                read(value, own | stale)
+                read(value, own)
             case Draw(name, parameter):
                 if parameter is not None:
                     read(parameter, own)
@@ -239,7 +242,8 @@ def verify(program: Program) -> None:
     for constant in program.constants:
         define(constant, set())
     for stage in program.stages:
-        own: set = set()
+        adapts = any(isinstance(s, Adapt) for s in stage.statements)
+        own: set = set(stale) if adapts else set()
         for statement in stage.statements:
             define(statement, own)
         if any(isinstance(s, Set) and s.block in program.recipe.targets for s in stage.statements):

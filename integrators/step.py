@@ -65,17 +65,16 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
         if fraction < 0 and flows[letter].draws:
             raise RecipeError(f"{recipe.name}, scheme {word}", f"piece {letter!r} has noise and cannot run backwards, "
                               f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
-    adapt = {a: e for a, e in recipe.adapt.items() if a.name not in freeze}
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
-                    adapt=adapt, scope=scope)
+                    adapt=_moving(recipe, freeze), scope=scope)
     return Step(recipe, word, flows, program, dtype, frozen=freeze)
 
 
-def adaptation_start(recipe: Recipe, energy: Energy | None = None) -> "Step":
+def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain") -> "Step":
     """A step that gives the adapted quantities their first values, from the gradient at the state."""
     flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
     word = Scheme("start", tuple((name, S.One) for name in flows))
-    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy))
+    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope))
 
 
 def stationary_start(recipe: Recipe, scope: str = "chain") -> "Step":
@@ -109,6 +108,11 @@ def _flows(recipe, word, letters, freeze=()) -> dict[str, Flow]:
     still = {letter: Flow(letter, {}, (), "frozen", True, "nothing moves") for letter in recipe.jumps}
     solved = {letter: solve(piece, recipe.name) for letter, piece in pieces.items()}
     return solved | still | {letter: solve_jump(recipe, letter, jump) for letter, jump in jumps.items()}
+
+
+def _moving(recipe, freeze) -> dict:
+    """The updates of the adapted quantities that are not frozen."""
+    return {a: e for a, e in recipe.adapt.items() if a.name not in freeze}
 
 
 def _names(freeze, recipe) -> tuple[str, ...]:
@@ -199,7 +203,7 @@ class Step:
     def standalone(self) -> str:
         """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
         try:
-            rotated = optimizer_form(self.recipe, self.scheme, self.flows, adapt=self.recipe.adapt)
+            rotated = optimizer_form(self.recipe, self.scheme, self.flows, _moving(self.recipe, self.frozen), self.program.scope)
         except RecipeError:
             rotated = None
         return torch_backend.standalone_source(self.program, rotated, list(self.flows.values()))
@@ -228,6 +232,8 @@ class Step:
         if self.dtype is not None and any(state[b.name].dtype != self.dtype for b in self.recipe.state):
             raise RecipeError(f"{self.recipe.name}, step", f"it was compiled for {self.dtype}, but the state is "
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
+        if self.program.scope == "tensor":
+            _check_sizes(f"{self.recipe.name}, step", sizes, state[self.recipe.targets[0].name].shape[-1])
         return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
                              **self.spelled(parameters))
 
@@ -307,6 +313,13 @@ def _some_sites(tensors: dict) -> dict[object, list[float]]:
     some = torch.arange(len(flat[0]), device=flat[0].device)[::max(1, len(flat[0]) // 2048)]
     at = torch.cat([some, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
     return {s: x[at].tolist() for s, x in zip(tensors, flat)}
+
+
+def _check_sizes(where, sizes, sites):
+    """Refuse sizes of tensors that do not make up the target."""
+    if not sizes or sum(sizes) != sites:
+        raise RecipeError(where, f"sizes = {sizes} are not those of the tensors of a target with {sites} sites",
+                          do="Give the number of sites of each tensor, in their order.")
 
 
 _IN_WORDS = {"fraction": "between 0 and 1"}

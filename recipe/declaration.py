@@ -217,7 +217,7 @@ class Recipe:
                     x = numbers[s] = formula(given.get(s.name, 1), f"{self.name}, convert, {s}")
                     low, high = s.is_nonnegative and x.is_negative or s.is_positive and x.is_zero, is_fraction(s) and x > 1
                     if low or high:
-                        raise RecipeError(f"{self.name}, convert", f"{s} is too {'low' if low else 'high'}: {x}",
+                        raise RecipeError(f"{self.name}, convert, {s}", f"{x} is too {'low' if low else 'high'}",
                                           do="Give it as the paper does.")
                 return {"step_size" if s == step_size else s.name: float(e.xreplace(numbers)) for s, e in values.items()}
         raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",

@@ -20,7 +20,7 @@ from recipe.symbols import Total
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
 from .phases import Phase
-from .start import complete_state, given_state
+from .start import complete_state, given_state, spread
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 
@@ -175,7 +175,7 @@ def _observers(step, observe, layout, data, where):
             if value.shape != wanted:
                 raise RecipeError(where, f"the observation '{observed.name}' has the shape {tuple(value.shape[1:])} for one "
                                   f"chain, not {tuple(wanted[1:])}", do="Sum over the batch, not over the chains.")
-            return value
+            return value if observed.is_vector or step.program.scope == "chain" else spread(value, layout)
 
         return of_all_chains
 
@@ -193,17 +193,24 @@ class _Run:
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
         self.bounded = [b for b in step.recipe.state if b.domain in ("positive", "nonnegative")]
-        self._rows, self._evaluation = [], 0
-        self.gradient = None if gradient is None else lambda theta: self._on_data(gradient, theta, 1)
-        self.curvature = None if curvature is None else lambda theta: self._on_data(curvature, theta, 0)
-        self.observe = {name: lambda theta, f=f: self._on_data(f, theta, 0) for name, f in observe.items()}
+        self._rows, self._evaluation, self._first, self._latest = [], 0, [], []
+        on = lambda rows: [] if data is None else [data.batch(rows)]
+        self.gradient = None if gradient is None else lambda theta: gradient(theta, *on(self._next_rows()))
+        self.curvature = None if curvature is None else lambda theta: curvature(theta, *on(self._latest))
+        self.observe = {name: lambda theta, f=f: f(theta, *on(self._first)) for name, f in observe.items()}
 
-    def _on_data(self, function, theta, advance):
-        """The function on the next batch, or (advance = 0) on the batch of the last gradient."""
-        if self.data is None:
-            return function(theta)
-        self._evaluation += advance
-        return function(theta, self.data.batch(self._rows[max(0, self._evaluation - 1)]))
+    def _batches(self, rows, carried=False):
+        """Take the batches of a step: a carried gradient, the first of the step, has seen the latest one."""
+        self._rows, self._evaluation = rows, 0
+        self._first = self._latest if carried else rows[0] if rows else None
+        self._latest = self._first
+
+    def _next_rows(self):
+        """The rows of the next gradient."""
+        if self.data is not None:
+            self._latest = self._rows[self._evaluation]
+            self._evaluation += 1
+        return self._latest
 
     def check_first_gradient(self, where):
         """Refuse a start at which the gradient is not finite."""
@@ -233,7 +240,7 @@ class _Run:
         gradient = self.gradient or (self.step.namespace.get("gradient") if self.step.program.energy else None)
         if gradient is None:
             return {}
-        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
+        self._batches(self._draw_rows(range(1), 1)(0))
         with torch.no_grad(), explained("sample, energy"):
             g = gradient(theta)
         return g if isinstance(g, dict) else {self.step.recipe.targets[0].name: g}
@@ -241,7 +248,7 @@ class _Run:
     @torch.no_grad()
     def complete_state(self, energy, temperature, parameters):
         """Let the blocks that the caller has not given start from their law."""
-        self._rows, self._evaluation = self._draw_rows(range(1), 1)(0), 0
+        self._batches(self._draw_rows(range(1), 1)(0))
         self.state = complete_state(self.step, self.state, self.layout, seed=self.seed, temperature=temperature,
                                     gradient=self.gradient, observe=self.observe, energy=energy, arguments=self.parameters)
 
@@ -274,7 +281,7 @@ class _Run:
             extra = program.carries_gradient and "gradient" not in self.state
             drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
-                self._rows, self._evaluation = rows(i), 0
+                self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
                 h, T = _at(step_size, k), _at(temperature, k)
                 if not (isinstance(h, (int, float)) and 0 < h < math.inf):
                     raise RecipeError(where, f"the schedule gives the step size {h!r} at step {k}", do="Return a number > 0.")

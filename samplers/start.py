@@ -25,7 +25,7 @@ def given_state(step: Step, energy, init, *, chains, device, parameters):
     target = given[recipe.targets[0].name]
     for s in recipe.parameters:
         _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
-    return {name: _per_tensor(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x
+    return {name: spread(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x
             for name, x in given.items()}, layout
 
 
@@ -39,16 +39,15 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
     chains = len(target)
     per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
     if step.program.scope == "tensor":
-        per_chain = _per_tensor(per_chain, layout)
+        per_chain = spread(per_chain, layout)
     state = dict(given)
     for b in recipe.entries:
         if b.name not in given:
             state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
     if any(a.name not in given for a in recipe.adapted):
-        start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None)
-        started = start(state, 1.0, gradient=gradient, observe=observe, **arguments)
-        state |= {a.name: started[a.name].expand_as(state[a.name]).clone() if torch.is_tensor(started[a.name]) else
-                  torch.full_like(state[a.name], started[a.name]) for a in recipe.adapted if a.name not in given}
+        start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, step.program.scope)
+        started = start(state, 1.0, gradient=gradient, observe=observe, sizes=layout.sizes, **arguments)
+        state |= {a.name: started[a.name] for a in recipe.adapted if a.name not in given}
     start = stationary_start(recipe, step.program.scope)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
                                 device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
@@ -56,7 +55,7 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
     return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
 
 
-def _per_tensor(x, layout):
+def spread(x, layout):
     """One value per chain, for every tensor of the target."""
     return x[:, None].expand(-1, len(layout.shapes)).clone()
 

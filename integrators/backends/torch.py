@@ -123,7 +123,7 @@ def _print(statement, writer, recipe):
         case Let(name, value):
             return [f"{writer.name(name)} = {text(value, 'site' if name.is_vector else None)}"]
         case Set(block, value) | Adapt(block, value):
-            return [f"{writer.names[block.name]} = {text(value, 'site' if block.is_vector else None)}"]
+            return [f"{writer.names[block.name]} = {_whole(value, block, writer)}"]
         case Total(name, integrand):
             inside = text(integrand, "site")
             if not _moves(integrand):
@@ -152,6 +152,16 @@ def _print(statement, writer, recipe):
             return [f"{name} = {value}"] + [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in names if several]
         case Draw():
             return []
+
+
+def _whole(value, block, writer):
+    """The text of a block's new value, in the block's own shape where the formula alone would not have it."""
+    level, name = writer.level(value), writer.names[block.name]
+    if level == "number":
+        return f"torch.full_like({name}, {writer.text(value)})"
+    text = writer.text(value, "site" if block.is_vector else None)
+    natural = _moves(value) and (level == "site") == block.is_vector
+    return text if natural else f"torch.broadcast_to({text}, {name}.shape)"
 
 
 def _moves(e):
@@ -228,11 +238,13 @@ def optimizer_source(program: Program, writer: Writer) -> str:
     """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient."""
     recipe, names = program.recipe, writer.names
     target = recipe.targets[0].name
-    draws = ", ".join(f'"{d.name}": draw("{d.kind}", theta{"" if d.is_vector else "[:, 0]"})' for d in program.draws)
+    number = _like_a_number(writer)
+    draws = ", ".join(f'"{d.name}": draw("{d.kind}", {"theta" if d.is_vector else number})' for d in program.draws)
     arguments = [names[s.name] for s in recipe.parameters]
     fixed = ", ".join(["step_size=step_size", "num_data=num_data", "temperature=temperature", *(f"{a}={a}" for a in arguments)])
     passed = "".join(f', {a}=group["{a}"]' for a in ["temperature", *["num_data"] * program.reads(num_data), *arguments])
     passed += ', step_number=kept["step_number"]' if program.reads(step_number) else ""
+    passed += ", sizes=sizes" if writer.by_tensor else ""
     observe, watched = (", observe=None", ", observe=observe") if program.observations else ("", "")
     required = [names[s.name] for s in recipe.parameters if s.default is None]
     head = ", ".join(["self", "params", "step_size", *required, "num_data=1", "temperature=1.0", "seed=0",
@@ -272,6 +284,7 @@ def optimizer_source(program: Program, writer: Writer) -> str:
                 continue
             theta = torch.cat([p.reshape(-1) for p in moving])[None]
             gradient = group["num_data"]*torch.cat([p.grad.reshape(-1) for p in moving])[None]
+            sizes = [p.numel() for p in moving]
             kept, draw = self.state[moving[0]], self.draw
             if not kept:
                 kept.update({{
@@ -281,11 +294,15 @@ def optimizer_source(program: Program, writer: Writer) -> str:
             state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{watched}{passed})
             kept.update({{name: value for name, value in state.items() if name != "{target}"}})
             kept["step_number"] += 1
-            sizes = [p.numel() for p in moving]
             for p, value in zip(moving, state["{target}"][0].split(sizes)):
                 p.copy_(value.view_as(p))
         return loss
 '''
+
+
+def _like_a_number(writer):
+    """A tensor of the shape of a scalar block."""
+    return "theta[:, :len(sizes)]" if writer.by_tensor else "theta[:, 0]"
 
 
 def _starts(program, writer):
@@ -302,7 +319,7 @@ def _starts(program, writer):
         if not isinstance(b, Adapted) and (start.has(symbols.Total, Block) or any(getattr(s, "per", None) for s in start.free_symbols)):
             start = S.Zero
         start = start.xreplace({p: gradient for p in start.atoms(Partial)}).xreplace(given)
-        like = "theta" if b.is_vector else "theta[:, 0]"
+        like = "theta" if b.is_vector else _like_a_number(writer)
         value = writer.text(start)
         lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
                      f'                    "{b.name}": torch.full_like({like}, {value}),')
