@@ -70,11 +70,11 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     return Step(recipe, word, flows, program, dtype, frozen=freeze)
 
 
-def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain") -> "Step":
+def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain", **how) -> "Step":
     """A step that gives the adapted quantities their first values, from the gradient at the state."""
     flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
     word = Scheme("start", tuple((name, S.One) for name in flows))
-    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope))
+    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope, **how))
 
 
 def stationary_start(recipe: Recipe, scope: str = "chain") -> "Step":
@@ -206,7 +206,8 @@ class Step:
             rotated = optimizer_form(self.recipe, self.scheme, self.flows, _moving(self.recipe, self.frozen), self.program.scope)
         except RecipeError:
             rotated = None
-        return torch_backend.standalone_source(self.program, rotated, list(self.flows.values()))
+        start = adaptation_start(self.recipe, scope=self.program.scope, given_gradient=True)
+        return torch_backend.standalone_source(self.program, rotated, start.program, list(self.flows.values()))
 
     @cached_property
     def namespace(self) -> dict:

@@ -1,8 +1,8 @@
 """Every stochastic assertion of the suite in one table: statistic, null, alpha, effect and power.
 
 All of them have one form: a statistic that is normal with mean 0 and variance 1 where the code is right, a mean over
-some 1e4 independent chains, must lie within Z. The normal tail beyond Z is 8e-11; we declare ALPHA = 2e-9, which leaves
-a factor of 25 for the tails of a mean of that many terms. Seeds are 0, 1, 2, ..., fixed before any run; nothing is
+some 1e4 independent chains, must lie within Z. The normal tail beyond Z is 2e-11; we declare ALPHA = 1e-9, which leaves
+a factor of 48 for the tails of a mean of that many terms. Seeds are 0, 1, 2, ..., fixed before any run; nothing is
 rerun. Where a null is known up to a bias only, the test adds that margin to Z standard errors. Tests that rely on an
 event of probability below 1e-20 under the null, such as two equal draws, are not listed.
 """
@@ -10,8 +10,8 @@ event of probability below 1e-20 under the null, such as two equal draws, are no
 from dataclasses import dataclass, field
 from math import erf, sqrt
 
-Z = 6.5
-ALPHA = 2e-9
+Z = 6.7
+ALPHA = 1e-9
 BUDGET = 1e-6
 
 
@@ -51,11 +51,11 @@ CLAIMS = {
     "stock law": Claim(
         "means of theta, theta^2, theta^4, p^2, xi, xi^2 over chains and sites, at the last step",
         "the law of the scheme itself after as many steps from an exact start, by quadrature",
-        "E theta^2 or a variance of p or xi 10 % off (4e4 values, standard error below .7 %)", 14.0, times=35),
+        "E theta^2 or a variance of p or xi 10 % off (4e4 values, standard error below .7 %)", 14.0, times=350),
     "stock independence": Claim(
         "correlation of theta with its start, with the next chain, with the chain half-way round, with the next site",
         "the autocorrelation of the scheme, by quadrature; 0 between chains and between sites",
-        "a correlation of .1 (2e4 pairs, standard error .007)", 14.0, times=31),
+        "a correlation of .1 (2e4 pairs, standard error .007)", 14.0, times=350),
     "shared thermostat": Claim(
         "means of theta^2, theta^4, p^2, xi, (xi - A)^2 with three sites per chain",
         "exp(-H/T), within the scheme's bias",

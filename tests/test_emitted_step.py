@@ -9,20 +9,20 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from interpreter import Chain, flow_by_flow, interpret, van_loan
+from interpreter import (TEMPERATURE, Chain, asked, by_oracle, called, case_of, each, flow_by_flow, gradient, h, inputs,
+                         interpret, own_step_size, tensors, van_loan, worst)
+from stock import CASES as STOCK
 from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan, atanh,
                    cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
 
 from integrators import compile
+from integrators.lower import optimizer_form
 from integrators.step import load
 from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnegative, numerical, positive, potential,
                     real, scalar, total, vector)
 from recipe.algebra import vanishes
-from samplers import SGHMC, SGLD, SGRLD, UnderdampedLangevin, catalogue
+from samplers import SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
 
-h, TEMPERATURE = 0.13, 1.25
-VALUES = {"A": 0.7, "B": 0.2, "C": 1.4, "Dmin": 0.8, "G": 0.6, "a": 0.6, "b": 0.3, "c": 1.3, "gamma": 1.1, "m": 1.7,
-          "mu": 1.6, "nu": 0.55}
 SHAPES = [(), (3,), (2, 2)]
 
 theta, p, s, xi, zeta = vector("theta"), vector("p"), vector("s"), scalar("xi"), vector("zeta")
@@ -34,17 +34,15 @@ U = potential(theta)
 
 # ---- recipes and words
 
-HAMILTONIAN = ["Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A", "Lie(A, B, O)", "Strang(O, B, A)",
-               [("A", 0.25), ("B", 0.7), ("O", 1), ("A", 0.75), ("B", 0.3)]]
-THERMOSTATTED = ["Euler", "B A' O A' B", "F A'", "A' F A'", "O C A B", "Strang(A', B, O)",
-                 [("C", 0.5), ("A", 1), ("F", 1), ("C", 0.5)]]
 PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
-STOCK = {
-    "sgld": ["Euler"], "sgld-preconditioned": ["Euler"], "sgrld": ["Euler"],
-    "underdamped-langevin": [*HAMILTONIAN, "A G", "A R W R A"], "sghmc": [*HAMILTONIAN, "A G", "G A", "A R W R A"],
-    "sgnht": [*THERMOSTATTED, "G A'", "A' R W R A'"], "msgnht": [*THERMOSTATTED, "G A'", "A' R W R A'"],
-    "atmc": [*THERMOSTATTED, "G A'", "A' R W R A'"],
-}
+
+
+def langevin():
+    return UnderdampedLangevin
+
+
+def one_thermostat():
+    return SGNHT
 
 
 def shared_and_private():
@@ -137,7 +135,11 @@ def degenerate_noise():
                   D={x: w, (x, y): w * sin(x), y: 1 + w * sin(x)**2})
 
 
+LANGEVIN = ["Lie(A, B, O)", "Strang(O, B, A)", "A G", "A R W R A", "B A B O",
+            [("A", 0.25), ("B", 0.7), ("O", 1), ("A", 0.75), ("B", 0.3)]]
+THERMOSTATTED = ["O C A B", "Strang(A', B, O)", "G A'", "A' R W R A'", [("C", 0.5), ("A", 1), ("F", 1), ("C", 0.5)]]
 OWN = [
+    *((langevin, word, PAPER) for word in LANGEVIN), *((one_thermostat, word, PAPER) for word in THERMOSTATTED),
     (shared_and_private, "B A' O A' B", {}), (shared_and_private, "A' F A'", {}), (shared_and_private, "Euler", {}),
     (generalised_langevin, "B A O A B", {"O": (friction(p), s)}),
     (generalised_langevin, [("O", 0.25), ("A", 1), ("B", 1), ("O", 0.75)], {"O": (friction(p), s)}),
@@ -153,13 +155,8 @@ OWN = [
 ]
 
 
-@cache
-def stock(name):
-    return SGRLD.bind(inverse_metric=lambda t: 1 + t**2) if name == "sgrld" else catalogue[name]
-
-
-CASES = {f"{name} {word}": (lambda name=name, word=word: compile(stock(name), word, pieces=PAPER if "p" in map(
-    str, stock(name).state) else {})) for name, words in STOCK.items() for word in words}
+CASES = {f"{name} {word}": (lambda case=case, word=word: compile(case.recipe, word))
+         for name, case in STOCK.items() for word in case.all_words}
 CASES |= {f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces: compile(make(), word, pieces=pieces))
           for make, word, pieces in OWN}
 
@@ -167,63 +164,6 @@ CASES |= {f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces
 @cache
 def built(case):
     return CASES[case]()
-
-
-# ---- what a step is called with, alike in numpy and in torch
-
-
-def gradient(at):
-    """A nonlinear field that couples all sites of a chain, on arrays, tensors, or dicts of them."""
-    if isinstance(at, dict):
-        sum_of_all = sum(at.values())
-        return {name: v**3 / 4 + sum_of_all / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
-    mean = at.reshape(len(at), -1).sum(1).reshape(-1, *[1] * (at.ndim - 1))
-    return at**3 / 4 + at / 2 + mean / 5 - 0.4
-
-
-def curvature(at):
-    return 0.3 + at**2 / 2
-
-
-def inputs(step, chains, shape, seed=0):
-    """A state, a noise and parameters, all away from 0 and 1, as numpy arrays; per-site parameters have the shape."""
-    random = np.random.default_rng(seed)
-    size = lambda block: (chains, *shape) if block.is_vector else (chains,)
-    state = {block.name: random.normal(0.3, 0.8, size(block)) for block in step.recipe.state}
-    drawn = {name: random.normal(size=size(block)) for name, block in step.draw_blocks.items()}
-    given = {q.name: VALUES[q.name] * (random.uniform(0.6, 1.4, shape) if q.per and shape else 1.0)
-             for q in step.recipe.parameters}
-    return state, drawn, {**given, "temperature": TEMPERATURE}
-
-
-def tensors(arrays, dtype=torch.float64):
-    return {k: torch.tensor(v, dtype=dtype) if isinstance(v, np.ndarray) else v for k, v in arrays.items()}
-
-
-def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient):
-    """The emitted step on numpy inputs."""
-    curved = {"curvature": curvature} if step.program.needs_curvature else {}
-    return step(tensors(state, dtype), h, gradient=gradient, noise=tensors(drawn, dtype), **curved,
-                **tensors(parameters))
-
-
-def flat(state):
-    """A state whose gradient, if it is a dict by block, is laid out."""
-    carried = state.get("gradient")
-    blocks = {k: v for k, v in state.items() if k != "gradient"}
-    return blocks | {f"gradient_{k}": v for k, v in carried.items()} if isinstance(carried, dict) else state
-
-
-def worst(result, expected):
-    """The largest error relative to max(1, |expected|) over what two states have in common, all blocks at least."""
-    result, expected = flat(result), flat(expected)
-    assert {k for k in result if "gradient" not in k} == {k for k in expected if "gradient" not in k}
-    errors = []
-    for name in expected.keys() & result.keys():
-        value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
-        assert value.shape == other.shape, name
-        errors.append(float((np.abs(value - other) / np.maximum(1, np.abs(other))).max()))
-    return math.inf if any(map(math.isnan, errors)) else max(errors)
 
 
 # ---- L1: the step is its Program, and the Program is its flows
@@ -236,7 +176,7 @@ def test_the_emitted_step_equals_the_oracle(case, oracle):
     vectors = any(block.is_vector for block in step.recipe.state)
     for chains, shape in [(1, ()), (4, ()), *([(4, (3,)), (1, (2, 2))] if vectors else [])]:
         state, drawn, parameters = inputs(step, chains, shape)
-        expected = oracle(step, state, h, gradient=gradient, noise=drawn, curvature=curvature, **parameters)
+        expected = by_oracle(oracle, step, state, drawn, parameters)
         assert worst(called(step, state, drawn, parameters), expected) <= 1e-12
 
 
@@ -254,13 +194,13 @@ def test_a_batch_of_chains_is_the_loop_over_its_chains(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 4, (3,))
     batch = called(step, state, drawn, parameters)
-    one = lambda arrays, k: {name: v[k:k + 1] for name, v in arrays.items()}
+    one = lambda arrays, k: each(lambda v: v[k:k + 1], arrays)
     loop = [called(step, one(state, k), one(drawn, k), parameters) for k in range(4)]
-    loop = {block.name: torch.cat([chain[block.name] for chain in loop]) for block in step.recipe.state}
+    loop = {block.name: torch.cat([chain[block.name] for chain in loop]) for block in step.recipe.entries}
     assert worst(batch, loop) <= 1e-14
 
 
-@pytest.mark.parametrize("word", STOCK["underdamped-langevin"] + [None])
+@pytest.mark.parametrize("word", [*STOCK["underdamped-langevin"].all_words, *LANGEVIN, None])
 def test_without_totals_a_batch_of_chains_is_the_loop_bit_for_bit(word):
     step = compile(UnderdampedLangevin if word else SGLD, word, pieces=PAPER if word else {})
     state, drawn, parameters = inputs(step, 5, (7,))
@@ -275,17 +215,15 @@ def test_without_totals_a_batch_of_chains_is_the_loop_bit_for_bit(word):
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_leaves_its_inputs_alone(case):
     step = built(case)
-    arrays = inputs(step, 2, (3,))
-    given = [tensors(part) for part in arrays]
-    kept = [{k: v.clone() if torch.is_tensor(v) else v for k, v in part.items()} for part in given]
-    curved = {"curvature": curvature} if step.program.needs_curvature else {}
-    out = step(given[0], h, gradient=gradient, noise=given[1], **curved, **given[2])
-    for before, after in zip(kept, given):
-        assert before.keys() == after.keys()
-        assert all(torch.equal(torch.as_tensor(before[k]), torch.as_tensor(after[k])) for k in before)
+    given = [tensors(part) for part in inputs(step, 2, (3,))]
+    kept = [each(torch.clone, part) for part in given]
+    out = step(given[0], own_step_size(step), gradient=gradient, noise=given[1], **asked(step), **given[2])
+    unchanged = lambda: all(torch.equal(before[k], v) for before, after in zip(kept, given) for k, v in after.items()
+                            if torch.is_tensor(v))
+    assert unchanged() and [part.keys() for part in kept] == [part.keys() for part in given]
     for block in step.recipe.state:
         out[block.name].add_(1)
-    assert all(torch.equal(kept[0][k], given[0][k]) for k in kept[0])
+    assert unchanged()
 
 
 # ---- the gradient: taken when theta has moved, and only then
@@ -331,8 +269,8 @@ def test_the_carried_gradient_is_the_one_where_theta_stands(case):
         carried = out["gradient"] if len(where) > 1 else {"theta": out["gradient"]}
         assert worst(carried, expected if len(where) > 1 else {"theta": expected}) <= 1e-14
     again = called(step, {k: v.numpy() for k, v in out.items() if torch.is_tensor(v)}, drawn, parameters)
-    expected = flow_by_flow(step, {b.name: out[b.name].numpy() for b in step.recipe.state}, h, gradient=gradient,
-                            noise=drawn, **parameters)
+    stands = {b.name: out[b.name].numpy() for b in step.recipe.entries}
+    expected = by_oracle(flow_by_flow, step, stands, drawn, parameters)
     assert worst(again, expected) <= 1e-12
 
 
@@ -472,11 +410,10 @@ def standalone(step):
 def test_the_standalone_file_imports_only_math_and_torch_and_its_step_is_the_step(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 3, (2,))
-    curved = {"curvature": curvature} if step.program.needs_curvature else {}
-    alone = standalone(step)["step"](tensors(state), h, gradient=gradient, noise=tensors(drawn), **curved,
-                                     **tensors(parameters))
+    given = step.arguments(gradient, tensors(drawn), **asked(step)) | step.spelled(tensors(parameters))
+    alone = standalone(step)["step"](tensors(state), own_step_size(step), **given)
     together = called(step, state, drawn, parameters)
-    assert all(torch.equal(alone[block.name], together[block.name]) for block in step.recipe.state)
+    assert all(torch.equal(alone[block.name], together[block.name]) for block in step.recipe.entries)
 
 
 def trained(optimizer, steps=200):
@@ -492,19 +429,49 @@ def trained(optimizer, steps=200):
     return torch.cat([w.detach().reshape(-1) for w in parameters])
 
 
-@pytest.mark.parametrize("case", [f"{name} {word}" for name, word in [
-    ("sgld", "Euler"), ("sgld-preconditioned", "Euler"), ("sgrld", "Euler"), ("underdamped-langevin", "B A O A B"),
-    ("underdamped-langevin", "F A"), ("sghmc", "A G"), ("sghmc", "G A"), ("sghmc", "A F A"), ("sgnht", "B A' O A' B"),
-    ("sgnht", "G A'"), ("msgnht", "A' F A'"), ("atmc", "F A'"), ("atmc", "B A' O A' B")]])
+NEED_HEAT = {"vsgd", "isgd", "sghmc-adaptive"}  # whose gradient supplies, or may supply, all the noise of T = 1
+TRAINED = {name: case for name, case in STOCK.items() if case.recipe.potential and case.recipe.target_is_vector
+           and case.recipe.target.domain == "real" and name != "psgld-gamma"}
+
+
+@pytest.mark.parametrize("case", [f"{name} {word}" for name, case in TRAINED.items()
+                                  if name not in NEED_HEAT and not case.observe
+                                  for word in (case.recipe.scheme, *case.recipe.schemes.values(), *case.words[-1:])])
 def test_the_standalone_optimizer_lowers_a_loss(case):
     step = built(case)
-    given = {q.name: VALUES[q.name] for q in step.recipe.parameters}
-    if "B" in given:
-        given["B"] = 0.0
+    given = {q.name: 0.0 if q.name in ("B", "V", "K") else case_of(step).values.get(q.name, q.default)
+             for q in step.recipe.parameters}
     optimizer = standalone(step)["Optimizer"]
     before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
     after = trained(lambda w: optimizer(w, 0.05, temperature=1e-4, **given), steps=400)
     assert after.isfinite().all() and after.abs().max() < before.abs().max() / 2
+
+
+@pytest.mark.parametrize("case", [f"{name} {case.recipe.scheme}" for name, case in TRAINED.items()])
+def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_gradient(case):
+    """Three steps with the same numbers for noise, from where the first call of the optimizer has left its state."""
+    step = built(case)
+    turned = optimizer_form(step.recipe, step.scheme, step.flows, step.recipe.adapt).scheme
+    same = compile(step.recipe, list(turned.moves))
+    size, (_, _, parameters) = own_step_size(step), inputs(step, 1, ())
+    of_the_run = {"temperature": TEMPERATURE, "num_data": 3}
+    given = {q.name: float(parameters[q.name]) for q in step.recipe.parameters}
+    weights = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64, requires_grad=True)
+    optimizer = standalone(step)["Optimizer"]([weights], size, **of_the_run, **given)
+    optimizer.draw = lambda kind, like: torch.full_like(like, 0.4)
+    drawn = {d.name: torch.full((1, 3) if d.is_vector else (1,), 0.4, dtype=torch.float64) for d in same.program.draws}
+    state = None
+    for k in range(4):
+        weights.grad = gradient(weights.detach()[None])[0] / 3
+        optimizer.step(**({"observe": case_of(step).observe} if step.observations else {}))
+        if state is not None:
+            state = same(state, size, gradient=gradient, noise=drawn, observe=case_of(step).observe, step_number=k,
+                         **of_the_run, **given)
+            assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
+        else:
+            kept = optimizer.state[weights]
+            state = {b.name: kept[b.name].clone() for b in step.recipe.entries if b not in step.recipe.targets}
+            state["theta"] = weights.detach()[None].clone()
 
 
 def test_at_temperature_0_the_word_F_A_is_sgd_with_momentum():

@@ -5,9 +5,9 @@ import sys
 import time
 
 import pytest
+from stock import CASES
 
 import integrators
-from samplers import catalogue
 
 
 def test_importing_recipe_takes_less_than_a_second_and_no_torch():
@@ -16,10 +16,8 @@ def test_importing_recipe_takes_less_than_a_second_and_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", catalogue)
-def test_compiling_a_stock_recipe_takes_less_than_a_second(name):
-    recipe = catalogue[name]
-    recipe = recipe.bind(inverse_metric=lambda theta: 1 + theta**2) if name == "sgrld" else recipe
+@pytest.mark.parametrize("name, word", [(name, word) for name, case in CASES.items() for word in case.all_words])
+def test_compiling_a_stock_recipe_takes_less_than_a_second(name, word):
     begin = time.process_time()
-    assert integrators.compile(recipe).standalone()
+    assert integrators.compile(CASES[name].recipe, word).standalone()
     assert time.process_time() - begin < 1

@@ -10,7 +10,7 @@ from sympy import S, Symbol, cse, numbered_symbols
 
 from recipe import symbols
 from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Adapted, Block, Partial, is_site, num_data, step_number
+from recipe.symbols import Block, is_site, num_data, step_number
 
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
@@ -24,15 +24,20 @@ def module_source(program: Program, *, title: str) -> str:
     return _module(title, writer, parts)
 
 
-def standalone_source(program: Program, rotated: Program | None, flows) -> str:
-    """One file with the derivation as its docstring, the step, and an Optimizer class where the word allows one."""
+def standalone_source(program: Program, rotated: Program | None, start: Program | None, flows) -> str:
+    """One file with the derivation as its docstring, the step, and an Optimizer class where the word allows one.
+
+    `rotated` is the optimizer form, `start` gives the adapted quantities their first values.
+    """
     recipe, writer = program.recipe, Writer(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     if rotated and len(recipe.targets) == 1:
-        advance = Writer(rotated)
-        parts += [step_source(rotated, advance, "advance"), optimizer_source(rotated, advance)]
-        writer.used |= advance.used
+        writers = [Writer(rotated), Writer(start)]
+        parts += [step_source(rotated, writers[0], "advance")]
+        parts += [step_source(start, writers[1], "begin")] * bool(recipe.adapted)
+        parts += [optimizer_source(rotated, start, writers[0])]
+        writer.used |= writers[0].used | writers[1].used
     return _module(title, writer, parts)
 
 
@@ -234,7 +239,7 @@ def _derivative_source(program, writer, function, slopes, what):
     return "\n".join([*lines, f"    return {result}"])
 
 
-def optimizer_source(program: Program, writer: Writer) -> str:
+def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
     """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient."""
     recipe, names = program.recipe, writer.names
     target = recipe.targets[0].name
@@ -242,10 +247,14 @@ def optimizer_source(program: Program, writer: Writer) -> str:
     draws = ", ".join(f'"{d.name}": draw("{d.kind}", {"theta" if d.is_vector else number})' for d in program.draws)
     arguments = [names[s.name] for s in recipe.parameters]
     fixed = ", ".join(["step_size=step_size", "num_data=num_data", "temperature=temperature", *(f"{a}={a}" for a in arguments)])
-    passed = "".join(f', {a}=group["{a}"]' for a in ["temperature", *["num_data"] * program.reads(num_data), *arguments])
-    passed += ', step_number=kept["step_number"]' if program.reads(step_number) else ""
-    passed += ", sizes=sizes" if writer.by_tensor else ""
-    observe, watched = (", observe=None", ", observe=observe") if program.observations else ("", "")
+    passed = lambda called: (
+        "".join(f', {a}=group["{a}"]' for a in ["temperature", *["num_data"] * called.reads(num_data), *arguments])
+        + ', step_number=kept["step_number"]' * called.reads(step_number) + ", sizes=sizes" * writer.by_tensor
+        + ", observe=observe" * bool(called.observations))
+    observe = ", observe=None" if program.observations or start.observations else ""
+    begin = f"""
+                kept.update(begin({{**kept, "{target}": theta}}, group["step_size"], gradient=gradient, noise={{}}{passed(start)}))
+                kept.pop("{target}")""" if recipe.adapted else ""
     required = [names[s.name] for s in recipe.parameters if s.default is None]
     head = ", ".join(["self", "params", "step_size", *required, "num_data=1", "temperature=1.0", "seed=0",
                       *(f"{names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None)])
@@ -289,9 +298,9 @@ def optimizer_source(program: Program, writer: Writer) -> str:
             if not kept:
                 kept.update({{
 {chr(10).join(_starts(program, writer))}
-                }})
+                }}){begin}
             state = {{**kept, "{target}": theta}}
-            state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{watched}{passed})
+            state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{passed(program)})
             kept.update({{name: value for name, value in state.items() if name != "{target}"}})
             kept["step_number"] += 1
             for p, value in zip(moving, state["{target}"][0].split(sizes)):
@@ -306,19 +315,18 @@ def _like_a_number(writer):
 
 
 def _starts(program, writer):
-    """Lines of a dict: the first value of every auxiliary block and adapted quantity."""
+    """Lines of a dict: the first value of every auxiliary block, and a place for every adapted quantity."""
     recipe, names = program.recipe, writer.names
     means = {g.block: g.mean for g in eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)[0]}
-    writer.rename(gradient := Local("the gradient", True), "gradient")
     given = {s: Local(f'group["{names.get(s.name, s.name)}"]', constant=True) for s in (*recipe.parameters, num_data)}
     lines = []
     for b in recipe.entries:
         if b in recipe.targets:
             continue
-        start = b.start if isinstance(b, Adapted) else means.get(b, S.One if b.domain == "positive" else S.Zero)
-        if not isinstance(b, Adapted) and (start.has(symbols.Total, Block) or any(getattr(s, "per", None) for s in start.free_symbols)):
+        start = means.get(b, S.One if b.domain == "positive" else S.Zero)
+        if start.has(symbols.Total, Block) or any(getattr(s, "per", None) for s in start.free_symbols):
             start = S.Zero
-        start = start.xreplace({p: gradient for p in start.atoms(Partial)}).xreplace(given)
+        start = start.xreplace(given)
         like = "theta" if b.is_vector else _like_a_number(writer)
         value = writer.text(start)
         lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
