@@ -55,6 +55,7 @@ class Variate(Symbol):
     __slots__ = ("block", "is_vector")
 
     class_key = Symbol.class_key
+    kind = ""
 
     def __new__(cls, block, name=None, is_vector=None):
         draw = Symbol.__xnew__(cls, name or block.name, real=True)
@@ -65,7 +66,7 @@ class Variate(Symbol):
         return (self.block, self.name, self.is_vector), {}
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), type(self), self.block, self.is_vector)
+        return (*super()._hashable_content(), self.kind, self.block, self.is_vector)
 
     def _sympystr(self, printer):
         return f"{type(self).__name__}[{self.name}]"

@@ -117,7 +117,7 @@ class Parameter(Symbol):
     is_vector = property(lambda self: self.per is not None)
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.sign, self.default, self.doc, self.per)
+        return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))  # sympy sorts by these
 
     def __getnewargs_ex__(self):
         return (self.name, self.sign, self.default, self.doc, self.per), {}

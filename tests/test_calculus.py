@@ -6,7 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sympy import S, cos, diff, exp, expand, sin, sqrt, tanh
 
-from recipe import RecipeError, function, grad, positive, potential, scalar, total, vector
+from integrators.flow import Normal, Uniform
+from recipe import RecipeError, adapted, function, grad, observe, positive, potential, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.symbols import Total, is_site
 
@@ -157,3 +158,12 @@ def test_zeros_are_recognised(zero):
 ], ids=str)
 def test_a_formula_that_is_not_zero_is_not_called_zero(other):
     assert vanishes(other) is None
+
+
+@pytest.mark.parametrize("make", [
+    lambda: positive("m"), lambda: positive("m", default=2.0, per=theta), lambda: vector("q"), lambda: observe("s"),
+    lambda: adapted("V", like=theta, start=grad(U)**2), lambda: Normal(theta), lambda: Uniform(theta, "turn", False)])
+def test_symbols_that_are_declared_twice_are_the_same_and_have_an_order(make):
+    """sympy sorts the symbols of a formula by what they are made of."""
+    one, other = make(), make()
+    assert one is not other and one == other and hash(one) == hash(other) and one.compare(other) == 0
