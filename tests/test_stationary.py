@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from error_budget import ALPHA, BUDGET, CLAIMS, Z
+from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
 from invariance import Law, SchemeLaw, normal, planted
 
 import integrators
@@ -311,11 +311,6 @@ def last_draw(recipe, energy, *, steps, temperature=T, **more):
     return {block: x[:, 0] for block, x in draws.items()}
 
 
-def standard_score(residuals) -> float:
-    """The mean of independent residuals in standard errors."""
-    return float(residuals.mean() / residuals.std() * residuals.numel() ** 0.5)
-
-
 def scores_of(name) -> tuple[dict, dict]:
     """The moments of one run and its correlations, each in standard errors from its null."""
     run, start, sites = RUNS[name], start_of(name), range(RUNS[name].sites)
@@ -424,12 +419,6 @@ def shared_scores():
     return {"theta^2": beyond(theta**2 - square, 1e-3), "theta^4": beyond(theta**4 - fourth, 1e-3),
             "p^2": beyond(p**2 - T, 0.01), "xi": beyond(xi - A, 0.02),
             "(xi - A)^2": beyond((xi - A) ** 2 - T / (n * mu), 0.02)}
-
-
-def beyond(residuals, margin) -> float:
-    """How far the mean of independent residuals lies outside of [-margin, margin], in standard errors."""
-    error = float(residuals.std()) / residuals.numel() ** 0.5
-    return max(abs(float(residuals.mean())) - margin, 0.0) / error
 
 
 def test_a_shared_thermostat_holds_three_sites_at_the_target():

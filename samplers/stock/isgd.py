@@ -2,7 +2,8 @@
 
 ISGDIdeal knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the bias of Euler.
 ISGD is the paper's Algorithm 2 with b lagged: lam = total(b) is settled in the warmup, per layer with scope="tensor",
-and lam - b is clipped at 0. As b is a second moment, E b exceeds B by (grad U)^2/2.
+and lam - b is clipped at 0. As b is a second moment, E b exceeds B by (grad U)^2/2, which on Gaussians cancels
+the bias of Euler while b stays below lam; with lam = 10 and B = 9.5 Var theta of a unit normal is off by +31 %.
 """
 
 from sympy import Min, Piecewise
