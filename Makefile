@@ -7,7 +7,7 @@ demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 .venv/ready: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,0 +1,87 @@
+"""What a check found: one statistic against one bound, and the equation that it tests."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+
+
+@dataclass(frozen=True)
+class Result:
+    """One comparison of a statistic with its bound; it fails beyond the bound, or where it is no number.
+
+    `layer`: the kind of check. `equation`: what holds for a right sampler, and is violated if this fails. `subject`: the
+    word, piece or target that the statistic belongs to. `least`: the bound is a lower one, as for an order.
+
+    >>> print(Result("linear law", "|C - closed form|", 3e-12, 1e-10, "C = M C M' + N N'", subject="B A O A B"))
+    passed  linear law: |C - closed form| = 3e-12 <= 1e-10  [B A O A B]
+    """
+
+    layer: str
+    statistic: str
+    value: float
+    bound: float
+    equation: str
+    subject: str = ""
+    least: bool = False
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the statistic keeps its bound."""
+        return isfinite(self.value) and (self.value >= self.bound if self.least else self.value <= self.bound)
+
+    @property
+    def verdict(self) -> str:
+        """"passed" or "failed"."""
+        return "passed" if self.ok else "failed"
+
+    def to_dict(self) -> dict:
+        """The result as plain data."""
+        return {**asdict(self), "verdict": self.verdict}
+
+    def __str__(self):
+        relation = (">=" if self.least else "<=") if self.ok else ("<" if self.least else ">")
+        told = f"{self.verdict}  {self.layer}: {self.statistic} = {self.value:.3g} {relation} {self.bound:.3g}"
+        told += f"  [{self.subject}]" if self.subject else ""
+        return told if self.ok else f"{told}\n        violated: {self.equation}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of several checks of one sampler."""
+
+    name: str
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed."""
+        return all(r.ok for r in self.results)
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The checks that failed."""
+        return tuple(r for r in self.results if not r.ok)
+
+    @property
+    def seconds(self) -> float:
+        """The time that the checks took."""
+        return sum(r.seconds for r in self.results)
+
+    def to_dict(self) -> dict:
+        """The report as plain data."""
+        return {"name": self.name, "ok": self.ok, "results": [r.to_dict() for r in self.results]}
+
+    def __str__(self):
+        verdict = "ok" if self.ok else "FAILED"
+        return "\n".join([f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results)])
+
+
+def timed(results: Iterable[Result]) -> Iterator[Result]:
+    """The results, each with the time that it took to come."""
+    started = time.perf_counter()
+    for result in results:
+        now = time.perf_counter()
+        yield replace(result, seconds=round(now - started, 4))
+        started = now
