@@ -4,14 +4,12 @@ By the order of the recipe they move after the step and see its new blocks ("lag
 ("same_step"), or are taken for the functions of theta that they are ("differentiated").
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from interpreter import (asked, by_oracle, called, flow_by_flow, gradient, inputs, interpret, own_step_size, tensors,
-                         worst)
+from arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
 from stock import CASES
 from sympy import Piecewise, Symbol, exp, sqrt
 
@@ -19,9 +17,10 @@ import samplers
 from integrators import compile
 from integrators.step import adaptation_start, load
 from recipe import (Recipe, RecipeError, adapted, fraction, grad, num_data, observe, positive, potential, refresh,
-                    scalar, step_number, step_size, total, vector)
+                    step_number, step_size, total, vector)
 from samplers import PSGLD, SANTA, SGNHT, Phase, PSGLDGamma
 from samplers.schedules import Polynomial
+from samplers.testing.interpreter import flow_by_flow, interpret
 
 theta, p, other = vector("theta"), vector("p"), vector("v")
 U, n = potential(theta), total(1)

@@ -7,13 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from arguments import (TEMPERATURE, asked, by_oracle, called, case_of, each, gradient, h, inputs, own_step_size,
+                       tensors, worst)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from interpreter import (TEMPERATURE, Chain, asked, by_oracle, called, case_of, each, flow_by_flow, gradient, h, inputs,
-                         interpret, own_step_size, tensors, van_loan, worst)
 from stock import CASES as STOCK
-from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan, atanh,
-                   cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
+from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan,
+                   atanh, cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
 
 from integrators import compile
 from integrators.lower import optimizer_form
@@ -22,6 +22,7 @@ from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnega
                     real, scalar, total, vector)
 from recipe.algebra import vanishes
 from samplers import SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
+from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 
 SHAPES = [(), (3,), (2, 2)]
 

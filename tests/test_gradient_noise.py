@@ -4,18 +4,34 @@ All laws are exact: of affine chains by the Lyapunov equation, of thermostats by
 curvatures, B = h V/2 the friction whose noise the gradient supplies.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from invariance import SchemeLaw, Standing, normal, planted
 from test_linear_law import HERE, TABLE, WORDS
 
 from integrators import compile
 from integrators.accuracy import linear_chain
-from samplers import (ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal,
-                      PreconditionedSGLD)
+from samplers import ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal, PreconditionedSGLD
+from samplers.testing.mutants import planted
+from samplers.testing.quadrature import SchemeLaw, normal
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A step whose adapted quantities stand at given values, as `linear_chain` takes it."""
+
+    step: object
+    values: dict
+
+    recipe, program = (property(lambda self, name=name: getattr(self.step, name)) for name in ("recipe", "program"))
+
+    def __call__(self, state, h, **given):
+        target = state[self.recipe.targets[0].name]
+        return self.step(state | {name: torch.full_like(target, v) for name, v in self.values.items()}, h, **given)
+
 
 K = HERE.k
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS, Z, beyond
-from invariance import Law, gaussian, normal, planted
 
 from integrators import compile
 from samplers import (ISGD, PSGLD, SANTA, VSGD, AdaptiveSGHMC, PSGLDGamma, PSGLDSameStep, SGHMCSAClassification,
                       SGHMCSAGibbs, SGHMCSAMarginal, SGLDSAClassification)
+from samplers.testing.mutants import planted
+from samplers.testing.quadrature import Law, gaussian, normal
 
 CHAINS = 4000
 QUARTIC = Law(lambda z: z**4 / 4, 8.0)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from invariance import planted
 from numpy import cosh, exp, sinh, sqrt, tanh
 
 from integrators import compile
 from integrators.accuracy import linear_chain
 from recipe import RecipeError, euler, force, friction, noise, vector
 from samplers import SGHMC, SGLD, PreconditionedSGLD, UnderdampedLangevin
+from samplers.testing.mutants import planted
 
 p = vector("p")
 WORDS = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}

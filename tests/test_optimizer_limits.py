@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from invariance import planted
 
 from integrators import compile
-from samplers import (PSGLD, SANTA, SGHMC, SGLD, PreconditionedSGLD, PSGLDSameStep, RelativisticATMC, RelativisticSGHMC,
-                      UnderdampedLangevin)
+from samplers import (PSGLD, SANTA, SGHMC, SGLD, PreconditionedSGLD, PSGLDSameStep, RelativisticATMC,
+                      RelativisticSGHMC, UnderdampedLangevin)
+from samplers.testing.mutants import planted
 
 STEPS = 1000
 START = torch.tensor([1.5, -2.0, 0.7], dtype=torch.float64)

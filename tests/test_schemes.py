@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from interpreter import Chain, flow_by_flow, interpret, van_loan
 from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, zeta
 
 from integrators import compile
@@ -15,9 +14,10 @@ from integrators.program import Draw, Gradient, Set, Stage, verify
 from integrators.scheme import scheme
 from integrators.split import all_letters, split
 from integrators.step import load
-from recipe import (Energy, Recipe, RecipeError, euler, force, friction, grad, noise, numerical, positive,
-                    potential, real, scalar, total, vector)
+from recipe import (Energy, Recipe, RecipeError, euler, force, friction, grad, noise, numerical, positive, potential,
+                    real, scalar, total, vector)
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, UnderdampedLangevin
+from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 
 theta, p, s, xi, x, y, px, py = (*map(vector, ("theta", "p", "s")), *map(scalar, ("xi", "x", "y", "px", "py")))
 a, b, c = positive("a", default=0.6), real("b", default=0.3), positive("c", default=1.3)

@@ -6,7 +6,7 @@ theta is (chains, sites), the tensors end to end; a scalar block is (chains, ten
 import numpy as np
 import pytest
 import torch
-from interpreter import by_oracle, flow_by_flow, inputs, interpret, own_step_size, tensors, worst
+from arguments import by_oracle, inputs, own_step_size, tensors, worst
 from stock import CASES
 from sympy import Symbol, sqrt
 
@@ -16,6 +16,7 @@ from integrators.step import load, stationary_start
 from recipe import (Energy, Recipe, RecipeError, adapted, grad, observe, positive, potential, refresh, scalar, total,
                     vector)
 from samplers import HMC, ISGD, PSGLD, SGLDSA, SGNHT, SGRLDDense
+from samplers.testing.interpreter import flow_by_flow, interpret
 
 SIZES = [2, 1, 4]
 SITES, CHAINS = sum(SIZES), 5

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS, standard_score
-from invariance import defect, gamma, planted
 
 from integrators import compile
 from samplers import SGRLDCIR, SGRLDSimplex
+from samplers.testing.mutants import planted
+from samplers.testing.quadrature import defect, gamma
 
 A = 0.1
 COUNTS = torch.tensor([8.0, 3.0, 1.0] + [0.0] * 7, dtype=torch.float64)

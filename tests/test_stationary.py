@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import torch
 from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
-from invariance import Law, SchemeLaw, normal, planted
 
 import integrators
 import samplers
 from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
+from samplers.testing.mutants import planted
+from samplers.testing.quadrature import Law, SchemeLaw, normal
 
 T = 0.8
 theta, p, s, r = (vector(name) for name in ("theta", "p", "s", "r"))

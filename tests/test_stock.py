@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from interpreter import Chain, called, curvature, gradient, inputs, own_step_size
+from arguments import called, curvature, gradient, inputs, own_step_size
 from numpy import exp, log, sqrt
 from stock import CASES
 from sympy import Matrix, Max, diff, expand
@@ -17,10 +17,11 @@ from sympy import log as log_
 from sympy import sqrt as sqrt_
 
 from integrators import compile
-from recipe import RecipeError, euler, function, grad, nonnegative, positive, total, vector
+from recipe import RecipeError, euler, function, grad, nonnegative, total, vector
 from recipe.algebra import vanishes
 from recipe.symbols import num_data, step_number, step_size, temperature
 from samplers import SGHMC, SGRLD, SGRLDDense, SGRLDSimplex, catalogue
+from samplers.testing.interpreter import Chain
 
 theta, p = vector("theta"), vector("p")
 

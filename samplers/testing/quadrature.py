@@ -8,23 +8,12 @@ flow is wrong. The matrix of the step in orthonormal polynomials gives the law a
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 from scipy.special import gammaln
-
-
-def planted(step, *changes):
-    """The step with its emitted text changed: (old, new), or (old, new, number of occurrences); old must be there."""
-    source = step.source
-    for old, new, *count in changes:
-        assert old in source, f"{old!r} is not in\n{source}"
-        source = source.replace(old, new, *count)
-    mutant = replace(step)
-    mutant.__dict__["source"] = source
-    return mutant
 
 
 # ---- the law of one coordinate: points and weights
@@ -296,20 +285,3 @@ class SchemeLaw:
         mean, square = self.gram[0] @ f, f @ self.gram @ f
         product = f @ self.gram @ np.linalg.matrix_power(self.matrix, steps) @ f
         return float((product - mean * self.after(steps, lambda *z: z[0])) / (square - mean**2))
-
-
-# ---- affine chains
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A step whose adapted quantities stand at given values, as `linear_chain` takes it."""
-
-    step: object
-    values: dict
-
-    recipe, program = (property(lambda self, name=name: getattr(self.step, name)) for name in ("recipe", "program"))
-
-    def __call__(self, state, h, **given):
-        target = state[self.recipe.targets[0].name]
-        return self.step(state | {name: torch.full_like(target, v) for name, v in self.values.items()}, h, **given)
