@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
-from stock import CASES
+from samplers.testing.cases import CASES
 from sympy import Piecewise, Symbol, exp, sqrt
 
 import samplers

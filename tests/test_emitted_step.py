@@ -11,7 +11,7 @@ from arguments import (TEMPERATURE, asked, by_oracle, called, case_of, each, gra
                        tensors, worst)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stock import CASES as STOCK
+from samplers.testing.cases import CASES as STOCK
 from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan,
                    atanh, cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
 
@@ -440,7 +440,7 @@ TRAINED = {name: case for name, case in STOCK.items() if case.recipe.potential a
                                   for word in (case.recipe.scheme, *case.recipe.schemes.values(), *case.words[-1:])])
 def test_the_standalone_optimizer_lowers_a_loss(case):
     step = built(case)
-    given = {q.name: 0.0 if q.name in ("B", "V", "K") else case_of(step).values.get(q.name, q.default)
+    given = {q.name: 0.0 if q.name in ("B", "V", "K") else case_of(step.recipe).values.get(q.name, q.default)
              for q in step.recipe.parameters}
     optimizer = standalone(step)["Optimizer"]
     before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
@@ -464,9 +464,9 @@ def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_
     state = None
     for k in range(4):
         weights.grad = gradient(weights.detach()[None])[0] / 3
-        optimizer.step(**({"observe": case_of(step).observe} if step.observations else {}))
+        optimizer.step(**({"observe": case_of(step.recipe).observe} if step.observations else {}))
         if state is not None:
-            state = same(state, size, gradient=gradient, noise=drawn, observe=case_of(step).observe, step_number=k,
+            state = same(state, size, gradient=gradient, noise=drawn, observe=case_of(step.recipe).observe, step_number=k,
                          **of_the_run, **given)
             assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
         else:

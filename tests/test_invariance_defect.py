@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from stock import DENSE, METRIC
+from samplers.testing.cases import DENSE, METRIC
 
 from integrators import compile
 from recipe import Recipe, euler, force, friction, noise, numerical, positive, potential, total, vector

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from stock import CASES
+from samplers.testing.cases import CASES
 
 import integrators
 

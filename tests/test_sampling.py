@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS, Z
-from stock import CASES
+from samplers.testing.cases import CASES
 from sympy import sin, symbols
 
 import samplers

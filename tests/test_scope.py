@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from arguments import by_oracle, inputs, own_step_size, tensors, worst
-from stock import CASES
+from samplers.testing.cases import CASES
 from sympy import Symbol, sqrt
 
 import samplers

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arguments import called, curvature, gradient, inputs, own_step_size
 from numpy import exp, log, sqrt
-from stock import CASES
+from samplers.testing.cases import CASES
 from sympy import Matrix, Max, diff, expand
 from sympy import exp as exp_
 from sympy import log as log_

@@ -6,7 +6,8 @@
 from dataclasses import dataclass, field
 
 from recipe import Recipe
-from samplers import catalogue
+
+from ..stock import CATALOGUE as catalogue
 
 HAMILTONIAN = ("Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A")
 THERMOSTATTED = ("Euler", "B A' O A' B", "F A'", "A' F A'")
@@ -25,14 +26,27 @@ class Case:
     step_size: float | None = None  # the only one at which the sampler makes sense, where there is one
 
     @property
+    def parameters(self) -> dict[str, float]:
+        """A value for each parameter: the one given, or one near its default, away from 1 and from the others."""
+        usual = lambda q: 1.0 if q.default is None else q.default or 0.2
+        return {q.name: self.values.get(q.name, 0.45 if q.sign == "fraction" else (1.3 + 0.17 * i) * usual(q))
+                for i, q in enumerate(self.recipe.parameters)}
+
+    @property
     def all_words(self):
         """The recommended word, the paper's, and the further ones."""
         return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
 
 
 def case(name, *words, observe=None, step_size=None, bind=None, **values):
+    """The case of a stock recipe."""
     recipe = catalogue[name]
     return Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
+
+
+def case_of(recipe) -> Case:
+    """The case of a recipe: of the table if it is there, else as it stands."""
+    return CASES.get(recipe.name, Case(recipe))
 
 
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
@@ -72,5 +86,4 @@ CASES = {c.recipe.name: c for c in (
     case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
     case("sghmc-sa-classification", "F A", m=1.7, C=1.4, B=0.2, **SPIKE),
 )}
-
-assert list(CASES) and set(CASES) == set(catalogue), set(CASES) ^ set(catalogue)
+CASES = {name: CASES.get(name) or Case(R) for name, R in catalogue.items()}
