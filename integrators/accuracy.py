@@ -40,8 +40,8 @@ def is_affine(recipe) -> bool:
     if recipe.adapted or recipe.jumps or recipe.latents:
         return False
     constant = not any(e.has(*recipe.state) for e in (*recipe.D, *recipe.Q))
-    quadratic = all(not H.has(*recipe.state) for block in recipe.momenta + recipe.thermostats
-                    for H in [recipe.H.diff(block, 2)])
+    rest = recipe.H - recipe.potential if recipe.potential else recipe.H
+    quadratic = not any(rest.diff(a).diff(b).has(*recipe.state) for a in recipe.state for b in recipe.state)
     return constant and quadratic and recipe.potential is not None and len(recipe.targets) == 1
 
 

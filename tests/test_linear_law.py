@@ -11,9 +11,9 @@ import pytest
 from numpy import cosh, exp, sinh, sqrt, tanh
 
 from integrators import compile
-from integrators.accuracy import linear_chain
+from integrators.accuracy import is_affine, linear_chain
 from recipe import RecipeError, euler, force, friction, noise, vector
-from samplers import SGHMC, SGLD, PreconditionedSGLD, UnderdampedLangevin
+from samplers import SGHMC, SGLD, PreconditionedSGLD, SGLDSAMarginal, UnderdampedLangevin, catalogue
 from samplers.testing.mutants import planted
 
 p = vector("p")
@@ -294,3 +294,8 @@ def test_a_stale_gradient_has_the_law_that_is_known_of_it():
     z = HERE
     expected = z.T / z.k * z.x / (2 * sinh(z.x / 2) - z.h**2 * z.k / (2 * z.m))
     assert chain(stale, z).variance("theta") == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_symbolic_prior_that_is_no_quadratic_makes_no_affine_step():
+    assert is_affine(SGHMC) and is_affine(PreconditionedSGLD)
+    assert not is_affine(SGLDSAMarginal) and not is_affine(catalogue["sgrhmc"])

@@ -78,7 +78,7 @@ def transition(step, law, h, gradient, *, constants=None, coupling=None, gradien
     `law`: coordinate -> (points, weights); the coordinates are the blocks, or led to them by the `chart`, a function.
     `coupling`: an energy of the coordinates beside those of their axes. `constants`: adapted quantities by name.
     `gradient_noise`: the variance that every gradient of the step adds, an axis of so many `gradient_nodes` too, +-1
-    where these are 2. Points of weights below `least` are left out.
+    where these are 2; it may be a function of the coordinates. Points of weights below `least` are left out.
     """
     recipe, draws = step.recipe, step.program.draws
     assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
@@ -100,7 +100,8 @@ def transition(step, law, h, gradient, *, constants=None, coupling=None, gradien
         state |= {a.name: shaped(np.full(len(weights), constants[a.name]), a) for a in recipe.adapted}
         noise = {d.name: STATE_DEPENDENT[d.kind](x, factors) if d.kind in STATE_DEPENDENT else shaped(x, d)
                  for d, x in zip(draws, own)}
-        errors = iter([gradient_noise**0.5 * x[:, None] for x in own[len(draws):]])
+        variance = gradient_noise(*points[:len(law)]) if callable(gradient_noise) else gradient_noise
+        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in own[len(draws):]])
         field = gradient if not noisy else lambda theta: gradient(theta) + next(errors)
         out = step(state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
         flat = lambda part: [part[b.name].flatten().numpy() for b in recipe.state]
@@ -166,7 +167,7 @@ def defect(step, law, h, gradient, *, degree=4, **options):
 def moments(values, weights, degree):
     """The table of E[x^i y^j ...] for exponents from 0 to a degree each."""
     powers = [np.multiply.accumulate([np.ones(len(weights)), *[v] * degree]) for v in values]
-    letters = "ijk"[:len(powers)]
+    letters = "ijklm"[:len(powers)]
     return np.einsum(f"{','.join(f'{a}n' for a in letters)},n->{letters}", *powers, weights, optimize=True)
 
 

@@ -1,0 +1,324 @@
+"""The layers of checks of one step, from its formulas to its chains.
+
+What is deterministic comes first. The law is that of one site, exp(-H/T) with U a quartic or a double well, at a
+temperature, masses and frictions away from 1; adapted quantities are frozen, and a budget for gradient noise is met by a
+gradient that is as noisy.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import sympy
+import torch
+from scipy.linalg import solve_discrete_lyapunov
+from sympy.core.function import AppliedUndef
+
+import integrators
+from integrators import accuracy, noise
+from integrators.split import all_letters, split
+from integrators.step import Step
+from recipe import Recipe
+from recipe.symbols import Partial, Potential, Total, num_data, step_number, step_size
+from recipe.symbols import temperature as T
+
+from .arguments import by_oracle, called, inputs, worst
+from .cases import Case, case_of
+from .density import density
+from .interpreter import evaluate, flow_by_flow, interpret, van_loan
+from .quadrature import moments, transition
+from .results import Report, Result, timed
+
+TEMPERATURE, NUM_DATA = 1.25, 3
+Z = 6.7  # a right sampler is beyond it once in 5e10 comparisons
+CHAINS, STEPS = 20_000, 8
+LEAST = 1e-11  # of the weight of a point
+FROZEN = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
+x = sympy.Symbol("x", real=True)
+TARGETS = {"quartic": x**4 / 4 + x**2 / 2 - 2 * x / 5, "double well": (x**2 - 1)**2 + x / 5}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A step to be checked, and the recipe whose law it should have.
+
+    `wrong` is compiled in place of the recipe, `alter` changes what was compiled: so are mutants made.
+    """
+
+    case: Case
+    scheme: object = None
+    pieces: Mapping | None = None
+    wrong: Recipe | None = None
+    alter: Callable[[Step], Step] = lambda step: step
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe whose law the step should have."""
+        return self.case.recipe
+
+    def step(self, *, frozen: bool) -> Step:
+        """The step; with its adapted quantities frozen, or adapting."""
+        freeze = [a.name for a in self.recipe.adapted] if frozen else ()
+        noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
+        return self.alter(integrators.compile(self.wrong or self.recipe, self.scheme, pieces=self.pieces, freeze=freeze,
+                                              reuse_gradient=not noisy))
+
+    @cached_property
+    def live(self) -> Step:
+        """The step, adapting."""
+        return self.step(frozen=False)
+
+    @cached_property
+    def still(self) -> Step:
+        """The step, its adapted quantities frozen."""
+        return self.step(frozen=True)
+
+    @cached_property
+    def constants(self) -> dict[str, float]:
+        """The values that adapted quantities are frozen at."""
+        return {a.name: FROZEN[a.domain] + 0.3 * i for i, a in enumerate(self.recipe.adapted)}
+
+    @cached_property
+    def numbers(self) -> dict:
+        """Symbol -> number, of all that stands still."""
+        values = {s: self.case.parameters[s.name] for s in self.recipe.parameters}
+        values |= {a: self.constants[a.name] for a in self.recipe.adapted}
+        return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0}
+
+    @property
+    def told(self) -> dict:
+        """What the step is told beside state, gradient and noise."""
+        given = {"temperature": TEMPERATURE, **self.case.parameters}
+        return given | ({"num_data": NUM_DATA} if self.still.program.reads(num_data) else {})
+
+    @property
+    def has_a_law(self) -> bool:
+        """Whether the law of one site can be integrated: at most 3 blocks, and no step size that the parameters imply."""
+        return self.case.step_size is None and len(self.recipe.state) <= 3
+
+    def law(self, target: str):
+        """The points of exp(-H/T) by block, and their weights."""
+        U = sum(TARGETS[target].xreplace({x: b}) for b in self.recipe.targets)
+        points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=U, degree=4,
+                                  nodes=32 if len(self.recipe.state) > 2 else None,
+                                  values={**self.numbers, step_size: 0.01}, kinks=(*self.recipe.drift, *self.recipe.D))
+        kept = weights > (LEAST if len(weights) > 10_000 else 0)
+        return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
+
+    def derivative(self, target: str, order: int):
+        """The derivative of U by one coordinate, of tensors or of dicts by block."""
+        f = sympy.lambdify(x, sympy.diff(TARGETS[target], x, order), "math")
+        return lambda at: {k: f(v) for k, v in at.items()} if isinstance(at, dict) else f(at)
+
+    def gradient_variance(self, h: float, points: Mapping):
+        """The variance of gradients as noisy as the budget S says, 2 S m/(h c^2): m gradients, c the factor of grad U."""
+        rows = [i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0]
+        if not rows:
+            return 0.0
+        drift, at = self.recipe.drift[rows[0]], {**self.numbers, step_size: h, **points}
+        (slope,), g = drift.atoms(Partial), sympy.Dummy()
+        value = lambda e: evaluate(e, at, np.shape(next(iter(points.values()))))
+        many = self.still.program.gradients_per_step
+        return 2 * many * value(self.recipe.supplied[rows[0], rows[0]]) / (h * value(sympy.diff(drift.xreplace({slope: g}), g))**2)
+
+
+def subject(recipe: Recipe, scheme=None, *, pieces=None, values: Mapping | None = None) -> Subject:
+    """The subject of a recipe and a word: a stock recipe has its open functions given, any other must be bound."""
+    case = case_of(recipe)
+    if case.recipe is not recipe and not _is_open(recipe):
+        case = replace(case, recipe=recipe)
+    return Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces)
+
+
+def _is_open(recipe) -> bool:
+    """Whether a function other than U is still opaque."""
+    return any(isinstance(f, AppliedUndef) for e in (recipe.H, *recipe.D, *recipe.Q)
+               for f in e.atoms(AppliedUndef) - e.atoms(Potential))
+
+
+# ---- the layers
+
+
+def symbolic(subject: Subject) -> Iterator[Result]:
+    """The Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
+    recipe = subject.wrong or subject.recipe
+    rest = recipe.residual()
+    yield Result("symbolic", "is the Fokker-Planck residual other than 0", float(rest != 0), 0.0,
+                 f"-div(f rho) + sum_ij d_i d_j (D_ij rho) = 0, but it is rho times {rest}")
+    if rest == 0:
+        failed = [f for f in recipe.check().findings if f.verdict == "failed"]
+        told = "; ".join(f"{f.question}: {f.answer}" for f in failed)
+        yield Result("symbolic", "failed findings of the certificate", float(len(failed)), 0.0, told)
+
+
+def differential(subject: Subject) -> Iterator[Result]:
+    """The emitted step against two interpreters on the same noise, adapting, at several sites."""
+    step = subject.live
+    for shape in ((3,), (2, 2)) if step.recipe.target_is_vector else ((),):
+        state, drawn, parameters = inputs(step, 4, shape)
+        found = called(step, state, drawn, parameters)
+        for oracle in (interpret, flow_by_flow):
+            yield Result("differential", f"error against {oracle.__name__}, {len(shape)} axes",
+                         worst(found, by_oracle(oracle, step, state, drawn, parameters)), 1e-11,
+                         "the emitted text is the formulas of its flows", subject=str(step.scheme))
+
+
+def linear_law(subject: Subject, h: float = 0.17) -> Iterator[Result]:
+    """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed."""
+    recipe, step = subject.recipe, subject.still
+    if not accuracy.is_affine(recipe) or not subject.has_a_law or any(e.has(Total) for e in recipe.drift):
+        return
+    pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
+    if any(piece.method not in (None, "euler") for piece in pieces.values()):
+        return
+    for k in (0.7, 2.3):
+        M, V = np.eye(len(recipe.state)), 0.0
+        for letter, fraction in step.scheme.moves:
+            decay, spread = _over(pieces[letter], recipe, subject.numbers, k, h, float(fraction))
+            M, V = decay @ M, decay @ V @ decay.T + spread if np.ndim(V) else spread
+        expected = solve_discrete_lyapunov(M, V)
+        found = accuracy.linear_chain(step, h, [k], **subject.told).covariance[:len(M), :len(M)]
+        yield Result("linear law", "error of the stationary covariance", float(np.abs(found / expected.max() - expected / expected.max()).max()),
+                     1e-10, "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)", subject=f"{step.scheme}, k = {k}")
+
+
+def _over(piece, recipe, numbers, k, h, fraction):
+    """Decay and covariance of a linear piece over a fraction of h."""
+    at = {**numbers, step_size: h}
+    settle = lambda e: e.xreplace({p: k * recipe.targets[0] for p in e.atoms(Partial)})
+    rows = {b: settle(piece.drift.get(b, sympy.S.Zero)) for b in recipe.state}
+    A = -np.array([[float(sympy.diff(rows[a], b).xreplace(at)) for b in recipe.state] for a in recipe.state])
+    D = np.array([[float(sympy.sympify(piece.injected.get((a, b), 0)).xreplace(at)) for b in recipe.state]
+                  for a in recipe.state])
+    if piece.method == "euler":
+        return np.eye(len(A)) - A * fraction * h, 2 * D * fraction * h
+    M, _, V = van_loan(A, D, fraction * h)
+    return M, V
+
+
+def defect(subject: Subject, target: str = "quartic", layer: str = "one-step defect") -> Iterator[Result]:
+    """How fast E_pi[phi(step)] - E_pi[phi] falls with h, over all monomials phi up to degree 4: its order is that of the step plus 1."""
+    if not subject.has_a_law:
+        return
+    order = integrators.compile(subject.recipe, subject.scheme, pieces=subject.pieces).order
+    exact_at_all = len(subject.still.flows) == 1 and subject.still.exact
+    hs = (2.0, 1.0) if exact_at_all else (0.05, 0.025) if order == 2 else (0.0125, 0.00625)
+    norms = [float(np.linalg.norm(change(subject, target, h))) for h in hs]
+    told = {"subject": f"{subject.still.scheme}, {target}", "equation": f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)"}
+    if norms[0] <= 1e-8:
+        yield Result(layer, f"norm of the defect at h = {hs[0]}", norms[0], 1e-8, **told)
+    else:
+        slope = np.log(norms[0] / norms[1]) / np.log(hs[0] / hs[1]) if min(norms) > 0 else np.nan
+        yield Result(layer, "order of the defect in h", float(slope), order + 0.85, least=True, **told)
+
+
+def change(subject: Subject, target: str, h: float, degree: int = 4):
+    """(E_pi[phi(step)] - E_pi[phi])/E_pi|phi| for all monomials phi of degree 1 to 4, flat."""
+    before, after, weights = moved(subject, target, h)
+    table = moments(after, weights, degree) - moments(before, weights, degree)
+    table /= moments([abs(v) for v in before], weights, degree)
+    total = sum(np.indices(table.shape))
+    return table[(0 < total) & (total <= degree)]
+
+
+def moved(subject: Subject, target: str, h: float):
+    """Points of exp(-H/T), where the frozen step takes them, both by block, and their weights."""
+    points, weights = subject.law(target)
+    blocks = [np.asarray(points[b]) for b in subject.recipe.state]
+    at = lambda index: tuple(v[np.asarray(index, int)] for v in blocks)
+    variance = lambda index: subject.gradient_variance(h, dict(zip(subject.recipe.state, at(index))))
+    curved = {"curvature": subject.derivative(target, 2)} if subject.still.program.needs_curvature else {}
+    return transition(subject.still, {"": (np.arange(len(weights)), weights)}, h, subject.derivative(target, 1), chart=at,
+                      constants=subject.constants, gradient_noise=variance if any(subject.recipe.supplied) else 0.0,
+                      temperature=TEMPERATURE, draw_nodes=4, gradient_nodes=3, least=1e-14,
+                      **{k: v for k, v in subject.told.items() if k != "temperature"}, **curved)
+
+
+def stationary_start(subject: Subject, target: str = "quartic", layer: str = "stationary start") -> Iterator[Result]:
+    """Chains that start at exp(-H/T): their moments after some steps, and whether they move, each by its own noise."""
+    if not subject.has_a_law:
+        return
+    recipe, step = subject.recipe, subject.still
+    h = 0.05 if step.order == 2 else 0.01
+    points, weights = subject.law(target)
+    sites = 2 if recipe.target_is_vector and not _coupled(recipe) else 1
+    pick = np.random.default_rng(0).choice(len(weights), size=(CHAINS, sites), p=weights / weights.sum())
+    shaped = lambda b, v: torch.as_tensor(v if b.is_vector else v[:, 0])
+    start = {b.name: shaped(b, np.asarray(points[b])[pick]) for b in recipe.state}
+    state = start | {a.name: shaped(a, np.full((CHAINS, sites), subject.constants[a.name])) for a in recipe.adapted}
+    first, generator = state, torch.Generator().manual_seed(0)
+    slope = subject.derivative(target, 1)
+    noisy = any(recipe.supplied)
+
+    def gradient(theta):
+        if not noisy:
+            return slope(theta)
+        at = {b: state[b.name].numpy() for b in recipe.state}
+        spread = np.sqrt(np.broadcast_to(subject.gradient_variance(h, at), theta.shape))
+        return slope(theta) + torch.as_tensor(spread) * torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
+
+    curved = {"curvature": subject.derivative(target, 2)} if step.program.needs_curvature else {}
+    kinds = noise.KINDS | noise.STATE_DEPENDENT
+    drawn = {d.name: kinds[d.kind](0, range(STEPS), i, CHAINS, (sites,) if d.is_vector else (), dtype=torch.float64)
+             for i, d in enumerate(step.program.draws)}
+    for k in range(STEPS):
+        state = step(state, h, gradient=gradient, noise={name: v[k] for name, v in drawn.items()}, **curved, **subject.told)
+    told = {"layer": layer, "subject": f"{step.scheme}, {target}"}
+    vectors = [b for b in recipe.state if b.is_vector] or recipe.state
+    ends, exact = [state[b.name].numpy() for b in vectors], [np.asarray(points[b]) for b in vectors]
+    before, after, mass = moved(subject, target, h)
+    index = [recipe.state.index(b) for b in vectors]
+    worst_score, where = 0.0, ""
+    for powers in np.ndindex(*[5] * len(vectors)):
+        if not 0 < sum(powers) <= (4 if max(powers) == sum(powers) else 2):
+            continue
+        phi = lambda z: np.prod([v**n for v, n in zip(z, powers)], axis=0)
+        values = phi(ends).mean(-1) if sites > 1 else phi(ends).reshape(CHAINS)
+        bias = 3 * STEPS * abs(mass @ (phi([after[i] for i in index]) - phi([before[i] for i in index])))
+        error = values.std() / CHAINS**0.5
+        score = max(abs(values.mean() - weights @ phi(exact)) - bias, 0) / error if error else np.inf
+        if not score <= worst_score:
+            worst_score, where = score, "*".join(f"{b}^{n}" for b, n in zip(vectors, powers) if n)
+    yield Result(statistic=f"standard errors that E {where or 'phi'} is off after {STEPS} steps", value=float(worst_score), bound=Z,
+                 equation="the law of the chains stays exp(-H/T), up to the defect of every step", **told)
+    moves = np.stack([(state[b.name] - first[b.name]).numpy().reshape(CHAINS, -1) for b in recipe.targets], -1).reshape(CHAINS, -1)
+    yield Result(statistic="mean square displacement", value=float((moves**2).mean()), bound=1e-8, least=True,
+                 equation="the chains move", **told)
+    pairs = {"the next chain": (moves, np.roll(moves, 1, 0)), "the chain half-way round": (moves, np.roll(moves, CHAINS // 2, 0))}
+    if sites > 1:
+        pairs["the next site"] = moves[:, :1], moves[:, 1:2]
+    for name, (a, b) in pairs.items():
+        correlation = float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * a.size**0.5
+        yield Result(statistic=f"standard errors of the correlation with {name}", value=abs(correlation), bound=Z,
+                     equation="every chain and every site has its own noise", **told)
+
+
+def _coupled(recipe) -> bool:
+    """Whether the sites of a chain feel each other."""
+    totals = any(t.integrand.free_symbols for e in (*recipe.drift, *recipe.D) for t in e.atoms(Total))
+    return totals or any(not b.is_vector for b in recipe.state)
+
+
+def non_gaussian(subject: Subject) -> Iterator[Result]:
+    """The one-step defect and a stationary start on a double well."""
+    yield from defect(subject, "double well", "non-Gaussian")
+    yield from stationary_start(subject, "double well", "non-Gaussian")
+
+
+LAYERS = {"symbolic": symbolic, "differential": differential, "linear law": linear_law, "one-step defect": defect,
+          "stationary start": stationary_start, "non-Gaussian": non_gaussian}
+
+
+def check(recipe: Recipe, scheme=None, *, pieces=None, layers=None, **values) -> Report:
+    """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
+
+    `values`: those of parameters, else values away from 1 are taken. Functions other than U must be bound.
+
+    >>> from samplers import SGLD
+    >>> check(SGLD, layers=["symbolic", "differential"]).ok
+    True
+    """
+    one = subject(recipe, scheme, pieces=pieces, values=values)
+    chosen = LAYERS if layers is None else {name: LAYERS[name] for name in layers}
+    return Report(recipe.name, tuple(r for layer in chosen.values() for r in timed(layer(one))))
