@@ -6,18 +6,20 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from sympy import Pow, S, sqrt
+from sympy import Dummy, Pow, S, lambdify, sqrt
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
-from recipe.symbols import Block, Partial, Potential, freeze as frozen_terms, num_data, step_number, step_size, temperature as T
+from recipe.symbols import Block, Partial, Potential, duration, num_data, step_number, step_size
+from recipe.symbols import freeze as frozen_terms
+from recipe.symbols import temperature as T
 
 from . import accuracy
 from .backends import torch as torch_backend
 from .backends.torch_expressions import python_names
-from .flow import Flow, Normal, solve
+from .flow import Drawn, Flow, Gamma, Normal, solve
 from .jump import solve_jump
 from .lower import lower, optimizer_form
 from .program import Program
@@ -51,6 +53,8 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
         raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do=did_you_mean(scope, SCOPES))
     if scope == "tensor" and (energy is not None or not recipe.target_is_vector):
         raise RecipeError(f"{recipe.name}, scope 'tensor'", "the target is one tensor", do="Use scope='chain'.")
+    if scope == "tensor":
+        _refuse_shared_energy(recipe)
     freeze = _names(freeze, recipe)
     letters = all_letters(recipe, pieces)
     if scheme is None:
@@ -108,6 +112,18 @@ def _flows(recipe, word, letters, freeze=()) -> dict[str, Flow]:
     still = {letter: Flow(letter, {}, (), "frozen", True, "nothing moves") for letter in recipe.jumps}
     solved = {letter: solve(piece, recipe.name) for letter, piece in pieces.items()}
     return solved | still | {letter: solve_jump(recipe, letter, jump) for letter, jump in jumps.items()}
+
+
+def _refuse_shared_energy(recipe):
+    """Refuse a U that a scalar multiplies: per tensor of the target, its force would be no gradient."""
+    if recipe.potential is None:
+        return
+    U = Dummy()
+    scale = recipe.H.xreplace({recipe.potential: U}).diff(U)
+    shared = sorted((s for s in scale.free_symbols if isinstance(s, Block) and not s.is_vector), key=str)
+    if shared:
+        raise RecipeError(f"{recipe.name}, scope 'tensor'", f"H has U times {scale}, and there would be one {shared[0]} for "
+                          "every tensor, but U is one for all", do="Use scope='chain'.")
 
 
 def _moving(recipe, freeze) -> dict:
@@ -230,6 +246,8 @@ class Step:
                 if name not in given:
                     raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
                                       do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.")
+        if self.program.needs_curvature and curvature is None and not self.program.energy:
+            raise RecipeError(f"{self.recipe.name}, step", "curvature is missing", do="Pass the Hessian diagonal of U, a function.")
         if self.dtype is not None and any(state[b.name].dtype != self.dtype for b in self.recipe.state):
             raise RecipeError(f"{self.recipe.name}, step", f"it was compiled for {self.dtype}, but the state is "
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
@@ -275,6 +293,11 @@ class Step:
             if value is None:
                 raise RecipeError(where, f"parameter '{s.name}' has no default", do=f"Pass {s.name}=...")
             _check_sign(where, s, value)
+        given = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
+        for relation in self.recipe.requires:
+            if not _holds(relation, given):
+                told = ", ".join(f"{s} = {given[s]}" for s in sorted(relation.free_symbols, key=str))
+                raise RecipeError(where, f"{relation} does not hold: {told}", do="Choose other parameters.")
 
     @cached_property
     def needs_heat(self) -> bool:
@@ -283,7 +306,8 @@ class Step:
         return any(x.base.has(T) and x.exp.is_negative for x in powers)
 
     def check_budget(self, h, temperature=1.0, **parameters) -> None:
-        """Refuse parameters at which the injected noise T D - supplied would not be positive semidefinite."""
+        """Refuse parameters at which the injected noise T D - supplied is not positive semidefinite, or a draw has no law."""
+        self._check_shapes(h, temperature, parameters)
         if not any(self.recipe.supplied) and self.recipe.D.is_diagonal():
             return
         given = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
@@ -293,6 +317,18 @@ class Step:
         if value < -1e-12:
             raise RecipeError(f"{self.recipe.name}, supplied", f"T D - supplied has the eigenvalue {value:.3g} at {where}",
                               do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.")
+
+    def _check_shapes(self, h, temperature, parameters):
+        """Refuse a Gamma number of a shape that is not positive where its Poisson number is 0: no law is stationary there."""
+        numbers = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
+        numbers = {s: v.double().amin().item() if hasattr(v, "amin") else v for s, v in numbers.items()} | {T: temperature, duration: h}
+        for letter, flow in self.flows.items():
+            for drawn in (d for e in flow.updates.values() for d in e.atoms(Drawn) if isinstance(d.variate, Gamma)):
+                shape = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)}).xreplace(numbers)
+                if shape.is_number and not shape > 0:
+                    raise RecipeError(f"{self.recipe.name}, piece {letter!r}", f"at temperature {temperature:g} the target is not "
+                                      f"normalisable: a Gamma number would have the shape {float(shape):.3g}",
+                                      do="Raise the prior weight, or the temperature.")
 
     def __str__(self):
         flows = "\n".join(f"  {flow}" for flow in self.flows.values())
@@ -321,6 +357,13 @@ def _check_sizes(where, sizes, sites):
     if not sizes or sum(sizes) != sites:
         raise RecipeError(where, f"sizes = {sizes} are not those of the tensors of a target with {sites} sites",
                           do="Give the number of sites of each tensor, in their order.")
+
+
+def _holds(relation, given):
+    """Whether a relation between parameters holds, at every site."""
+    symbols = sorted(relation.free_symbols, key=str)
+    held = lambdify(symbols, relation, "math")(*(given[s] for s in symbols))
+    return bool(held.all()) if hasattr(held, "all") else bool(held)
 
 
 _IN_WORDS = {"fraction": "between 0 and 1"}

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, Piecewise, S, sign, zeros
 from sympy.core.function import AppliedUndef
+from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
 from . import derive
@@ -16,9 +17,10 @@ from .energy import Energy
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify, minimum_eigenvalue
-from .reading import conversions_of, jumps_of, matrix_of, state_of, target_of, updates_of
-from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, Total, formula, is_fraction, is_site, step_size,
-                      temperature, valid_name)
+from .marginal import refuse_jump
+from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
+from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Partial, Potential, Total, formula, is_fraction,
+                      is_site, step_number, step_size, temperature, valid_name)
 
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 
@@ -36,7 +38,7 @@ class Recipe:
     is used ("same_step"), or are taken for the functions of theta that their updates make of them ("differentiated",
     with the Gamma that follows). `jumps` redraw blocks, by letter. `schemes` are further words by name, `marginal` the
     energy of the target where it is not U alone, `conversions` the parameters in terms of a paper's, by the names of
-    these. Raises RecipeError where the three formulas do not make a recipe.
+    these, `requires` what must hold between the parameters, such as v0 < v1. Raises RecipeError where the three formulas do not make a recipe.
 
     >>> from recipe import Recipe, vector, positive, potential, total
     >>> theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
@@ -62,6 +64,7 @@ class Recipe:
     jumps: Mapping[str, Jump] = field(default_factory=dict)
     marginal: Expr | None = None
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
+    requires: tuple[Relational, ...] = ()
     claim: str = ""
     doc: str = ""
 
@@ -82,6 +85,7 @@ class Recipe:
         settle("adapt", updates_of(self.adapt, self.order, self.name))
         settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))
         settle("conversions", conversions_of(self.conversions, self.name))
+        settle("requires", requirements_of(self.requires, self.name))
         if self.marginal is not None:
             settle("marginal", formula(self.marginal, f"{self.name}, marginal"))
         if self.order == "differentiated":
@@ -94,6 +98,7 @@ class Recipe:
             frozen = ", ".join(a.name for a in self.adapted)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
         self._check_symbols()
+        self._check_adaptations()
         self._check_kinds()
         self._check_gamma()
         self._check_diffusion()
@@ -205,6 +210,8 @@ class Recipe:
     def convert(self, **given: float) -> dict[str, float]:
         """step_size and parameters from the parameters of a paper, by one of the `conversions`; `num_data` is 1 if left out.
 
+        Raises RecipeError for parameters of no paper, or outside of their range.
+
         >>> from samplers import SGHMC
         >>> SGHMC.convert(lr=0.01, momentum=0.9)
         {'step_size': 0.1, 'C': 1.0, 'm': 1.0}
@@ -215,11 +222,13 @@ class Recipe:
                 numbers = {}
                 for s in set().union(*(e.free_symbols for e in values.values())):
                     x = numbers[s] = formula(given.get(s.name, 1), f"{self.name}, convert, {s}")
-                    low, high = s.is_nonnegative and x.is_negative or s.is_positive and x.is_zero, is_fraction(s) and x > 1
-                    if low or high:
-                        raise RecipeError(f"{self.name}, convert, {s}", f"{x} is too {'low' if low else 'high'}",
-                                          do="Give it as the paper does.")
-                return {"step_size" if s == step_size else s.name: float(e.xreplace(numbers)) for s, e in values.items()}
+                    if not x.is_number or not _allows(s, x):
+                        raise RecipeError(f"{self.name}, convert, {s}", f"{x} is out of its range", do="Give it as the paper does.")
+                found = {s: e.xreplace(numbers) for s, e in values.items()}
+                for s, x in found.items():
+                    if not x.is_finite or not _allows(s, x):
+                        raise RecipeError(f"{self.name}, convert({key})", f"it gives {s} = {x}", do="Give it as the paper does.")
+                return {"step_size" if s == step_size else s.name: float(x) for s, x in found.items()}
         raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",
                           do=f"Known: {'; '.join(self.conversions) or 'none'}.")
 
@@ -271,6 +280,25 @@ class Recipe:
         if not any(b.is_vector for b in self.state) and any(e.has(Total) for e in self._formulas):
             raise RecipeError(self.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
 
+    def _check_adaptations(self):
+        dynamics = set().union(*(e.free_symbols for e in (self.H, *self.D, *self.Q, *self.supplied)))
+        for s in sorted(dynamics, key=str):
+            if isinstance(s, Observed):
+                raise RecipeError(self.name, f"the observation '{s}' is used in H, D, Q or supplied, where it would be taken "
+                                  "for a constant", do=f"Let an adapted quantity follow it: adapt={{...: {s}}}.")
+            if s == step_number:
+                raise RecipeError(self.name, "H, D, Q or supplied read step_number", do="Only adaptations may.")
+        for a in self.adapted:
+            if a not in self.adapt:
+                raise RecipeError(f"{self.name}, adapt", f"no update of {a} is given",
+                                  do=f"Write adapt={{{a}: ...}}, or make it a parameter.")
+            if a.domain == "binary":
+                raise RecipeError(f"{self.name}, {a}", "an adapted quantity is not binary", do="Use another domain.")
+            start = a.start.xreplace({g: S.One for g in a.start.atoms(Partial)})
+            for s in sorted(start.free_symbols, key=str):
+                if isinstance(s, (Block, Observed)):
+                    raise RecipeError(f"{self.name}, start of {a}", f"it reads {s}", do="It may read parameters and grad(U).")
+
     def _check_kinds(self):
         for a in self.adapted:
             for what, e in (("start", a.start), ("update", self.adapt.get(a, a))):
@@ -320,8 +348,17 @@ class Recipe:
         if value < -1e-12:
             raise RecipeError(f"{self.name}, D", f"it is not positive semidefinite: an eigenvalue is {value:.3g} at "
                               f"{where}", do="A diffusion needs D >= 0 for every state and every allowed parameter.")
+        for letter, jump in self.jumps.items():
+            refuse_jump(self, letter, jump.block)
+            if jump.rate is not None and minimum_eigenvalue(ImmutableMatrix([[jump.rate]]), points=64)[0] < 0:
+                raise RecipeError(f"{self.name}, jumps[{letter!r}], rate", f"{jump.rate} may be below 0",
+                                  do="Make it of positive parameters.")
         if self.supplied != zeros(*self.supplied.shape):
             defaults = {s: s.default for s in self.parameters if s.default is not None} | {step_size: 1e-9}
+            value, where = minimum_eigenvalue(self.supplied, points=64, fixed=defaults)
+            if value < -1e-12:
+                raise RecipeError(f"{self.name}, supplied", f"it is not positive semidefinite: an eigenvalue is {value:.3g} at "
+                                  f"{where}", do="What a gradient supplies is a covariance.")
             value, where = minimum_eigenvalue(self.D - self.supplied, points=64, fixed=defaults)
             if value < -1e-12:
                 raise RecipeError(f"{self.name}, supplied", f"D - supplied is not positive semidefinite: an eigenvalue "
@@ -334,3 +371,7 @@ class Recipe:
                 raise RecipeError(f"{self.name}, H", f"exp(-H) is not normalisable in {block}: d2H/d{block}2 = "
                                   f"{curvature}", do=f"Give {block} a confining energy, e.g. {block}**2/2.")
 
+
+def _allows(s, x) -> bool:
+    """Whether a number is in the range of a symbol."""
+    return bool(x.is_real and (x > 0 if s.is_positive else x >= 0 or not s.is_nonnegative) and not (is_fraction(s) and x > 1))

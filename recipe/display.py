@@ -50,6 +50,7 @@ def as_text(recipe) -> str:
               for s in recipe.parameters]
     lines += [f"  from {key}:  " + ", ".join(f"{'step_size' if s.name == 'h' else s} = {e}" for s, e in values.items())
               for key, values in recipe.conversions.items()]
+    lines += [f"  needs   {', '.join(map(str, recipe.requires))}"] if recipe.requires else []
     return "\n".join([*lines, f"  claim   {recipe.claim}"])
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from sympy import Expr, S, diff, expand, log
 
-from .symbols import Block, Total, total
+from .errors import RecipeError
+from .symbols import Block, Potential, Total, total
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
         found.append(Gaussian(b, expand(-c / a), a))
         H = expand(H.xreplace({b: S.Zero}) + over_sites(log(a) / 2 - c**2 / (2 * a)))
     return tuple(found), H
+
+
+def refuse_jump(recipe, letter: str, b: Block) -> None:
+    """Refuse to redraw a block from its law given all else where that is neither Gaussian nor a Bernoulli law."""
+    where = f"{recipe.name}, jump {letter!r}"
+    if b.domain == "binary":
+        cost = diff(recipe.H, b)
+        if expand(cost).has(b) or any(e.has(b) for e in expand(cost).atoms(Total)):
+            raise RecipeError(where, f"H is not linear in the binary block {b}",
+                              do=f"Write H = total({b}*f + g), with f and g free of {b}.")
+    elif any(b in U.blocks for U in recipe.H.atoms(Potential)) or not eliminate_gaussians(recipe.H, (b,))[0]:
+        raise RecipeError(where, f"the law of {b} is not Gaussian, H is not quadratic in it",
+                          do="Only Gaussian and binary blocks can be refreshed.")
 
 
 def _quadratic(H, b):

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import exp, inf, isfinite, log
 
-from sympy import Add, ImmutableMatrix, lambdify
+from mpmath import mpf
+from sympy import Add, ImmutableMatrix, S, lambdify
 
 from .algebra import integrands, random_value, vanishes
 from .derive import residual
 from .marginal import eliminate_gaussians
-from .symbols import OPAQUE, Total, freeze
+from .symbols import OPAQUE, Total, freeze, temperature
 
 STATES = 2000
 
@@ -67,7 +68,7 @@ def _claim(recipe, findings):
 
 
 def _definite(recipe):
-    value, where = minimum_eigenvalue(recipe.D, points=STATES)
+    value, where = minimum_eigenvalue(recipe.D.xreplace({temperature: S.One}), points=STATES)
     if where == "":
         return Finding("D is positive semidefinite", "by the signs of its entries", "proved")
     if value < -1e-12:
@@ -198,11 +199,11 @@ def _integrable(H, b):
     """Whether exp(-H) has tails in b that a decade-by-decade integral sees vanish, at random other values."""
     k = _one_site(H)
     symbols = [b, *sorted(k.free_symbols - {b}, key=lambda s: s.name)]
-    evaluate = numeric(symbols, [k])
+    evaluate = lambdify([symbols], [k], modules="mpmath", dummify=True)  # which does not overflow
     draw = random.Random(2015)
     for _ in range(5):
         others = [s.default if getattr(s, "default", None) else random_value(s, draw) for s in symbols[1:]]
-        energy = lambda x: float(evaluate([x, *others])[0])
+        energy = lambda x: evaluate([mpf(x), *others])[0]
         ends = [lambda d: 10.0**d] + ([lambda d: -(10.0**d)] if b.domain == "real" else [lambda d: 10.0**-d])
         for end in ends:
             mass = [log(abs(end(d))) - energy(end(d)) for d in (4, 6, 8)]

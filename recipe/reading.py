@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from sympy import ImmutableMatrix, zeros
+from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, lettered
-from .symbols import Adapted, Block, formula, num_data
+from .symbols import Adapted, Block, Parameter, formula, num_data
 
 ORDERS = ("lagged", "same_step", "differentiated")
 
@@ -85,6 +86,15 @@ def conversions_of(conversions, name):
             raise RecipeError(where, f"its formulas read {', '.join(sorted(read))}", do="Name the paper's parameters in the key.")
         settled[key] = values
     return settled
+
+
+def requirements_of(requires, name):
+    """The relations between parameters that must hold."""
+    requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)
+    for r in requires:
+        if not isinstance(r, Relational) or not all(isinstance(s, Parameter) for s in r.free_symbols):
+            raise RecipeError(f"{name}, requires", f"it is a relation between parameters, got {r!r}", do="Write (v0 < v1,).")
+    return requires
 
 
 def matrix_of(entries, state, symmetry, where):

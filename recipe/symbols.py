@@ -404,7 +404,7 @@ def freeze(expression, *kinds):
         if isinstance(e, kinds):
             known = next((d for d, x in back.items() if x == e), None)
             if known is None:
-                known = Dummy(str(e), **{k: v for k, v in e.assumptions0.items() if k in _SIGNS and v})
+                known = Dummy(str(e), **{k: True for k in ("real", "positive", "nonnegative") if getattr(e, f"is_{k}")})
                 back[known] = e
             return known
         if not e.args or not e.has(*kinds):

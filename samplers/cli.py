@@ -1,4 +1,4 @@
-"""The command `recipe`: list, show, check, emit and sample.
+"""The command `recipe`: list, show, check, emit, sample and audit.
 
 Answers go to stdout, messages to stderr; the exit code is 0, 1 for a failed check, 2 for wrong use. A FILE is Python
 code of the user's own and is run as such; nothing else on the command line is evaluated.
@@ -106,6 +106,16 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
     return Answer(data | ({"file": out} if out else {}), "\n\n".join(text))
 
 
+def audit(name: str, **options) -> Answer:
+    """The law of a sampler that others wrote, run as a black box; exit code 1 for a law that is wrong as h -> 0."""
+    run = find_function(name)
+    from .testing.audit import audit as audited  # imports torch
+
+    with _blaming(_file_and_name(name)[0]):
+        found = audited(run, **options)
+    return Answer(found.to_dict(), str(found), code=0 if found.ok else 1)
+
+
 # ---- what the arguments stand for
 
 
@@ -138,6 +148,15 @@ def find_energy(text: str):
         return _pick(text, name.lower(), TARGETS, "test energy")
     fits = lambda variable, x: isinstance(x, Energy) or variable == name and callable(x)
     return _pick(text, name, {variable: x for variable, x in _run(file).items() if fits(variable, x)}, "Energy")
+
+
+def find_function(text: str):
+    """The function of FILE:FUNCTION."""
+    file, name = _file_and_name(text)
+    if file is None:
+        raise RecipeError(text, "it is not a function of a Python file", do="Write FILE.py:FUNCTION.")
+    found = {variable: x for variable, x in _run(file).items() if callable(x)}
+    return _pick(text, name, found, "function")
 
 
 def _file_and_name(text):
@@ -248,6 +267,9 @@ NUMBERS = {"chains": (64, "independent chains"), "steps": (10_000, "steps after 
            "warmup": (1000, "steps before the first draw"), "thin": (10, "keep every thin-th step"),
            "step-size": (1e-2, "h, in units of time"), "seed": (0, "of all noise"), "temperature": (1.0, "T")}
 
+AUDIT = {"step-size": (0.1, "the largest step size; h/2 and h/4 follow"), "time": (10.0, "of a run, steps times h"),
+         "chains": (32768, "independent chains"), "seed": (0, "of all noise")}
+
 
 def _parser():
     parser = _Parser(prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.")
@@ -258,11 +280,18 @@ def _parser():
         sub = commands.add_parser(name, help=run.__doc__, description=run.__doc__, argument_default=argparse.SUPPRESS)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
-        if run is not list_recipes:
+        if run is audit:
+            sub.add_argument("name", metavar="FILE:FUNCTION",
+                             help="run(potential, init, *, steps, step_size, temperature, seed) -> theta")
+        elif run is not list_recipes:
             sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
         if run in (emit, sample):
             sub.add_argument("--scheme", metavar="WORD", help='a splitting word such as "B A O A B"')
         return sub
+
+    def numbers(sub, table):
+        for name, (default, meaning) in table.items():
+            sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
 
     command("list", list_recipes)
     command("show", show)
@@ -273,11 +302,11 @@ def _parser():
     sub = command("sample", sample)
     sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
-    for name, (default, meaning) in NUMBERS.items():
-        sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
+    numbers(sub, NUMBERS)
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
+    numbers(command("audit", audit), AUDIT)
     return parser
 
 

@@ -1,7 +1,9 @@
 """Running a sampler: many chains, symbolic or torch energies, minibatches, progress, diverging chains."""
 
 import inspect
+import itertools
 import math
+import numbers
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +21,10 @@ from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
-from .phases import Phase
-from .start import complete_state, given_state, spread
+from .phases import Phase, check_setting, names_of
+from .start import INSIDE, complete_state, given_state, spread
 
+PROBES = 10_000  # how many values of a schedule are looked at before the first step
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 
 
@@ -53,7 +56,8 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     symbolic = isinstance(energy, Energy)
     plan = _plan(phases, warmup, steps, thin, where)
-    still = [(*_tuple(freeze), *phase.freeze) for phase in plan]
+    freeze = names_of(freeze, f"{where}, freeze")
+    still = [(*freeze, *phase.freeze) for phase in plan]
     steps_of = {names: integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None,
                                            backend=backend, scope=scope, freeze=names) for names in dict.fromkeys(still)}
     compiled = [steps_of[names] for names in still]
@@ -67,13 +71,14 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter",
                               do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]))
-    first = 0
-    for phase in plan:
-        hot = temperature if phase.temperature is None else phase.temperature
-        for T in {_at(hot, k) for k in (first, first + phase.steps // 2, first + phase.steps - 1)}:
-            step.check(step_size, temperature=T, **parameters)
-            step.check_budget(step_size, T, **parameters)
-        first += phase.steps
+    step.check(step_size, temperature=1.0 if callable(temperature) else temperature, **parameters)
+    settings = _settings(plan, step_size, schedule, temperature, where)
+    for phase, (h_of, T_of) in zip(plan, settings):
+        some = range(0, phase.steps, 1 + phase.steps // PROBES)
+        sizes, temperatures = (_probed(f, some, what, where) for f, what in ((h_of, "step size"), (T_of, "temperature")))
+        for h, T in itertools.product({min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}):
+            step.check(h, temperature=T, **parameters)
+            step.check_budget(h, T, **parameters)
     for finding in step.recipe.check().findings:
         if finding.verdict == "failed":
             raise RecipeError(where, f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
@@ -93,7 +98,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         raise RecipeError(where, "a symbolic energy takes no data", do="Write the energy as a torch function.")
     gradient = curvature = None
     if symbolic:
-        _check_stability(step, energy, step_size, _at(temperature, 0), parameters)
+        _check_stability(step, energy, settings[0][0](0), settings[0][1](0), parameters)
     elif energy is not None:
         one_chain = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, one_chain, layout, batches)
@@ -104,17 +109,15 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                parameters)
     run.check_first_gradient(where)
     run.warn_of_sign(where)
-    run.complete_state(energy, _at(plan[0].temperature if plan[0].temperature is not None else temperature, 0), parameters)
+    run.complete_state(energy, settings[0][1](0))
 
     number = sum(phase.steps for phase in plan if phase.keep) // thin
     draws_of = {b: torch.empty((chains, number, *run.state[b].shape[1:]), dtype=run.state[b].dtype,
                                device=run.state[b].device) for b in kept_blocks}
     started, seen, step_sizes = time.monotonic(), 0, []
     with tqdm(total=sum(phase.steps for phase in plan), disable=not progress, unit="step", desc=recipe.name) as bar:
-        for phase, run.step in zip(plan, compiled):
-            h = next(x for x in (phase.step_size, schedule, step_size) if x is not None)
-            hot = temperature if phase.temperature is None else phase.temperature
-            for _ in run.steps(phase.steps, h, hot, where):
+        for phase, run.step, (h_of, T_of) in zip(plan, compiled, settings):
+            for _ in run.steps(phase.steps, h_of, T_of, where):
                 seen += phase.keep
                 if phase.keep and seen % thin == 0:
                     step_sizes.append(run.step_size)
@@ -134,13 +137,38 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     return Draws(values, info=info, step_sizes=step_sizes if varying else None)
 
 
-def _tuple(freeze):
-    return tuple(freeze) if isinstance(freeze, (tuple, list, set)) else (freeze,)
+def _settings(plan, step_size, schedule, temperature, where) -> list[tuple[Callable, Callable]]:
+    """Step size and temperature of each phase, as functions of the step number within it."""
+    check_setting(schedule, 5e-324, f"{where}, schedule")
+    settings, first = [], 0
+    for phase in plan:
+        own = [(phase.step_size, 0), (schedule, first), (step_size, first)], [(phase.temperature, 0), (temperature, first)]
+        settings.append(tuple(_function(*next(x for x in given if x[0] is not None)) for given in own))
+        first += phase.steps
+    return settings
 
 
-def _at(value, k):
-    """A setting at step k: a number, or a function of the step number."""
-    return value(k) if callable(value) else value
+def _function(value, first):
+    """A setting as a function of the steps since the start of the phase, where it may count those of the run."""
+    return (lambda k: value(first + k)) if callable(value) else lambda k: value
+
+
+def _probed(setting, steps, what, where):
+    """The numbers that a schedule gives, checked."""
+    return [_number(setting, k, what, where) for k in steps]
+
+
+def _number(setting, k, what, where):
+    """The step size or temperature at step k."""
+    try:
+        value = setting(k)
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise RecipeError(where, f"the schedule of the {what} fails at step {k}: {error}", do="It is a function of k.") from error
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and math.isfinite(value) and (value > 0 or value == 0 and what == "temperature")):
+        raise RecipeError(where, f"the schedule gives the {what} {value!r} at step {k}",
+                          do=f"Return a number {'>= 0' if what == 'temperature' else '> 0'}.")
+    return float(value)
 
 
 def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
@@ -149,7 +177,7 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
         return [Phase(warmup, keep=False), Phase(steps)] if warmup else [Phase(steps)]
     if warmup or steps != 1000:
         raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
-    if not phases or not all(isinstance(phase, Phase) for phase in phases):
+    if not isinstance(phases, (list, tuple)) or not phases or not all(isinstance(phase, Phase) for phase in phases):
         raise RecipeError(where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...].")
     if sum(phase.steps for phase in phases if phase.keep) < thin:
         raise RecipeError(where, f"thin = {thin} keeps nothing of the phases", do="Choose a smaller thin.")
@@ -158,6 +186,8 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
 
 def _observers(step, observe, layout, data, where):
     """The observations of all chains at once, by name."""
+    if observe is not None and not isinstance(observe, Mapping):
+        raise RecipeError(f"{where}, observe", f"it is a dict of functions by name, got {observe!r}", do='Write {"name": f}.')
     for name in step.observations:
         if not callable((observe or {}).get(name)):
             raise RecipeError(where, f"the recipe asks for the observation '{name}'",
@@ -170,11 +200,18 @@ def _observers(step, observe, layout, data, where):
         function = vectorised(observe[observed.name], layout, data, order=0)
 
         def of_all_chains(theta, *batch):
-            value = function(theta, *batch)
+            try:
+                value = function(theta, *batch)
+            except Exception as error:  # of the caller's own function
+                raise RecipeError(f"{where}, observe[{observed.name!r}]", f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                                  do=f"It is a function of theta{', batch' * (data is not None)} of one chain, to a tensor.") from error
             wanted = theta.shape if observed.is_vector else theta.shape[:1]
-            if value.shape != wanted:
-                raise RecipeError(where, f"the observation '{observed.name}' has the shape {tuple(value.shape[1:])} for one "
-                                  f"chain, not {tuple(wanted[1:])}", do="Sum over the batch, not over the chains.")
+            if not torch.is_tensor(value) or value.shape != wanted:
+                got = f"has the shape {tuple(value.shape[1:])}" if torch.is_tensor(value) else f"is a {type(value).__name__}"
+                raise RecipeError(where, f"the observation '{observed.name}' {got} for one chain, not a tensor of shape "
+                                  f"{tuple(wanted[1:])}", do="Sum over the batch, not over the chains.")
+            if not value.isfinite().all():
+                raise RecipeError(where, f"the observation '{observed.name}' is not finite", do="Look at what it divides by.")
             return value if observed.is_vector or step.program.scope == "chain" else spread(value, layout)
 
         return of_all_chains
@@ -192,7 +229,7 @@ class _Run:
         self.parameters = {"num_data": num_data, **parameters}
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
-        self.bounded = [b for b in step.recipe.state if b.domain in ("positive", "nonnegative")]
+        self.bounded = [b for b in step.recipe.entries if b.domain in INSIDE]
         self._rows, self._evaluation, self._first, self._latest = [], 0, [], []
         on = lambda rows: [] if data is None else [data.batch(rows)]
         self.gradient = None if gradient is None else lambda theta: gradient(theta, *on(self._next_rows()))
@@ -246,7 +283,7 @@ class _Run:
         return g if isinstance(g, dict) else {self.step.recipe.targets[0].name: g}
 
     @torch.no_grad()
-    def complete_state(self, energy, temperature, parameters):
+    def complete_state(self, energy, temperature):
         """Let the blocks that the caller has not given start from their law."""
         self._batches(self._draw_rows(range(1), 1)(0))
         self.state = complete_state(self.step, self.state, self.layout, seed=self.seed, temperature=temperature,
@@ -269,7 +306,7 @@ class _Run:
 
     @torch.no_grad()
     def steps(self, count, step_size, temperature, where):
-        """Advance by `count` steps, yielding the number of each when it is done."""
+        """Advance by `count` steps at step sizes and temperatures by their number among these, yielding after each."""
         function, program, layout = self.step.function, self.step.program, self.layout
         evaluations = max(program.gradients_per_step, len(program.observations) > 0)
         per_step = [self.chains * self.state[self.step.recipe.targets[0].name][0].numel()] * len(program.draws)
@@ -282,13 +319,8 @@ class _Run:
             drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
                 self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
-                h, T = _at(step_size, k), _at(temperature, k)
-                if not (isinstance(h, (int, float)) and 0 < h < math.inf):
-                    raise RecipeError(where, f"the schedule gives the step size {h!r} at step {k}", do="Return a number > 0.")
-                if not (isinstance(T, (int, float)) and 0 <= T < math.inf):
-                    raise RecipeError(where, f"the schedule gives the temperature {T!r} at step {k}",
-                                      do="Return a number >= 0.")
-                self.step_size = h
+                h = self.step_size = _number(step_size, k - start, "step size", where)
+                T = _number(temperature, k - start, "temperature", where)
                 given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
                                             layout.sizes)
                 given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})
@@ -301,21 +333,23 @@ class _Run:
         sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
         finite = sums.isfinite()
         for b in self.bounded:
-            inside = new[b.name] > 0 if b.domain == "positive" else new[b.name] >= 0
+            inside = INSIDE[b.domain](new[b.name])
             finite &= inside.reshape(self.chains, -1).all(1)
         lost = (self.alive & ~finite).nonzero().flatten().tolist()
         if lost:
-            block = next((n for n in names if not new[n][lost[0]].isfinite().all()), None)
-            why = f"{block} is not finite" if block else f"{self.bounded[0]} has left its domain"
+            block = next((n for n in reversed(names) if not new[n][lost[0]].isfinite().all()), None)
+            outside = next((b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name][lost[0]])
+                                                                  & new[b.name][lost[0]].isfinite()).any()), None)
+            why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
+            do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."
             self.diverged |= {chain: k for chain in lost}
             self.alive &= finite
             chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost[:8]))}"
             chains += f" and {len(lost) - 8} others" if len(lost) > 8 else ""
             if not self.alive.any():
-                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {why}",
-                                  do="Take a smaller step size.")
+                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {why}", do=do)
             warnings.warn(f"{where}: {chains} diverged at step {k}, {why}. Frozen at the last finite "
-                          "state: take a smaller step size.", RuntimeWarning, stacklevel=5)
+                          f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=5)
         if self.diverged:
             new = _merge(self.alive, new, self.state)
         self.state = new

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -67,7 +68,8 @@ class Cyclical:
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while
-    r_k < explore, at temperature 0, and samples after that: `sample(..., phases=schedule.phases)`. Raises RecipeError unless start is positive, cycles and
+    r_k < explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
+    it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and
     steps are positive integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples.
     Source: Zhang, Li, Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
 
@@ -113,11 +115,27 @@ class Cyclical:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
-        return tuple(Phase(len(list(steps)), step_size=self, **({} if sampling else {"temperature": 0.0, "keep": False}))
-                     for sampling, steps in groupby(range(self.steps), self.sampling))
+        stretches = [(sampling, list(steps)) for sampling, steps in groupby(range(self.steps), self.sampling)]
+        return tuple(Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else {"temperature": 0.0, "keep": False}))
+                     for sampling, steps in stretches)
 
     def _phase(self, k: int) -> float:
         return k % self.length / self.length
+
+
+@dataclass(frozen=True)
+class Later:
+    """A schedule from step `by` on: h_k = schedule(k + by).
+
+    >>> Later(Polynomial(a=1.0, b=4, gamma=0.5), by=5)(0)
+    0.3333333333333333
+    """
+
+    schedule: Callable[[int], float]
+    by: int
+
+    def __call__(self, k: int) -> float:
+        return self.schedule(k + self.by)
 
 
 def _is_number(value) -> bool:

@@ -8,8 +8,13 @@ from integrators import noise
 from integrators.step import Step, adaptation_start, stationary_start
 from recipe import Energy
 from recipe.errors import RecipeError, did_you_mean
+from recipe.symbols import Partial
 
 from .gradients import Layout
+
+
+INSIDE = {"positive": lambda x: x > 0, "nonnegative": lambda x: x >= 0, "fraction": lambda x: (x >= 0) & (x <= 1),
+          "binary": lambda x: (x == 0) | (x == 1)}
 
 
 def given_state(step: Step, energy, init, *, chains, device, parameters):
@@ -48,6 +53,12 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
         start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, step.program.scope)
         started = start(state, 1.0, gradient=gradient, observe=observe, sizes=layout.sizes, **arguments)
         state |= {a.name: started[a.name] for a in recipe.adapted if a.name not in given}
+        for a in recipe.adapted:
+            inside = INSIDE.get(a.domain, torch.isfinite)(state[a.name]).all()
+            if not inside or a.domain == "nonnegative" and a.start.has(Partial) and not state[a.name].any():
+                raise RecipeError(f"{recipe.name}, start", f"{a} starts as {a.start}, which is "
+                                  f"{'0' if inside or a.start.has(Partial) else 'outside of its domain, ' + a.domain}, where the chains start",
+                                  do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.')
     start = stationary_start(recipe, step.program.scope)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
                                 device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
@@ -113,10 +124,8 @@ def _check(recipe, given, where):
     shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in given}
     if len(set(shapes.values())) > 1:
         raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")
-    inside = {"positive": lambda x: x > 0, "nonnegative": lambda x: x >= 0, "fraction": lambda x: (x >= 0) & (x <= 1),
-              "binary": lambda x: (x == 0) | (x == 1)}
     for b in recipe.entries:
-        if b.domain in inside and b.name in given and not inside[b.domain](given[b.name]).all():
+        if b.domain in INSIDE and b.name in given and not INSIDE[b.domain](given[b.name]).all():
             raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
 
 

@@ -344,6 +344,8 @@ def test_a_phase_freezes_for_its_time():
 
 # ---- what is refused
 
+MANY, MOVING, LOW = adapted("r", start=grad(U)**2), adapted("r", like=theta, start=theta**2), adapted("r", start=-1, domain="positive")
+
 MISTAKES = {
     "an order that is none": (lambda: langevin(order="delayed"), ["adaptive, order 'delayed'", "lagged"]),
     "an update of a block": (lambda: langevin(adapt={p: p}), ["adaptive, adapt", "a dict over adapted quantities"]),
@@ -353,8 +355,23 @@ MISTAKES = {
     "an update with a stray block": (lambda: langevin(adapt={V: V + other**2}), ["'v' is used but is not in the"]),
     "one number from many": (lambda: langevin(D={p: c + s}, adapt={s: theta**2}),
                              ["update of s", "has one value per site, but s is one number", "total()", "like=theta"]),
-    "one first number from many": (lambda: langevin(D={p: c + adapted("r", start=grad(U)**2)}, adapt={}),
-                                   ["start of r", "one value per site"]),
+    "one first number from many": (lambda: langevin(D={p: c + MANY}, adapt={MANY: c}), ["start of r", "one value per site"]),
+    "a quantity without an update": (lambda: langevin(D={p: c + W}, adapt={}), ["no update of W is given", "adapt={W: ...}"]),
+    "an observation in D": (lambda: langevin(D={p: 1 + observe("r")**2}), ["'r' is used in H, D, Q", "for a constant"]),
+    "the step number in D": (lambda: langevin(D={p: 1 + step_number}), ["read step_number", "Only adaptations may"]),
+    "a start that reads the state": (lambda: langevin(D={p: c + MOVING}, adapt={MOVING: c}), ["start of r", "reads theta"]),
+    "a first gradient of 0": (lambda: run(PSGLD, init=torch.zeros(2, dtype=torch.float64)),
+                              ["V starts as grad(U)**2", "away from a stationary point", 'init={..., "V": ...}']),
+    "a start outside of the domain": (lambda: run(langevin(D={p: c + LOW}, adapt={LOW: LOW})), ["outside of its domain"]),
+    "an update that leaves the domain": (lambda: run(langevin(D={p: c + W}, adapt={W: -W})),
+                                         ["W has left its domain, nonnegative", "Look at the update of W"]),
+    "an observation that is not finite": (lambda: run(observing(), observe={"a": lambda at: at * float("nan"), "b": torch.sum}),
+                                          ["the observation 'a' is not finite"]),
+    "an observation that fails": (lambda: run(observing(), observe={"a": lambda at: at.item(), "b": torch.sum}),
+                                  ["observe['a']", "a function of theta"]),
+    "observations that are no dict": (lambda: run(observing(), observe=[abs]), ["observe", "a dict of functions by name"]),
+    "a budget below 0": (lambda: langevin(supplied={p: -1}), ["supplied", "not positive semidefinite"]),
+    "what cannot be required": (lambda: langevin(requires=(theta < 1,)), ["requires", "a relation between parameters"]),
     "a name twice": (lambda: langevin(D={p: c + adapted("p", like=theta)**2}), ["are named 'p'"]),
     "a name of a parameter": (lambda: langevin(D={p: c + adapted("c")**2}), ["are named 'c'"]),
     "an adapted block of the state": (lambda: langevin(state=(theta, p, V)), ["V"]),
@@ -390,11 +407,6 @@ def test_a_step_names_the_observation_that_is_missing(missing):
     assert step.observations == ("a", "b")
     with pytest.raises(RecipeError, match=r"observe\['[ab]'\] is missing"):
         step(tensors(state), 0.1, gradient=gradient, noise=tensors(drawn), **missing, **parameters)
-
-
-def test_a_quantity_without_an_update_stays_at_its_start():
-    draws = run(langevin(D={p: c + W}, adapt={}), keep="W")
-    assert (draws["W"] == 0.5).all()
 
 
 def test_an_update_may_ask_for_the_hessian_diagonal():

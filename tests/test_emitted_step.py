@@ -20,9 +20,9 @@ from integrators.lower import optimizer_form
 from integrators.step import load
 from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnegative, numerical, positive, potential,
                     real, scalar, total, vector)
-from recipe.algebra import vanishes
 from samplers import SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
+from samplers.testing.strategies import recipes, residual_is_zero
 
 SHAPES = [(), (3,), (2, 2)]
 
@@ -530,45 +530,6 @@ def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
 # ---- recipes nobody wrote: Euler's step is the SDE
 
 
-numbers = st.sampled_from([Rational(k, 4) for k in (-6, -3, -1, 1, 2, 5)])
-
-
-def formulas(blocks, extras=()):
-    """Small polynomials and bounded functions of some blocks."""
-    atoms = st.sampled_from([*blocks, *extras])
-    shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-u**2), lambda u: u**2])
-    return st.builds(lambda f, u, k, v: f(u + k * v), shapes, atoms, numbers, atoms)
-
-
-def triangles(size, entries):
-    """Triangular matrices, lower or upper, whose diagonal is away from 0."""
-    beside = st.lists(entries, min_size=size * (size - 1) // 2, max_size=size * (size - 1) // 2)
-    lower = st.builds(lambda rest, diagonal: ImmutableMatrix(size, size, lambda i, j: (
-        diagonal[i] if i == j else rest[i * (i - 1) // 2 + j] if j < i else 0)), beside,
-        st.permutations([1, a, Rational(3, 2)][:size]))
-    return st.builds(lambda L, upper: L.T if upper else L, lower, st.booleans())
-
-
-@st.composite
-def explicit_recipes(draw):
-    blocks = (x, y, z)[:draw(st.integers(2, 3))]
-    entries, size = formulas(blocks, (a,)), len(blocks)
-    L = draw(triangles(size, entries))
-    Q = {(blocks[i], blocks[j]): draw(entries) for i in range(size) for j in range(i + 1, size)}
-    return Recipe(name="explicit", state=blocks, target=blocks, H=potential(*blocks), D=L * L.T, Q=Q)
-
-
-@st.composite
-def recipes_of_sites(draw):
-    site = formulas((theta, p, xi), (total(p) / n, total(theta * p) / n, m))
-    chain = formulas((xi,), (total(p**2) / n, total(sin(theta)) / n, a))
-    L = draw(triangles(2, site))
-    D = L * L.T
-    return Recipe(name="sites", state=(theta, p, xi), target=theta, H=U + total(p**2) / 2 + n * xi**2 / 2,
-                  D={theta: D[0, 0], (theta, p): D[0, 1], p: D[1, 1], xi: (1 + draw(chain)**2)},
-                  Q={(theta, p): draw(site), (theta, xi): draw(site), (p, xi): draw(site)})
-
-
 def assert_euler_is_the_sde(recipe, shape):
     """z' = z + h f(z) + w with w ~ N(0, 2 h T D(z)), f and D taken from the recipe."""
     step = compile(recipe, "Euler")
@@ -597,15 +558,15 @@ def assert_euler_is_the_sde(recipe, shape):
 few = settings(max_examples=12, derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate))
 
 
-@given(explicit_recipes())
+@given(recipes("explicit"))
 @few
 def test_the_euler_step_of_any_explicit_recipe_is_its_sde(recipe):
-    assert vanishes(recipe.residual())
+    residual_is_zero(recipe)
     assert_euler_is_the_sde(recipe, ())
 
 
-@given(recipes_of_sites(), st.sampled_from(SHAPES))
+@given(recipes("sites"), st.sampled_from(SHAPES))
 @few
 def test_the_euler_step_of_any_recipe_of_sites_is_its_sde(recipe, shape):
-    assert vanishes(recipe.residual())
+    residual_is_zero(recipe)
     assert_euler_is_the_sde(recipe, shape)

@@ -78,8 +78,8 @@ def test_the_variance_of_an_overdamped_sampler(name):
 
 
 @pytest.mark.parametrize("name, text, other", [
-    ("which knows V", "h/2*G**2", "h*G**2"), ("which knows V", "G**2*(K + V)", "G*(K + V)"),
-    ("and the curvature", "(K + V)", "(K/2 + V)"), ("VSGD", "2*h/V", "h/V"), ("VSGD", "2*temperature/V - 2*h/V", "1/V"),
+    ("which knows V", "h/2*G**2", "h*G**2"), ("which knows V", "G**2*(temperature*K + V)", "G*(temperature*K + V)"),
+    ("and the curvature", "(temperature*K + V)", "(temperature*K/2 + V)"), ("VSGD", "2*h/V", "h/V"), ("VSGD", "2*temperature/V - 2*h/V", "1/V"),
     ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "0*B"),
     ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "h*B/lam**2/2"),
 ], ids=lambda value: value.replace(" ", "-"))
@@ -90,12 +90,13 @@ def test_a_planted_error_in_a_budget_is_seen(name, text, other):
     assert not found * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-3)
 
 
-@pytest.mark.parametrize("h", [1e-3, 0.05, 0.4])
-def test_preconditioned_sgld_that_knows_both_is_exact_on_gaussians_at_every_step_size(h):
-    """As long as noise is left to inject: h G (V + k) < 2."""
+@pytest.mark.parametrize("T", [0.7, 1.0, 2.5])
+@pytest.mark.parametrize("h", [1e-3, 0.05, 0.2])
+def test_preconditioned_sgld_that_knows_both_is_exact_on_gaussians_at_every_step_size(h, T):
+    """As long as noise is left to inject: h G (V + k T) < 2 T."""
     row = OVERDAMPED["and the curvature"]
-    found = variance(compile(row.recipe), h, gradient_noise=row.V, **row.parameters)
-    assert found * K == pytest.approx(1, rel=1e-10)
+    found = variance(compile(row.recipe), h, gradient_noise=row.V, temperature=T, **row.parameters)
+    assert found * K == pytest.approx(T, rel=1e-10)
 
 
 def test_vsgd_exceeds_the_target_by_a_relative_k_over_V():
@@ -114,21 +115,22 @@ def test_the_total_noise_of_ideal_isgd_is_twice_its_step(B):
 # ---- SGFS
 
 
-def sgfs(h, k, *changes, b=3.0, N=40, B=1.4):
+def sgfs(h, k, *changes, b=3.0, N=40, B=1.4, T=1.0):
     """k Var theta where N I1 = k, and batches of b with replacement give the gradient the covariance N^2 I1/b."""
     step = Standing(planted(compile(SGFS, freeze="I1"), *changes), {"I1": k / N})
-    return k * variance(step, h, np.array([k]), gradient_noise=N * k / b, num_data=N, b=b, B=B)[0]
+    return k * variance(step, h, np.array([k]), gradient_noise=N * k / b, num_data=N, b=b, B=B, temperature=T)[0]
 
 
+@pytest.mark.parametrize("T", [0.4, 1.0, 2.5])
 @pytest.mark.parametrize("k", K)
 @pytest.mark.parametrize("h", [1e-3, 0.05, 1.0, 30.0])
-def test_sgfs_is_exact_on_gaussians_at_every_step_size(h, k):
-    assert sgfs(h, k) == pytest.approx(1, rel=1e-10)
+def test_sgfs_is_exact_on_gaussians_at_every_step_size_and_temperature(h, k, T):
+    assert sgfs(h, k, T=T) == pytest.approx(T, rel=1e-10)
 
 
 @pytest.mark.parametrize("old, new", [
-    ("(b + num_data)/(2*b)", "(b + num_data)/(2*num_data)"), ("(b + num_data)/(2*b)", "num_data/(2*b)"),
-    ("- x1/(B + x1)**2", "")], ids=["gamma=(b+N)/N", "without-the-curvature", "nothing-supplied"])
+    ("(1 + num_data/(temperature*b))", "(1 + b/num_data)"), ("(1 + num_data/(temperature*b))", "num_data/b"),
+    ("- temperature*x1/(B + x1)**2", "")], ids=["gamma=(b+N)/N", "without-the-curvature", "nothing-supplied"])
 def test_a_wrong_sgfs_is_not_exact(old, new):
     assert abs(sgfs(0.05, K[0], (old, new)) - 1) > 0.005
 

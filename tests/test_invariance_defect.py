@@ -243,7 +243,7 @@ GC = "/num_data**2*c*g*x3*x4"
     ("atmc", "B A' O A' B", "m*torch.clamp", "torch.clamp"),
     ("atmc", "B A' O A' B", "temperature/mu", "2*temperature/mu"),
     ("atmc", "A' F A'", "p*torch.exp(h*(-xi", "p*torch.exp(h*(xi"),
-    ("sgld-preconditioned, noisy", None, "(K + V)", "K"),
+    ("sgld-preconditioned, noisy", None, "(temperature*K + V)", "temperature*K"),
     ("sgld-preconditioned, noisy", None, "h/2*G**2", "h*G**2"),
     ("psgld", None, "torch.sqrt(1/x1)", "1/x1"),
     ("psgld-gamma", None, f"temperature*alpha{GC} - temperature{GC}", "0*x4"),

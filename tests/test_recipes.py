@@ -6,7 +6,6 @@ import re
 import pytest
 from explicit_sites import Expanded, at_site, coordinates, is_zero
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from sympy import ImmutableMatrix, Matrix, S, cos, hessian, log, sin, sqrt, symbols
 from sympy.core.function import AppliedUndef
 
@@ -15,6 +14,7 @@ from recipe import (Energy, Recipe, RecipeError, derive, function, grad, positiv
 from recipe.algebra import vanishes
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import temperature
+from samplers.testing.strategies import recipes
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta = scalar("xi"), scalar("eta")
@@ -94,39 +94,16 @@ def test_the_residual_of_another_drift_is_that_of_the_explicit_sites(R):
     assert vanishes(residual) is None
 
 
-def polynomials(*coordinates):
-    """Polynomials of degree <= 2 with small coefficients."""
-    monomials = [S.One, *coordinates, coordinates[0] * coordinates[-1], coordinates[-1] ** 2]
-    return st.lists(st.integers(-2, 2), min_size=len(monomials), max_size=len(monomials)).map(
-        lambda numbers: sum(k * f for k, f in zip(numbers, monomials)))
-
-
-def dense(*coordinates):
-    """Recipes in explicit coordinates with D = L L^T and a full Q, both polynomial."""
-    size = len(coordinates)
-    entries = st.lists(polynomials(*coordinates), min_size=size**2, max_size=size**2)
-    square = lambda numbers: Matrix(size, size, numbers)
-    gram = lambda L: (L.lower_triangular() * L.lower_triangular().T).expand()
-    return st.builds(lambda L, K: recipe("dense", coordinates, potential(*coordinates), gram(square(L)),
-                                         square(K) - square(K).T, target=coordinates), entries, entries)
-
-
-@given(dense(x, y) | dense(x, y, z))
+@given(recipes("explicit"))
 @few
-def test_dense_recipes_are_derived_as_in_the_textbook_and_stationary(R):
+def test_recipes_of_explicit_coordinates_are_derived_as_in_the_textbook_and_stationary(R):
     assert agrees_with_explicit_sites(R, 1)
     assert vanishes(R.residual()) == "symbolic"
 
 
-site_formulas = polynomials(theta, p, xi)
-chain_formulas = st.builds(lambda f, k: k * xi + total(f) / n, polynomials(theta, p, xi), st.integers(-2, 2))
-
-
-@given(st.builds(lambda a, b, c, d, e: recipe("shared", (theta, p, xi), langevin + n * xi**2 / 2,
-                                              {theta: a**2, p: b**2, xi: c**2}, {(theta, p): d, (p, xi): e}),
-                 site_formulas, site_formulas, chain_formulas, site_formulas, site_formulas))
+@given(recipes("sites"))
 @few
-def test_recipes_with_a_shared_scalar_are_derived_as_for_explicit_sites_and_stationary(R):
+def test_recipes_of_sites_are_derived_as_for_explicit_sites_and_stationary(R):
     assert agrees_with_explicit_sites(R, 2)
     assert vanishes(R.residual()) == "symbolic"
 

@@ -14,7 +14,9 @@ from torch.nn import Linear, Parameter
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
-from samplers import ATMC, SGHMC, SGLD, SGNHT, SGRLD, PreconditionedSGLD, UnderdampedLangevin, posterior, sampling
+from samplers import (ATMC, SGHMC, SGLD, SGNHT, SGRLD, SGRLDCIR, VSGD, Phase, PreconditionedSGLD, SGLDSAGibbs,
+                      SGLDSAMarginal, UnderdampedLangevin, posterior, sampling)
+from samplers.schedules import Cyclical
 
 theta, w = vector("theta"), vector("w", domain="positive")
 x, y = scalar("x"), scalar("y")
@@ -304,3 +306,37 @@ def test_messages_say_where_what_and_what_to_do():
     message = refused(call(UnderdampedLangevin, gama=1.0), ["gama"])
     where, rest = message.split(": ", 1)
     assert where.startswith("underdamped-langevin") and rest == "'gama' is not a parameter. Did you mean 'gamma'?"
+
+
+REFUSED = {
+    "a variance of the spike above that of the slab": (
+        call(SGLDSAMarginal, bowl, v0=2.0, v1=1.0), "v0 < v1 does not hold: v0 = 2.0, v1 = 1.0"),
+    "a slab of probability 0": (call(SGLDSAGibbs, bowl, delta=0.0), "delta > 0 does not hold"),
+    "a law that the temperature makes improper": (
+        call(SGRLDCIR, None, init=torch.ones(2), temperature=0.5, a=0.1), "not normalisable.*shape -0.8"),
+    "a budget beyond the friction at one temperature of a schedule": (
+        call(SGHMC, bowl, B=0.9, temperature=lambda k: 0.1 if k == 1 else 1.0), "T D - supplied.*T = 0.1"),
+    "a budget beyond the friction in one phase": (
+        call(VSGD, bowl, V=2.6, step_size=0.5, phases=[Phase(5, step_size=3.0)], steps=1000), "h = 3"),
+    "one phase that is no list": (call(SGLD, bowl, phases=Phase(5), steps=1000), "a list of Phase"),
+    "a phase that keeps by a word": (lambda: Phase(5, keep="no"), "Phase, keep: it is True or False"),
+    "a phase of a negative step": (lambda: Phase(5, step_size=-0.1), "Phase, step_size: it is a number > 0"),
+    "a phase that freezes a dict": (lambda: Phase(5, freeze={"V": 1}), "Phase, freeze: it names blocks"),
+    "a schedule of words": (call(SGLD, bowl, schedule=lambda k: "x"), "gives the step size 'x' at step 0"),
+    "a schedule of two arguments": (call(SGLD, bowl, schedule=lambda a, b: 1.0), "fails at step 0"),
+    "a temperature that fails": (call(SGLD, bowl, temperature=lambda k: 1 / 0), "temperature fails at step 0"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_could_not_run_is_refused_before_the_first_step(mistake):
+    make, words = REFUSED[mistake]
+    with pytest.raises(RecipeError, match=words):
+        make()
+
+
+def test_phases_count_their_own_steps_and_so_can_be_put_together():
+    cycle = Cyclical(0.1, cycles=2, steps=20, explore=0.5)
+    draws = call(SGLD, bowl, phases=[Phase(7, keep=False), *cycle.phases], steps=1000)()
+    kept = [cycle(k) for k in range(20) if cycle.sampling(k)]
+    assert draws.step_sizes.tolist() == pytest.approx(kept)

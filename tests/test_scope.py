@@ -15,7 +15,7 @@ from integrators import compile
 from integrators.step import load, stationary_start
 from recipe import (Energy, Recipe, RecipeError, adapted, grad, observe, positive, potential, refresh, scalar, total,
                     vector)
-from samplers import HMC, ISGD, PSGLD, SGLDSA, SGNHT, SGRLDDense
+from samplers import HMC, ISGD, PSGLD, SGNHT, SGRLDDense
 from samplers.testing.interpreter import flow_by_flow, interpret
 
 SIZES = [2, 1, 4]
@@ -152,16 +152,19 @@ def test_an_adapted_number_starts_and_moves_per_tensor(chains):
 
 @pytest.mark.parametrize("chains", [2, 3])
 def test_a_statistic_of_the_whole_target_is_one_number_for_all_tensors(chains):
-    """sigma^2 is (squared residuals + sum kappa w^2 + nu lam)/(N + p + nu), with p and the sum per tensor."""
-    def run_with(scale):
-        residuals = {"squared_residuals": lambda at: scale * (at["weight"]**2).sum()}
-        return run(SGLDSA, chains, observe=residuals, keep="sigma", steps=1, A=1.0, Z=1.0, decay=1.0)
+    """s follows the statistic, plus a total over its own tensor."""
+    recipe = Recipe(name="watching", state=(theta,), H=U, D={theta: 1 + s}, adapt={s: observe("t") + total(theta**2)})
+    draws = run(recipe, chains, observe={"t": lambda at: 5 * (at["weight"]**2).sum()}, keep="s", steps=1)
+    square = {name: (draws[name][:, 0]**2).reshape(chains, -1).sum(1) for name in LAYERS}
+    expected = torch.stack([5 * square["weight"] + square[name] for name in LAYERS], 1)
+    torch.testing.assert_close(draws["s"][:, 0], expected)
 
-    none, some = run_with(0.0), run_with(5.0)
-    squares = lambda draws: (2 * draws["sigma"][:, 0] - 1)**2  # the first average is (1 + sigma_t)/2
-    seen = 5 * (some["weight"][:, 0]**2).sum((1, 2))
-    sizes = torch.tensor([4.0, 3.0], dtype=torch.float64)
-    torch.testing.assert_close((squares(some) - squares(none)) * (1 + sizes + 1), seen[:, None].expand(-1, 2))
+
+@pytest.mark.parametrize("name", ["sgld-sa", "sghmc-sa"])
+def test_a_scalar_that_scales_the_energy_of_all_tensors_is_refused(name):
+    """Per tensor, the force would be no gradient."""
+    with pytest.raises(RecipeError, match="scope 'tensor'.*one sigma for every tensor, but U is one for all"):
+        compile(CASES[name].recipe, scope="tensor")
 
 
 def test_the_optimizer_of_a_standalone_file_keeps_the_scope():

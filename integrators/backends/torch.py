@@ -199,7 +199,7 @@ def _derivative_source(program, writer, function, slopes, what):
     elif vector:
         unpack = "theta.unbind(-1)"
     comma = "," if len(named) == 1 and vector else ""
-    told = str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
+    told = str(energy.U) if energy.is_sitewise else str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
     lines = [f"def {function}(theta):", f'    """{what} of U = {told}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
     sums: dict = {}
 
@@ -281,6 +281,16 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
                 "poisson": lambda: lambda rate: torch.poisson(rate, generator),
                 "gamma": lambda: lambda shape: torch._standard_gamma(shape, generator)}}[kind]()
 
+    def state_dict(self):
+        noise = {{str(device): generator.get_state() for device, generator in self.generators.items()}}
+        return {{**super().state_dict(), "noise": noise}}
+
+    def load_state_dict(self, state_dict):
+        noise = state_dict["noise"]
+        super().load_state_dict({{name: value for name, value in state_dict.items() if name != "noise"}})
+        for device, state in noise.items():
+            self.generator(torch.device(device)).set_state(state)
+
     @torch.no_grad()
     def step(self, closure=None{observe}):
         loss = None
@@ -294,7 +304,9 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
             theta = torch.cat([p.reshape(-1) for p in moving])[None]
             gradient = group["num_data"]*torch.cat([p.grad.reshape(-1) for p in moving])[None]
             sizes = [p.numel() for p in moving]
-            kept, draw = self.state[moving[0]], self.draw
+            kept, draw = self.state[group["params"][0]], self.draw
+            if kept and kept["sizes"] != sizes:
+                raise RuntimeError("other parameters have a gradient than in the first step: give each its own group")
             if not kept:
                 kept.update({{
 {chr(10).join(_starts(program, writer))}
@@ -331,4 +343,4 @@ def _starts(program, writer):
         value = writer.text(start)
         lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
                      f'                    "{b.name}": torch.full_like({like}, {value}),')
-    return [*lines, '                    "step_number": 0,']
+    return [*lines, '                    "step_number": 0,', '                    "sizes": sizes,']

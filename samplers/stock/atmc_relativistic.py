@@ -1,7 +1,7 @@
-"""ATMC with relativistic kinetic energy. Heek & Kalchbrenner (2019), eqs. (2)-(4) and section 2.3.
+"""ATMC with relativistic kinetic energy. Heek & Kalchbrenner (2019), eqs. (2)-(4) and section 2.5.
 
-The thermostat and the friction follow K: dxi = (m/mu) (K'^2 - K'') dt and -m (alpha + xi) K', where the paper keeps the
-forms p^2/m - 1 and (alpha + xi) p of the Gaussian K, which do not leave exp(-H) invariant.
+The thermostat and the friction follow K: dxi = (m/mu) (K'^2 - K'') dt and -m (alpha + xi) K'. The forms p^2/m - 1 and
+(alpha + xi) p of the Gaussian K would not leave exp(-H) invariant.
 """
 
 from sympy import Max, diff, sqrt

@@ -4,7 +4,7 @@ The law is that of frozen V; the history that V really is adds a bias that neith
 theta^4/4 with lam = 0.3, h = 0.01, alpha = 0, 0.9, 0.99, 0.999, E theta^2 is off by +117, +82, +26, +3.5 %, with Gamma
 by +4, +69, +26, +3.5 %; at alpha = 0.9 with a gradient of variance 9 by +16 %, in the same step by +20 %.
 PSGLD uses the V of the step before, without Gamma; PSGLDSameStep is the paper's order without Gamma (its Corollary 2),
-and RMSprop at temperature 0; PSGLDGamma has Gamma through V, and needs the Hessian diagonal.
+and RMSprop at temperature 0 from V = 0; PSGLDGamma has Gamma through V, and needs the Hessian diagonal.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from recipe import Recipe, adapted, fraction, grad, num_data, positive, potentia
 
 theta = vector("theta")
 alpha = fraction("alpha", default=0.99, doc="weight of the past in V")
-lam = positive("lam", default=1e-5, doc="least root of V, on the scale of the mean gradient")
+lam = positive("lam", default=1e-5, doc="added to the root of V, on the scale of the mean gradient")
 U = potential(theta)
 slope = grad(U) / num_data
 V = adapted("V", like=theta, start=slope**2, domain="nonnegative")

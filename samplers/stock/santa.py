@@ -2,7 +2,7 @@
 
 Exploration is a Phase of falling temperature, refinement Phase(temperature=0, freeze="xi"), which is RMSprop with momentum.
 Let the exploration end cold: a thermostat that is frozen below 0 drives the refinement away.
-g1 is the preconditioner of this step, g2 that of the one before. The paper's Euler step is the word "euler", its term
+g1 is the preconditioner after the gradient of this step, g2 the one before it. The paper's Euler step is the word "euler", its term
 (1 - g_{t-1}/g_t)/u is left out, as in the authors' code: it stands for the derivative of a frozen g.
 At temperature 1, with lam = 0.3 and h = 0.05, E theta^2 is off by +8 % under theta^4/4 while V and V_last move.
 """
@@ -14,7 +14,7 @@ from recipe import (Recipe, adapted, euler, force, fraction, friction, grad, noi
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 sigma = fraction("sigma", default=0.99, doc="weight of the past in V")
-lam = positive("lam", default=1e-8, doc="least root of V, on the scale of the mean gradient")
+lam = positive("lam", default=1e-8, doc="added to the root of V, on the scale of the mean gradient")
 U = potential(theta)
 slope = grad(U) / num_data
 V = adapted("V", like=theta, start=slope**2, domain="nonnegative")

@@ -12,7 +12,7 @@ from recipe import Recipe, adapted, euler, grad, positive, potential, step_size,
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate, per unit of time")
-lam = positive("lam", default=1e-8, doc="least mass")
+lam = positive("lam", default=1e-8, doc="added to the root of V in the mass")
 U = potential(theta)
 V = adapted("V", like=theta, start=grad(U)**2, domain="nonnegative")
 gbar = adapted("gbar", like=theta, start=grad(U))

@@ -1,6 +1,6 @@
 """SGLD. Welling & Teh (2011), eq. (4); the paper's step size is eps = 2h.
 
-With a minibatch gradient of covariance V_g the temperature is too high by h V_g/2 per unit of curvature.
+With a minibatch gradient of covariance V_g the temperature is too high by the factor 1 + h V_g/2.
 """
 
 from recipe import Recipe, positive, potential, step_size, vector

@@ -1,10 +1,10 @@
 """SGLD with a constant diagonal preconditioner G, one value per parameter. Li et al. (2016), section 2, G constant.
 
 Given the gradient's covariance V and the curvature K of U, the injected noise is lowered by what these supply:
-2h G - h^2 G (V + K) G. With both, the chain is exact on Gaussians at every h.
+2h G T - h^2 G (V + K T) G. With both, the chain is exact on Gaussians at every h.
 """
 
-from recipe import Recipe, nonnegative, positive, potential, step_size, vector
+from recipe import Recipe, nonnegative, positive, potential, step_size, temperature, vector
 
 theta = vector("theta")
 G = positive("G", default=1.0, per=theta, doc="preconditioner, the step size of each parameter is h G")
@@ -16,7 +16,7 @@ PreconditionedSGLD = Recipe(
     state=(theta,), target=theta,
     H=potential(theta),
     D={theta: G},
-    supplied={theta: step_size * G**2 * (V + K) / 2},
+    supplied={theta: step_size * G**2 * (V + temperature * K) / 2},
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
     doc=__doc__,

@@ -2,7 +2,7 @@
 
 w_j ~ (1 - gamma_j) N(0, sigma^2 v0) + gamma_j N(0, sigma^2 v1) with gamma_j ~ Bernoulli(delta), for weights with
 sparse = 1; the others have the prior N(0, 1/ridge). U is -log likelihood; for a regression half the squared residuals,
-of variance sigma^2. A mode gives the target's energy and the fields of a Recipe that go with it:
+of variance sigma^2, and observe={"squared_residuals": ...} is their sum over all data, estimated from the batch. A mode gives the target's energy and the fields of a Recipe that go with it:
 
 sa        (the paper) rho, kappa, sigma, delta follow their averages, eqs. (13)-(17). The limit is the law at the
           self-consistent kappa, neither the marginal nor the joint posterior, and may lock a signal into the spike.
@@ -22,6 +22,7 @@ ridge = positive("ridge", default=1.0, doc="prior precision of the others")
 sigma = positive("sigma", default=1.0, doc="scale of the noise and of the prior")
 delta = fraction("delta", default=0.5, doc="probability of the slab")
 U, p = potential(w), total(sparse)
+SEPARATE = (v0 < v1, delta > 0, delta < 1)
 
 
 def energy(kappa, scale, sigma):
@@ -55,7 +56,7 @@ def averaged(regression=True):
     optimum = {rho: rho_t, kappa: kappa_t, sigma: sigma_t, delta: delta_t}
     adapt = {x: (1 - omega) * x + omega * best for x, best in optimum.items()}
     E = energy(kappa, sigma**2 if regression else 1, sigma)
-    return dict(E=E, marginal=E, adapt=adapt)
+    return dict(E=E, marginal=E, adapt=adapt, requires=(v0 < v1, delta0 > 0, delta0 < 1, decay > 0.5, decay <= 1))
 
 
 def integrated(regression=True):
@@ -63,7 +64,7 @@ def integrated(regression=True):
     spike = exp(-w**2 / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
     mixture = log((1 - delta) * spike + delta / sqrt(v1))
     E = energy(1 / v1, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
-    return dict(E=E, marginal=E)
+    return dict(E=E, marginal=E, requires=SEPARATE)
 
 
 def drawn(regression=True):
@@ -71,7 +72,7 @@ def drawn(regression=True):
     gamma = vector("gamma", domain="binary")
     E = energy((1 - gamma) / v0 + gamma / v1, sigma**2 if regression else 1, sigma)
     E += total(sparse * gamma * (log(v1 / v0) / 2 - log(delta / (1 - delta))))
-    return dict(E=E, latents=(gamma,), jumps={"J": refresh(gamma)})
+    return dict(E=E, latents=(gamma,), jumps={"J": refresh(gamma)}, requires=SEPARATE)
 
 
 MODES = {"sa": averaged, "marginal": integrated, "gibbs": drawn}

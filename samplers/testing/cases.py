@@ -77,13 +77,13 @@ CASES = {c.recipe.name: c for c in (
     case("atmc", *THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
     case("atmc-relativistic", m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
     case("santa", "Euler", sigma=0.8, lam=0.3),
-    case("sgld-sa", observe=SQUARES, **SPIKE),
+    case("sgld-sa", observe=SQUARES, decay=0.6, **SPIKE),
     case("sgld-sa-marginal", sigma=1.2, delta=0.4, **SPIKE),
     case("sgld-sa-gibbs", sigma=1.2, delta=0.4, **SPIKE),
-    case("sgld-sa-classification", **SPIKE),
-    case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, **SPIKE),
+    case("sgld-sa-classification", decay=0.6, **SPIKE),
+    case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
     case("sghmc-sa-marginal", "F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
     case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    case("sghmc-sa-classification", "F A", m=1.7, C=1.4, B=0.2, **SPIKE),
+    case("sghmc-sa-classification", "F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
 )}
 CASES = {name: CASES.get(name) or Case(R) for name, R in catalogue.items()}

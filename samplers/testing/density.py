@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from itertools import combinations, product
 
 import numpy as np
-from sympy import Abs, Add, Expr, Heaviside, Max, Min, Rational, S, Symbol, Tuple, diff, expand, lambdify, sign
+from scipy.optimize import brentq
+from scipy.special import expit, log_expit, logit
+from sympy import Abs, Add, Expr, Heaviside, Max, Min, Rational, diff, expand, lambdify, sign
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 
@@ -104,18 +106,23 @@ test_energy.__test__ = False  # it is no test of pytest's
 
 
 def separate(H: Expr, state) -> list[tuple[Expr, tuple[Block, ...]]]:
-    """H as a sum over groups of blocks: (energy, blocks) for each."""
+    """H as a sum over groups of blocks: (energy, blocks) for each; a term is expanded only where that takes it apart.
+
+    >>> from recipe import scalar
+    >>> x, y, u = scalar("x"), scalar("y"), scalar("u")
+    >>> separate((y - x)**2 + (y + u)**2 - 2*u*y, (x, u, y))
+    [(y**2 + (-x + y)**2, (x, y)), (u**2, (u,))]
+    """
     for s in H.free_symbols - set(state):
         raise RecipeError("density, H", f"'{s}' is not a block of the state", do=f"Add {s} to the state.")
-    terms = Add.make_args(expand(H, power_exp=False, power_base=False, log=False))
+    apart = lambda e: Add.make_args(expand(e, power_exp=False, power_base=False, log=False))
     groups = [{b} for b in state]
-    for term in terms:
+    for term in apart(H):
         touched = [g for g in groups if g & term.free_symbols]
         groups = [g for g in groups if g not in touched] + ([set().union(*touched)] if touched else [])
-    groups = [tuple(b for b in state if b in g) for g in groups]
-    groups.sort(key=lambda g: state.index(g[0]))
-    if len(groups) == 1:
-        return [(H, groups[0])]
+    whole = [t for t in Add.make_args(H) if any(t.free_symbols <= g for g in groups)]
+    terms = [*whole, *apart(H - Add(*whole))]
+    groups = sorted((tuple(b for b in state if b in g) for g in groups), key=lambda g: state.index(g[0]))
     return [(Add(*(t for t in terms if t.free_symbols & set(g))), g) for g in groups]
 
 
@@ -181,20 +188,27 @@ class _Chart:
     """x as a function of t: c + s sinh(t) on the line, e^t on the half line, logistic between 0 and 1."""
 
     def __init__(self, domain, centre=0.0, scale=1.0):
-        self.kind, self.centre, self.scale = {"real": 0, "fraction": 2}.get(domain, 1), centre, scale
+        self.line, self.bounded = domain == "real", domain == "fraction"
+        self.centre, self.scale = centre if self.line else 0.0, scale
 
     def point(self, t):
-        return (lambda: self.centre + self.scale * np.sinh(t), lambda: np.exp(t), lambda: 1 / (1 + np.exp(-t)))[self.kind]()
+        if self.line:
+            return self.centre + self.scale * np.sinh(t)
+        return expit(t) if self.bounded else np.exp(t)
 
     def inverse(self, x):
         with np.errstate(all="ignore"):
-            return (lambda: np.arcsinh((x - self.centre) / self.scale), lambda: np.log(x), lambda: np.log(x / (1 - x)))[self.kind]()
+            if self.line:
+                return np.arcsinh((x - self.centre) / self.scale)
+            return logit(x) if self.bounded else np.log(x)
 
     def log_slope(self, t):
-        return (lambda: np.log(self.scale * np.cosh(t)), lambda: t, lambda: -abs(t) - 2 * np.log1p(np.exp(-abs(t))))[self.kind]()
+        if self.line:
+            return np.log(self.scale * np.cosh(t))
+        return log_expit(t) + log_expit(-t) if self.bounded else t
 
     def units(self, x):
-        return (x - self.centre * (self.kind == 0)) / self.scale
+        return (x - self.centre) / self.scale
 
 
 def _ranges(energy, blocks, degree):
@@ -211,12 +225,12 @@ def _ranges(energy, blocks, degree):
         if r[0] == WINDOW[b.domain][0] or r[1] == WINDOW[b.domain][1]:
             raise RecipeError("density, H", f"exp(-H) |{b}|^{degree} has no finite integral",
                               do=f"Give {b} a confining energy, or take a smaller degree=.")
-    measure = lambda t, chart: chart.log_slope(t) * (chart.kind > 0)  # in t on a half line, where H may fall to -oo
+    measure = lambda t, chart: chart.log_slope(t) * (not chart.line)  # in t on a half line, where H may fall to -oo
     bulk = _narrowed(energy, charts, ranges, lambda level, t, chart:
                      level - measure(t, chart) <= (level - measure(t, chart)).min() + 2)
     ends = [chart.point(np.array(r)) for chart, r in zip(charts, bulk)]
     scaled = [_Chart(b.domain, x.mean(), np.ptp(x) / 4) for b, x in zip(blocks, ends)]
-    return scaled, [tuple(new.inverse(old.point(np.array(r)))) if new.kind == 0 else r
+    return scaled, [tuple(new.inverse(old.point(np.array(r)))) if new.line else r
                     for new, old, r in zip(scaled, charts, ranges)]
 
 
@@ -278,13 +292,12 @@ def _kinks(formulas, block):
 
 def _roots(edge, block):
     """The points where a formula of one block changes its sign, by bisection."""
-    from scipy.optimize import brentq
-
     chart = _Chart(block.domain)
     f = lambdify([block], edge, "numpy")
     t = np.linspace(*WINDOW[block.domain], 8000)  # an even number, so that 0 is not among them
     with np.errstate(all="ignore"):
         signs = np.sign(np.broadcast_to(f(chart.point(t)), t.shape))
-    return {float(chart.point(brentq(lambda s: float(f(chart.point(s))), t[k], t[k + 1], xtol=1e-14)))
-            for k in np.flatnonzero(signs[1:] * signs[:-1] < 0)} | {float(chart.point(t[k])) for k in np.flatnonzero(signs == 0)
-                                                                    if 0 < k < len(t) - 1 and signs[k - 1] != signs[k + 1]}
+    changes = np.flatnonzero(signs[1:] * signs[:-1] < 0)
+    found = [brentq(lambda s: float(f(chart.point(s))), t[k], t[k + 1], xtol=1e-14) for k in changes]
+    found += [t[k] for k in range(1, len(t) - 1) if signs[k] == 0 and signs[k - 1] * signs[k + 1] < 0]
+    return {float(chart.point(x)) for x in found}

@@ -1,0 +1,447 @@
+"""The audit of black boxes: right samplers pass, every wrong one is found and named, and false alarms are as declared."""
+
+import json
+import math
+import re
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.integrate import quad
+
+from recipe.errors import RecipeError
+from samplers import cli
+from samplers.testing.audit import VERDICTS, audit
+from samplers.testing.biases import likeness, limits, order
+from samplers.testing.laws import LAWS
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL = dict(chains=2500, time=4.0)
+
+
+def gradient(potential, theta):
+    theta = theta.detach().requires_grad_()
+    return torch.autograd.grad(potential(theta).sum(), theta)[0]
+
+
+def box(step, start=lambda theta, normal, T: theta, normals=None):
+    """A black box from step(state, force, normal, h, T, k) -> state; theta is the state, or its first part."""
+    def run(potential, init, *, steps, step_size, temperature, seed):
+        generator = torch.Generator().manual_seed(seed)
+        normal = lambda: (normals or torch.randn)(init.shape, generator=generator)
+        state = start(init, normal, temperature)
+        for k in range(steps):
+            state = step(state, partial(gradient, potential), normal, step_size, temperature, k)
+        return state if torch.is_tensor(state) else state[0]
+    return run
+
+
+def momentum(theta, normal, T):
+    return theta, T**0.5 * normal()
+
+
+def ula(drift=1.0, noise=lambda h, T: (2 * h * T)**0.5, normals=None):
+    return box(lambda x, force, normal, h, T, k: x - drift * h * force(x) + noise(h, T) * normal(), normals=normals)
+
+
+def splitting(word, friction=1.0, heat=lambda friction, T: T):
+    """A word of A, B and O: each takes its share of the step."""
+    def step(state, force, normal, h, T, k):
+        x, p = state
+        for letter in word:
+            part = h / word.count(letter)
+            if letter == "A":
+                x = x + part * p
+            elif letter == "B":
+                p = p - part * force(x)
+            else:
+                c = math.exp(-friction * part)
+                p = c * p + ((1 - c * c) * heat(friction, T))**0.5 * normal()
+        return x, p
+    return box(step, momentum)
+
+
+def euler_sghmc(friction=2.0):
+    """Position and momentum both from the old state."""
+    return box(lambda s, force, normal, h, T, k: (s[0] + h * s[1], s[1] - h * force(s[0]) - h * friction * s[1]
+                                                  + (2 * friction * h * T)**0.5 * normal()), momentum)
+
+
+def thermostat(target=lambda T: T, A=1.0):
+    """SGNHT with a thermostat per coordinate, as Ding et al. step it; it starts at A."""
+    def step(state, force, normal, h, T, k):
+        x, p, xi = state
+        p = p - h * xi * p - h * force(x) + (2 * A * h * T)**0.5 * normal()
+        x = x + h * p
+        return x, p, xi + h * (p**2 - target(T))
+    return box(step, lambda x, normal, T: (x, T**0.5 * normal(), torch.full_like(x, A)))
+
+
+def refreshed(L):
+    """Leapfrog that is not symmetric, with a new momentum every L steps: variance L/(L - 1) at every h."""
+    def step(state, force, normal, h, T, k):
+        x, p = state
+        p = T**0.5 * normal() if k % L == 0 else p
+        x = x + h * p
+        return x, p - h * force(x)
+    return box(step, momentum)
+
+
+def preconditioned(memory, gamma=False):
+    """G(theta) = 1/(1 + theta^2) without its derivative, or with; with a memory, RMSprop's."""
+    def step(state, force, normal, h, T, k):
+        x, V = state
+        f = force(x)
+        V = f**2 if V is None else memory * V + (1 - memory) * f**2
+        G = 1 / (0.3 + V**0.5) if memory else 1 / (1 + x**2)
+        drift = G * f + (2 * T * x / (1 + x**2)**2 if gamma else 0)
+        return x - h * drift + (2 * h * T * G)**0.5 * normal(), V
+    return box(step, lambda x, normal, T: (x, None))
+
+
+def mala(potential, init, *, steps, step_size, temperature, seed):
+    generator, x, h, T = torch.Generator().manual_seed(seed), init, step_size, temperature
+    U, f = potential(x), gradient(potential, x)
+    for _ in range(steps):
+        new = x - h * f + (2 * h * T)**0.5 * torch.randn(x.shape, generator=generator)
+        V, g = potential(new), gradient(potential, new)
+        there, back = ((new - x + h * f)**2).sum(1) / 4 / h, ((x - new + h * g)**2).sum(1) / 4 / h
+        take = torch.rand(len(x), generator=generator) < torch.exp((U - V + there - back) / T)
+        x, f, U = torch.where(take[:, None], new, x), torch.where(take[:, None], g, f), torch.where(take, V, U)
+    return x
+
+
+def by_chain(spread):
+    """The noise of all chains from that of fewer."""
+    return lambda shape, generator: spread(shape[0], lambda n: torch.randn(n, shape[1], generator=generator))
+
+
+def reseeded(potential, init, *, steps, **options):
+    """Every step with the noise of the first."""
+    theta = init
+    for _ in range(steps):
+        theta = ula()(potential, theta, steps=1, **options)
+    return theta
+
+
+def slow(potential, init, *, step_size, **options):
+    """A unit of time lasts twenty."""
+    return ula()(potential, init, step_size=step_size / 20, **options)
+
+
+def exact_draws(potential, init, *, steps, step_size, temperature, seed):
+    law = next(law for law in LAWS if law.potential is potential)
+    return law.draw(len(init), temperature, torch.Generator().manual_seed(seed + steps))
+
+
+def heated(by):
+    """Exact draws at a temperature that is too high, as a function of step size and time."""
+    def run(potential, init, *, steps, step_size, temperature, seed):
+        T = temperature * (1 + by(step_size, steps * step_size))
+        return exact_draws(potential, init, steps=steps, step_size=step_size, temperature=T, seed=seed)
+    return run
+
+
+def resting(potential, init, **options):
+    return torch.cat([ula()(potential, init, **options)[:, :-1], init[:, -1:]], 1)
+
+
+LATER = dict(time=8.0, step_size=0.15)
+RIGHT = {  # black box, settings, verdict, order
+    "mala": (mala, {}, "unbiased", None),
+    "ula": (ula(), {}, "vanishing bias", 1),
+    "baoab": (splitting("BAOAB"), LATER, "unbiased", None),
+    "obabo, long steps": (splitting("OBABO"), dict(step_size=0.4, chains=8000, time=8.0), "vanishing bias", 2),
+    "sghmc": (splitting("OBA", 2.0), {}, "vanishing bias", 1),
+    "explicit euler sghmc": (euler_sghmc(), {}, "vanishing bias", 1),
+    "sgnht": (thermostat(), dict(time=8.0), "unbiased", None),
+    "a late start": (heated(lambda h, t: 4 * math.exp(-t / 5)), {}, "unbiased", None),
+    "preconditioned, with Gamma": (preconditioned(0, gamma=True), LATER, "vanishing bias", 1),
+    "slow": (slow, dict(step_size=0.4), "unbiased", None),
+    "exact draws": (exact_draws, {}, "unbiased", None),
+}
+WRONG = {  # black box, settings, verdict, a figure in the findings
+    "temperature ignored": (ula(noise=lambda h, T: (2 * h)**0.5), {}, "temperature used wrongly", "it is ignored"),
+    "tau as standard deviation": (ula(noise=lambda h, T: (2 * h)**0.5 * T), {}, "temperature used wrongly",
+                                  "used as a standard deviation"),
+    "thermostat p^2 - 1": (thermostat(target=lambda T: 1.0), LATER, "temperature used wrongly", "it is ignored"),
+    "noise sqrt(h)": (ula(noise=lambda h, T: (h * T)**0.5), {}, "bias does not vanish", -0.5),
+    "noise without the root": (ula(noise=lambda h, T: 2 * h * T**0.5), {}, "bias does not vanish", -1.0),
+    "friction times noise": (splitting("BAOAB", 2.0, heat=lambda C, T: C * T), LATER, "bias does not vanish", 1.0),
+    "psgld": (preconditioned(0.9), {}, "bias does not vanish", "limit"),
+    "a law that heats up": (heated(lambda h, t: t / 5), {}, "start not forgotten", "the law still changes"),
+    "a coordinate that rests": (resting, {}, "start not forgotten", "never moves"),
+    "noise shared across chains": (ula(normals=by_chain(lambda n, draw: draw(1).expand(n, -1))), {},
+                                   "noise shared across chains", "standard errors apart"),
+    "noise in pairs": (ula(normals=by_chain(lambda n, draw: draw(n // 2).repeat(2, 1))), {}, "noise shared across chains",
+                       "1250 apart have the correlation 1.00"),
+    "noise in fives": (ula(normals=by_chain(lambda n, draw: draw(n // 5).repeat_interleave(5, 0))), {},
+                       "noise shared across chains", "1 apart have the correlation"),
+    "noise antithetic": (ula(normals=by_chain(lambda n, draw: torch.stack([z := draw(n // 2), -z], 1).flatten(0, 1))), {},
+                         "noise shared across chains", "1 apart have the correlation -0.5"),
+    "noise shared across coordinates": (
+        ula(normals=lambda shape, generator: torch.randn(shape[0], 1, generator=generator).expand(shape)), dict(chains=1000),
+        "noise shared across coordinates", "a correlation of at least"),
+    "noise reused": (reseeded, {}, "noise reused", "correlation 1.00 over the second half"),
+    "no noise": (ula(noise=lambda h, T: 0.0), {}, "seed ignored", "there is no noise"),
+    "seed ignored": (lambda *args, seed, **options: ula()(*args, seed=0, **options), {}, "seed ignored",
+                     "100% of the chains are the same for two seeds"),
+    "still": (lambda potential, init, **options: init, {}, "does not move", "100% of the chains"),
+    "diverging": (ula(drift=30.0), {}, "diverges", "stable at 0.0125: pass step_size=0.0125"),
+    "diverging everywhere": (ula(drift=-1.0), {}, "diverges", "h/8"),
+}
+
+
+LONG = {  # takes long, or is much like another
+    "momentum refreshed out of turn": (refreshed(3), dict(step_size=0.25), "bias does not vanish", 0.5),
+    "noise sqrt(4h)": (ula(noise=lambda h, T: (4 * h * T)**0.5), {}, "bias does not vanish", 1.0),
+    "gradient doubled": (ula(drift=2.0), {}, "bias does not vanish", -0.5),
+    "Gamma dropped": (preconditioned(0), {}, "bias does not vanish", "limit"),
+    "noise a fifth too strong": (ula(noise=lambda h, T: 1.2 * (2 * h * T)**0.5), {}, "bias does not vanish", 0.44),
+}
+
+
+def run_of(families, name):
+    run, settings, *expected = families[name]
+    return audit(run, **SMALL | settings), *expected
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_samplers_pass_and_the_order_of_their_bias_is_found(name):
+    found, verdict, p = run_of(RIGHT, name)
+    assert found.ok and found.report.ok, str(found)
+    assert verdict in (found.verdict, None), str(found)
+    if p:
+        low, high = map(float, re.search(r"95 %: (\S+) to (\S+)\)", found.findings[0]).groups())
+        assert low - 0.2 <= p <= high + 0.2, found.findings
+
+
+@pytest.mark.parametrize("name", [*WRONG, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+def test_every_wrong_sampler_is_found_and_named(name):
+    found, verdict, figure = run_of(WRONG | LONG, name)
+    assert found.verdict == verdict and not found.ok and not found.report.ok, str(found)
+    if isinstance(figure, str):
+        assert any(figure in text for text in found.findings), found.findings
+        return
+    limits = [list(map(float, re.search(r"limit (\S+) \+- (\S+)", text).groups())) for text in found.findings]
+    assert all(abs(limit - figure) < 5 * error for limit, error in limits), found.findings
+
+
+def test_the_verdict_holds_at_other_temperatures():
+    other = SMALL | dict(temperatures=(1.0, 0.4), seed=3)
+    assert audit(ula(), **other).ok
+    assert audit(ula(noise=lambda h, T: (2 * h)**0.5), **other).verdict == "temperature used wrongly"
+
+
+# ---- false alarms
+
+
+def exceedances(seeds, **options):
+    """How many |z| of right samplers are beyond 2, 3 and 4, of how many; the verdicts."""
+    audits = [audit(exact_draws, seed=seed, **options) for seed in seeds]
+    z = abs(np.concatenate([cell.z for found in audits for cell in found.cells]))
+    return [int((z > bound).sum()) for bound in (2, 3, 4)], len(z), Counter(found.verdict for found in audits)
+
+
+def test_scores_of_a_right_sampler_are_standard_normal():
+    """Seeds 0 to 19: 4700 scores, correlated within a run. Beyond 2: 4.55 % are expected, and 3.5 to 5.5 % allowed."""
+    (beyond2, beyond3, beyond4), number, verdicts = exceedances(range(20), **SMALL)
+    assert verdicts == {"unbiased": 20}
+    assert 0.035 < beyond2 / number < 0.055 and beyond3 / number < 0.006 and beyond4 <= 3
+
+
+@pytest.mark.slow
+def test_false_alarms_are_as_rare_as_declared():
+    """2000 audits at alpha = .01, of which 20 may fail; 300 of a biased sampler at 1e-4, of which none may."""
+    *_, verdicts = exceedances(range(2000), alpha=0.01, **SMALL)
+    alarms = 2000 - verdicts["unbiased"]
+    assert alarms <= stats.binom.ppf(1 - 1e-6, 2000, 0.01), verdicts
+    verdicts = Counter(audit(ula(), seed=seed, **SMALL).verdict for seed in range(300))
+    assert verdicts["unbiased"] + verdicts["vanishing bias"] == 300, verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("L", [3, 6, 10])
+def test_power_for_a_limit_that_does_not_vanish(L):
+    """Variance L/(L - 1) at every h, by the default size of an audit."""
+    found = [audit(refreshed(L), seed=seed) for seed in range(3)]
+    assert [a.verdict for a in found] == ["bias does not vanish"] * 3
+
+
+# ---- power
+
+
+@pytest.mark.parametrize("at", ["h", "the limit"])
+def test_effects_are_seen_nine_times_in_ten_as_stated(at):
+    """Of 30 audits 27 are expected to see it, and at least 18 must: the binomial probability of fewer is 2e-6."""
+    options = SMALL | dict(step_size=0.2, time=1.0)
+    figures = re.findall(r"(\S+)% off", audit(exact_draws, **options).findings[-1])
+    effect = float(figures[at == "the limit"]) / 100
+    run = heated(lambda h, t: effect * (at == "the limit" or h > 0.15))
+    seen = [audit(run, seed=seed, **options).verdict for seed in range(30)]
+    if at == "h":
+        assert seen.count("unbiased") <= 12 and "bias does not vanish" not in seen
+    else:
+        assert seen.count("bias does not vanish") + seen.count("temperature used wrongly") >= 18
+
+
+def test_a_small_bias_at_every_step_size_is_not_called_vanishing():
+    assert audit(heated(lambda h, t: 0.08), **SMALL).verdict == "bias, limit unresolved"
+    assert audit(heated(lambda h, t: 0.08), chains=40000, time=1.0).verdict == "bias does not vanish"
+
+
+# ---- the parts
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("T", [0.5, 1.5])
+def test_draws_have_the_moments_of_the_law(law, T):
+    y = law.statistics(law.draw(200_000, T, torch.Generator().manual_seed(0)), T)
+    assert abs((y.mean(0) - law.exact(T)) / (y.std(0) / len(y)**0.5)).max() < 5
+
+
+def test_separable_moments_are_those_of_scipy():
+    u = lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5
+    mean = lambda f: quad(lambda x: f(x) * math.exp(-u(x) / 0.5), -8, 8)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
+    m = mean(lambda x: x)
+    sd = mean(lambda x: (x - m)**2)**0.5
+    within = quad(lambda x: math.exp(-u(x) / 0.5), m - sd, m + sd)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
+    assert [float(x[0]) for x in LAWS[1].moments(0.5)[:3]] == pytest.approx([m, sd, within], rel=1e-6)
+
+
+def test_potentials_serve_vmap_and_single_chains():
+    for law in LAWS:
+        theta = torch.randn(5, law.dim, generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(torch.func.vmap(torch.func.grad(law.potential))(theta), gradient(law.potential, theta))
+
+
+def test_limits_are_exact_to_second_order_and_vanishing_biases_score_nothing():
+    h, error = np.array([[1.0], [0.5], [0.25]]), np.full((3, 1), 1e-3)
+    limit, _, score = limits(0.3 + 0.2 * h - 0.1 * h**2, error)
+    assert limit == pytest.approx(0.3) and score > 50
+    for p in (1, 1.5, 2, 4):
+        for c in (-0.3, 0.3):
+            assert limits(c * h**p, error)[2] == 0
+    assert limits(0.1 * h / (1 - 0.8 * h), error)[2] == 0  # near the edge of stability
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_order_of_a_power(p):
+    found, low, high = order(np.array([1, 0.5**p, 0.25**p]), np.full(3, 0.01))
+    assert found == pytest.approx(p, abs=0.01) and low < p < high
+
+
+def test_likeness_finds_copies_at_any_distance():
+    x = np.random.default_rng(0).standard_normal((1000, 2))
+    assert likeness(x)[2] < 5
+    for distance in (1, 137, 500):
+        lag, r, score = likeness(x + np.roll(x, distance, 0))
+        assert lag == distance and score > 10
+
+
+# ---- what may be returned, and what is refused
+
+
+def test_draws_of_all_steps_and_numpy_are_accepted():
+    def all_draws(potential, init, **options):
+        last = ula()(potential, init, **options)
+        return torch.stack([init, last], 1).numpy()
+
+    found, plain = (audit(run, **SMALL) for run in (all_draws, ula()))
+    assert [c.square for c in found.cells] == [c.square for c in plain.cells]
+
+
+def test_the_global_generators_are_restored_and_their_use_is_noted():
+    def careless(potential, init, *, seed, **options):
+        return ula(normals=lambda shape, generator: torch.randn(shape))(potential, init, seed=seed, **options)
+
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    found = audit(careless, **SMALL)
+    assert found.ok and found.findings[0].startswith("not reproducible")
+    assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == np.random.get_state()[1]).all()
+    assert str(found).split("\n")[:-1] == str(audit(careless, **SMALL)).split("\n")[:-1]
+
+
+def bad(answer):
+    return lambda potential, init, *, steps, step_size, temperature, seed: answer(init)
+
+
+@pytest.mark.parametrize("run, settings, message", [
+    (3, {}, "is not a function"),
+    (lambda potential, init: init, {}, "cannot be called"),
+    (lambda potential, init, steps, size, temperature, seed: init, {}, "cannot be called"),
+    (bad(lambda init: None), {}, "returned NoneType, not a tensor"),
+    (bad(lambda init: init.tolist()), {}, "returned list"),
+    (bad(lambda init: init[0]), {}, "returned the shape (3,) for init (2500, 3)"),
+    (bad(lambda init: init.T), {}, "returned the shape (3, 2500)"),
+    (bad(lambda init: init[:, None].expand(-1, 0, -1)), {}, "the shape (2500, 0, 3)"),
+    (bad(lambda init: init.long()), {}, "returned torch.int64"),
+    (ula(), dict(step_size=0), "step_size"), (ula(), dict(step_size="0.1"), "step_size"),
+    (ula(), dict(step_size=float("nan")), "step_size"), (ula(), dict(time=0.01), "time"),
+    (ula(), dict(chains=10), "chains"), (ula(), dict(chains=1e4), "chains"), (ula(), dict(seed=-1), "seed"),
+    (ula(), dict(seed=None), "seed"), (ula(), dict(temperatures=(1.0, 1.0)), "temperatures"),
+    (ula(), dict(temperatures=1.0), "temperatures"), (ula(), dict(alpha=0.0), "alpha"), (ula(), dict(alpha=2), "alpha"),
+])
+def test_what_is_not_a_sampler_is_refused(run, settings, message):
+    with pytest.raises(RecipeError, match=re.escape(message)) as error:
+        audit(run, **SMALL | settings)
+    assert error.value.do
+
+
+def test_errors_of_the_black_box_are_its_own():
+    with pytest.raises(ZeroDivisionError):
+        audit(bad(lambda init: 1 / 0), **SMALL)
+
+
+# ---- on the command line
+
+
+@pytest.mark.parametrize("file, function, verdict, code", [
+    ("audited_right.py", "langevin", "unbiased", 0), ("audited_wrong.py", "refreshed", "bias does not vanish", 1)])
+def test_the_examples_are_what_they_say(file, function, verdict, code, monkeypatch, capsys):
+    if code:  # variance 3/2, for 3000 chains; L = 10 needs more of them
+        monkeypatch.setitem(cli._run(str(EXAMPLES / file)), "L", 3)
+    assert cli.main(["audit", f"{EXAMPLES / file}:{function}", "--chains", "3000", "--step-size", "0.2", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["name"], found["verdict"], found["ok"]) == (function, verdict, code == 0)
+    assert len(found["cells"]) == 18 and found["report"]["ok"] == found["ok"]
+
+
+def test_the_text_is_a_table(capsys):
+    assert cli.main(["audit", f"{EXAMPLES / 'audited_right.py'}:langevin", "--chains", "1000", "--time", "4"]) == 0
+    text = capsys.readouterr().out.splitlines()
+    assert text[0] == "audit of langevin: unbiased"
+    rows = [line for line in text if line.startswith(("  gaussian", "  quartic", "  double well"))]
+    assert len(rows) == 18 and rows[0].split()[:4] == ["gaussian", "3", "0.5", "0.1"]
+
+
+MINE = """
+import torch
+def broken(potential, init, **options):
+    return potential(init, 3)
+def short(potential, init):
+    return init
+number = 3
+"""
+
+
+@pytest.mark.parametrize("name, message", [
+    ("sghmc", "it is not a function of a Python file. Write FILE.py:FUNCTION"), ("nowhere.py:f", "there is no such file"),
+    ("mine.py:brokn", "Did you mean 'broken'?"), ("mine.py:number", "there is no function of this name"),
+    ("mine.py", "it does not define one function, write FILE:NAME"), ("mine.py:short", "cannot be called"),
+    ("mine.py:broken", "mine.py, line 4: TypeError"),
+])
+def test_bad_input_of_the_command(name, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["audit", name]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_verdict_is_met():
+    met = {verdict for *_, verdict, _ in [*RIGHT.values(), *WRONG.values()]}
+    assert set(VERDICTS) - met == {"bias, limit unresolved"}  # met above

@@ -1,0 +1,299 @@
+"""The public strategies make what they promise, and each shipped property holds and finds its planted errors."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, assume, given, settings
+from hypothesis import strategies as st
+from sympy import S, exp, sin, tanh
+
+import integrators
+from integrators.flow import phi1
+from integrators.lower import lower
+from integrators.program import Gradient
+from integrators.scheme import Scheme
+from recipe import Energy, Recipe, fraction, positive, potential, scalar, total, vector
+from recipe.symbols import duration as t
+from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
+from samplers.testing.mutants import planted
+from samplers.testing.strategies import (KINDS, PROPERTIES, At, called, chains_permute, coordinates_permute, derivatives,
+                                         emitted_equals_interpreted, energies, flows_are_semigroups, inputs,
+                                         pieces_sum_to_the_sde, recipes, residual_is_zero, reversible, schemes, states,
+                                         steps, volume_is_preserved, word_verifies)
+
+theta, p, xi = vector("theta"), vector("p"), scalar("xi")
+U, n = potential(theta), total(1)
+
+
+def examples(count):
+    return settings(max_examples=count, derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate))
+
+
+# ---- the properties hold
+
+
+def all_hold(data, recipe):
+    """Every property of a recipe and of a step, a state and an energy that fit it."""
+    residual_is_zero(recipe)
+    word, pieces = data.draw(schemes(recipe, method=data.draw(st.sampled_from([None, "euler", "heun"]))))
+    step = integrators.compile(recipe, word, pieces=pieces)
+    at, energy = data.draw(states(step, chains=3, shape=(2,))), data.draw(energies(recipe.targets))
+    for holds in PROPERTIES:
+        holds(step, at, energy)
+
+
+@given(st.data())
+@examples(6)
+def test_every_property_holds_for_recipes_of_sites(data):
+    all_hold(data, data.draw(recipes("sites")))
+
+
+@given(st.data())
+@examples(12)
+def test_every_property_holds_for_explicit_coordinates(data):
+    all_hold(data, data.draw(recipes("explicit")))
+
+
+@given(st.data())
+@examples(32)
+def test_every_property_holds_where_flows_have_closed_forms(data):
+    all_hold(data, data.draw(recipes("linear", "thermostatted")))
+
+
+@given(st.data())
+@examples(8)
+def test_every_property_holds_beside_adaptations_and_jumps(data):
+    all_hold(data, data.draw(recipes(adapt=True, jumps=True)))
+
+
+@given(steps(recipes("linear", "thermostatted", noise=False), euler=False, palindromes=True), st.integers(0, 99))
+@examples(12)
+def test_dynamics_without_noise_are_reversible_and_preserve_volume(step, seed):
+    at = inputs(step, seed=seed)
+    flipped, pieces = reversible(step, at), volume_is_preserved(step, at)
+    assume(flipped)
+    assert pieces and set(flipped) & set(step.recipe.momenta)
+
+
+@pytest.mark.parametrize("name", ["sgrld-cir", "sgrld-simplex", "hmc", "sgnht", "atmc-relativistic", "santa"])
+def test_every_property_holds_for_stock_samplers(name):
+    step = integrators.compile(catalogue[name])
+    residual_is_zero(catalogue[name])
+    for holds in PROPERTIES:
+        holds(step)
+
+
+# ---- each property finds a planted error
+
+
+def with_drift(recipe, drift):
+    """The recipe with a drift that is not its own."""
+    wrong = replace(recipe)
+    wrong.__dict__["drift"] = drift
+    return wrong
+
+
+def with_flow(step, letter, change):
+    """The step with the formulas of one flow changed, emitted anew."""
+    flow = step.flows[letter]
+    flows = {**step.flows, letter: replace(flow, updates={b: change(b, e) for b, e in flow.updates.items()})}
+    return replace(step, flows=flows, program=lower(step.recipe, step.scheme, flows))
+
+
+def without_later_gradients(step):
+    """The step that takes grad U once, in its first stage that asks for it."""
+    program, seen, stages = step.program, False, []
+    for stage in program.stages:
+        asks = [s for s in stage.statements if isinstance(s, Gradient)]
+        stages.append(replace(stage, statements=tuple(s for s in stage.statements if not (seen and s in asks))))
+        seen = seen or bool(asks)
+    return replace(step, program=replace(program, stages=tuple(stages)))
+
+
+curled = Recipe(name="curled", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + theta**2},
+                Q={(theta, p): -1 - sin(p)**2})
+langevin = integrators.compile(UnderdampedLangevin, "B A O A B")
+fresh = integrators.compile(UnderdampedLangevin, "B A O A B", reuse_gradient=False)
+nose_hoover = integrators.compile(SGNHT, "B A' O A' B")
+leapfrog = integrators.compile(Recipe(name="newton", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={},
+                                      Q={(theta, p): -1}), "B A B")
+g, draw = U.diff(theta), next(iter(langevin.flows["O"].draws))
+
+MUTANTS = {
+    "Gamma dropped": (residual_is_zero, with_drift(curled, curled.drift - curled.gamma),
+                      r"curled: exp\(-H\) is not stationary"),
+    "friction doubled": (residual_is_zero, with_drift(curled, 2 * curled.drift), "not stationary"),
+    "half a step of A": (word_verifies, replace(langevin, scheme=Scheme("B A O", (("B", 1), ("A", S.Half), ("O", 1)))),
+                         "piece 'A' add up to 1/2"),
+    "a stale gradient": (word_verifies, without_later_gradients(fresh), "the gradient g is stale"),
+    "a draw left out": (word_verifies, replace(langevin, flows=langevin.flows | {"O": replace(langevin.flows["O"], draws=())}),
+                        "other random numbers"),
+    "a whole kick for half of one": (emitted_equals_interpreted, planted(langevin, ("h/2*g", "h*g", 1)),
+                                     "the emitted step is not that of interpret: theta"),
+    "a total over chains": (chains_permute, planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p**2).cumsum(0)")),
+                            "chains do not permute"),
+    "noise shared by the chains": (chains_permute, planted(langevin, ('noise["p"]', 'noise["p"][:1]')),
+                                   "chains do not permute"),
+    "noise shared by the sites": (coordinates_permute, planted(langevin, ('noise["p"]', 'noise["p"][:, :1]')),
+                                  "coordinates do not permute freely: theta"),
+    "a total over one site": (coordinates_permute, planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p[:, :1]**2)")),
+                              "coordinates do not permute"),
+    "the force of the wrong sign": (pieces_sum_to_the_sde, with_flow(langevin, "B", lambda b, e: e.xreplace({g: -g})),
+                                    "move p, 'B', 'O', do not add up to its drift"),
+    "e^{+h gamma}": (pieces_sum_to_the_sde, with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: exp(-x))),
+                     "move p, 'B', 'O', do not add up to its drift"),
+    "twice the noise": (pieces_sum_to_the_sde, with_flow(langevin, "O", lambda b, e: e.xreplace({draw: 2 * draw})),
+                        r"the noise 2\(T D - supplied\)\[p, p\]"),
+    "A left out": (pieces_sum_to_the_sde, replace(langevin, flows={k: f for k, f in langevin.flows.items() if k != "A"}),
+                   "move theta, none, do not add up to its drift, p/m"),
+    "Euler's noise in an exact flow": (flows_are_semigroups,
+                                       with_flow(langevin, "O", lambda b, e: e.replace(phi1, lambda x: S.One)),
+                                       "two half steps of piece 'O' are not its whole step.*: .'?p"),
+    "Euler's friction in an exact flow": (flows_are_semigroups,
+                                          with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: 1 + x)),
+                                          "piece 'O'.*dp = "),
+    "a shear that contracts": (volume_is_preserved, with_flow(leapfrog, "A", lambda b, e: e - t**2 * theta),
+                               "piece 'A' does not preserve volume.*dtheta = p dt"),
+    "a kick that contracts": (volume_is_preserved, with_flow(leapfrog, "B", lambda b, e: e * (1 - t**2 / 4)),
+                              "piece 'B' does not preserve volume"),
+    "a kick that brakes": (reversible, with_flow(leapfrog, "B", lambda b, e: e - t**2 * tanh(p)), "R flipping p: p|: theta"),
+    "a Lie word called a palindrome": (reversible, replace(
+        integrators.compile(leapfrog.recipe, "B A"), scheme=leapfrog.scheme), "not reversible"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_error_is_found_and_told(name):
+    holds, mutant, words = MUTANTS[name]
+    with pytest.raises(AssertionError, match=words):
+        holds(mutant)
+
+
+@pytest.mark.parametrize("holds", [residual_is_zero, *PROPERTIES])
+def test_every_property_has_mutants_and_passes_what_they_were_made_from(holds):
+    assert any(property is holds for property, _, _ in MUTANTS.values())
+    for right in (curled,) if holds is residual_is_zero else (langevin, fresh, nose_hoover, leapfrog):
+        holds(right)
+
+
+def test_what_a_property_does_not_speak_of_is_told():
+    """Friction contracts; noise and thermostats of another centre cannot be run backwards."""
+    assert volume_is_preserved(langevin) == ("B", "A") and volume_is_preserved(nose_hoover) == ("B", "A'")
+    assert reversible(langevin) == () and reversible(integrators.compile(leapfrog.recipe, "B A")) == ()
+    assert reversible(leapfrog) == (p,)
+
+
+# ---- what the strategies make
+
+
+def test_recipes_are_of_every_kind_and_size():
+    seen = Counter()
+
+    @given(recipes())
+    @examples(60)
+    def look(R):
+        seen.update([R.name, len(R.state), *(type(e).__name__ for f in (*R.D, *R.Q) for e in f.atoms(sin, tanh, exp))])
+        has = {"momenta": R.momenta, "Gamma": any(R.gamma), "correlated noise": not R.D.is_diagonal(), "curl": any(R.Q),
+               "per site": any(s.per for s in R.parameters), "auxiliary": len(R.state) > len(R.targets)}
+        seen.update(name for name, value in has.items() if value)
+        assert all(s.default is not None for s in R.parameters)
+
+    look()
+    assert seen.keys() >= {*KINDS, 1, 2, 3, 4, "sin", "tanh", "exp", "momenta", "Gamma",
+                           "correlated noise", "curl", "per site", "auxiliary"}
+
+
+@given(recipes())
+@examples(10)
+def test_the_certificate_of_a_recipe_has_no_failures(R):
+    assert R.check().ok, str(R.check())
+
+
+@given(recipes(noise=False))
+@examples(8)
+def test_recipes_without_noise_have_none(R):
+    assert not any(R.D)
+
+
+@given(recipes("sites", "linear", "explicit", adapt=True, jumps=True))
+@examples(15)
+def test_adaptations_and_jumps_are_added(R):
+    assert [a.name for a in R.adapted] == ["V"]
+    assert all(R.H.diff(j.block, 3) == 0 and R.H.diff(j.block, 2) != 0 for j in R.jumps.values())
+
+
+def test_words_are_of_every_form():
+    seen = Counter()
+
+    @given(steps(recipes("linear", "thermostatted", jumps=True)))
+    @examples(30)
+    def look(step):
+        text = str(step.scheme)
+        form = text.partition("(")[0] if text.startswith(("Lie", "Strang")) else "fractions" if "(" in text else "word"
+        seen.update([form, "Euler" if "Euler" in text else "exact" if step.exact else "numerical", *step.recipe.jumps])
+
+    look()
+    assert seen.keys() == {"Lie", "Strang", "fractions", "word", "Euler", "exact", "J"}
+
+
+@given(st.data())
+@examples(8)
+def test_palindromes_and_numerical_pieces_are_made_on_request(data):
+    R = data.draw(recipes("explicit"))
+    step = data.draw(steps(st.just(R), method="euler", palindromes=True, euler=False))
+    assert step.scheme.is_palindrome and "Euler" not in step.flows
+    assert all(flow.exact or flow.rule == "euler" for flow in step.flows.values()) and not step.exact
+
+
+@pytest.mark.parametrize("blocks", [(xi,), tuple(map(scalar, "xyz"))], ids=len)
+def test_energies_are_normalisable(blocks):
+    """U grows at least as |x|^2/4 - |x| along every line."""
+    @given(energies(blocks), st.lists(st.sampled_from([-1.0, 0.25, 1.0]), min_size=len(blocks), max_size=len(blocks)))
+    @examples(25)
+    def grows(energy, direction):
+        at = {b: 100 * d for b, d in zip(blocks, direction)}
+        assert energy.U.subs(at) > sum(x**2 / 4 - abs(x) for x in at.values()) - 10
+
+    grows()
+
+
+@pytest.mark.parametrize("energy, at", [
+    (Energy(theta, U=total(theta**4) + total(theta)**2 / n), torch.tensor([[0.3, -1.2, 0.8]], dtype=torch.float64)),
+    (Energy((scalar("x"), scalar("y")), U=scalar("x")**2 * sin(scalar("y"))), {"x": torch.ones(2), "y": torch.zeros(2)}),
+])
+def test_the_derivatives_of_an_energy_are_the_same_for_arrays_and_tensors(energy, at):
+    as_arrays = {k: v.numpy() for k, v in at.items()} if isinstance(at, dict) else at.numpy()
+    for derivative in derivatives(energy).values():
+        ours, theirs = derivative(as_arrays), derivative(at)
+        names = at if isinstance(at, dict) else [...]
+        assert all(isinstance(ours[k], np.ndarray) and np.array_equal(ours[k], theirs[k]) for k in names)
+    if not isinstance(at, dict):
+        mean = at.mean()
+        assert (derivatives(energy)["gradient"](at) - 4 * at**3 - 2 * mean).abs().max() < 1e-14
+        assert (derivatives(energy)["curvature"](at) - 12 * at**2 - 2 / 3).abs().max() < 1e-14
+
+
+@given(st.data())
+@examples(15)
+def test_states_are_inside_their_domains_and_a_step_takes_them(data):
+    w, rate = vector("w", domain="positive"), fraction("f", default=0.9)
+    m = positive("m", per=w)
+    step = integrators.compile(Recipe(name="domains", state=(w,), H=potential(w), D={w: w * m * rate}), "Euler")
+    at = data.draw(states(step, chains=5, shape=(2, 3), tensors=True))
+    assert {v.dtype for v in (*at.state.values(), *at.noise.values())} == {torch.float64}
+    assert at.state["w"].shape == at.noise["w"].shape == (5, 2, 3) and at.parameters["m"].shape == (2, 3)
+    assert (at.state["w"] > 0).all() and (at.parameters["m"] > 0).all() and 0 < at.parameters["f"] <= 1
+    out = called(step, At(*at), derivatives(Energy(w, U=total(w**2))))
+    assert out["w"].isfinite().all()
+
+
+def test_jumps_and_equal_seeds():
+    """Uniform numbers are between 0 and 1, and a seed is a state."""
+    step = integrators.compile(HMC)
+    one, same, other = (inputs(step, seed=seed) for seed in (1, 1, 2))
+    uniform = [one.noise[name] for name, kind in step.draws.items() if kind == "uniform"]
+    assert uniform and all(((0 < u) & (u < 1)).all() for u in uniform)
+    assert (one.state["theta"] == same.state["theta"]).all() and (one.state["theta"] != other.state["theta"]).all()
