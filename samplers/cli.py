@@ -65,10 +65,15 @@ def show(name: str) -> Answer:
     return Answer(data, "\n\n".join([str(recipe), str(certificate), *texts]))
 
 
-def check(name: str) -> Answer:
-    """The certificate of a recipe."""
-    certificate = find_recipe(name).check()
-    return Answer(certificate.to_dict(), str(certificate), code=0 if certificate.ok else 1)
+def check(name: str, scheme: str | None = None) -> Answer:
+    """The certificate of a recipe, and the checks of its step: the emitted text, its law in one step and in many."""
+    recipe = find_recipe(name)
+    certificate = recipe.check()
+    from .testing.layers import check as check_layers  # imports torch
+
+    report = check_layers(recipe, scheme)
+    ok = certificate.ok and report.ok
+    return Answer({**certificate.to_dict(), "ok": ok, "report": report.to_dict()}, f"{certificate}\n\n{report}", code=0 if ok else 1)
 
 
 def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:

@@ -6,7 +6,7 @@ gradient that is as noisy.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,8 @@ import integrators
 from integrators import accuracy, noise
 from integrators.split import all_letters, split
 from integrators.step import Step
-from recipe import Recipe
+from recipe import Energy, Recipe, RecipeError
+from recipe.errors import did_you_mean
 from recipe.symbols import Partial, Potential, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
@@ -36,6 +37,7 @@ CHAINS, STEPS = 20_000, 8
 LEAST = 1e-11  # of the weight of a point
 FROZEN = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 x = sympy.Symbol("x", real=True)
+_TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
 TARGETS = {"quartic": x**4 / 4 + x**2 / 2 - 2 * x / 5, "double well": (x**2 - 1)**2 + x / 5}
 
 
@@ -43,12 +45,14 @@ TARGETS = {"quartic": x**4 / 4 + x**2 / 2 - 2 * x / 5, "double well": (x**2 - 1)
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `wrong` is compiled in place of the recipe, `alter` changes what was compiled: so are mutants made.
+    `energies` are those of one coordinate of the target, by name. `wrong` is compiled in place of the recipe, `alter`
+    changes what was compiled: so are mutants made.
     """
 
     case: Case
     scheme: object = None
     pieces: Mapping | None = None
+    energies: Mapping = field(default_factory=lambda: TARGETS)
     wrong: Recipe | None = None
     alter: Callable[[Step], Step] = lambda step: step
 
@@ -99,7 +103,7 @@ class Subject:
 
     def law(self, target: str):
         """The points of exp(-H/T) by block, and their weights."""
-        U = sum(TARGETS[target].xreplace({x: b}) for b in self.recipe.targets)
+        U = sum(self.energies[target].xreplace({x: b}) for b in self.recipe.targets)
         points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=U, degree=4,
                                   nodes=32 if len(self.recipe.state) > 2 else None,
                                   values={**self.numbers, step_size: 0.01}, kinks=(*self.recipe.drift, *self.recipe.D))
@@ -108,7 +112,7 @@ class Subject:
 
     def derivative(self, target: str, order: int):
         """The derivative of U by one coordinate, of tensors or of dicts by block."""
-        f = sympy.lambdify(x, sympy.diff(TARGETS[target], x, order), "math")
+        f = sympy.lambdify(x, sympy.diff(self.energies[target], x, order), [_TORCH, "math"])
         return lambda at: {k: f(v) for k, v in at.items()} if isinstance(at, dict) else f(at)
 
     def gradient_variance(self, h: float, points: Mapping):
@@ -123,12 +127,27 @@ class Subject:
         return 2 * many * value(self.recipe.supplied[rows[0], rows[0]]) / (h * value(sympy.diff(drift.xreplace({slope: g}), g))**2)
 
 
-def subject(recipe: Recipe, scheme=None, *, pieces=None, values: Mapping | None = None) -> Subject:
-    """The subject of a recipe and a word: a stock recipe has its open functions given, any other must be bound."""
+def subject(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None) -> Subject:
+    """The subject of a recipe and a word; a stock recipe has its open functions given."""
     case = case_of(recipe)
     if case.recipe is not recipe and not _is_open(recipe):
         case = replace(case, recipe=recipe)
-    return Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces)
+    for name in values or {}:
+        if name not in case.parameters:
+            raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=did_you_mean(name, case.parameters))
+    energies = TARGETS if energy is None else {"energy": _of_one_coordinate(energy, recipe)}
+    return Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces, energies)
+
+
+def _of_one_coordinate(energy, recipe):
+    """An energy of one coordinate as a formula in x."""
+    if not isinstance(energy, Energy) or len(energy.coordinates) > 1:
+        raise RecipeError(f"{recipe.name}, check, energy", f"it is an Energy of one coordinate, got {energy!r}",
+                          do="Write Energy(x, U=...): the checks integrate over one site.")
+    (coordinate,), U = energy.coordinates, energy.U
+    while U.has(Total):
+        U = U.xreplace({t: t.integrand for t in U.atoms(Total)})
+    return U.xreplace({coordinate: x})
 
 
 def _is_open(recipe) -> bool:
@@ -179,8 +198,9 @@ def linear_law(subject: Subject, h: float = 0.17) -> Iterator[Result]:
             M, V = decay @ M, decay @ V @ decay.T + spread if np.ndim(V) else spread
         expected = solve_discrete_lyapunov(M, V)
         found = accuracy.linear_chain(step, h, [k], **subject.told).covariance[:len(M), :len(M)]
-        yield Result("linear law", "error of the stationary covariance", float(np.abs(found / expected.max() - expected / expected.max()).max()),
-                     1e-10, "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)", subject=f"{step.scheme}, k = {k}")
+        error = float(np.abs(found - expected).max() / expected.max())
+        yield Result("linear law", "relative error of the stationary covariance", error, 1e-10,
+                     "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)", subject=f"{step.scheme}, k = {k}")
 
 
 def _over(piece, recipe, numbers, k, h, fraction):
@@ -197,10 +217,11 @@ def _over(piece, recipe, numbers, k, h, fraction):
     return M, V
 
 
-def defect(subject: Subject, target: str = "quartic", layer: str = "one-step defect") -> Iterator[Result]:
-    """How fast E_pi[phi(step)] - E_pi[phi] falls with h, over all monomials phi up to degree 4: its order is that of the step plus 1."""
+def defect(subject: Subject, target: str | None = None, layer: str = "one-step defect") -> Iterator[Result]:
+    """How fast E_pi[phi(step)] - E_pi[phi] falls with h, for all monomials phi up to degree 4: by the order of the step and 1."""
     if not subject.has_a_law:
         return
+    target = target or next(iter(subject.energies))
     order = integrators.compile(subject.recipe, subject.scheme, pieces=subject.pieces).order
     exact_at_all = len(subject.still.flows) == 1 and subject.still.exact
     hs = (2.0, 1.0) if exact_at_all else (0.05, 0.025) if order == 2 else (0.0125, 0.00625)
@@ -235,11 +256,11 @@ def moved(subject: Subject, target: str, h: float):
                       **{k: v for k, v in subject.told.items() if k != "temperature"}, **curved)
 
 
-def stationary_start(subject: Subject, target: str = "quartic", layer: str = "stationary start") -> Iterator[Result]:
+def stationary_start(subject: Subject, target: str | None = None, layer: str = "stationary start") -> Iterator[Result]:
     """Chains that start at exp(-H/T): their moments after some steps, and whether they move, each by its own noise."""
     if not subject.has_a_law:
         return
-    recipe, step = subject.recipe, subject.still
+    recipe, step, target = subject.recipe, subject.still, target or next(iter(subject.energies))
     h = 0.05 if step.order == 2 else 0.01
     points, weights = subject.law(target)
     sites = 2 if recipe.target_is_vector and not _coupled(recipe) else 1
@@ -301,24 +322,41 @@ def _coupled(recipe) -> bool:
 
 
 def non_gaussian(subject: Subject) -> Iterator[Result]:
-    """The one-step defect and a stationary start on a double well."""
-    yield from defect(subject, "double well", "non-Gaussian")
-    yield from stationary_start(subject, "double well", "non-Gaussian")
+    """The one-step defect and a stationary start on the other energies, such as a double well."""
+    for target in [*subject.energies][1:]:
+        yield from defect(subject, target, "non-Gaussian")
+        yield from stationary_start(subject, target, "non-Gaussian")
 
 
 LAYERS = {"symbolic": symbolic, "differential": differential, "linear law": linear_law, "one-step defect": defect,
           "stationary start": stationary_start, "non-Gaussian": non_gaussian}
 
 
-def check(recipe: Recipe, scheme=None, *, pieces=None, layers=None, **values) -> Report:
+def check(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values) -> Report:
     """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
 
-    `values`: those of parameters, else values away from 1 are taken. Functions other than U must be bound.
+    `values`: those of parameters, else values away from 1 are taken. `energy`: an Energy of one coordinate, in place of a
+    quartic and a double well. `layers`: names of some of LAYERS. Of a recipe whose functions are still opaque only the
+    formulas are checked.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
     True
     """
-    one = subject(recipe, scheme, pieces=pieces, values=values)
-    chosen = LAYERS if layers is None else {name: LAYERS[name] for name in layers}
-    return Report(recipe.name, tuple(r for layer in chosen.values() for r in timed(layer(one))))
+    one = subject(recipe, scheme, pieces=pieces, energy=energy, values=values)
+    for name in layers or ():
+        if name not in LAYERS:
+            raise RecipeError("check, layers", f"there is no layer '{name}'", do=did_you_mean(name, LAYERS))
+    chosen = ["symbolic"] if _is_open(one.recipe) else LAYERS if layers is None else layers
+    return Report(recipe.name, tuple(r for name in chosen for r in timed(LAYERS[name](one))))
+
+
+def assert_stationary(recipe: Recipe, energy: Energy | None = None, *, scheme=None, pieces=None, layers=None, **values) -> None:
+    """Raise AssertionError, with the equations that are violated, unless all checks of a recipe and a word pass.
+
+    >>> from samplers import SGLD
+    >>> assert_stationary(SGLD, layers=["symbolic"])
+    """
+    report = check(recipe, scheme, pieces=pieces, energy=energy, layers=layers, **values)
+    if not report.ok:
+        raise AssertionError(f"{recipe.name} is not stationary:\n" + "\n".join(map(str, report.failures)))
