@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test clean
+.PHONY: demo test scorecard clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -17,3 +17,6 @@ test: .venv/ready
 
 clean:
 	rm -rf .venv out
+
+scorecard: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m samplers.testing.scorecard --out out/scorecard

@@ -290,7 +290,7 @@ def _parser():
                              help="run(potential, init, *, steps, step_size, temperature, seed) -> theta")
         elif run is not list_recipes:
             sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
-        if run in (emit, sample):
+        if run in (check, emit, sample):
             sub.add_argument("--scheme", metavar="WORD", help='a splitting word such as "B A O A B"')
         return sub
 

@@ -33,7 +33,7 @@ from .results import Report, Result, timed
 
 TEMPERATURE, NUM_DATA = 1.25, 3
 Z = 6.7  # a right sampler is beyond it once in 5e10 comparisons
-CHAINS, STEPS = 20_000, 8
+STEPS = 8
 LEAST = 1e-11  # of the weight of a point
 FROZEN = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 x = sympy.Symbol("x", real=True)
@@ -46,7 +46,7 @@ class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
     `energies` are those of one coordinate of the target, by name. `wrong` is compiled in place of the recipe, `alter`
-    changes what was compiled: so are mutants made.
+    changes what was compiled: so are mutants made. `chains` and `seed` are those of a run from a stationary start.
     """
 
     case: Case
@@ -55,6 +55,8 @@ class Subject:
     energies: Mapping = field(default_factory=lambda: TARGETS)
     wrong: Recipe | None = None
     alter: Callable[[Step], Step] = lambda step: step
+    chains: int = 20_000
+    seed: int = 0
 
     @property
     def recipe(self) -> Recipe:
@@ -184,21 +186,28 @@ def differential(subject: Subject) -> Iterator[Result]:
 
 
 def linear_law(subject: Subject, h: float = 0.17) -> Iterator[Result]:
-    """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed."""
+    """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed.
+
+    The gradient is exact, and budgets for its noise are 0.
+    """
     recipe, step = subject.recipe, subject.still
     if not accuracy.is_affine(recipe) or not subject.has_a_law or any(e.has(Total) for e in recipe.drift):
         return
+    used = set().union(*(e.free_symbols for e in (*recipe.drift, *recipe.D)))
+    budgets = {s: 0.0 for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters) if s not in used}
+    numbers, told = {**subject.numbers, **budgets}, {**subject.told, **{s.name: v for s, v in budgets.items()}}
     pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
-    if any(piece.method not in (None, "euler") for piece in pieces.values()):
+    if any(e.xreplace(budgets) != 0 for e in recipe.supplied) or any(piece.method not in (None, "euler") for piece in pieces.values()):
         return
     for k in (0.7, 2.3):
         M, V = np.eye(len(recipe.state)), 0.0
         for letter, fraction in step.scheme.moves:
-            decay, spread = _over(pieces[letter], recipe, subject.numbers, k, h, float(fraction))
+            decay, spread = _over(pieces[letter], recipe, numbers, k, h, float(fraction))
             M, V = decay @ M, decay @ V @ decay.T + spread if np.ndim(V) else spread
         expected = solve_discrete_lyapunov(M, V)
-        found = accuracy.linear_chain(step, h, [k], **subject.told).covariance[:len(M), :len(M)]
-        error = float(np.abs(found - expected).max() / expected.max())
+        chain = accuracy.linear_chain(step, h, [k], **told)
+        stable = chain.spectral_radius < 1
+        error = float(np.abs(chain.covariance[:len(M), :len(M)] - expected).max() / expected.max()) if stable else np.inf
         yield Result("linear law", "relative error of the stationary covariance", error, 1e-10,
                      "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)", subject=f"{step.scheme}, k = {k}")
 
@@ -264,11 +273,12 @@ def stationary_start(subject: Subject, target: str | None = None, layer: str = "
     h = 0.05 if step.order == 2 else 0.01
     points, weights = subject.law(target)
     sites = 2 if recipe.target_is_vector and not _coupled(recipe) else 1
-    pick = np.random.default_rng(0).choice(len(weights), size=(CHAINS, sites), p=weights / weights.sum())
+    chains, pick = subject.chains, np.random.default_rng(subject.seed)
+    pick = pick.choice(len(weights), size=(chains, sites), p=weights / weights.sum())
     shaped = lambda b, v: torch.as_tensor(v if b.is_vector else v[:, 0])
     start = {b.name: shaped(b, np.asarray(points[b])[pick]) for b in recipe.state}
-    state = start | {a.name: shaped(a, np.full((CHAINS, sites), subject.constants[a.name])) for a in recipe.adapted}
-    first, generator = state, torch.Generator().manual_seed(0)
+    state = start | {a.name: shaped(a, np.full((chains, sites), subject.constants[a.name])) for a in recipe.adapted}
+    first, generator = state, torch.Generator().manual_seed(subject.seed)
     slope = subject.derivative(target, 1)
     noisy = any(recipe.supplied)
 
@@ -281,32 +291,32 @@ def stationary_start(subject: Subject, target: str | None = None, layer: str = "
 
     curved = {"curvature": subject.derivative(target, 2)} if step.program.needs_curvature else {}
     kinds = noise.KINDS | noise.STATE_DEPENDENT
-    drawn = {d.name: kinds[d.kind](0, range(STEPS), i, CHAINS, (sites,) if d.is_vector else (), dtype=torch.float64)
+    drawn = {d.name: kinds[d.kind](subject.seed, range(STEPS), i, chains, (sites,) if d.is_vector else (), dtype=torch.float64)
              for i, d in enumerate(step.program.draws)}
     for k in range(STEPS):
         state = step(state, h, gradient=gradient, noise={name: v[k] for name, v in drawn.items()}, **curved, **subject.told)
     told = {"layer": layer, "subject": f"{step.scheme}, {target}"}
     vectors = [b for b in recipe.state if b.is_vector] or recipe.state
     ends, exact = [state[b.name].numpy() for b in vectors], [np.asarray(points[b]) for b in vectors]
-    before, after, mass = moved(subject, target, h)
+    before, after, mass = moved(replace(subject, wrong=None, alter=lambda step: step), target, h)
     index = [recipe.state.index(b) for b in vectors]
     worst_score, where = 0.0, ""
     for powers in np.ndindex(*[5] * len(vectors)):
         if not 0 < sum(powers) <= (4 if max(powers) == sum(powers) else 2):
             continue
         phi = lambda z: np.prod([v**n for v, n in zip(z, powers)], axis=0)
-        values = phi(ends).mean(-1) if sites > 1 else phi(ends).reshape(CHAINS)
+        values = phi(ends).mean(-1) if sites > 1 else phi(ends).reshape(chains)
         bias = 3 * STEPS * abs(mass @ (phi([after[i] for i in index]) - phi([before[i] for i in index])))
-        error = values.std() / CHAINS**0.5
+        error = values.std() / chains**0.5
         score = max(abs(values.mean() - weights @ phi(exact)) - bias, 0) / error if error else np.inf
         if not score <= worst_score:
             worst_score, where = score, "*".join(f"{b}^{n}" for b, n in zip(vectors, powers) if n)
     yield Result(statistic=f"standard errors that E {where or 'phi'} is off after {STEPS} steps", value=float(worst_score), bound=Z,
                  equation="the law of the chains stays exp(-H/T), up to the defect of every step", **told)
-    moves = np.stack([(state[b.name] - first[b.name]).numpy().reshape(CHAINS, -1) for b in recipe.targets], -1).reshape(CHAINS, -1)
+    moves = np.stack([(state[b.name] - first[b.name]).numpy().reshape(chains, -1) for b in recipe.targets], -1).reshape(chains, -1)
     yield Result(statistic="mean square displacement", value=float((moves**2).mean()), bound=1e-8, least=True,
                  equation="the chains move", **told)
-    pairs = {"the next chain": (moves, np.roll(moves, 1, 0)), "the chain half-way round": (moves, np.roll(moves, CHAINS // 2, 0))}
+    pairs = {"the next chain": (moves, np.roll(moves, 1, 0)), "the other half of the chains": (moves[:chains // 2], moves[chains // 2:2 * (chains // 2)])}
     if sites > 1:
         pairs["the next site"] = moves[:, :1], moves[:, 1:2]
     for name, (a, b) in pairs.items():

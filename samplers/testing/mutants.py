@@ -1,9 +1,161 @@
-"""Wrong samplers made from right ones."""
+"""Wrong samplers made from right ones: of a recipe its SDE is changed, of a step its text.
 
-from dataclasses import replace
+A mutant of the SDE is what somebody would write who derives it wrongly, a mutant of the text what somebody would write who
+codes it wrongly. Both are made from any recipe and word, none by hand.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sympy import ImmutableMatrix, S, diff
+
+from integrators.step import Step
+from recipe import Recipe
+from recipe.symbols import temperature as T
+
+from .layers import LAYERS, Subject
+
+DETERMINISTIC = ("symbolic", "differential", "linear law", "one-step defect")
 
 
-def planted(step, *changes):
+@dataclass(frozen=True)
+class Mutant:
+    """A subject that is wrong, and what is wrong with it."""
+
+    mistake: str
+    subject: Subject
+
+    def killed_by(self) -> tuple[str | None, float]:
+        """The first layer that fails, deterministic ones first, and the seconds that it took."""
+        started = time.perf_counter()
+        for name, layer in LAYERS.items():
+            try:
+                failed = any(not r.ok for r in layer(self.subject))
+            except Exception:  # a mutant may not even run
+                failed = True
+            if failed:
+                return name, time.perf_counter() - started
+        return None, time.perf_counter() - started
+
+
+def mutants(subject: Subject) -> Iterator[Mutant]:
+    """All mutants of a subject: of its SDE, then of its text."""
+    for mistake, wrong in wrong_recipes(subject.recipe):
+        yield Mutant(mistake, replace(subject, wrong=wrong))
+    for mistake, change in wrong_texts(subject.live):
+        yield Mutant(mistake, replace(subject, alter=lambda step, change=change: altered(step, change)))
+
+
+# ---- of the SDE
+
+
+def wrong_recipes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Recipes whose drift or noise is not the one that their formulas imply, with what is wrong."""
+    for i, b in enumerate(recipe.state):
+        gamma, friction = recipe.gamma[i], sum(recipe.D[i, j] * _slope(recipe, j) for j in range(len(recipe.state)))
+        if gamma != 0:
+            for factor, told in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
+                yield f"Gamma[{b}] {told}", _with(recipe, i, (factor - 1) * gamma, (factor - 1) * T * gamma)
+            yield f"Gamma[{b}] not scaled by T", _with(recipe, i, S.Zero, (1 - T) * gamma)
+        if friction != 0:
+            yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
+            yield f"the drift D grad H of {b} dropped", _with(recipe, i, friction, friction)
+        for j, c in enumerate(recipe.state):
+            force = recipe.Q[i, j] * _slope(recipe, j)
+            if force != 0:
+                yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", _with(recipe, i, 2 * force, 2 * force)
+    if any(recipe.D):
+        for factor, told in ((S.Half, "sqrt(D)"), (2, "sqrt(4 D)")):
+            yield f"noise {told} for sqrt(2 D)", _noisy(recipe, recipe.D.applyfunc(lambda e: factor * e))
+    for s in recipe.parameters:
+        if s.name == "m" and recipe.D.has(s):
+            yield "noise without the mass", _noisy(recipe, recipe.D.xreplace({s: S.One}))
+            for i, b in enumerate(recipe.state):
+                if b in recipe.thermostats and recipe.drift[i].has(s):
+                    change = recipe.drift[i].xreplace({s: S.One}) - recipe.drift[i]
+                    yield f"the thermostat {b} without the mass", _with(recipe, i, change, change)
+
+
+def _slope(recipe, j):
+    """dH by the j-th block; 0 for a binary one, which has none."""
+    return S.Zero if recipe.state[j].domain == "binary" else diff(recipe.H, recipe.state[j])
+
+
+def _with(recipe, row, at_1, at_T):
+    """The recipe with something added to a row of its drift, at T = 1 and at T."""
+    wrong = replace(recipe)
+    for name, change in (("drift", at_1), ("tempered_drift", at_T)):
+        rows = getattr(recipe, name).as_mutable()
+        rows[row] += change
+        wrong.__dict__[name] = rows.as_immutable()
+    return wrong
+
+
+def _noisy(recipe, D):
+    """The recipe with another D in its noise than in its drift."""
+    wrong = replace(recipe)
+    for name in ("drift", "tempered_drift", "gamma"):
+        wrong.__dict__[name] = getattr(recipe, name)
+    object.__setattr__(wrong, "D", ImmutableMatrix(D))
+    return wrong
+
+
+# ---- of the text
+
+SUBSTITUTIONS = {
+    "e^+ for e^-": (r"exp\(-", "exp("),
+    "a whole step for half a step": (r"\bh/2\b", "h"),
+    "noise of half the variance": (r"sqrt\(2\*", "sqrt("),
+    "no limit of a flow: phi1 = 1": (r"phi1\([^()]*\)", "1.0"),
+    "the temperature forgotten": (r"\btemperature\b", "1.0"),
+    "the mass forgotten": (r"(?<=[/*(])m\b", "1.0"),
+    "a gradient that counts twice": (r"gradient\(theta\)", "2*gradient(theta)"),
+    "a gradient from the start of the step": (r"gradient\(theta\)", 'gradient(state["theta"])'),
+    "noise shared by the chains": (r'noise\["(\w+)"\]', r'noise["\1"][:1].expand_as(noise["\1"])'),
+    "noise shared by the sites": (r'noise\["(\w+)"\]', r'noise["\1"][..., :1].expand_as(noise["\1"])'),
+    "one draw used twice": (r'noise\["(\w+)2"\]', r'noise["\g<1>1"]'),
+    "a total over the chains": (r"\.sum\(1\)", ".sum(1).mean().expand(len(x))"),
+    "a term of the wrong sign": (r" \+ ", " - "),
+    "another term of the wrong sign": (r" - ", " + "),
+}
+
+
+def wrong_texts(step: Step) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    """Lines of a step's text and what stands there instead, (line, other line, which of equal lines), with what is wrong."""
+    text = step.source
+    body = text.index('    """\n', text.index("\ndef step(")) + 8
+    moving = {b.name for b in step.recipe.entries}
+    lines, seen = text.split("\n"), Counter()
+    for k, line in enumerate(lines):
+        seen[line] += 1
+        inside = k >= text.count("\n", 0, body) and not line.lstrip().startswith(("#", "return"))
+        for mistake, (pattern, other) in SUBSTITUTIONS.items():
+            if inside or mistake == "a total over the chains":
+                for found in re.finditer(pattern, line):
+                    changed = line[:found.start()] + found.expand(other) + line[found.end():]
+                    yield f"{mistake}: {line.strip()}", (line, changed, seen[line])
+        motion = re.fullmatch(r"    (\w+) = (?!state|\1\.to|torch\.as_tensor).*", line)
+        if inside and motion and motion[1] in moving:
+            yield f"a motion left out: {line.strip()}", (line, "", seen[line])
+
+
+def altered(step: Step, change: tuple[str, str, int]) -> Step:
+    """The step with one line of its text changed; as it is, if it has no such line, as a frozen step may."""
+    old, new, number = change
+    lines = step.source.split("\n")
+    places = [k for k, line in enumerate(lines) if line == old]
+    if len(places) < number:
+        return step
+    lines[places[number - 1]] = new
+    mutant = replace(step)
+    mutant.__dict__["source"] = "\n".join(lines)
+    return mutant
+
+
+def planted(step: Step, *changes: tuple) -> Step:
     """The step with its emitted text changed: (old, new), or (old, new, number of occurrences); old must be there."""
     source = step.source
     for old, new, *count in changes:

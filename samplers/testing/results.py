@@ -38,7 +38,7 @@ class Result:
 
     def to_dict(self) -> dict:
         """The result as plain data."""
-        return {**asdict(self), "verdict": self.verdict}
+        return {**asdict(self), "value": self.value if isfinite(self.value) else None, "verdict": self.verdict}
 
     def __str__(self):
         relation = (">=" if self.least else "<=") if self.ok else ("<" if self.least else ">")

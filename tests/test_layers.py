@@ -1,0 +1,120 @@
+"""The layers of checks: every stock sampler passes them with every word, and what is wrong is named."""
+
+from dataclasses import replace
+
+import pytest
+from sympy import Symbol
+
+from recipe import (Energy, Recipe, RecipeError, adapted, function, grad, numerical, friction, noise, positive,
+                    potential, total, vector)
+from samplers import SGLD, SGNHT, UnderdampedLangevin
+from samplers.testing import LAYERS, assert_stationary, check
+from samplers.testing.cases import CASES, case_of
+from samplers.testing.layers import Subject
+from samplers.testing.mutants import planted
+from samplers.testing.results import Report, Result, timed
+
+theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
+U, x = potential(theta), Symbol("x", real=True)
+
+
+@pytest.mark.parametrize("name, word", [(name, word) for name, case in CASES.items() for word in case.all_words
+                                         if (name, word) != ("sgrld-simplex", "Euler")])
+def test_every_stock_sampler_passes_with_every_word(name, word):
+    report = check(CASES[name].recipe, word)
+    assert report.ok, report
+    assert {r.layer for r in report.results} >= {"symbolic", "differential"}
+
+
+def test_a_word_whose_chains_leave_the_domain_fails():
+    """Plain Euler on the positive half line, where the recipe's own word reflects."""
+    report = check(CASES["sgrld-simplex"].recipe, "Euler")
+    assert {r.layer for r in report.failures} == {"stationary start", "non-Gaussian"}
+
+
+def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
+    """A mass that depends on theta, a numerical piece, an adapted friction: values, laws and words are found."""
+    V = adapted("V", like=theta, start=grad(U)**2, domain="nonnegative")
+    m = positive("m")
+    own = Recipe(name="own", state=(theta, p), target=theta, H=U + total(p**2 / m) / 2, D={p: m * (gamma + V)},
+                 Q={(theta, p): -1}, adapt={V: V / 2 + grad(U)**2 / 2})
+    report = check(own, "B A O A B", pieces={"O": numerical(friction(p) + noise(p), "heun")})
+    assert report.ok and {r.layer for r in report.results} == set(LAYERS) - {"linear law"}
+    assert_stationary(own, Energy(x, U=x**4 / 4 + x), gamma=0.7)
+
+
+# ---- what is wrong is seen, by the layer that is for it
+
+
+def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):
+    """The layers that fail for a step whose text is changed."""
+    one = Subject(case_of(recipe), word, alter=lambda step: planted(step, mistake), **more)
+    return {name for name, layer in LAYERS.items() if any(not r.ok for r in layer(one))}
+
+
+@pytest.mark.parametrize("mistake", [("exp(-h*gamma)", "exp(-h*gamma/2)"), ("2*temperature", "temperature"), ("h/2*g", "h*g")])
+def test_a_mistake_in_the_text_is_seen_by_every_layer_that_runs_it(mistake):
+    assert failing(mistake) == set(LAYERS) - {"symbolic"}
+
+
+def test_another_sampler_of_the_same_law_is_seen_by_the_layer_that_knows_the_sde():
+    """Twice the friction, with its noise."""
+    assert failing(("h*gamma", "h*2*gamma")) == {"differential"}
+
+
+def test_a_shared_noise_is_seen_at_the_start():
+    shared = ('noise["p"]', 'noise["p"][:1].expand(len(theta), -1)')
+    assert failing(shared) >= {"differential", "stationary start", "non-Gaussian"}
+
+
+def test_chains_that_stand_still_are_seen():
+    assert "stationary start" in failing(("spread_theta*noise[\"theta\"] - h*g", "0*g"), "Euler", SGLD)
+
+
+def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
+    """A thermostat at p^2 - 2 T."""
+    wrong = replace(SGNHT)
+    for name in ("drift", "tempered_drift"):
+        rows = getattr(wrong, name).as_mutable()
+        rows[2] -= 1
+        wrong.__dict__[name] = rows.as_immutable()
+    one = Subject(case_of(SGNHT), wrong=wrong)
+    assert not all(r.ok for r in LAYERS["symbolic"](one))
+    assert not all(r.ok for r in LAYERS["one-step defect"](one))
+    assert all(r.ok for r in LAYERS["differential"](one))  # the text is what the wrong formulas say
+
+
+# ---- what a user sees
+
+
+def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
+    unproved = Recipe(name="unproved", state=(theta, p), target=theta, H=U + total(p**2 * (1 + theta**2)) / 2, D={p: gamma},
+                      Q={(theta, p): -1})
+    with pytest.raises(AssertionError) as raised:
+        assert_stationary(unproved)
+    assert "unproved is not stationary" in str(raised.value) and "the marginal of theta" in str(raised.value)
+
+
+def test_an_opaque_recipe_is_checked_by_its_formulas():
+    report = check(Recipe(name="opaque", state=(theta,), H=U, D={theta: function("G", theta, sign="positive")}))
+    assert report.ok and {r.layer for r in report.results} == {"symbolic"}
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: check(SGLD, layers=["defect"]), "there is no layer 'defect'"),
+    (lambda: check(SGLD, gama=1.0), "'gama' is not a parameter"),
+    (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
+    (lambda: check(SGLD, "B A B"), "B"),
+])
+def test_what_cannot_be_checked_is_refused(make, words):
+    with pytest.raises(RecipeError, match=words):
+        make()
+
+
+def test_a_result_fails_beyond_its_bound_and_where_it_is_no_number():
+    result = lambda value, **more: Result("layer", "x", value, 1.0, "x <= 1", **more)
+    assert result(1.0).ok and not result(1.1).ok and not result(float("nan")).ok
+    assert result(1.1, least=True).ok and not result(0.9, least=True).ok
+    assert "violated: x <= 1" in str(result(2.0)) and result(float("nan")).to_dict()["value"] is None
+    report = Report("two", tuple(timed([result(0.5), result(3.0)])))
+    assert not report.ok and report.failures == (report.results[1],) and report.seconds >= 0
