@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
-from samplers.testing.cases import CASES
 from sympy import Piecewise, Symbol, exp, sqrt
 
 import samplers
@@ -20,6 +18,8 @@ from recipe import (Recipe, RecipeError, adapted, fraction, grad, num_data, obse
                     step_number, step_size, total, vector)
 from samplers import PSGLD, SANTA, SGNHT, Phase, PSGLDGamma
 from samplers.schedules import Polynomial
+from samplers.testing.arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
+from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow, interpret
 
 theta, p, other = vector("theta"), vector("p"), vector("v")

@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from arguments import by_oracle, called, inputs, tensors, worst
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from sympy import log, sqrt
@@ -18,6 +17,7 @@ from integrators import compile
 from recipe import (Recipe, RecipeError, force, friction, kick, noise, numerical, positive, potential, real, scalar,
                     spring, total, vector)
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
+from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import braked, flow_by_flow, interpret
 
 theta, p, xi, w = vector("theta"), vector("p"), scalar("xi"), vector("w", domain="positive")

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from arguments import by_oracle, called, inputs, tensors, worst
 from sympy import sqrt
 
 from integrators import compile
 from recipe import Recipe, RecipeError, positive, potential, real, refresh, scalar, total, vector
 from samplers import HMC, SGNHT, SGHMCSAGibbs, SGLDSAGibbs
+from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret
 
 theta, p, gamma = vector("theta"), vector("p"), vector("gamma", domain="binary")

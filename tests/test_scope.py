@@ -6,8 +6,6 @@ theta is (chains, sites), the tensors end to end; a scalar block is (chains, ten
 import numpy as np
 import pytest
 import torch
-from arguments import by_oracle, inputs, own_step_size, tensors, worst
-from samplers.testing.cases import CASES
 from sympy import Symbol, sqrt
 
 import samplers
@@ -16,6 +14,8 @@ from integrators.step import load, stationary_start
 from recipe import (Energy, Recipe, RecipeError, adapted, grad, observe, positive, potential, refresh, scalar, total,
                     vector)
 from samplers import HMC, ISGD, PSGLD, SGNHT, SGRLDDense
+from samplers.testing.arguments import by_oracle, inputs, own_step_size, tensors, worst
+from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow, interpret
 
 SIZES = [2, 1, 4]

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from arguments import called, curvature, gradient, inputs, own_step_size
 from numpy import exp, log, sqrt
-from samplers.testing.cases import CASES
 from sympy import Matrix, Max, diff, expand
 from sympy import exp as exp_
 from sympy import log as log_
@@ -21,6 +19,8 @@ from recipe import RecipeError, euler, function, grad, nonnegative, total, vecto
 from recipe.algebra import vanishes
 from recipe.symbols import num_data, step_number, step_size, temperature
 from samplers import SGHMC, SGRLD, SGRLDDense, SGRLDSimplex, catalogue
+from samplers.testing.arguments import called, curvature, gradient, inputs, own_step_size
+from samplers.testing.cases import CASES
 from samplers.testing.interpreter import Chain
 
 theta, p = vector("theta"), vector("p")

@@ -19,10 +19,11 @@ from recipe import Energy, Recipe, fraction, positive, potential, scalar, total,
 from recipe.symbols import duration as t
 from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
 from samplers.testing.mutants import planted
-from samplers.testing.strategies import (KINDS, PROPERTIES, At, called, chains_permute, coordinates_permute, derivatives,
-                                         emitted_equals_interpreted, energies, flows_are_semigroups, inputs,
-                                         pieces_sum_to_the_sde, recipes, residual_is_zero, reversible, schemes, states,
-                                         steps, volume_is_preserved, word_verifies)
+from samplers.testing.properties import (PROPERTIES, At, called, chains_permute, coordinates_permute, derivatives,
+                                         emitted_equals_interpreted, flows_are_semigroups, inputs,
+                                         pieces_sum_to_the_sde, residual_is_zero, reversible, volume_is_preserved,
+                                         word_verifies)
+from samplers.testing.strategies import KINDS, energies, recipes, schemes, states, steps
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 U, n = potential(theta), total(1)

@@ -10,7 +10,8 @@ from importlib import import_module
 _LAZY = {"check": "layers", "LAYERS": "layers", "assert_stationary": "layers", "Report": "results", "Result": "results",
          "audit": "audit", "Audit": "audit", "diagnose": "diagnosis", "Diagnosis": "diagnosis", "density": "density",
          "mutants": "mutants",
-         **dict.fromkeys(("recipes", "schemes", "energies", "states", "steps", "PROPERTIES", "residual_is_zero"), "strategies")}
+         "PROPERTIES": "properties", "residual_is_zero": "properties",
+         **dict.fromkeys(("recipes", "schemes", "energies", "targets", "states", "steps"), "strategies")}
 
 __all__ = list(_LAZY)
 

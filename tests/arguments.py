@@ -1,1 +1,0 @@
-from samplers.testing.arguments import *
