@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sympy import ImmutableMatrix, S, diff
+from sympy import ImmutableMatrix, S, zeros
 
 from integrators.step import Step
 from recipe import Recipe
+from recipe.derive import times_gradient
 from recipe.symbols import temperature as T
 
 from .layers import LAYERS, Subject
@@ -55,7 +56,7 @@ def mutants(subject: Subject) -> Iterator[Mutant]:
 def wrong_recipes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     """Recipes whose drift or noise is not the one that their formulas imply, with what is wrong."""
     for i, b in enumerate(recipe.state):
-        gamma, friction = recipe.gamma[i], sum(recipe.D[i, j] * _slope(recipe, j) for j in range(len(recipe.state)))
+        gamma, friction = recipe.gamma[i], sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
         if gamma != 0:
             for factor, told in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
                 yield f"Gamma[{b}] {told}", _with(recipe, i, (factor - 1) * gamma, (factor - 1) * T * gamma)
@@ -64,7 +65,7 @@ def wrong_recipes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
             yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
             yield f"the drift D grad H of {b} dropped", _with(recipe, i, friction, friction)
         for j, c in enumerate(recipe.state):
-            force = recipe.Q[i, j] * _slope(recipe, j)
+            force = _force(recipe, recipe.Q, i, j)
             if force != 0:
                 yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", _with(recipe, i, 2 * force, 2 * force)
     if any(recipe.D):
@@ -79,9 +80,13 @@ def wrong_recipes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
                     yield f"the thermostat {b} without the mass", _with(recipe, i, change, change)
 
 
-def _slope(recipe, j):
-    """dH by the j-th block; 0 for a binary one, which has none."""
-    return S.Zero if recipe.state[j].domain == "binary" else diff(recipe.H, recipe.state[j])
+def _force(recipe, matrix, i, j):
+    """What one entry of D or Q gives in the drift of the i-th block, the sign apart."""
+    if matrix[i, j] == 0:
+        return S.Zero
+    alone = zeros(*matrix.shape)
+    alone[i, j] = matrix[i, j]
+    return times_gradient(ImmutableMatrix(alone), recipe.H, recipe.state)[i]
 
 
 def _with(recipe, row, at_1, at_T):

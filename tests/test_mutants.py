@@ -1,0 +1,69 @@
+"""Mutants of any recipe and word, and the layers that kill them."""
+
+import json
+import re
+
+import pytest
+
+from samplers import SGNHT, UnderdampedLangevin
+from samplers.testing.cases import CASES
+from samplers.testing.layers import LAYERS, subject
+from samplers.testing.mutants import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
+from samplers.testing.scorecard import alarms, is_equivalent, kills, main
+
+
+@pytest.mark.parametrize("name", ["sgld", "psgld-gamma", "sgrld", "underdamped-langevin", "sgnht", "hmc", "santa", "sgld-sa-gibbs"])
+def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
+    """By a deterministic layer, nine times in ten at least."""
+    killers = [(mutant.killed_by()[0], mutant) for mutant in mutants(subject(CASES[name].recipe))]
+    assert len(killers) > 10
+    alive = [mutant for layer, mutant in killers if layer is None]
+    assert not [mutant.mistake for mutant in alive if not is_equivalent(mutant)]
+    assert sum(layer in DETERMINISTIC for layer, _ in killers) >= 0.9 * (len(killers) - len(alive))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_kills_by_itself(layer):
+    """More than a third of the mutants of Langevin dynamics, but for the formulas, which see no text."""
+    found = list(mutants(subject(UnderdampedLangevin)))
+    killed = [mutant for mutant in found if kills(mutant, layer) is not None]
+    assert len(killed) > len(found) / (3 if layer != "symbolic" else 6)
+
+
+def test_mistakes_in_the_sde_are_those_that_people_make():
+    told = [mistake for mistake, _ in wrong_recipes(SGNHT)]
+    assert {"Gamma[xi] dropped", "Gamma[xi] not scaled by T", "Q[p, xi] of the wrong sign in the drift of p",
+            "the drift D grad H of p doubled", "noise sqrt(4 D) for sqrt(2 D)"} <= set(told)
+    assert "the thermostat xi without the mass" in [mistake for mistake, _ in wrong_recipes(CASES["atmc"].recipe)]
+
+
+def test_a_mistake_in_the_sde_leaves_the_text_what_its_formulas_say():
+    """So that the differential layer is silent, and the formulas and the law are not."""
+    for mutant in mutants(subject(SGNHT)):
+        if mutant.subject.wrong is not None:
+            assert all(r.ok for r in LAYERS["differential"](mutant.subject)), mutant.mistake
+            assert mutant.killed_by()[0] in ("symbolic", "one-step defect"), mutant.mistake
+
+
+def test_a_mistake_in_the_text_changes_one_line():
+    step = subject(UnderdampedLangevin).live
+    found = list(wrong_texts(step))
+    for mistake, change in found:
+        pairs = zip(step.source.split("\n"), altered(step, change).source.split("\n"), strict=True)
+        assert sum(old != new for old, new in pairs) == 1, mistake
+    kinds = {re.match("[^:]*", mistake)[0] for mistake, _ in found}
+    assert {"e^+ for e^-", "a whole step for half a step", "noise shared by the chains", "a motion left out"} <= kinds
+
+
+def test_right_samplers_pass_however_they_are_seeded():
+    for seed in range(1, 9):
+        assert all(ok for _, ok, _ in alarms(seed, ("sgld", "hmc", "sgnht", "psgld")))
+
+
+def test_the_scorecard_is_a_table_and_data(tmp_path, capsys):
+    main(["--out", str(tmp_path), "--runs", "4", "--processes", "1", "sgld"])
+    text = (tmp_path / "scorecard.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "100.00% of the others are killed" in text and "| sgld | 13 | 12 |" in text
+    data = json.loads((tmp_path / "scorecard.json").read_text())
+    assert len(data["mutants"]) == 13 and data["alarms"]["false alarms"] == 0
