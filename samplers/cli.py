@@ -114,7 +114,7 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
 def audit(name: str, **options) -> Answer:
     """The law of a sampler that others wrote, run as a black box; exit code 1 for a law that is wrong as h -> 0."""
     run = find_function(name)
-    from .testing.audit import audit as audited  # imports torch
+    from .testing.audits import audit as audited  # imports torch
 
     with _blaming(_file_and_name(name)[0]):
         found = audited(run, **options)

@@ -15,7 +15,7 @@ from scipy.integrate import quad
 
 from recipe.errors import RecipeError
 from samplers import cli
-from samplers.testing.audit import VERDICTS, audit
+from samplers.testing.audits import VERDICTS, audit
 from samplers.testing.biases import likeness, limits, order
 from samplers.testing.laws import LAWS
 

@@ -8,7 +8,7 @@ from scipy.special import erf, kve, poch
 from sympy import Abs, Max, Piecewise, exp, log, sqrt
 
 from recipe import Energy, RecipeError, function, positive, potential, scalar, total, vector
-from samplers.testing.density import density, one_site
+from samplers.testing.densities import density, one_site
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 x, y, u = scalar("x"), scalar("y"), scalar("u")

@@ -92,3 +92,13 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
     assert imread(tmp_path / "marginals.png").shape[1] > 1500
     assert samplers.Draws.load(tmp_path / "full.safetensors")["theta"].shape[2:] == (31,)
     assert samplers.Draws.load(tmp_path / "minibatch.safetensors").info["batch_size"] == demo.BATCH
+
+
+def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
+    import wrong_thermostat as example
+
+    found, diagnosis, report = example.main(chains=3000)
+    assert found.verdict == "bias does not vanish" and not diagnosis.ok and report.ok
+    m, mu, p, xi = example.m, example.mu, example.p, example.xi
+    assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2/m - p**2)/mu).simplify() == 0
+    assert "1. The symptom" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from test_linear_law import HERE, TABLE, WORDS
 from integrators import compile
 from integrators.accuracy import linear_chain
 from samplers import ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal, PreconditionedSGLD
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.quadrature import SchemeLaw, normal
 
 

@@ -13,7 +13,7 @@ from samplers.testing.cases import DENSE, METRIC
 from integrators import compile
 from recipe import Recipe, euler, force, friction, noise, numerical, positive, potential, total, vector
 from samplers import UnderdampedLangevin, catalogue
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.quadrature import (boltzmann, defect, gamma as gamma_law, gaussian, relativistic, slopes,
                                          thermostat)
 

@@ -11,7 +11,7 @@ from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
 from samplers.testing.layers import Subject
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.results import Report, Result, timed
 
 theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)

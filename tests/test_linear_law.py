@@ -14,7 +14,7 @@ from integrators import compile
 from integrators.accuracy import is_affine, linear_chain
 from recipe import RecipeError, euler, force, friction, noise, vector
 from samplers import SGHMC, SGLD, PreconditionedSGLD, SGLDSAMarginal, UnderdampedLangevin, catalogue
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 
 p = vector("p")
 WORDS = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}

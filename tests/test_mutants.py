@@ -8,7 +8,7 @@ import pytest
 from samplers import SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS, subject
-from samplers.testing.mutants import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
+from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from samplers.testing.scorecard import alarms, is_equivalent, kills, main
 
 

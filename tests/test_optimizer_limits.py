@@ -12,7 +12,7 @@ import torch
 from integrators import compile
 from samplers import (PSGLD, SANTA, SGHMC, SGLD, PreconditionedSGLD, PSGLDSameStep, RelativisticATMC,
                       RelativisticSGHMC, UnderdampedLangevin)
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 
 STEPS = 1000
 START = torch.tensor([1.5, -2.0, 0.7], dtype=torch.float64)

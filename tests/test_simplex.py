@@ -11,7 +11,7 @@ from error_budget import CLAIMS, standard_score
 
 from integrators import compile
 from samplers import SGRLDCIR, SGRLDSimplex
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.quadrature import defect, gamma
 
 A = 0.1

@@ -21,7 +21,7 @@ import samplers
 from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.quadrature import Law, SchemeLaw, normal
 
 T = 0.8

@@ -18,7 +18,7 @@ from integrators.scheme import Scheme
 from recipe import Energy, Recipe, fraction, positive, potential, scalar, total, vector
 from recipe.symbols import duration as t
 from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
-from samplers.testing.mutants import planted
+from samplers.testing.mutation import planted
 from samplers.testing.properties import (PROPERTIES, At, called, chains_permute, coordinates_permute, derivatives,
                                          emitted_equals_interpreted, flows_are_semigroups, inputs,
                                          pieces_sum_to_the_sde, residual_is_zero, reversible, volume_is_preserved,

@@ -8,8 +8,8 @@ for all of them.
 from importlib import import_module
 
 _LAZY = {"check": "layers", "LAYERS": "layers", "assert_stationary": "layers", "Report": "results", "Result": "results",
-         "audit": "audit", "Audit": "audit", "diagnose": "diagnosis", "Diagnosis": "diagnosis", "density": "density",
-         "mutants": "mutants",
+         "audit": "audits", "Audit": "audits", "diagnose": "diagnosis", "Diagnosis": "diagnosis", "density": "densities",
+         "mutants": "mutation", "Mutant": "mutation",
          "PROPERTIES": "properties", "residual_is_zero": "properties",
          **dict.fromkeys(("recipes", "schemes", "energies", "targets", "states", "steps"), "strategies")}
 

@@ -24,7 +24,7 @@ from recipe.reading import matrix_of
 from recipe.symbols import (OF_THE_STEP, OPAQUE, Adapted, Block, Parameter, Potential, Total, formula, is_fraction,
                             is_site, num_data, step_number, step_size, temperature as T, total)
 
-from .density import density, one_site, separate
+from .densities import density, one_site, separate
 from .results import Result
 
 BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2

@@ -26,7 +26,7 @@ from recipe.symbols import temperature as T
 
 from .arguments import by_oracle, called, inputs, worst
 from .cases import Case, case_of
-from .density import density
+from .densities import density
 from .interpreter import evaluate, flow_by_flow, interpret, van_loan
 from .quadrature import moments, transition
 from .results import Report, Result, timed

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from .arguments import called, inputs, worst
 from .cases import CASES
 from .layers import LAYERS, non_gaussian, stationary_start, subject
-from .mutants import DETERMINISTIC, Mutant, mutants
+from .mutation import DETERMINISTIC, Mutant, mutants
 
 STOCHASTIC = (stationary_start, non_gaussian)
 
