@@ -321,7 +321,8 @@ class Step:
     def _check_shapes(self, h, temperature, parameters):
         """Refuse a Gamma number of a shape that is not positive where its Poisson number is 0: no law is stationary there."""
         numbers = {s: parameters.get(s.name, s.default) for s in self.recipe.parameters}
-        numbers = {s: v.double().amin().item() if hasattr(v, "amin") else v for s, v in numbers.items()} | {T: temperature, duration: h}
+        numbers = {s: v.double().amin().item() if hasattr(v, "amin") else v for s, v in numbers.items()}
+        numbers |= {T: temperature, duration: h}
         for letter, flow in self.flows.items():
             for drawn in (d for e in flow.updates.values() for d in e.atoms(Drawn) if isinstance(d.variate, Gamma)):
                 shape = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)}).xreplace(numbers)

@@ -73,7 +73,8 @@ def check(name: str, scheme: str | None = None) -> Answer:
 
     report = check_layers(recipe, scheme)
     ok = certificate.ok and report.ok
-    return Answer({**certificate.to_dict(), "ok": ok, "report": report.to_dict()}, f"{certificate}\n\n{report}", code=0 if ok else 1)
+    data = {**certificate.to_dict(), "ok": ok, "report": report.to_dict()}
+    return Answer(data, f"{certificate}\n\n{report}", code=0 if ok else 1)
 
 
 def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:

@@ -39,7 +39,8 @@ def check_setting(value, least, where) -> None:
     """Refuse what is neither None, nor a function, nor a finite number of at least `least`."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (value is None or callable(value) or number and least <= value < math.inf):
-        raise RecipeError(where, f"it is a number {'>= 0' if least == 0 else '> 0'} or a function of the step number, got {value!r}",
+        allowed = ">= 0" if least == 0 else "> 0"
+        raise RecipeError(where, f"it is a number {allowed} or a function of the step number, got {value!r}",
                           do="Pass a float.")
 
 

@@ -44,8 +44,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
     With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
-    adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain. A chain that leaves the finite numbers is frozen and flagged in
-    `draws.diverged`. Raises RecipeError for wrong input before the first step.
+    adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain.
+    A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
+    RecipeError for wrong input before the first step.
 
     >>> from samplers import SGLD
     >>> draws = sample(SGLD, lambda theta: (theta**2).sum()/2, init=torch.zeros(3), steps=50, step_size=0.1, progress=False)
@@ -163,7 +164,8 @@ def _number(setting, k, what, where):
     try:
         value = setting(k)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise RecipeError(where, f"the schedule of the {what} fails at step {k}: {error}", do="It is a function of k.") from error
+        raise RecipeError(where, f"the schedule of the {what} fails at step {k}: {error}",
+                          do="It is a function of k.") from error
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (real and math.isfinite(value) and (value > 0 or value == 0 and what == "temperature")):
         raise RecipeError(where, f"the schedule gives the {what} {value!r} at step {k}",
@@ -187,7 +189,8 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
 def _observers(step, observe, layout, data, where):
     """The observations of all chains at once, by name."""
     if observe is not None and not isinstance(observe, Mapping):
-        raise RecipeError(f"{where}, observe", f"it is a dict of functions by name, got {observe!r}", do='Write {"name": f}.')
+        raise RecipeError(f"{where}, observe", f"it is a dict of functions by name, got {observe!r}",
+                          do='Write {"name": f}.')
     for name in step.observations:
         if not callable((observe or {}).get(name)):
             raise RecipeError(where, f"the recipe asks for the observation '{name}'",
@@ -203,8 +206,9 @@ def _observers(step, observe, layout, data, where):
             try:
                 value = function(theta, *batch)
             except Exception as error:  # of the caller's own function
-                raise RecipeError(f"{where}, observe[{observed.name!r}]", f"{type(error).__name__}: {str(error).splitlines()[0]}",
-                                  do=f"It is a function of theta{', batch' * (data is not None)} of one chain, to a tensor.") from error
+                told = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                raise RecipeError(f"{where}, observe[{observed.name!r}]", told, do="It is a function of theta"
+                                  f"{', batch' * (data is not None)} of one chain, to a tensor.") from error
             wanted = theta.shape if observed.is_vector else theta.shape[:1]
             if not torch.is_tensor(value) or value.shape != wanted:
                 got = f"has the shape {tuple(value.shape[1:])}" if torch.is_tensor(value) else f"is a {type(value).__name__}"

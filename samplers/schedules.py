@@ -116,7 +116,8 @@ class Cyclical:
     def phases(self) -> tuple[Phase, ...]:
         """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
         stretches = [(sampling, list(steps)) for sampling, steps in groupby(range(self.steps), self.sampling)]
-        return tuple(Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else {"temperature": 0.0, "keep": False}))
+        cold = {"temperature": 0.0, "keep": False}
+        return tuple(Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else cold))
                      for sampling, steps in stretches)
 
     def _phase(self, k: int) -> float:

@@ -56,8 +56,8 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
         for a in recipe.adapted:
             inside = INSIDE.get(a.domain, torch.isfinite)(state[a.name]).all()
             if not inside or a.domain == "nonnegative" and a.start.has(Partial) and not state[a.name].any():
-                raise RecipeError(f"{recipe.name}, start", f"{a} starts as {a.start}, which is "
-                                  f"{'0' if inside or a.start.has(Partial) else 'outside of its domain, ' + a.domain}, where the chains start",
+                value = "0" if inside or a.start.has(Partial) else f"outside of its domain, {a.domain},"
+                raise RecipeError(f"{recipe.name}, start", f"{a} starts as {a.start}, which is {value} where the chains start",
                                   do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.')
     start = stationary_start(recipe, step.program.scope)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
