@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from sympy import Symbol
+from sympy import Symbol, exp
 
 from recipe import (Energy, Recipe, RecipeError, adapted, function, grad, numerical, friction, noise, positive,
                     potential, total, vector)
@@ -30,6 +30,19 @@ def test_a_word_whose_chains_leave_the_domain_fails():
     """Plain Euler on the positive half line, where the recipe's own word reflects."""
     report = check(CASES["sgrld-simplex"].recipe, "Euler")
     assert {r.layer for r in report.failures} == {"stationary start", "non-Gaussian"}
+    assert all("left their domain" in r.statistic for r in report.failures)
+
+
+@pytest.mark.parametrize("D", [exp(theta), 1 / (1 + grad(U)**2)])
+def test_an_order_that_shows_at_small_steps_only_is_seen(D):
+    assert check(Recipe(name="stiff", state=(theta,), H=U, D={theta: D}, scheme="Euler")).ok
+
+
+@pytest.mark.parametrize("name", ["hmc", "sgld", "vsgd"])
+def test_a_recipe_that_bears_the_name_of_another_is_itself(name):
+    g = positive("g")
+    own = Recipe(name=name, state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: g}, Q={(theta, p): -1})
+    assert {r.layer for r in check(own).results} == set(LAYERS)
 
 
 def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
@@ -105,6 +118,10 @@ def test_an_opaque_recipe_is_checked_by_its_formulas():
     (lambda: check(SGLD, gama=1.0), "'gama' is not a parameter"),
     (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
     (lambda: check(SGLD, "B A B"), "B"),
+    (lambda: check(SGLD, layers=[]), "none is named"),
+    (lambda: check("sgld"), "expected a Recipe, got str"),
+    (lambda: check(UnderdampedLangevin, gamma=float("nan")), "'gamma' is not finite"),
+    (lambda: check(UnderdampedLangevin, gamma="1"), "'gamma' is a number or a tensor, got str"),
 ])
 def test_what_cannot_be_checked_is_refused(make, words):
     with pytest.raises(RecipeError, match=words):

@@ -45,8 +45,10 @@ def case(name, *words, observe=None, step_size=None, bind=None, **values):
 
 
 def case_of(recipe) -> Case:
-    """The case of a recipe: of the table if it is there, else as it stands."""
-    return CASES.get(recipe.name, Case(recipe))
+    """The case of a recipe: that of the table if it is one of its samplers, and not only named like one."""
+    case = CASES.get(recipe.name)
+    known = case and recipe.state == case.recipe.state and set(recipe.parameters) <= set(case.recipe.parameters)
+    return case if known else Case(recipe)
 
 
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
