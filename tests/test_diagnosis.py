@@ -248,3 +248,15 @@ good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: -slope - 
 def test_wrong_input_is_refused(changes, words):
     with pytest.raises(RecipeError, match=words):
         diagnose(**good | changes)
+
+
+def test_a_row_that_was_forgotten_is_missing():
+    m, g = positive("m"), positive("g")
+    found = diagnose((theta, p), U + total(p**2 / m) / 2, {theta: p / m}, {p: g * m})
+    assert not found.ok and set(found.missing) == {p} and (found.missing[p] + grad(U) + g * p).expand() == 0
+
+
+def test_a_parameter_outside_of_its_range_is_refused():
+    g = positive("g")
+    with pytest.raises(RecipeError, match="g cannot be -1"):
+        diagnose((theta, p), U + total(p**2) / 2, {theta: p, p: -grad(U) - g * p}, {p: g}, parameters={"g": -1.0})

@@ -245,7 +245,12 @@ def _values(formulas, given):
     given = {getattr(s, "name", s): v for s, v in (given or {}).items()}
     for name in given.keys() - values.keys():
         raise RecipeError("diagnose, parameters", f"there is no {name!r}", do=f"Known: {', '.join(values) or 'none'}.")
-    return values | {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in given.items()}
+    given = {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in given.items()}
+    for s in symbols:
+        value = given.get(s.name, S.One)
+        if s.is_nonnegative and value.is_negative or s.is_positive and value.is_zero:
+            raise RecipeError(f"diagnose, parameters[{s.name!r}]", f"{s} cannot be {value}", do="Give it in its range.")
+    return values | given
 
 
 def _known(drift, state):
@@ -302,7 +307,8 @@ def _missing(R, f, H, D, state):
         return {}
     friction, gamma = derive.times_gradient(D, H, state), derive.row_divergence(D, state)
     rows = [(i, b) for i, b in enumerate(state) if b.domain != "binary"]
-    few = [[(b, e) for e in dict.fromkeys([friction[i], gamma[i], S.One]) if e != 0] for i, b in rows]
+    forces = lambda b: [diff(H, c) for _, c in rows if c != b and c.is_vector == b.is_vector]
+    few = [[(b, e) for e in dict.fromkeys([friction[i], gamma[i], S.One, *forces(b)]) if e != 0] for i, b in rows]
     blocks = [b for _, b in rows]
     powers = [*blocks, *(x * y for x, y in combinations_with_replacement(blocks, 2))]
     rooted = any(x.base.is_Add and not x.exp.is_integer for e in (R, H) for x in e.atoms(Pow))  # hard to solve exactly
