@@ -76,7 +76,7 @@ def test_another_sampler_of_the_same_law_is_seen_by_the_layer_that_knows_the_sde
 
 
 def test_a_shared_noise_is_seen_at_the_start():
-    shared = ('noise["p"]', 'noise["p"][:1].expand(len(theta), -1)')
+    shared = ('noise["p"]', 'noise["p"][:1].expand_as(noise["p"])')
     assert failing(shared) >= {"differential", "stationary start", "non-Gaussian"}
 
 

@@ -182,8 +182,8 @@ def symbolic(subject: Subject) -> Iterator[Result]:
 def differential(subject: Subject) -> Iterator[Result]:
     """The emitted step against two interpreters on the same noise, adapting, at several sites."""
     step = subject.live
-    for shape in ((3,), (2, 2)) if step.recipe.target_is_vector else ((),):
-        state, drawn, parameters = inputs(step, 4, shape)
+    for shape in ((), (3,), (2, 2)) if step.recipe.target_is_vector else ((),):
+        state, drawn, parameters = inputs(step, 32, shape)
         found = called(step, state, drawn, parameters)
         for oracle in (interpret, flow_by_flow):
             yield Result("differential", f"error against {oracle.__name__}, {len(shape)} axes",
