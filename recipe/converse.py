@@ -5,19 +5,18 @@ Ma, Chen & Fox (2015), Theorem 2: if F = f - rowdiv(D) + D grad H has a residual
 """
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 
 from sympy import (Dummy, Expr, ImmutableMatrix, Matrix, Mul, S, Tuple, diff, expand, lambdify,
                    linear_eq_to_matrix, simplify, zeros)
 from sympy.core.function import AppliedUndef
-from sympy.matrices import MatrixBase
 
 from . import derive
 from .algebra import integrands, random_value, vanishes
 from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
+from .reading import drift_of
 from .symbols import OPAQUE, Parameter, Partial, Potential, Total, formula, freeze, is_site, total
 
 POINTS = 400
@@ -82,15 +81,7 @@ def recover(state, H, drift, D, *, functions=()) -> Recovery:
 def _column(drift, recipe):
     """The drift as a column of formulas, one for each block of the state."""
     state = recipe.state
-    if isinstance(drift, Mapping):
-        for b in drift.keys() - set(state):
-            raise RecipeError("recover, drift", f"{b} is not a block of the state", do=did_you_mean(b, state))
-        drift = [drift.get(b, 0) for b in state]
-    rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
-    if len(rows) != len(state):
-        raise RecipeError("recover, drift", f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
-                          do="Give a dict over blocks, or a column in the order of state=.")
-    rows = [formula(row, f"recover, drift[{b}]") for b, row in zip(state, rows)]
+    rows = drift_of(drift, state, "recover")
     for b, row in zip(state, rows):
         if not b.is_vector and is_site(row):
             raise RecipeError(f"recover, drift[{b}]", f"{row} has one value per site, but {b} is a scalar",
@@ -126,12 +117,12 @@ def _ansatz(F, H, D, state, functions):
             Q[i, j], Q[j, i] = Q[i, j] + entry, Q[j, i] - entry
 
     defect = lambda Q: derive.row_divergence(Q, state) - derive.times_gradient(Q, H, state) - F
-    x = _coefficients(defect(Q), unknowns)
+    x = coefficients(defect(Q), unknowns)
     found = x and Q.xreplace(dict(zip(unknowns, x))).expand()
     return ImmutableMatrix(found) if found and all(map(vanishes, defect(found))) else None
 
 
-def _coefficients(rows, unknowns):
+def coefficients(rows, unknowns):
     """The constants that make rows, linear in them, vanish: formulas of the parameters and n; or None."""
     n = Dummy("n", positive=True)  # a parameter here, so that a constant may be divided by it
     parts = [part for row in rows for part in integrands(row.xreplace({total(1): n})).values()]
@@ -207,7 +198,7 @@ def _missing(R, recipe):
                 continue
             change = -diff(term, row) + term * diff(recipe.H, row)
             repaired = expand(R + c * (total(change) if row.is_vector else change))
-            x = _coefficients([repaired], [c])
+            x = coefficients([repaired], [c])
             if x and vanishes(repaired.xreplace({c: x[0]})):
                 return [f"  missing drift: {expand(x[0] * term)} in the row of {row}"]
     return []

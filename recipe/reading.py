@@ -88,6 +88,19 @@ def conversions_of(conversions, name):
     return settled
 
 
+def drift_of(drift, state, where):
+    """The rows of somebody's drift as formulas, in the order of the state; a block that a dict leaves out has 0."""
+    if isinstance(drift, Mapping):
+        for b in drift.keys() - set(state):
+            raise RecipeError(f"{where}, drift", f"{b} is not a block of the state", do=did_you_mean(b, state))
+        drift = [drift.get(b, 0) for b in state]
+    rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
+    if len(rows) != len(state):
+        raise RecipeError(f"{where}, drift", f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
+                          do="Give a dict over blocks, or a column in the order of state=.")
+    return [formula(row, f"{where}, drift[{b}]") for b, row in zip(state, rows)]
+
+
 def requirements_of(requires, name):
     """The relations between parameters that must hold."""
     requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)

@@ -21,7 +21,7 @@ from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
-from .phases import Phase, check_setting, names_of
+from .phases import Phase, names_of
 from .start import INSIDE, complete_state, given_state, spread
 
 PROBES = 10_000  # how many values of a schedule are looked at before the first step
@@ -140,7 +140,6 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
 
 def _settings(plan, step_size, schedule, temperature, where) -> list[tuple[Callable, Callable]]:
     """Step size and temperature of each phase, as functions of the step number within it."""
-    check_setting(schedule, 5e-324, f"{where}, schedule")
     settings, first = [], 0
     for phase in plan:
         own = [(phase.step_size, 0), (schedule, first), (step_size, first)], [(phase.temperature, 0), (temperature, first)]

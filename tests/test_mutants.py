@@ -9,7 +9,7 @@ from samplers import SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS, subject
 from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
-from samplers.testing.scorecard import alarms, is_equivalent, kills, main
+from samplers.testing.scorecard import alarms, is_equivalent, main
 
 
 @pytest.mark.parametrize("name", ["sgld", "psgld-gamma", "sgrld", "underdamped-langevin", "sgnht", "hmc", "santa", "sgld-sa-gibbs"])
@@ -26,7 +26,7 @@ def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
 def test_every_layer_kills_by_itself(layer):
     """More than a third of the mutants of Langevin dynamics, but for the formulas, which see no text."""
     found = list(mutants(subject(UnderdampedLangevin)))
-    killed = [mutant for mutant in found if kills(mutant, layer) is not None]
+    killed = [mutant for mutant in found if mutant.killing_time(layer) is not None]
     assert len(killed) > len(found) / (3 if layer != "symbolic" else 6)
 
 

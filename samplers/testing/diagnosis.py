@@ -13,14 +13,12 @@ import numpy as np
 from sympy import (Add, Dummy, Expr, Function, ImmutableMatrix, Mul, Pow, S, diff, expand, factor_terms,
                    lambdify, simplify)
 from sympy.core.function import AppliedUndef
-from sympy.matrices import MatrixBase
 
 from recipe import Energy, Recipe, RecipeError, derive, positive, real
 from recipe.algebra import vanishes
-from recipe.converse import _coefficients as coefficients
-from recipe.converse import recover
+from recipe.converse import coefficients, recover
 from recipe.errors import did_you_mean
-from recipe.reading import matrix_of
+from recipe.reading import drift_of, matrix_of
 from recipe.symbols import (OF_THE_STEP, OPAQUE, Adapted, Block, Parameter, Potential, Total, formula, is_fraction,
                             is_site, num_data, step_number, step_size, temperature as T, total)
 
@@ -105,7 +103,7 @@ def diagnose(state, H: Expr, drift, D, *, energy: Energy | Expr | None = None, p
     if not (tau.is_number and tau > 0):
         raise RecipeError("diagnose, temperature", f"it is {temperature}", do="Give a positive number.")
     H, state = formula(H, "diagnose, H").xreplace({T: tau}), tuple(state)
-    D, drift = (M.xreplace({T: tau}) for M in (matrix_of(D, state, +1, "diagnose, D"), ImmutableMatrix(_rows(drift, state))))
+    D, drift = (M.xreplace({T: tau}) for M in (matrix_of(D, state, +1, "diagnose, D"), ImmutableMatrix(drift_of(drift, state, "diagnose"))))
     hold = _held([H, *drift, *D])
     back = {new: old for old, new in hold.items()}
     f, E, A = (e.xreplace(hold) for e in (drift, H / tau, tau * D))
@@ -165,7 +163,7 @@ class Generator:
     def __init__(self, drift, D, H, state, *, energy=None, values=None, temperature=1.0):
         number = one_site(temperature=temperature, values=values, energy=energy)
         self.state, self.H = tuple(state), number(H)
-        rows = [number(e) for e in _rows(drift, self.state)]
+        rows = [number(e) for e in drift_of(drift, self.state, "diagnose")]
         D = matrix_of(D, self.state, +1, "generator, D").applyfunc(number)
         points, self.weights = density(H, self.state, temperature=temperature, values=values, energy=energy,
                                        kinks=[*rows, *D])
@@ -213,19 +211,6 @@ class Generator:
 
 
 # ---- what stands for what
-
-
-def _rows(drift, state):
-    """The drift as formulas in the order of the state."""
-    if isinstance(drift, Mapping):
-        for b in drift.keys() - set(state):
-            raise RecipeError("diagnose, drift", f"{b} is not a block of the state", do=did_you_mean(b, state))
-        drift = [drift.get(b, 0) for b in state]
-    rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
-    if len(rows) != len(state):
-        raise RecipeError("diagnose, drift", f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
-                          do="Give a dict over blocks, or a column in the order of state=.")
-    return [formula(e, f"diagnose, drift[{b}]") for e, b in zip(rows, state)]
 
 
 def _held(formulas):

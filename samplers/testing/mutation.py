@@ -32,14 +32,17 @@ class Mutant:
     def killed_by(self) -> tuple[str | None, float]:
         """The first layer that fails, deterministic ones first, and the seconds that it took."""
         started = time.perf_counter()
-        for name, layer in LAYERS.items():
-            try:
-                failed = any(not r.ok for r in layer(self.subject))
-            except Exception:  # a mutant may not even run
-                failed = True
-            if failed:
-                return name, time.perf_counter() - started
-        return None, time.perf_counter() - started
+        layer = next((name for name in LAYERS if self.killing_time(name) is not None), None)
+        return layer, time.perf_counter() - started
+
+    def killing_time(self, layer: str) -> float | None:
+        """The seconds that a layer takes to kill it, or None."""
+        started = time.perf_counter()
+        try:
+            killed = any(not r.ok for r in LAYERS[layer](self.subject))
+        except Exception:  # whatever a mutant raises, it is seen
+            killed = True
+        return time.perf_counter() - started if killed else None
 
 
 def mutants(subject: Subject) -> Iterator[Mutant]:
@@ -155,9 +158,7 @@ def altered(step: Step, change: tuple[str, str, int]) -> Step:
     if len(places) < number:
         return step
     lines[places[number - 1]] = new
-    mutant = replace(step)
-    mutant.__dict__["source"] = "\n".join(lines)
-    return mutant
+    return _with_source(step, "\n".join(lines))
 
 
 def planted(step: Step, *changes: tuple) -> Step:
@@ -166,6 +167,11 @@ def planted(step: Step, *changes: tuple) -> Step:
     for old, new, *count in changes:
         assert old in source, f"{old!r} is not in\n{source}"
         source = source.replace(old, new, *count)
+    return _with_source(step, source)
+
+
+def _with_source(step, source):
+    """The step with another emitted text."""
     mutant = replace(step)
     mutant.__dict__["source"] = source
     return mutant

@@ -22,7 +22,7 @@ from recipe import Energy, Recipe, RecipeError, grad, potential, total, vector
 from recipe.algebra import vanishes
 from recipe.symbols import Block, duration
 
-from .arguments import IN_DOMAIN
+from .arguments import IN_DOMAIN, drawn_for
 from .interpreter import Chain, evaluate, flow_by_flow, interpret
 
 theta, n = vector("theta"), total(1)
@@ -104,16 +104,8 @@ def inputs(step: Step, chains: int = 4, shape: tuple = (3,), seed: int = 0) -> A
         value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
         return value if s.per and shape else float(value)
 
-    def drawn(draw):
-        match draw.kind:
-            case "normal":
-                return random.normal(size=size(draw))
-            case "uniform":
-                return random.uniform(size=size(draw))
-        return lambda parameter: 0.3 + parameter / 2  # where the law depends on the state, any function of its parameter
-
     state = {b.name: IN_DOMAIN[b.domain](random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
-    noise = {d.name: drawn(d) for d in step.program.draws}
+    noise = {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
     parameters = {s.name: number(s) for s in step.recipe.parameters}
     return At(state, noise, {**parameters, "temperature": 1.25, "num_data": 3, "step_number": 2})
 

@@ -6,7 +6,6 @@
 import argparse
 import json
 import statistics
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,21 +30,11 @@ def judged(name: str) -> list[dict]:
     torch.set_num_threads(1)
     rows = []
     for mutant in mutants(replace(subject(CASES[name].recipe), chains=4000)):
-        row = {"sampler": name, "mistake": mutant.mistake, "killed": {layer: kills(mutant, layer) for layer in LAYERS}}
+        row = {"sampler": name, "mistake": mutant.mistake, "killed": {layer: mutant.killing_time(layer) for layer in LAYERS}}
         if not any(row["killed"].values()):
             row["reason"] = "it computes the same numbers" if is_equivalent(mutant) else "unknown"
         rows.append(row)
     return rows
-
-
-def kills(mutant: Mutant, layer: str) -> float | None:
-    """The seconds that a layer took to kill a mutant, or None."""
-    started = time.perf_counter()
-    try:
-        killed = any(not r.ok for r in LAYERS[layer](mutant.subject))
-    except Exception:  # a mutant may not even run
-        killed = True
-    return time.perf_counter() - started if killed else None
 
 
 def is_equivalent(mutant: Mutant) -> bool:
