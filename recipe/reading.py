@@ -66,9 +66,9 @@ def jumps_of(jumps, state, pieces, name):
             raise RecipeError(where, f"a jump is a refresh(block), got {jump!r}", do="Write refresh(p, rate=nu).")
         if jump.block not in state:
             raise RecipeError(where, f"{jump.block} is not in the state", do="Refresh a block of the state.")
-        if jump.rate is not None and (jump.rate.has(jump.block) or jump.rate.is_negative):
-            raise RecipeError(f"{where}, rate", f"{jump.rate} is below 0, or reads {jump.block}",
-                              do="A rate >= 0 of what stays: the jump would not keep the law.")
+        if jump.rate is not None and jump.rate.has(jump.block):
+            raise RecipeError(f"{where}, rate", f"{jump.rate} reads {jump.block}, and the jump would not keep the law",
+                              do="Make it a rate of what stays.")
         if letter in pieces:
             raise RecipeError(where, "this letter names a piece too", do="Use another letter.")
     lettered({letter: jump.block for letter, jump in jumps.items()}, f"{name}, jumps")
