@@ -3,7 +3,7 @@
 import builtins
 import linecache
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sympy import Dummy, Pow, S, lambdify, sqrt
@@ -71,7 +71,7 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
                               f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
                     adapt=_moving(recipe, freeze), scope=scope)
-    return Step(recipe, word, flows, program, dtype, frozen=freeze)
+    return Step(recipe, word, flows, program, dtype, frozen=freeze, pieces=dict(pieces or {}))
 
 
 def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain", **how) -> "Step":
@@ -175,6 +175,7 @@ class Step:
     dtype: object = None
     backend: str = "torch"
     frozen: tuple[str, ...] = ()
+    pieces: dict = field(default_factory=dict)
 
     @property
     def order(self) -> int:

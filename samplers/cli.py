@@ -312,7 +312,10 @@ def _parser():
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
-    numbers(command("audit", audit), AUDIT)
+    sub = command("audit", audit)
+    numbers(sub, AUDIT)
+    sub.add_argument("--limit", type=float, metavar="SECONDS", help="stop after these")
+    sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     return parser
 
 

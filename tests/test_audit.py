@@ -385,6 +385,7 @@ def bad(answer):
     (ula(), dict(chains=10), "chains"), (ula(), dict(chains=1e4), "chains"), (ula(), dict(seed=-1), "seed"),
     (ula(), dict(seed=None), "seed"), (ula(), dict(temperatures=(1.0, 1.0)), "temperatures"),
     (ula(), dict(temperatures=1.0), "temperatures"), (ula(), dict(alpha=0.0), "alpha"), (ula(), dict(alpha=2), "alpha"),
+    (ula(), dict(limit=0), "limit"), (ula(), dict(limit=1e-6), "1 runs of some 22 are done"),
 ])
 def test_what_is_not_a_sampler_is_refused(run, settings, message):
     with pytest.raises(RecipeError, match=re.escape(message)) as error:

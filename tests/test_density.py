@@ -76,7 +76,7 @@ def test_the_kinks_of_an_integrand_split_the_panels():
         points, weights = density(total(1.6 * (xi - mean)**2) / 2, (xi,), temperature=1.25, **options)
         return abs(weights @ np.maximum(edge - points[xi], 0) - exact)
 
-    assert error(kinks=[friction]) < 1e-13 and error() > 1e-7
+    assert error(integrands=[friction]) < 1e-13 and error() > 1e-7
 
 
 @pytest.mark.parametrize("shape", [0.1, 0.6, 1.9, 30.0])

@@ -13,7 +13,8 @@ from recipe import Energy, RecipeError, derive, function, grad, positive, potent
 from recipe.algebra import vanishes
 from recipe.symbols import temperature as T
 from samplers.testing.cases import CASES
-from samplers.testing.diagnosis import diagnose, generator_defects
+from samplers.testing.diagnosis import diagnose
+from samplers.testing.generator import generator_defects
 
 theta, p, v, xi = vector("theta"), vector("p"), vector("v"), scalar("xi")
 A, B, m, mu, c = (positive(name) for name in ("A", "B", "m", "mu", "c"))
@@ -243,6 +244,8 @@ good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: -slope - 
     ({"parameters": {"mass": 2}}, "there is no 'mass'. Known: A, m"),
     ({"parameters": {"m": "2"}}, "Text is never evaluated"),
     ({"temperature": 0}, "Give a positive number"),
+    ({"state": theta}, "diagnose, H|diagnose, D"), ({"state": "theta"}, "diagnose, state: a state is made of blocks"),
+    ({"energy": "theta**4"}, "diagnose, energy.*Text is never evaluated"), ({"energy": abs}, "diagnose, energy"),
     ({"temperature": "hot"}, "Text is never evaluated"),
 ], ids=str)
 def test_wrong_input_is_refused(changes, words):

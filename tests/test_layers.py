@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from sympy import Symbol, exp
+from sympy import Symbol, exp, symbols, tanh
 
-from recipe import (Energy, Recipe, RecipeError, adapted, function, grad, numerical, friction, noise, positive,
-                    potential, total, vector)
+import integrators
+from recipe import (Energy, Recipe, RecipeError, adapted, friction, function, grad, noise, numerical, positive, potential,
+                    refresh, scalar, total, vector)
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
@@ -14,7 +15,8 @@ from samplers.testing.layers import Subject
 from samplers.testing.mutation import planted
 from samplers.testing.results import Report, Result, timed
 
-theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
+theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
+n = total(1)
 U, x = potential(theta), Symbol("x", real=True)
 
 
@@ -56,6 +58,20 @@ def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
     assert_stationary(own, Energy(x, U=x**4 / 4 + x), gamma=0.7)
 
 
+def test_hamiltonian_dynamics_without_noise_is_invariant_and_has_no_linear_law():
+    report = check(Recipe(name="noiseless", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}))
+    assert report.ok and ["linear law"] == [name for name in LAYERS if any(name in note for note in report.notes)]
+
+
+def test_explicit_coordinates_are_checked_on_energies_that_couple_them():
+    """A banana of their own, or the caller's."""
+    dense, (x1, x2) = CASES["sgrld-dense"].recipe, symbols("x1 x2", real=True)
+    assert {r.subject for r in check(dense, layers="generator").results} == {"quartic", "double well", "banana"}
+    assert_stationary(dense, Energy((x1, x2), U=x1**2 + x1 * x2 + x2**2))
+    with pytest.raises(RecipeError, match="an Energy of one coordinate"):
+        check(SGLD, energy=Energy((x1, x2), U=x1**2 + x2**2))
+
+
 # ---- what is wrong is seen, by the layer that is for it
 
 
@@ -67,7 +83,7 @@ def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):
 
 @pytest.mark.parametrize("mistake", [("exp(-h*gamma)", "exp(-h*gamma/2)"), ("2*temperature", "temperature"), ("h/2*g", "h*g")])
 def test_a_mistake_in_the_text_is_seen_by_every_layer_that_runs_it(mistake):
-    assert failing(mistake) == set(LAYERS) - {"symbolic"}
+    assert failing(mistake) == set(LAYERS) - {"symbolic", "generator"}
 
 
 def test_another_sampler_of_the_same_law_is_seen_by_the_layer_that_knows_the_sde():
@@ -93,6 +109,7 @@ def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
         wrong.__dict__[name] = rows.as_immutable()
     one = Subject(case_of(SGNHT), wrong=wrong)
     assert not all(r.ok for r in LAYERS["symbolic"](one))
+    assert not all(r.ok for r in LAYERS["generator"](one))
     assert not all(r.ok for r in LAYERS["one-step defect"](one))
     assert all(r.ok for r in LAYERS["differential"](one))  # the text is what the wrong formulas say
 
@@ -111,6 +128,32 @@ def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
 def test_an_opaque_recipe_is_checked_by_its_formulas():
     report = check(Recipe(name="opaque", state=(theta,), H=U, D={theta: function("G", theta, sign="positive")}))
     assert report.ok and {r.layer for r in report.results} == {"symbolic"}
+    assert report.notes[0].endswith("bind()") and all(name in report.notes[0] for name in LAYERS if name != "symbolic")
+
+
+def test_a_step_stands_for_its_recipe_word_and_pieces():
+    pieces = {"O": numerical(friction(p) + noise(p), "heun")}
+    step = integrators.compile(UnderdampedLangevin, "O B A B O", pieces=pieces)
+    assert check(step, layers=["differential"]).results[0].subject == "O B A B O"
+    assert "numerical" in check(step, layers=["linear law"]).notes[0]
+    assert_stationary(step)
+    with pytest.raises(RecipeError, match="without scheme="):
+        check(step, "Euler")
+
+
+def test_what_is_left_out_is_said_with_the_reason():
+    """Four blocks; a jump in three coupled ones, each with noise, in 4^5 ways; a step size that the parameters imply."""
+    four = Recipe(name="four", state=(theta, p, xi, r), target=theta, H=U + total(p**2 + r**2) / 2 + n * xi**2 / 2,
+                  D={p: 1 + xi**2, r: 1}, Q={(theta, p): -1, (p, r): theta})
+    three = Recipe(name="three", state=(theta, p, xi), target=theta, D={theta: 1 + p**2 / 4, p: 1, xi: 1 / n},
+                   H=U + total((p - tanh(theta))**2) / 2 + n * (xi - total(tanh(theta)) / n)**2 / 2,
+                   Q={(theta, p): -1, (p, xi): p / n}, jumps={"J": refresh(p, rate=gamma)}, scheme="J Euler J")
+    for recipe, reason, layers in ((four, "4 blocks", ["symbolic", "differential"]), (CASES["vsgd"].recipe, "imply a step size", []),
+                                   (three, "points of state and noise", ["symbolic", "generator", "differential"])):
+        report = check(recipe)
+        assert report.ok and any(reason in note for note in report.notes)
+        assert not layers or [*dict.fromkeys(r.layer for r in report.results)] == layers
+    assert report.seconds < 20
 
 
 @pytest.mark.parametrize("make, words", [
@@ -119,7 +162,7 @@ def test_an_opaque_recipe_is_checked_by_its_formulas():
     (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
     (lambda: check(SGLD, "B A B"), "B"),
     (lambda: check(SGLD, layers=[]), "none is named"),
-    (lambda: check("sgld"), "expected a Recipe, got str"),
+    (lambda: check("sgld"), "expected a Recipe, or a Step .*, got str"),
     (lambda: check(UnderdampedLangevin, gamma=float("nan")), "'gamma' is not finite"),
     (lambda: check(UnderdampedLangevin, gamma="1"), "'gamma' is a number or a tensor, got str"),
 ])
@@ -133,5 +176,5 @@ def test_a_result_fails_beyond_its_bound_and_where_it_is_no_number():
     assert result(1.0).ok and not result(1.1).ok and not result(float("nan")).ok
     assert result(1.1, least=True).ok and not result(0.9, least=True).ok
     assert "violated: x <= 1" in str(result(2.0)) and result(float("nan")).to_dict()["value"] is None
-    report = Report("two", tuple(timed([result(0.5), result(3.0)])))
+    report = Report("two", tuple(timed([result(0.5), result(3.0)])[0]))
     assert not report.ok and report.failures == (report.results[1],) and report.seconds >= 0

@@ -15,7 +15,7 @@ from integrators.flow import phi1
 from integrators.lower import lower
 from integrators.program import Gradient
 from integrators.scheme import Scheme
-from recipe import Energy, Recipe, fraction, positive, potential, scalar, total, vector
+from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, scalar, total, vector
 from recipe.symbols import duration as t
 from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
 from samplers.testing.mutation import planted
@@ -298,3 +298,13 @@ def test_jumps_and_equal_seeds():
     uniform = [one.noise[name] for name, kind in step.draws.items() if kind == "uniform"]
     assert uniform and all(((0 < u) & (u < 1)).all() for u in uniform)
     assert (one.state["theta"] == same.state["theta"]).all() and (one.state["theta"] != other.state["theta"]).all()
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: recipes("linaer"), "Did you mean 'linear'"), (lambda: energies(5), "coordinates are blocks"),
+    (lambda: energies(kinds=["quatric"]), "Did you mean 'quartic'"), (lambda: schemes("sgld"), "expected a Recipe, got str"),
+    (lambda: schemes(HMC, method="huen"), "Did you mean 'heun'"),
+])
+def test_what_there_is_not_is_refused_where_it_is_written(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()

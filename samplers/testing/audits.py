@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from .biases import correlation, likeness, limits, order
 from .black_box import BlackBox, check_settings
@@ -24,6 +25,7 @@ FORGOTTEN = 4.0  # standard errors between the chains from two starts
 DOUBLINGS = 5    # of the time, until the start is forgotten
 RESOLVED = 0.6   # an order that may be higher: the bias may vanish
 SEEN = 1.28      # standard errors above the threshold: seen nine times in ten
+RUNS = 4 + len(LAWS) * 2 * 3  # the first look, and the sweep; more where the start is not forgotten
 FAR = 1e4        # standard deviations: a chain out there has diverged, though its numbers are finite yet
 
 
@@ -102,15 +104,16 @@ class Audit:
 
 
 def audit(run: Callable, *, step_size: float = 0.1, time: float = 10.0, chains: int = 32768,
-          temperatures: tuple[float, float] = (0.5, 1.5), alpha: float = 1e-4, seed: int = 0) -> Audit:
+          temperatures: tuple[float, float] = (0.5, 1.5), alpha: float = 1e-4, seed: int = 0,
+          limit: float | None = None, progress: bool = True) -> Audit:
     """Compare the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolate to h = 0.
 
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
     draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in torch;
     `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others start at half
     the width, and the time of a run is doubled until they agree with the rest. `alpha`: the rate of false alarms. Torch's
-    and numpy's global generators are seeded for the run, and restored. Raises RecipeError for a function that is not of
-    this form.
+    and numpy's global generators are seeded for the run, and restored. `progress` on stderr. Raises RecipeError for
+    a function that is not of this form, and after `limit` seconds.
 
     >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
     ...     generator, theta = torch.Generator().manual_seed(seed), init
@@ -124,14 +127,14 @@ def audit(run: Callable, *, step_size: float = 0.1, time: float = 10.0, chains: 
     'vanishing bias'
     """
     started, name = perf_counter(), getattr(run, "__name__", type(run).__name__)
-    check_settings(run, step_size, time, chains, temperatures, alpha, seed)
+    check_settings(run, step_size, time, chains, temperatures, alpha, seed, limit)
     numpy_state, threads = np.random.get_state(), torch.get_num_threads()
     torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), tqdm(total=RUNS, disable=not progress, unit="run", desc=name) as bar:
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)
-            found = _Audit(BlackBox(run, name), step_size, time, chains, temperatures, alpha, seed)
+            found = _Audit(BlackBox(run, name, bar, limit), step_size, time, chains, temperatures, alpha, seed)
             found.first_look()
             if not found.verdicts:
                 found.sweep()

@@ -1,6 +1,7 @@
 """A sampler that others wrote, as a function: its signature, its settings and its answers checked."""
 
 import inspect
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -11,14 +12,24 @@ FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 
 
 class BlackBox:
-    """The function under audit, its answers checked."""
+    """The function under audit: its answers checked, its runs counted on `bar`, and stopped `limit` seconds from now."""
 
-    def __init__(self, run, name):
-        self.run, self.where = run, f"{name}, audit"
+    def __init__(self, run, name, bar, limit=None):
+        self.run, self.where, self.bar, self.limit, self.started = run, f"{name}, audit", bar, limit, perf_counter()
 
     def __call__(self, law, init, *, time, step_size, temperature, seed):
-        theta = self.run(law.potential, init.clone(), steps=max(1, round(time / step_size)), step_size=step_size,
-                         temperature=temperature, seed=seed)
+        steps = max(1, round(time / step_size))
+        self.bar.set_postfix_str(f"{law.name}, T = {temperature:g}, {steps} steps of {step_size:g}")
+        theta = self.run(law.potential, init.clone(), steps=steps, step_size=step_size, temperature=temperature, seed=seed)
+        self.bar.total = max(self.bar.total, self.bar.n + 1)
+        self.bar.update()
+        if self.limit is not None and perf_counter() - self.started > self.limit:
+            raise RecipeError(self.where, f"it has run for {perf_counter() - self.started:.0f} s, the limit is {self.limit:g} s: "
+                              f"{self.bar.n} runs of some {self.bar.total} are done", do="Pass fewer chains, or a higher limit.")
+        return self._checked(theta, init)
+
+    def _checked(self, theta, init):
+        """The last draws (chains, dim), on the CPU."""
         if isinstance(theta, np.ndarray):
             theta = torch.as_tensor(theta)
         if not torch.is_tensor(theta):
@@ -33,7 +44,7 @@ class BlackBox:
         return theta.detach().cpu()
 
 
-def check_settings(run, step_size, time, chains, temperatures, alpha, seed):
+def check_settings(run, step_size, time, chains, temperatures, alpha, seed, limit):
     """Refuse wrong arguments of `audit` before the first run."""
     where = "audit"
     if not callable(run):
@@ -55,6 +66,7 @@ def check_settings(run, step_size, time, chains, temperatures, alpha, seed):
             (pair and temperatures[0] != temperatures[1], f"temperatures are two numbers > 0, got {temperatures!r}",
              "Pass temperatures=(0.5, 1.5)."),
             (number(alpha) and alpha < 1, f"alpha is a probability, got {alpha!r}", "Pass alpha=1e-4."),
+            (limit is None or number(limit), f"the limit is a number of seconds > 0, got {limit!r}", "Pass limit=600."),
             (whole(seed, 0), f"the seed is an integer >= 0, got {seed!r}", "Pass seed=0.")):
         if not right:
             raise RecipeError(where, what, do=do)

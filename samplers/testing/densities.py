@@ -12,7 +12,7 @@ from itertools import combinations, product
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, log_expit, logit
-from sympy import Abs, Add, Expr, Heaviside, Max, Min, Rational, diff, expand, lambdify, sign
+from sympy import Abs, Add, Expr, Float, Heaviside, Max, Min, Rational, diff, expand, lambdify, sign
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 
@@ -28,13 +28,13 @@ POINTS = 3_000_000
 
 
 def density(H: Expr, state, *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None,
-            kinks=(), nodes: int | None = None, degree: int = 6) -> tuple[dict[Block, np.ndarray], np.ndarray]:
+            integrands=(), nodes: int | None = None, degree: int = 6) -> tuple[dict[Block, np.ndarray], np.ndarray]:
     """Points by block and weights of the density exp(-H/T) of one site: E f = sum of weights f(points).
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units of
     E|z|^k. `values`: numbers by name for parameters and adapted quantities; their default where left out. `energy`: U, of
-    the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `kinks`: formulas of the integrands, at whose kinks the
-    panels are split too. `nodes` of a panel; as many as it takes, if left out. Raises RecipeError where a value is
+    the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `integrands`: formulas whose means are to be as accurate
+    as 1e-9 of E|f|, at whose kinks the panels are split too. `nodes` of a panel; as many as it takes, if left out. Raises RecipeError where a value is
     missing, exp(-H) or a moment has no finite integral, or more than three blocks are coupled.
 
     >>> from recipe import vector, positive, potential, total
@@ -44,8 +44,8 @@ def density(H: Expr, state, *, temperature: float = 1.0, values: Mapping | None 
     0.85
     """
     number = one_site(temperature=temperature, values=values, energy=energy)
-    H, kinks = number(H), [number(e) for e in kinks]
-    laws = [_law(e, blocks, temperature, [H, *kinks], nodes, degree) for e, blocks in separate(H, tuple(state))]
+    H, integrands = number(H), [number(e) for e in integrands]
+    laws = [_law(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, tuple(state))]
     points, weights, size = {}, np.ones(1), np.ones(1)
     for law, w, sizes in laws:
         points = {b: np.repeat(x, len(w)) for b, x in points.items()} | {b: np.tile(x, len(weights)) for b, x in law.items()}
@@ -148,6 +148,7 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
     if not moving:
         w = np.exp(-energy(np.zeros(())).ravel() + energy(np.zeros(())).min())
         return dict(zip(latent, choices)), w / w.sum(), np.ones(len(w))
+    means = _integrands(formulas[1:], moving, latent)
     charts, ranges = _ranges(lambda *z: energy(*z).min(-1), moving, degree)
     edges = [sorted({low, high} | {t for k in _kinks(formulas, b) for t in [chart.inverse(k)] if low < t < high})
              for b, chart, (low, high) in zip(moving, charts, ranges)]
@@ -164,15 +165,26 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
         w = np.exp(e.min() - e)
         w /= w.sum()
         units = [chart.units(x) for chart, x in zip(charts, z)]
-        moments = np.array([u**k @ w.sum(1) for u in units for k in range(1, degree + 1)])
-        scales = np.array([abs(u)**k @ w.sum(1) for u in units for k in range(1, degree + 1)])
-        if nodes or before is not None and np.all(abs(moments - before) <= 1e-11 * scales):
+        values = [(u**k, w.sum(1), 1e-11) for u in units for k in range(1, degree + 1)] + [(f(*z), w, 1e-9) for f in means]
+        now, scales = np.array([[(u * w).sum(), tolerance * (abs(u) * w).sum()] for u, w, tolerance in values]).T
+        if nodes or before is not None and np.all(abs(now - before) <= scales):
             points = {b: np.repeat(x, choices.shape[1]) for b, x in zip(moving, z)}
             points |= {b: np.tile(c, len(z[0])) for b, c in zip(latent, choices)}
             return points, w.ravel(), np.repeat(1 + np.max(np.abs(units), 0), choices.shape[1])
-        before = moments
+        before = now
     raise RecipeError("density", f"a grid of {POINTS:,} points does not resolve exp(-H) over "
                       f"{', '.join(map(str, blocks))}", do="Give values= at which its scales are closer.")
+
+
+def _integrands(formulas, moving, latent):
+    """Functions of the blocks of a group, by point and choice of the binary ones; all other blocks are at 0.7."""
+    def at(e):
+        e = e.xreplace({b: Float(0.7) for b in e.free_symbols - {*moving, *latent}})
+        f = lambdify([[*moving, *latent]], e, "numpy")
+        choices = np.array(list(product([0.0, 1.0], repeat=len(latent)))).T
+        return lambda *z: np.broadcast_to(f([*(x[:, None] for x in z), *choices]), (len(z[0]), choices.shape[-1]))
+
+    return [at(e) for e in formulas if e.free_symbols & {*moving, *latent}]
 
 
 def _panels(edges, nodes):

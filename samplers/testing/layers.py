@@ -1,13 +1,15 @@
 """The layers of checks of one step, from its formulas to its chains.
 
-What is deterministic comes first. The law is that of one site, exp(-H/T) with U a quartic or a double well, at a
+A layer yields its results, and returns why it has nothing to check, if so. What is deterministic comes first. The law is that of one site, exp(-H/T) with U a quartic or a double well, at a
 temperature, masses and frictions away from 1; adapted quantities are frozen, and a budget for gradient noise is met by a
 gradient that is as noisy.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import abc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 import sympy
@@ -28,6 +30,7 @@ from ..start import INSIDE
 from .arguments import by_oracle, called, inputs, worst
 from .cases import Case, case_of
 from .densities import density
+from .generator import BOUND, Generator
 from .interpreter import evaluate, flow_by_flow, interpret, van_loan
 from .quadrature import moments, transition
 from .results import Report, Result, timed
@@ -35,18 +38,22 @@ from .results import Report, Result, timed
 TEMPERATURE, NUM_DATA = 1.25, 3
 Z = 6.7  # a right sampler is beyond it once in 5e10 comparisons
 STEPS = 8
+OPEN = "a function is opaque: give it by recipe.bind()"
 LEAST = 1e-11  # of the weight of a point
+DRAW_NODES, GRADIENT_NODES, POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
 FROZEN = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
-x = sympy.Symbol("x", real=True)
+x, y = sympy.symbols("x y", real=True)
 _TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
-TARGETS = {"quartic": x**4 / 4 + x**2 / 2 - 2 * x / 5, "double well": (x**2 - 1)**2 + x / 5}
+Results = abc.Generator[Result, None, str | None]
+TARGETS = {"quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5), "double well": Energy(x, U=(x**2 - 1)**2 + x / 5)}
+BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3)**2)}
 
 
 @dataclass(frozen=True)
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `energies` are those of one coordinate of the target, by name. `wrong` is compiled in place of the recipe, `alter`
+    `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is compiled in place of the recipe, `alter`
     changes what was compiled: so are mutants made. `chains` and `seed` are those of a run from a stationary start.
     """
 
@@ -99,24 +106,64 @@ class Subject:
         given = {"temperature": TEMPERATURE, **self.case.parameters}
         return given | ({"num_data": NUM_DATA} if self.still.program.reads(num_data) else {})
 
+    @cached_property
+    def unresolved(self) -> str:
+        """Why one site cannot be integrated over; nothing if it can."""
+        if len(self.recipe.state) > 3:
+            return f"a site has {len(self.recipe.state)} blocks, and the checks integrate over three at most"
+        try:
+            for name in self.energies:
+                self.law(name)
+        except RecipeError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def out_of_reach(self) -> str:
+        """Why one site and the noise of a step cannot be integrated over; nothing if they can."""
+        if self.unresolved:
+            return self.unresolved
+        if self.case.step_size is not None:
+            return "its parameters imply a step size, so that there is no limit h -> 0"
+        size = len(self.law(next(iter(self.energies)))[1]) * self.noise_points
+        return f"{size:,} points of state and noise, more than {POINTS:,}" * (size > POINTS)
+
     @property
-    def has_a_law(self) -> bool:
-        """Whether the law of one site can be integrated: at most 3 blocks, and no step size that the parameters imply."""
-        return self.case.step_size is None and len(self.recipe.state) <= 3
+    def noise_points(self) -> int:
+        """The points of the quadrature over the random numbers of one step."""
+        points = [{"uniform": 2, "poisson": 100}.get(d.kind, DRAW_NODES) for d in self.still.program.draws]
+        noisy = self.still.program.gradients_per_step if any(self.recipe.supplied) else 0
+        return prod(points) * GRADIENT_NODES**noisy
+
+    def energy(self, target: str):
+        """U of the target blocks."""
+        U, blocks = self.energies[target], self.recipe.targets
+        return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
+
+    @property
+    def values(self) -> dict:
+        """Symbol -> number, of all that is no block."""
+        return {**self.numbers, step_size: self.case.step_size or 0.01}
 
     def law(self, target: str):
         """The points of exp(-H/T) by block, and their weights."""
-        U = sum(self.energies[target].xreplace({x: b}) for b in self.recipe.targets)
-        points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=U, degree=4,
-                                  nodes={1: 300, 2: None}.get(len(self.recipe.state), 32),
-                                  values={**self.numbers, step_size: 0.01}, kinks=(*self.recipe.drift, *self.recipe.D))
+        points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=self.energy(target),
+                                  nodes={1: 300, 2: None}.get(len(self.recipe.state), 32), degree=4,
+                                  values=self.values, integrands=(*self.recipe.drift, *self.recipe.D))
         kept = weights > (LEAST if len(weights) > 10_000 else 0)
         return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
 
     def derivative(self, target: str, order: int):
-        """The derivative of U by one coordinate, of tensors or of dicts by block."""
-        f = sympy.lambdify(x, sympy.diff(self.energies[target], x, order), [_TORCH, "math"])
-        return lambda at: {k: f(v) for k, v in at.items()} if isinstance(at, dict) else f(at)
+        """The derivatives of U by each coordinate, of tensors or of dicts by block."""
+        U, blocks = self.energy(target), self.recipe.targets
+        by_block = {b.name: sympy.lambdify(blocks, sympy.diff(U, b, order), [_TORCH, "math"]) for b in blocks}
+
+        def at(theta):
+            if not isinstance(theta, dict):
+                return by_block[blocks[0].name](theta)
+            return {name: f(*(theta[b.name] for b in blocks)) for name, f in by_block.items()}
+
+        return at
 
     def gradient_variance(self, h: float, points: Mapping):
         """The variance of gradients as noisy as the budget S says, 2 S m/(h c^2): m gradients, c the factor of grad U."""
@@ -130,32 +177,37 @@ class Subject:
         return 2 * many * value(self.recipe.supplied[rows[0], rows[0]]) / (h * value(sympy.diff(drift.xreplace({slope: g}), g))**2)
 
 
-def subject(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None) -> Subject:
+def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None) -> Subject:
     """The subject of a recipe and a word; a stock recipe has its open functions given."""
+    if isinstance(recipe, Step) and scheme is pieces is None:
+        recipe, scheme, pieces = recipe.recipe, recipe.scheme, recipe.pieces
     if not isinstance(recipe, Recipe):
-        raise RecipeError("check", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+        raise RecipeError("check", f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}",
+                          do="Pass recipe.Recipe(...).")
     case = case_of(recipe)
     if case.recipe is not recipe and not _is_open(recipe):
         case = replace(case, recipe=recipe)
     for name in values or {}:
         if name not in case.parameters:
             raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=did_you_mean(name, case.parameters))
-    energies = TARGETS if energy is None else {"energy": _of_one_coordinate(energy, recipe)}
+    energies = {**TARGETS, **(BANANA if len(recipe.targets) == 2 else {})}
+    energies = energies if energy is None else {"energy": _of_a_site(energy, recipe)}
     one = Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces, energies)
     if not _is_open(one.recipe):
         one.live.check(case.step_size or 0.05, **one.case.parameters)
     return one
 
 
-def _of_one_coordinate(energy, recipe):
-    """An energy of one coordinate as a formula in x."""
-    if not isinstance(energy, Energy) or len(energy.coordinates) > 1:
+def _of_a_site(energy, recipe):
+    """An energy of one coordinate, or of as many as the target has blocks."""
+    if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(recipe.targets)):
         raise RecipeError(f"{recipe.name}, check, energy", f"it is an Energy of one coordinate, got {energy!r}",
                           do="Write Energy(x, U=...): the checks integrate over one site.")
-    (coordinate,), U = energy.coordinates, energy.U
+    coordinates, U = energy.coordinates, energy.U
     while U.has(Total):
         U = U.xreplace({t: t.integrand for t in U.atoms(Total)})
-    return U.xreplace({coordinate: x})
+    plain = sympy.symbols(f"x:{len(coordinates)}", real=True)
+    return Energy(plain, U=U.xreplace(dict(zip(coordinates, plain))))
 
 
 def _is_open(recipe) -> bool:
@@ -167,7 +219,7 @@ def _is_open(recipe) -> bool:
 # ---- the layers
 
 
-def symbolic(subject: Subject) -> Iterator[Result]:
+def symbolic(subject: Subject) -> Results:
     """The Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
     recipe = subject.wrong or subject.recipe
     rest = recipe.residual()
@@ -179,7 +231,20 @@ def symbolic(subject: Subject) -> Iterator[Result]:
         yield Result("symbolic", "failed findings of the certificate", float(len(failed)), 0.0, told)
 
 
-def differential(subject: Subject) -> Iterator[Result]:
+def generator(subject: Subject) -> Results:
+    """E[L phi] for every monomial phi up to degree 4 under the law of one site, L of the SDE that the step discretises."""
+    recipe, sde = subject.recipe, subject.wrong or subject.recipe
+    if subject.unresolved:
+        return subject.unresolved
+    for name in subject.energies:
+        defects = Generator(sde.tempered_drift, sde.D, recipe.H, recipe.state, energy=subject.energy(name),
+                            values=subject.values, temperature=TEMPERATURE).defects()
+        phi, worst = max(defects.items(), key=lambda item: abs(item[1]))
+        yield Result("generator", f"largest |E[L phi]| of its terms, of {phi}", abs(worst), BOUND,
+                     "E[f . grad phi + T D : hess phi] = 0 under exp(-H/T)", subject=name)
+
+
+def differential(subject: Subject) -> Results:
     """The emitted step against two interpreters on the same noise, adapting, at several sites."""
     step = subject.live
     for shape in ((), (3,), (2, 2)) if step.recipe.target_is_vector else ((),):
@@ -191,25 +256,27 @@ def differential(subject: Subject) -> Iterator[Result]:
                          "the emitted text is the formulas of its flows", subject=str(step.scheme))
 
 
-def linear_law(subject: Subject, h: float = 0.17) -> Iterator[Result]:
+def linear_law(subject: Subject, h: float = 0.17) -> Results:
     """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed.
 
     The gradient is exact, and budgets for its noise are 0.
     """
     recipe, step = subject.recipe, subject.still
-    if not accuracy.is_affine(recipe) or not subject.has_a_law or any(e.has(Total) for e in recipe.drift):
-        return
+    if not accuracy.is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
+        return "the step is not affine for a quadratic U, site by site"
     used = set().union(*(e.free_symbols for e in (*recipe.drift, *recipe.D)))
     budgets = {s: 0.0 for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters) if s not in used}
     numbers, told = {**subject.numbers, **budgets}, {**subject.told, **{s.name: v for s, v in budgets.items()}}
     pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
     if any(e.xreplace(budgets) != 0 for e in recipe.supplied) or any(piece.method not in (None, "euler") for piece in pieces.values()):
-        return
+        return "a budget reads what moves, or a piece is numerical"
     for k in (0.7, 2.3):
         M, V = np.eye(len(recipe.state)), 0.0
         for letter, fraction in step.scheme.moves:
             decay, spread = _over(pieces[letter], recipe, numbers, k, h, float(fraction))
             M, V = decay @ M, decay @ V @ decay.T + spread if np.ndim(V) else spread
+        if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
+            return "the law of the linear step depends on its start: noise or a jump has to reach every block"
         expected = solve_discrete_lyapunov(M, V)
         chain = accuracy.linear_chain(step, h, [k], **told)
         stable = chain.spectral_radius < 1
@@ -232,10 +299,10 @@ def _over(piece, recipe, numbers, k, h, fraction):
     return M, V
 
 
-def defect(subject: Subject, target: str | None = None, layer: str = "one-step defect") -> Iterator[Result]:
+def defect(subject: Subject, target: str | None = None, layer: str = "one-step defect") -> Results:
     """How fast E_pi[phi(step)] - E_pi[phi] falls with h, for all monomials phi up to degree 4: by the order of the step and 1."""
-    if not subject.has_a_law:
-        return
+    if subject.out_of_reach:
+        return subject.out_of_reach
     target = target or next(iter(subject.energies))
     order = integrators.compile(subject.recipe, subject.scheme, pieces=subject.pieces).order
     exact_at_all = len(subject.still.flows) == 1 and subject.still.exact
@@ -271,14 +338,14 @@ def moved(subject: Subject, target: str, h: float):
     curved = {"curvature": subject.derivative(target, 2)} if subject.still.program.needs_curvature else {}
     return transition(subject.still, {"": (np.arange(len(weights)), weights)}, h, subject.derivative(target, 1), chart=at,
                       constants=subject.constants, gradient_noise=variance if any(subject.recipe.supplied) else 0.0,
-                      temperature=TEMPERATURE, draw_nodes=4, gradient_nodes=3, least=1e-14,
+                      temperature=TEMPERATURE, draw_nodes=DRAW_NODES, gradient_nodes=GRADIENT_NODES, least=1e-14,
                       **{k: v for k, v in subject.told.items() if k != "temperature"}, **curved)
 
 
-def stationary_start(subject: Subject, target: str | None = None, layer: str = "stationary start") -> Iterator[Result]:
+def stationary_start(subject: Subject, target: str | None = None, layer: str = "stationary start") -> Results:
     """Chains that start at exp(-H/T): their moments after some steps, and whether they move, each by its own noise."""
-    if not subject.has_a_law:
-        return
+    if subject.out_of_reach:
+        return subject.out_of_reach
     recipe, step, target = subject.recipe, subject.still, target or next(iter(subject.energies))
     h = 0.05 if step.order == 2 else 0.01
     points, weights = subject.law(target)
@@ -347,23 +414,27 @@ def _coupled(recipe) -> bool:
     return totals or any(not b.is_vector for b in recipe.state)
 
 
-def non_gaussian(subject: Subject) -> Iterator[Result]:
+def non_gaussian(subject: Subject) -> Results:
     """The one-step defect and a stationary start on the other energies, such as a double well."""
+    if len(subject.energies) < 2:
+        return "the energy is given"
+    why = None
     for target in [*subject.energies][1:]:
-        yield from defect(subject, target, "non-Gaussian")
-        yield from stationary_start(subject, target, "non-Gaussian")
+        why = yield from defect(subject, target, "non-Gaussian")
+        why = yield from stationary_start(subject, target, "non-Gaussian")
+    return why
 
 
-LAYERS = {"symbolic": symbolic, "differential": differential, "linear law": linear_law, "one-step defect": defect,
+LAYERS = {"symbolic": symbolic, "generator": generator, "differential": differential, "linear law": linear_law, "one-step defect": defect,
           "stationary start": stationary_start, "non-Gaussian": non_gaussian}
 
 
-def check(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values) -> Report:
+def check(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values) -> Report:
     """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
 
-    `values`: those of parameters, else values away from 1 are taken. `energy`: an Energy of one coordinate, in place of a
-    quartic and a double well. `layers`: names of some of LAYERS. Of a recipe whose functions are still opaque only the
-    formulas are checked.
+    A Step stands for the recipe, word and pieces that it was compiled from. `values`: those of parameters, else values away
+    from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all of them, in place of a
+    quartic, a double well and a banana. `layers`: names of some of LAYERS. The report notes which layers had nothing to check, as all but the formulas of an opaque recipe.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
@@ -376,16 +447,23 @@ def check(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = N
     for name in layers or ():
         if name not in LAYERS:
             raise RecipeError("check, layers", f"there is no layer '{name}'", do=did_you_mean(name, LAYERS))
-    chosen = ["symbolic"] if _is_open(one.recipe) else LAYERS if layers is None else layers
-    return Report(recipe.name, tuple(r for name in chosen for r in timed(LAYERS[name](one))))
+    results, left_out, opaque = [], {}, _is_open(one.recipe)
+    for name in LAYERS if layers is None else layers:
+        found, why = ([], OPEN) if opaque and name != "symbolic" else timed(LAYERS[name](one))
+        results += found
+        if not found:
+            left_out.setdefault(why, []).append(name)
+    notes = (f"left out  {', '.join(names)}: {why}" for why, names in left_out.items())
+    return Report(one.recipe.name, tuple(results), tuple(notes))
 
 
-def assert_stationary(recipe: Recipe, energy: Energy | None = None, *, scheme=None, pieces=None, layers=None, **values) -> None:
-    """Raise AssertionError, with the equations that are violated, unless all checks of a recipe and a word pass.
+def assert_stationary(recipe: Recipe | Step, energy: Energy | None = None, *, scheme=None, pieces=None, layers=None,
+                      **values) -> None:
+    """Raise AssertionError, with the equations that are violated, unless all checks of a step or a recipe pass: `check`.
 
     >>> from samplers import SGLD
     >>> assert_stationary(SGLD, layers=["symbolic"])
     """
     report = check(recipe, scheme, pieces=pieces, energy=energy, layers=layers, **values)
     if not report.ok:
-        raise AssertionError(f"{recipe.name} is not stationary:\n" + "\n".join(map(str, report.failures)))
+        raise AssertionError(f"{report.name} is not stationary:\n" + "\n".join(map(str, report.failures)))

@@ -19,7 +19,7 @@ from recipe.symbols import temperature as T
 
 from .layers import LAYERS, Subject
 
-DETERMINISTIC = ("symbolic", "differential", "linear law", "one-step defect")
+DETERMINISTIC = ("symbolic", "generator", "differential", "linear law", "one-step defect")
 
 
 @dataclass(frozen=True)

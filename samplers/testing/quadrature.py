@@ -97,7 +97,7 @@ def transition(step, law, h, gradient, *, constants=None, coupling=None, gradien
         shaped = lambda x, kind: torch.as_tensor(x)[:, None] if kind.is_vector else torch.as_tensor(x)
         blocks, factors, own = (chart or (lambda *z: z))(*points[:len(law)]), [], points[len(law):]
         state = {b.name: shaped(x, b) for b, x in zip(recipe.state, blocks)}
-        state |= {a.name: shaped(np.full(len(weights), constants[a.name]), a) for a in recipe.adapted}
+        state |= {a.name: shaped(np.full(len(points[0]), constants[a.name]), a) for a in recipe.adapted}
         noise = {d.name: STATE_DEPENDENT[d.kind](x, factors) if d.kind in STATE_DEPENDENT else shaped(x, d)
                  for d, x in zip(draws, own)}
         variance = gradient_noise(*points[:len(law)]) if callable(gradient_noise) else gradient_noise
@@ -110,22 +110,33 @@ def transition(step, law, h, gradient, *, constants=None, coupling=None, gradien
     for k, draw in enumerate(draws, len(law)):
         if draw.kind == "uniform":
             at = lambda u: [u if i == k else x for i, x in enumerate(points)]
-            part = threshold(lambda u: moved(at(u))[1], len(weights))
+            part = threshold(lambda points: moved(points)[1], points, k)
             points = [np.concatenate(pair) for pair in zip(at(part / 2), at((1 + part) / 2))]
             weights = np.concatenate([weights * part, weights * (1 - part)])
     before, after, factor = moved(points)
     return before, after, weights * factor
 
 
-def threshold(moved, size):
-    """Where a step, piecewise constant in one uniform, jumps: by bisection, at every point; 1 where it does not."""
-    low, high = np.full(size, 2.0**-60), np.ones(size)
-    first = moved(low)
-    for _ in range(55):
-        middle = (low + high) / 2
-        same = np.all([now == then for now, then in zip(moved(middle), first)], axis=0)
-        low, high = np.where(same, middle, low), np.where(same, high, middle)
-    return low
+def threshold(moved, points, k):
+    """Where a step, piecewise constant in a uniform, the k-th coordinate, jumps: at every point; 1 where it does not."""
+    at = lambda u, points: [np.full(len(x), u) if i == k else x for i, x in enumerate(points)]
+    equal = lambda a, b: np.all([x == y for x, y in zip(a, b)], axis=0)
+    below, above = 2.0**-60, 1 - 2.0**-50
+
+    def bisected(points):
+        low, high = at(below, points)[k], at(1.0, points)[k]
+        first = moved(at(below, points))
+        for _ in range(55):
+            middle = (low + high) / 2
+            same = equal(moved(at(middle, points)), first)
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        return low
+
+    guess = bisected([x[::1 + len(x) // 50] for x in points])[0]  # mostly it is the same everywhere
+    below_it, above_it = (moved(at(u, points)) for u in (guess * (1 - 1e-12), min(guess * (1 + 1e-12), above)))
+    if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
+        return at(guess, points)[k]
+    return bisected(points)
 
 
 def _poisson(counts, factors):

@@ -1,7 +1,7 @@
 """What a check found: one statistic against one bound, and the equation that it tests."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 
@@ -49,10 +49,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of several checks of one sampler."""
+    """The results of several checks of one sampler; `notes` say what was not checked, and why."""
 
     name: str
     results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -71,17 +72,21 @@ class Report:
 
     def to_dict(self) -> dict:
         """The report as plain data."""
-        return {"name": self.name, "ok": self.ok, "results": [r.to_dict() for r in self.results]}
+        return {"name": self.name, "ok": self.ok, "results": [r.to_dict() for r in self.results], "notes": list(self.notes)}
 
     def __str__(self):
         verdict = "ok" if self.ok else "FAILED"
-        return "\n".join([f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results)])
+        return "\n".join([f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results), *(f"  {n}" for n in self.notes)])
 
 
-def timed(results: Iterable[Result]) -> Iterator[Result]:
-    """The results, each with the time that it took to come."""
-    started = time.perf_counter()
-    for result in results:
+def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:
+    """The results, each with the time that it took to come, and what their generator returns."""
+    found, started, results = [], time.perf_counter(), iter(results)
+    while True:
+        try:
+            result = next(results)
+        except StopIteration as end:
+            return found, end.value
         now = time.perf_counter()
-        yield replace(result, seconds=round(now - started, 4))
+        found.append(replace(result, seconds=round(now - started, 4)))
         started = now

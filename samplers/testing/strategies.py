@@ -12,18 +12,27 @@ from integrators.split import split
 from integrators.step import Step
 from recipe import (Energy, Recipe, RecipeError, adapted, force, fraction, friction, grad, noise, numerical, positive,
                     potential, real, refresh, scalar, total, vector)
+from recipe.errors import did_you_mean
 from recipe.marginal import eliminate_gaussians
-from recipe.pieces import lettered, piece
+from recipe.pieces import METHODS, lettered, piece
 from recipe.symbols import Block
 
 from .properties import At, inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
+ENERGIES = ("gaussian", "quartic", "coupled")
 
 theta, p, r, zeta = vector("theta"), vector("p"), vector("r"), vector("zeta")
 xi, eta = scalar("xi"), scalar("eta")
 COORDINATES = tuple(map(scalar, ("x", "y", "z", "w")))
 n = total(1)
+
+
+def _among(strategy, given, known):
+    """Refuse a kind that there is not."""
+    for kind in given:
+        if kind not in known:
+            raise RecipeError(f"{strategy}, kinds", f"there is no kind {kind!r}", do=did_you_mean(str(kind), known))
 
 
 # ---- formulas
@@ -64,7 +73,7 @@ def _curl(draw, pairs, entries):
 # ---- energies
 
 
-def energies(coordinates=theta, kinds=("gaussian", "quartic", "coupled")) -> st.SearchStrategy[Energy]:
+def energies(coordinates=theta, kinds=ENERGIES) -> st.SearchStrategy[Energy]:
     """Normalisable energies U = sum_i [k_i x_i^2/2 + q_i x_i^4/4 + b_i x_i] + g(sum_i x_i/n).
 
     `coordinates`: a vector block, whose sites are exchangeable, or a recipe's `targets`.
@@ -73,13 +82,17 @@ def energies(coordinates=theta, kinds=("gaussian", "quartic", "coupled")) -> st.
     >>> find(energies(kinds=["gaussian"]), lambda energy: True).curvature[0].is_positive
     True
     """
-    coordinates = (coordinates,) if isinstance(coordinates, Block) else tuple(coordinates)
+    coordinates = coordinates if isinstance(coordinates, (tuple, list)) else (coordinates,)
+    if not coordinates or not all(isinstance(x, Block) for x in coordinates):
+        raise RecipeError("energies", f"coordinates are blocks, got {coordinates!r}", do="Pass a recipe's targets.")
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    _among("energies", kinds, ENERGIES)
     over, size = ((total, n) if coordinates[0].is_vector else (lambda e: e, Integer(len(coordinates))))
     positives = st.sampled_from([Rational(1, 2), S.One, Rational(7, 4)])
 
     @st.composite
     def energy(draw):
-        kind = draw(st.sampled_from(list(kinds)))
+        kind = draw(st.sampled_from(kinds))
         U = S.Zero
         for x in coordinates:
             U += over(draw(positives) * x**2 / 2 + draw(numbers) * x / 2)
@@ -94,8 +107,7 @@ def energies(coordinates=theta, kinds=("gaussian", "quartic", "coupled")) -> st.
 # ---- recipes
 
 
-@st.composite
-def recipes(draw, *kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = False) -> Recipe:
+def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = False) -> st.SearchStrategy[Recipe]:
     """Valid recipes (H, D, Q) of 1 to 4 blocks: H = U + auxiliary energies, D = L L^T, Q skew.
 
     `kinds`: "sites", vectors with shared scalars and any entries; "explicit", scalar coordinates; "linear", constant D
@@ -106,7 +118,13 @@ def recipes(draw, *kinds: str, noise: bool = True, adapt: bool = False, jumps: b
     >>> find(recipes("explicit"), lambda R: len(R.state) == 2).residual()
     0
     """
-    kind = draw(st.sampled_from(kinds or KINDS))
+    _among("recipes", kinds, KINDS)
+    return _recipes(kinds or KINDS, noise, adapt, jumps)
+
+
+@st.composite
+def _recipes(draw, kinds, noise, adapt, jumps):
+    kind = draw(st.sampled_from(kinds))
     a, b = positive("a", default=draw(sizes)), real("b", default=draw(sizes) - 1)
     m = positive("m", default=draw(sizes), per=None if kind == "explicit" else theta)
     target = COORDINATES[0] if kind == "explicit" else theta
@@ -241,8 +259,8 @@ def _has_flow(subsystem):
     return True
 
 
-@st.composite
-def schemes(draw, recipe: Recipe, *, method: str | None = None, euler: bool = True, palindromes: bool = False):
+def schemes(recipe: Recipe, *, method: str | None = None, euler: bool = True,
+            palindromes: bool = False) -> st.SearchStrategy[tuple]:
     """(word, pieces) for `integrators.compile(recipe, word, pieces=pieces)`: Euler, Lie, Strang, longer words, fractions.
 
     The pieces have closed forms; what has none takes the numerical `method`, and where no method is given the word is
@@ -253,6 +271,14 @@ def schemes(draw, recipe: Recipe, *, method: str | None = None, euler: bool = Tr
     >>> find(schemes(SGNHT), lambda scheme: scheme[0] == "Euler")
     ('Euler', {})
     """
+    if not isinstance(recipe, Recipe):
+        raise RecipeError("schemes", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    _among("schemes", (method,) if method else (), METHODS)
+    return _schemes(recipe, method, euler, palindromes)
+
+
+@st.composite
+def _schemes(draw, recipe, method, euler, palindromes):
     jumps, pieces = tuple(recipe.jumps), None
     if not euler or draw(st.integers(0, 3)):
         cuts = draw(st.permutations(_cuts(recipe)))

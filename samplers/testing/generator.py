@@ -1,0 +1,90 @@
+"""The generator of an SDE against its law, by quadrature: E[L phi] = 0 for every phi.
+
+L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW, and E[L phi] = d/dt E[phi(z_t)] at the
+start from exp(-H/T): 0 for every phi if that law is invariant.
+"""
+
+from collections.abc import Mapping
+from functools import cache, partial
+from itertools import combinations_with_replacement
+
+import numpy as np
+from sympy import Expr, Mul, S, diff, lambdify
+
+from recipe import Energy
+from recipe.reading import drift_of, matrix_of
+
+from .densities import density, one_site, separate
+
+BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
+
+
+def generator_defects(drift, D, H: Expr, state, *, energy: Energy | Expr | None = None, values: Mapping | None = None,
+                      temperature: float = 1.0, degree: int = 4) -> dict[Expr, float]:
+    """E[L phi] for every monomial phi of the blocks up to a degree, over E|f . grad phi| + E|T D : hess phi|.
+
+    Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature T, a
+    dict or a column; `D`: as for a Recipe; the others are those of `density`. Binary blocks are not in phi. Raises
+    RecipeError where `density` does.
+
+    >>> from recipe import vector, positive, potential, total, grad
+    >>> theta, p, C = vector("theta"), vector("p"), positive("C", default=0.7)
+    >>> U = potential(theta)
+    >>> wrong = generator_defects({theta: p, p: -grad(U)}, {p: C}, U + total(p**2)/2, (theta, p), degree=2)
+    >>> {str(phi): round(x, 3) + 0.0 for phi, x in wrong.items()}
+    {'theta': 0.0, 'p': 0.0, 'theta**2': 0.0, 'p*theta': 0.0, 'p**2': 0.449}
+    """
+    return Generator(drift, D, H, state, energy=energy, values=values, temperature=temperature).defects(degree)
+
+
+class Generator:
+    """E[L phi] under exp(-H/T) of one site; the arguments are those of `generator_defects`."""
+
+    def __init__(self, drift, D, H, state, *, energy=None, values=None, temperature=1.0):
+        number = one_site(temperature=temperature, values=values, energy=energy)
+        self.state, self.H = tuple(state), number(H)
+        rows = [number(e) for e in drift_of(drift, self.state, "diagnose")]
+        D = matrix_of(D, self.state, +1, "generator, D").applyfunc(number)
+        points, self.weights = density(H, self.state, temperature=temperature, values=values, energy=energy,
+                                       integrands=[*rows, *D])
+        self.points = [points[b] for b in self.state]
+        self.drift = [(b, self.at(e)) for b, e in zip(self.state, rows) if e != 0]
+        self.noise = [(a, b, float(temperature) * self.at(D[i, j])) for i, a in enumerate(self.state)
+                      for j, b in enumerate(self.state) if D[i, j] != 0]
+
+    def at(self, e):
+        """The values of a formula at the points."""
+        return np.broadcast_to(lambdify([self.state], e, "numpy")(self.points), self.weights.shape)
+
+    def mean(self, slope, curvature):
+        """E[L phi] of a phi with these derivatives by block, None for 0; and E|f . grad phi| + E|T D : hess phi|."""
+        nothing = np.zeros_like(self.weights)
+        first = sum((f * d for f, d in ((f, slope(b)) for b, f in self.drift) if d is not None), nothing)
+        second = sum((D * d for D, d in ((D, curvature(a, b)) for a, b, D in self.noise) if d is not None), nothing)
+        return float(self.weights @ (first + second)), float(self.weights @ abs(first) + self.weights @ abs(second))
+
+    def defects(self, degree=4):
+        """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial."""
+        blocks, found = [b for b in self.state if b.domain != "binary"], {}
+        values = cache(lambda phi: self.at(phi))
+
+        def derivative(phi, *by):
+            k, rest = S.One, phi
+            for b in by:
+                power = rest.as_powers_dict().get(b, 0)
+                k, rest = k * power, rest / b
+            return float(k) * values(rest) if k else None
+
+        for phi in (Mul(*c) for d in range(1, degree + 1) for c in combinations_with_replacement(blocks, d)):
+            rate, scale = self.mean(partial(derivative, phi), partial(derivative, phi))
+            found[phi] = rate / scale if scale else 0.0
+        return found
+
+    def heating(self):
+        """E[L phi] of the energies phi that H is the sum of, by their blocks."""
+        def derivative(phi, *by):
+            slope = diff(phi, *by)
+            return None if slope == 0 else self.at(slope)
+
+        return {blocks: self.mean(partial(derivative, phi), partial(derivative, phi))[0]
+                for phi, blocks in separate(self.H, self.state)}
