@@ -274,7 +274,7 @@ NUMBERS = {"chains": (64, "independent chains"), "steps": (10_000, "steps after 
            "step-size": (1e-2, "h, in units of time"), "seed": (0, "of all noise"), "temperature": (1.0, "T")}
 
 AUDIT = {"step-size": (0.1, "the largest step size; h/2 and h/4 follow"), "time": (10.0, "of a run, steps times h"),
-         "chains": (32768, "independent chains"), "seed": (0, "of all noise")}
+         "chains": (32768, "independent chains"), "seed": (0, "of all noise"), "alpha": (1e-4, "the rate of false alarms")}
 
 
 def _parser():

@@ -36,7 +36,7 @@ from .quadrature import moments, transition
 from .results import Report, Result, timed
 
 TEMPERATURE, NUM_DATA = 1.25, 3
-Z = 6.7  # a right sampler is beyond it once in 5e10 comparisons
+Z = 7.5  # a right sampler is beyond it once in 1e13 comparisons
 STEPS = 8
 OPEN = "a function is opaque: give it by recipe.bind()"
 LEAST = 1e-11  # of the weight of a point
