@@ -92,6 +92,19 @@ def _constants(program, writer):
     return lines + [f"{name} = {name}.to({like}.dtype)" for name in cast]
 
 
+def constants_source(program: Program, wanted) -> str:
+    """The function `constants(h, like, ...)` of the symbols that a kernel asks for: numbers, or tensors per site, in float64."""
+    writer, recipe = Writer(program), program.recipe
+    writer.like = "like"
+    arguments = ["temperature=1.0", "num_data=1", "step_number=0"]
+    arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in recipe.parameters]
+    lines = ["n = like[0].numel()", *_constants(program, writer)]
+    named = {s: writer.name(s) if isinstance(s, Local) else writer.names[s.name] for s in wanted}
+    lines.append(f"return [{', '.join(named.values())}]")
+    body = "\n".join(f"    {line}" for line in lines)
+    return _module(f"{recipe.name}: the constants of a step.", writer, [f"def constants(h, like, *, {', '.join(arguments)}):\n{body}"])
+
+
 def _expressions(program):
     return [e for s in (*program.constants, *program.statements) for e in s.values]
 

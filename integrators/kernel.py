@@ -1,0 +1,116 @@
+"""Steps as compiled kernels: many chains on a symbolic energy, many steps in one call."""
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from recipe.errors import RecipeError
+from recipe.symbols import step_number
+
+from .backends.cpp import inputs, sites_of, trajectory_source
+from .backends.torch import constants_source
+from .native import library
+from .step import Step, load
+
+NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
+LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
+
+
+@dataclass
+class Trajectory:
+    """Chains of a compiled step on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
+
+    `state`: dict of tensors by block, float32 or float64 on the CPU. The noise is that of `integrators.noise` under the
+    seed: the numbers agree with the torch step up to rounding. Chains that leave the finite numbers or a domain stay at
+    their last state; `died` has the step at which they did, -1 for all others. Raises RecipeError where the Program has
+    no C++ form, or there is no compiler.
+    """
+
+    step: Step
+    state: dict[str, torch.Tensor]
+    seed: int
+    parameters: dict = field(default_factory=dict)
+    first_chain: int = 0
+
+    def __post_init__(self):
+        program, recipe = self.step.program, self.step.recipe
+        like = self.state[recipe.targets[0].name]
+        if like.device.type != "cpu" or like.dtype not in NUMBER_TYPES:
+            raise RecipeError(f"{recipe.name}, cpp", f"the state is {like.dtype} on {like.device}",
+                              do="Kernels run on float32 and float64 on the CPU: convert it, or use backend='torch'.")
+        vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), like[:, None])
+        self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
+        self.source = trajectory_source(program, self.sites)
+        width = next((w for w in LANES if self.chains <= w), LANES[-1])
+        self.padded = -(-self.chains // width) * width
+        self.library = library(self.source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
+        entries = [(b, i) for b in recipe.entries for i in sites_of(b, self.sites)]
+        self.rows = {name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"}
+        extra = sum(len(sites_of(b, self.sites)) for b in recipe.targets) if program.carries_gradient else 0
+        self.numbers = torch.empty((len(entries) + extra, self.padded), dtype=like.dtype)
+        for name, rows in self.rows.items():
+            self.numbers[rows, :self.chains] = self.state[name].reshape(self.chains, len(rows)).T
+        self.numbers[:, self.chains:] = self.numbers[:, :1]
+        self.died = torch.full((self.padded,), -1, dtype=torch.int64)
+        if program.carries_gradient:
+            self._gradient()
+
+    def _gradient(self):
+        given = self.state.get("gradient")
+        if given is None:
+            self.library.gradient(_at(self.numbers), ctypes.c_int64(self.padded))
+            return
+        parts = [given[b.name] for b in self.step.recipe.targets] if isinstance(given, dict) else [given]
+        rows = torch.cat([g.reshape(self.chains, -1).T for g in parts])
+        self.numbers[-len(rows):, :self.chains] = rows
+
+    @cached_property
+    def _constants(self):
+        program = self.step.program
+        wanted = inputs(program)
+        function = load(constants_source(program, wanted), f"<sde-recipe {self.step.recipe.name} constants>")["constants"]
+        like = torch.empty((1, *self.like.shape[1:]), dtype=torch.float64)
+
+        def row(h, temperature, step_number):
+            given = self.step.spelled({"temperature": temperature, "step_number": step_number, **self.parameters})
+            values = function(h, like, **given)
+            out = []
+            for s, v in zip(wanted, values):
+                v = torch.as_tensor(v, dtype=torch.float64)
+                out.append(v.expand(like.shape[1:]).reshape(-1) if getattr(s, "is_vector", False) else v.reshape(1))
+            return torch.cat(out) if out else torch.zeros(1, dtype=torch.float64)
+
+        return row
+
+    def run(self, first_step: int, step_sizes, temperatures, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
+        """Move by a step for each step size; returns the kept states (draws, numbers, chains), from step `first_kept` on.
+
+        `keep`: names of blocks, in whose order the numbers of a draw are.
+        """
+        rows, last = [], None
+        changes = self.step.program.reads(step_number)
+        for k, setting in enumerate(zip(step_sizes, temperatures)):
+            if changes or setting != last:
+                row = self._constants(*setting, first_step + k)
+            rows.append(row)
+            last = setting
+        steps, same = len(rows), all(r is rows[0] for r in rows)
+        table = rows[0] if same else torch.stack(rows)
+        kept = torch.tensor([r for name in keep for r in self.rows[name]], dtype=torch.int64)
+        number = max(0, -(-(steps - first_kept) // thin))
+        draws = torch.empty((number, len(kept), self.padded), dtype=self.numbers.dtype)
+        integer = ctypes.c_int64
+        self.library.run(_at(self.numbers), _at(draws), _at(table), integer(0 if same else table.shape[1]), integer(self.padded),
+                         integer(self.first_chain), integer(steps), integer(first_step), ctypes.c_uint64(self.seed), integer(thin),
+                         integer(first_kept), _at(kept), integer(len(kept)), _at(self.died))
+        return draws[..., :self.chains]
+
+    def block(self, name: str) -> torch.Tensor:
+        """The values of a block as they stand, of its shape."""
+        return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
+
+
+def _at(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
