@@ -10,9 +10,12 @@ from recipe.errors import RecipeError
 from recipe.symbols import step_number
 
 from .backends.cpp import inputs, sites_of, trajectory_source
+from .backends.cpp_expressions import Unsupported
 from .backends.torch import constants_source
 from .native import library
 from .step import Step, load
+
+__all__ = ["Trajectory", "Unsupported"]
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
@@ -84,14 +87,15 @@ class Trajectory:
 
         return row
 
-    def run(self, first_step: int, step_sizes, temperatures, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
-        """Move by a step for each step size; returns the kept states (draws, numbers, chains), from step `first_kept` on.
+    def run(self, first_step: int, settings, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
+        """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
 
-        `keep`: names of blocks, in whose order the numbers of a draw are.
+        Of the steps every `thin`-th is kept, from number `first_kept` on; `keep`: names of blocks, in whose order the
+        numbers of a draw are.
         """
         rows, last = [], None
         changes = self.step.program.reads(step_number)
-        for k, setting in enumerate(zip(step_sizes, temperatures)):
+        for k, setting in enumerate(settings):
             if changes or setting != last:
                 row = self._constants(*setting, first_step + k)
             rows.append(row)

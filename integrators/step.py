@@ -26,7 +26,7 @@ from .program import Program
 from .scheme import EULER, Scheme, scheme as read_scheme
 from .split import all_letters, split
 
-BACKENDS = ("auto", "torch")
+BACKENDS = ("auto", "torch", "cpp")
 SCOPES = ("chain", "tensor")
 
 

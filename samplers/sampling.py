@@ -21,6 +21,7 @@ from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
+from .launches import launches, pays, trajectory
 from .phases import Phase, names_of
 from .start import INSIDE, complete_state, given_state, spread
 
@@ -111,6 +112,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     run.check_first_gradient(where)
     run.warn_of_sign(where)
     run.complete_state(energy, settings[0][1](0))
+    run.choose_backend(backend, steps_of.values(), sum(phase.steps for phase in plan))
 
     number = sum(phase.steps for phase in plan if phase.keep) // thin
     draws_of = {b: torch.empty((chains, number, *run.state[b].shape[1:]), dtype=run.state[b].dtype,
@@ -118,13 +120,13 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     started, seen, step_sizes = time.monotonic(), 0, []
     with tqdm(total=sum(phase.steps for phase in plan), disable=not progress, unit="step", desc=recipe.name) as bar:
         for phase, run.step, (h_of, T_of) in zip(plan, compiled, settings):
-            for _ in run.steps(phase.steps, h_of, T_of, where):
-                seen += phase.keep
-                if phase.keep and seen % thin == 0:
-                    step_sizes.append(run.step_size)
-                    for b in kept_blocks:
-                        draws_of[b][:, seen // thin - 1] = run.state[b]
-                bar.update()
+            every = dict(thin=thin, first=-(seen + 1) % thin) if phase.keep else dict(thin=phase.steps + 1, first=phase.steps)
+            for moved, sizes, kept in run.moves(phase.steps, h_of, T_of, where, keep=kept_blocks, **every):
+                for b, x in kept.items():
+                    draws_of[b][:, len(step_sizes):len(step_sizes) + len(sizes)] = x
+                step_sizes += sizes
+                bar.update(moved)
+            seen += phase.steps * phase.keep
     values = {}
     for b, x in draws_of.items():
         values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
@@ -132,7 +134,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                 seed=seed, temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
                 batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
                 parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
-                diverged=run.diverged)
+                diverged=run.diverged, backend=run.backend)
     info |= {} if phases is None else dict(phases=list(map(repr, plan)))
     varying = schedule is not None or any(phase.step_size is not None for phase in plan)
     return Draws(values, info=info, step_sizes=step_sizes if varying else None)
@@ -307,6 +309,24 @@ class _Run:
             drawn[draw.name] = kind(self.seed, steps, number, self.chains, shape, dtype=target.dtype, device=target.device)
         return drawn
 
+    def choose_backend(self, backend, steps, count):
+        """Run kernels where all these steps have one, and the run is long enough or they are asked for."""
+        wanted = backend == "cpp" or backend == "auto" and self.data is None and pays(count, self.state)
+        for self.step in steps if wanted else ():
+            wanted = wanted and trajectory(backend, self) is not None
+        self.backend = "cpp" if wanted else "torch"
+
+    def moves(self, count, step_size, temperature, where, *, thin, first, keep):
+        """Advance by `count` steps, yielding (steps made, step sizes kept, values kept by block) as they come."""
+        of = lambda setting, what: lambda k: _number(setting, k, what, where)
+        step_size, temperature = of(step_size, "step size"), of(temperature, "temperature")
+        if self.backend == "cpp":
+            yield from launches(self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep)
+            return
+        for i, _ in enumerate(self.steps(count, step_size, temperature, where)):
+            kept = i >= first and (i - first) % thin == 0
+            yield 1, [self.step_size] * kept, {b: self.state[b][:, None] for b in keep} if kept else {}
+
     @torch.no_grad()
     def steps(self, count, step_size, temperature, where):
         """Advance by `count` steps at step sizes and temperatures by their number among these, yielding after each."""
@@ -322,8 +342,8 @@ class _Run:
             drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
                 self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
-                h = self.step_size = _number(step_size, k - start, "step size", where)
-                T = _number(temperature, k - start, "temperature", where)
+                h, T = step_size(k - start), temperature(k - start)
+                self.step_size = h
                 given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
                                             layout.sizes)
                 given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})
@@ -332,30 +352,52 @@ class _Run:
 
     def _accept(self, new, k, where):
         """Take the new state, except in chains that have left the finite numbers: these stay where they were."""
-        names = [b.name for b in self.step.recipe.entries]
-        sums = sum(new[name].reshape(self.chains, -1).sum(1) for name in names)
-        finite = sums.isfinite()
-        for b in self.bounded:
-            inside = INSIDE[b.domain](new[b.name])
-            finite &= inside.reshape(self.chains, -1).all(1)
-        lost = (self.alive & ~finite).nonzero().flatten().tolist()
+        lost = (self.alive & ~self._is_fine(new)).nonzero().flatten().tolist()
         if lost:
-            block = next((n for n in reversed(names) if not new[n][lost[0]].isfinite().all()), None)
-            outside = next((b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name][lost[0]])
-                                                                  & new[b.name][lost[0]].isfinite()).any()), None)
-            why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
-            do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."
-            self.diverged |= {chain: k for chain in lost}
-            self.alive &= finite
-            chains = f"chain {lost[0]}" if len(lost) == 1 else f"chains {', '.join(map(str, lost[:8]))}"
-            chains += f" and {len(lost) - 8} others" if len(lost) > 8 else ""
-            if not self.alive.any():
-                raise RecipeError(where, f"every chain has diverged, the last at step {k}: {why}", do=do)
-            warnings.warn(f"{where}: {chains} diverged at step {k}, {why}. Frozen at the last finite "
-                          f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=5)
+            self._freeze({chain: k for chain in lost}, {name: x[lost[0]] for name, x in new.items() if name != "gradient"}, where)
         if self.diverged:
             new = _merge(self.alive, new, self.state)
         self.state = new
+
+    def _is_fine(self, new):
+        """The chains whose numbers are finite and inside of their domains."""
+        fine = sum(new[b.name].reshape(self.chains, -1).sum(1) for b in self.step.recipe.entries).isfinite()
+        for b in self.bounded:
+            fine &= INSIDE[b.domain](new[b.name]).reshape(self.chains, -1).all(1)
+        return fine
+
+    def _freeze(self, lost, new, where):
+        """Flag chains that have diverged, by the step at which they did; `new` is where the first of them would be."""
+        block = next((b.name for b in reversed(self.step.recipe.entries) if not new[b.name].isfinite().all()), None)
+        outside = next((b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name]) & new[b.name].isfinite()).any()), None)
+        why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
+        do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."
+        self.diverged |= lost
+        self.alive[list(lost)] = False
+        first, *others = lost
+        told = f"chain {first}" if not others else f"chains {', '.join(map(str, [first, *others[:7]]))}"
+        told += f" and {len(others) - 7} others" if len(others) > 7 else ""
+        if not self.alive.any():
+            raise RecipeError(where, f"every chain has diverged, the last at step {lost[first]}: {why}", do=do)
+        warnings.warn(f"{where}: {told} diverged at step {lost[first]}, {why}. Frozen at the last finite "
+                      f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=6)
+
+    def lose(self, kernel, settings, first, where):
+        """Flag the chains that a launch has lost; the step of the first of them is made once more, to see where it led."""
+        died = kernel.died[:self.chains]
+        lost = (self.alive & (died >= 0)).nonzero().flatten().tolist()
+        if not lost:
+            return
+        lost = {chain: int(died[chain]) for chain in sorted(lost, key=lambda chain: int(died[chain]))}
+        chain, k = next(iter(lost.items()))
+        at = {name: kernel.block(name)[chain:chain + 1] for name in kernel.rows}
+        drawn = {d.name: noise.KINDS[d.kind](self.seed, k, i, 1, tuple(at[d.block.name].shape[1:]) if d.is_vector else (),
+                                             dtype=kernel.numbers.dtype, first_chain=chain)
+                 for i, d in enumerate(self.step.program.draws)}
+        h, T = settings[k - first]
+        new = self.step.function(at, h, **self.step.arguments(None, drawn),
+                                 **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}))
+        self._freeze(lost, {name: x[0] for name, x in new.items() if name != "gradient"}, where)
 
 
 def _merge(alive, new, old):

@@ -568,7 +568,7 @@ def test_info_says_what_was_run():
     info = dict(draws.info)
     assert info.pop("seconds") >= 0
     assert info == {"recipe": "sghmc", "scheme": "B A O A B", "step_size": 0.1, "steps": 12, "warmup": 3, "thin": 2,
-                    "seed": 4, "temperature": 0.9, "batch_size": 2, "parameters": {"C": 2.0, "B": 0.5}, "diverged": {}}
+                    "seed": 4, "temperature": 0.9, "batch_size": 2, "parameters": {"C": 2.0, "B": 0.5}, "diverged": {}, "backend": "torch"}
 
 
 def test_parameters_per_site_are_listed_in_info():

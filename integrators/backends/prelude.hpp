@@ -27,7 +27,13 @@ template <class To, class From> static inline To bits(From x) {
     return y;
 }
 
-constexpr double reciprocal_factorial(int n) { return n < 2 ? 1.0 : reciprocal_factorial(n - 1) / n; }
+struct Series {
+    double over_factorial[24] = {1.0};
+    constexpr Series() {
+        for (int n = 1; n < 24; ++n) over_factorial[n] = over_factorial[n - 1] / n;
+    }
+};
+constexpr Series series;
 
 // ---- elementary functions, without branches
 
@@ -67,9 +73,9 @@ template <class R> static inline R exp_of(R x) {
     const R high = B::mantissa == 23 ? R(0.693359375) : R(0.6931471803691238);  // of log 2, so short that k high is exact
     const R rest = B::mantissa == 23 ? R(-2.12194440054690583e-4) : R(1.9082149292705877e-10);
     const R r = (y - k * high) - k * rest;
-    R p = R(reciprocal_factorial(B::powers));
+    R p = R(series.over_factorial[B::powers]);
 #pragma GCC unroll 16
-    for (int j = B::powers - 1; j >= 0; --j) p = p * r + R(reciprocal_factorial(j));
+    for (int j = B::powers - 1; j >= 0; --j) p = p * r + R(series.over_factorial[j]);
     const I whole = (I)k, half = whole >> 1;
     const R e = p * bits<R>((U)(half + B::bias) << B::mantissa) * bits<R>((U)(whole - half + B::bias) << B::mantissa);
     return x == x ? e : x;
@@ -83,14 +89,13 @@ template <class R> static inline void quarter_turns(typename Bits<R>::I quarters
     R even = 0, odd = 0;
 #pragma GCC unroll 16
     for (int j = B::angles; j >= 0; --j) {
-        even = even * q + R(j % 2 ? -reciprocal_factorial(2 * j) : reciprocal_factorial(2 * j));
-        odd = odd * q + R(j % 2 ? -reciprocal_factorial(2 * j + 1) : reciprocal_factorial(2 * j + 1));
+        even = even * q + R(j % 2 ? -series.over_factorial[2 * j] : series.over_factorial[2 * j]);
+        odd = odd * q + R(j % 2 ? -series.over_factorial[2 * j + 1] : series.over_factorial[2 * j + 1]);
     }
     odd *= x;
-    const bool swap = quarters & 1;
-    const R a = swap ? odd : even, b = swap ? even : odd;
-    c = bits<R>((U)(bits<U>(a) ^ ((U)((quarters + 1) & 2) << (8 * sizeof(R) - 2))));
-    s = bits<R>((U)(bits<U>(b) ^ ((U)(quarters & 2) << (8 * sizeof(R) - 2))));
+    const U swapped = (bits<U>(even) ^ bits<U>(odd)) & (U)-(quarters & 1);
+    c = bits<R>((U)(bits<U>(even) ^ swapped ^ ((U)((quarters + 1) & 2) << (8 * sizeof(R) - 2))));
+    s = bits<R>((U)(bits<U>(odd) ^ swapped ^ ((U)(quarters & 2) << (8 * sizeof(R) - 2))));
 }
 
 // cos and sin of 2 pi u, u in [0, 1]
@@ -119,9 +124,9 @@ template <int n, class R> static inline R power(R x) {
 
 // (e^x - 1)/x, and 1 at 0: by its series within 1/2
 template <class R> static inline R phi1(R x) {
-    R p = R(reciprocal_factorial(Bits<R>::powers + 2));
+    R p = R(series.over_factorial[Bits<R>::powers + 2]);
 #pragma GCC unroll 16
-    for (int j = Bits<R>::powers + 1; j >= 1; --j) p = p * x + R(reciprocal_factorial(j));
+    for (int j = Bits<R>::powers + 1; j >= 1; --j) p = p * x + R(series.over_factorial[j]);
     return std::abs(x) < R(0.5) ? p : (exp_of(x) - 1) / x;
 }
 

@@ -1,0 +1,64 @@
+"""Launches of compiled kernels: many steps of many chains in one call, with a look at the chains after each."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+
+from integrators.kernel import Trajectory, Unsupported
+from recipe.errors import RecipeError
+
+STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
+SECONDS = 0.2  # of a launch
+
+
+def pays(steps: int, state) -> bool:
+    """Whether a run is long enough to be compiled for."""
+    return steps >= STEPS or steps * max(x.numel() for x in state.values()) >= UPDATES
+
+
+def trajectory(backend: str, run) -> Trajectory | None:
+    """The kernel of a run's step from its state; None where there is none and the `backend` is "auto"."""
+    try:
+        return Trajectory(run.step, run.state, run.seed, run.parameters)
+    except Unsupported:
+        if backend == "cpp":
+            raise
+    except RecipeError as error:
+        if backend == "cpp":
+            raise
+        _say_once(str(error))
+    return None
+
+
+@cache
+def _say_once(reason):
+    warnings.warn(f"no kernel is compiled, steps run in torch: {reason}", RuntimeWarning, stacklevel=4)
+
+
+def launches(run, kernel: Trajectory, count: int, step_size, temperature, where: str, *, thin: int, first: int,
+             keep) -> Iterator[tuple[int, list[float], dict[str, torch.Tensor]]]:
+    """Move by `count` steps; yields after every launch the steps made, and step sizes and values of the states kept.
+
+    Of the steps every `thin`-th is kept, from number `first` on. `step_size` and `temperature` are functions of the step.
+    """
+    done, size, start = 0, 64, run.steps_done
+    run.steps_done += count
+    while done < count:
+        steps = min(size, count - done)
+        began, settings = time.perf_counter(), [(step_size(done + k), temperature(done + k)) for k in range(steps)]
+        skip = (first - done) % thin if first < done else first - done
+        drawn = kernel.run(start + done, settings, thin=thin, first_kept=min(skip, steps), keep=keep)
+        run.lose(kernel, settings, start + done, where)
+        kept, at = {}, 0
+        for name in keep:
+            shape, rows = kernel.state[name].shape[1:], len(kernel.rows[name])
+            kept[name] = drawn[:, at:at + rows].permute(2, 0, 1).reshape(kernel.chains, len(drawn), *shape)
+            at += rows
+        yield steps, [h for h, _ in settings[skip::thin]], kept
+        done += steps
+        passed = time.perf_counter() - began
+        size = max(1, min(2 * size, int(size * SECONDS / max(passed, 1e-6)), 100_000))
+    run.state = {name: kernel.block(name) for name in kernel.rows}

@@ -1,0 +1,245 @@
+"""C++ kernels of many steps on a symbolic energy: the same numbers as the torch step, the same care for lost chains."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sympy import Rational, cos, exp, gamma, log, symbols, tanh
+
+import integrators
+import samplers
+from integrators import native, noise
+from integrators.backends.cpp import PRELUDE, trajectory_source
+from integrators.kernel import Trajectory, Unsupported
+from recipe import Energy, Recipe, RecipeError, function, potential, scalar, total, vector
+from samplers import launches
+from samplers.targets import TARGETS
+from samplers.testing.arguments import IN_DOMAIN
+from samplers.testing.cases import CASES
+
+x, y = symbols("x y", real=True)
+theta = vector("theta")
+COUPLED = Energy(theta, U=total(theta**4) / 16 + total(theta)**2 / 10 + cos(total(theta)))
+IN_TORCH = {"sgrld-dense": "solve", "sgrld-cir": "draw", "sgfs": "observe", "sgld-sa": "observe", "sghmc-sa": "observe"}
+
+
+def energies(recipe):
+    """Energies that fit a recipe, by their number of sites."""
+    if len(recipe.targets) == 2:
+        return {2: TARGETS["banana"]}
+    return {1: TARGETS["quartic"], 2: TARGETS["gaussian"], 5: COUPLED} if recipe.target_is_vector else {1: TARGETS["quartic"]}
+
+
+def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
+    """The largest error of every block after some steps, against the torch step on the same noise."""
+    step, random = integrators.compile(recipe, energy=energy), np.random.default_rng(1)
+    size = lambda b: (chains, sites) if b.is_vector else (chains,)
+    scale = lambda b: 0.2 if b in recipe.adapted and b.domain == "real" else 1.0  # a mean gradient below the root mean square
+    state = {b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)
+             for b in recipe.entries}
+    kernel = Trajectory(step, state, 7, {**values, "num_data": 3})
+    kernel.run(2**32 - 2, [(0.003 + 0.001 * k, 1.25) for k in range(steps)])
+    for k in range(steps):
+        drawn = {d.name: noise.KINDS[d.kind](7, 2**32 - 2 + k, i, chains, (sites,) if d.is_vector else (), dtype=dtype)
+                 for i, d in enumerate(step.program.draws)}
+        derivatives = {name: step.namespace[name] for name in ("gradient", "curvature") if name in step.namespace}
+        state = step(state, 0.003 + 0.001 * k, noise=drawn, temperature=1.25, step_number=2**32 - 2 + k, num_data=3,
+                     **derivatives, **values)
+    return {b.name: float(((kernel.block(b.name) - state[b.name]).abs() / state[b.name].abs().clamp(min=1)).max())
+            for b in recipe.entries}
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in IN_TORCH and CASES[n].step_size is None])
+def test_a_kernel_makes_the_steps_of_the_torch_text(name, dtype, bound):
+    case = CASES[name]
+    sites, energy = list(energies(case.recipe).items())[-1 if dtype == torch.float64 else 0]
+    found = errors(case.recipe, energy, sites, dtype, **case.parameters)
+    assert max(found.values()) <= bound, found
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_what_has_no_kernel_says_so(name):
+    recipe = CASES[name].recipe
+    step = integrators.compile(recipe, energy=energies(recipe)[len(recipe.targets)] if recipe.potential else None)
+    with pytest.raises(Unsupported, match=rf"no C\+\+ form of {IN_TORCH[name]}"):
+        trajectory_source(step.program, 2)
+
+
+@pytest.mark.parametrize("chains, sites", [(1, 1), (16, 3), (17, 4), (64, 5), (130, 9)])
+def test_any_number_of_chains_and_sites(chains, sites):
+    assert max(errors(samplers.SGNHT, COUPLED, sites, torch.float64, chains=chains, A=1.0, mu=1.0).values()) < 1e-12
+
+
+def test_awkward_functions_and_names():
+    """A name of the kernel's own, a keyword of C++, roots, powers, choices, and what is beyond the normal numbers."""
+    double, R, p = vector("double"), scalar("R"), vector("p")
+    recipe = Recipe(name="awkward", state=(double, p, R), target=double, D={p: 1 + tanh(double)**2 + exp(-p**2), R: 1},
+                    H=potential(double) + total(p**2) / 2 + R**2 / 2, Q={(double, p): -1 - exp(-double**2)}, scheme="Euler")
+    energy = Energy((x, y), U=(1 + x**2)**1.5 + log(1 + exp(-x * y)) + abs(y) + (1 + y**2)**Rational(7, 10))
+    assert max(errors(recipe, energy, 2, torch.float64).values()) < 1e-12
+    with pytest.raises(Unsupported, match="no C.. form of"):
+        opaque = Recipe(name="opaque", state=(double,), H=potential(double), D={double: function("G", double, sign="positive")})
+        trajectory_source(integrators.compile(opaque.bind(G=lambda t: gamma(2 + t**2)), "Euler", energy=energy).program, 2)
+
+
+# ---- in a run
+
+
+RUN = dict(init=torch.zeros(2, dtype=torch.float64), chains=30, step_size=0.02, seed=3, progress=False)
+
+
+@pytest.mark.parametrize("warmup, steps, thin", [(13, 203, 5), (0, 64, 1), (7, 300, 3), (100, 40, 40)])
+def test_a_run_keeps_the_draws_that_the_torch_run_keeps(warmup, steps, thin):
+    torch_run, kernels = (samplers.sample(samplers.SGNHT, TARGETS["banana"], warmup=warmup, steps=steps, thin=thin, keep="xi",
+                                          backend=backend, **RUN) for backend in ("torch", "cpp"))
+    assert kernels.info["backend"] == "cpp" and torch_run.info["backend"] == "torch"
+    for name in ("theta", "xi"):
+        assert torch_run[name].shape == kernels[name].shape and (torch_run[name] - kernels[name]).abs().max() < 1e-10
+
+
+def test_schedules_phases_and_temperatures():
+    phases = [samplers.Phase(50, keep=False, temperature=2.0), samplers.Phase(70, freeze=("xi",)), samplers.Phase(40)]
+    runs = [samplers.sample(samplers.SGNHT, TARGETS["banana"], phases=phases, thin=4, schedule=lambda k: 0.02 / (1 + k)**0.3,
+                            backend=backend, **RUN) for backend in ("torch", "cpp")]
+    assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10 and torch.equal(runs[0].step_sizes, runs[1].step_sizes)
+
+
+def test_lost_chains_are_the_same_and_are_told_alike():
+    told = {}
+    for backend in ("torch", "cpp"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            run = samplers.sample(samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **RUN | dict(step_size=0.05, chains=64))
+        told[backend] = run.diverged, run["theta"]
+        assert all("theta is not finite. Frozen" in str(w.message) for w in seen) and seen
+    assert told["torch"][0] == told["cpp"][0] != {}
+    assert ((told["torch"][1] - told["cpp"][1]) / told["torch"][1].abs().clamp(min=1)).abs().max() < 1e-6
+    with pytest.raises(RecipeError, match="every chain has diverged"):
+        samplers.sample(samplers.SGLD, TARGETS["banana"], steps=3000, backend="cpp", **RUN | dict(step_size=0.5))
+
+
+def test_a_long_run_is_compiled_without_being_asked_and_a_short_one_is_not():
+    run = lambda steps: samplers.sample(samplers.SGLD, TARGETS["gaussian"], steps=steps, thin=steps, **RUN).info["backend"]
+    assert (run(10_000), run(100)) == ("cpp", "torch")
+
+
+def test_what_a_kernel_cannot_do_is_refused_where_it_is_asked_for():
+    with pytest.raises(RecipeError, match="not symbolic"):
+        samplers.sample(samplers.SGLD, lambda t: (t**2).sum(), backend="cpp", steps=5, **RUN)
+    with pytest.raises(RecipeError, match="float32 and float64"):
+        step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
+        Trajectory(step, {"theta": torch.zeros(3, 2, dtype=torch.float16)}, 0)
+
+
+# ---- the compiler and its cache
+
+
+TINY = "extern \"C\" int answer() { return NUMBER; }"
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    """A cache of its own, and nothing remembered."""
+    monkeypatch.setenv(native.CACHE, str(tmp_path))
+    for f in (native.compiler, native.library):
+        f.cache_clear()
+    yield tmp_path
+    for f in (native.compiler, native.library):
+        f.cache_clear()
+
+
+def test_equal_texts_are_compiled_once_and_damage_is_mended(cold):
+    answer = lambda n: native.library(TINY, (f"NUMBER={n}",)).answer()
+    assert (answer(3), answer(4), answer(3)) == (3, 4, 3)
+    files = sorted(cold.glob("*.so"))
+    assert len(files) == 2
+    native.library.cache_clear()
+    for path in files:
+        half = path.read_bytes()[:100]
+        path.unlink()  # it is in use
+        path.write_bytes(half)
+    stamps = [path.stat().st_ino for path in files]
+    assert (answer(3), answer(4)) == (3, 4)
+    assert [path.stat().st_ino for path in files] != stamps
+
+
+def test_processes_share_a_cold_cache(cold):
+    code = f"from integrators import native; assert native.library({TINY!r}, ('NUMBER=5',)).answer() == 5"
+    started = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | {native.CACHE: str(cold)}) for _ in range(4)]
+    assert [p.wait(timeout=120) for p in started] == [0] * 4
+    assert len(list(cold.glob("*.so"))) == 1 and not [p for p in cold.iterdir() if p.is_dir()]
+
+
+@pytest.mark.parametrize("script, told", [
+    (None, "there is no C.. compiler"),
+    ("#!/bin/sh\nif [ \"$1\" = --version ]; then echo odd 1.0; else echo 'error: no' >&2; exit 1; fi\n", "failed .1.: error: no"),
+    ("#!/bin/sh\nif [ \"$1\" = --version ]; then echo odd 1.0; else kill -9 $$; fi\n", "failed .-9.: no message"),
+])
+def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monkeypatch, script, told):
+    tools = cold / "bin"
+    tools.mkdir()
+    if script:
+        (tools / "c++").write_text(script)
+        (tools / "c++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("CXX", raising=False)
+    launches._say_once.cache_clear()
+    run = lambda **more: samplers.sample(samplers.SGLD, TARGETS["gaussian"], **RUN | dict(steps=10_000, thin=10_000, chains=2) | more)
+    with pytest.warns(RuntimeWarning, match=told) as seen:
+        assert run().info["backend"] == "torch" and run().info["backend"] == "torch"
+    assert len(seen) == 1
+    with pytest.raises(RecipeError, match=told):
+        run(backend="cpp")
+
+
+# ---- the functions of the prelude
+
+
+@pytest.mark.parametrize("flags", [(), ("-march=haswell",), ("-march=x86-64",)], ids=["native", "AVX2", "portable"])
+def test_noise_is_the_same_for_every_vector_unit(cold, monkeypatch, flags):
+    monkeypatch.setattr(native, "FLAGS", tuple(f for f in native.FLAGS if not (flags and f.startswith("-march"))) + flags)
+    text = PRELUDE + """
+extern "C" void draw(double* out, uint64_t group, uint32_t chain, uint64_t step, uint64_t seed) {
+    uint32_t w[4][16], v[4][16];
+    words<16, false>(w, group, 3, chain, step, seed);
+    words<16, true>(v, group, 3, chain, step, seed);
+    for (int l = 0; l < 16; ++l) {
+        pair_of_normals(w[0][l], w[1][l], out[4 * l], out[4 * l + 1]);
+        pair_of_normals(w[2][l], w[3][l], out[4 * l + 2], out[4 * l + 3]);
+        pair_of_normals(v[0][l], v[1][l], out[64 + l], out[80 + l]);
+    }
+}
+"""
+    if "avx2" not in native.processor() and flags == ("-march=haswell",):
+        flags = ()
+    out = np.empty(96)
+    native.library(text).draw(out.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint64(0), 5, ctypes.c_uint64(2**32 + 9), ctypes.c_uint64(2**63 + 1))
+    of = lambda chains, first, shape: noise.normal(2**63 + 1, 2**32 + 9, 3, chains, shape, dtype=torch.float64, first_chain=first).numpy()
+    assert abs(out[:64] - of(1, 5, (64,))[0]).max() < 1e-13
+    assert abs(out[64:].reshape(2, 16).T - of(16, 5, (2,))).max() < 1e-13
+
+
+@pytest.mark.parametrize("number, dtype", [("float", np.float32), ("double", np.float64)])
+def test_elementary_functions_are_accurate_to_a_few_roundings(number, dtype):
+    names = ("exp_of", "log_of", "tanh_of", "phi1")
+    body = " ".join(f"out[{i} * n + j] = {name}(x[j]);" for i, name in enumerate(names))
+    text = f'{PRELUDE}\nextern "C" void f(const {number}* x, {number}* out, int64_t n) {{ for (int64_t j = 0; j < n; ++j) {{ {body} }} }}'
+    tiny = np.finfo(dtype).tiny
+    at = np.concatenate([np.linspace(-1, 1, 2001), np.linspace(-80, 80, 4001), np.geomspace(tiny, 1e30, 500), [0, tiny / 8]]).astype(dtype)
+    out = np.empty((4, len(at)), dtype)
+    pointer = lambda a: a.ctypes.data_as(ctypes.c_void_p)
+    native.library(text).f(pointer(at), pointer(out), ctypes.c_int64(len(at)))
+    wide = at.astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        exact = [np.exp(wide), np.log(wide), np.tanh(wide), np.where(wide == 0, 1, np.expm1(wide) / np.where(wide == 0, 1, wide))]
+    for name, found, expected in zip(names, out, exact):
+        fine = (abs(expected) < np.finfo(dtype).max / 100) & (abs(expected) >= tiny)
+        error = abs(found - expected)[fine] / np.maximum(abs(expected[fine]), 1.0 if name == "log_of" else 0)
+        assert error.max() < 8 * np.finfo(dtype).eps, name
+        assert np.isnan(found[np.isnan(expected)]).all() and (found[np.isinf(expected)] == expected[np.isinf(expected)]).all()
