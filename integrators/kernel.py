@@ -1,24 +1,55 @@
-"""Steps as compiled kernels: many chains on a symbolic energy, many steps in one call."""
+"""Steps as compiled kernels: many steps of many chains on a symbolic energy, or one step of many tensors."""
 
 import ctypes
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from recipe.errors import RecipeError
-from recipe.symbols import step_number
+from recipe.symbols import num_data, step_number
 
 from .backends.cpp import inputs, sites_of, trajectory_source
 from .backends.cpp_expressions import Unsupported
+from .backends.cpp_sweep import sweep_text
 from .backends.torch import constants_source
+from .backends.torch_expressions import python_names
 from .native import library
+from .noise import Key
+from .program import Gradient, Program
 from .step import Step, load
 
-__all__ = ["Trajectory", "Unsupported"]
+__all__ = ["Sweep", "Trajectory", "Unsupported"]
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
+RUN = 16384  # sites of one item of a sweep: a multiple of its blocks
+
+
+def _at(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+class Constants:
+    """What a kernel asks for of a step size, a temperature, parameters and a step number: `wanted`, in float64.
+
+    `shape` is that of the sites of one chain; a value per site comes as a tensor of this shape.
+    """
+
+    def __init__(self, program: Program, wanted, shape):
+        self.wanted, self.names, self.shape = wanted, python_names(program), shape
+        self.like = torch.empty((1, 1), dtype=torch.float64).expand(1, *shape) if shape else torch.empty(1, dtype=torch.float64)
+        source = constants_source(program, wanted)
+        self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
+        self.changes = program.reads(step_number)
+
+    def __call__(self, h, temperature, number, parameters) -> list:
+        """The values in the order of `wanted`."""
+        given = {s.name: parameters[s.name] for s in (num_data,) if s.name in parameters}
+        given |= {self.names[name]: v for name, v in parameters.items() if name not in given}
+        return self.function(h, self.like, temperature=temperature, step_number=number, **given)
 
 
 @dataclass
@@ -40,9 +71,7 @@ class Trajectory:
     def __post_init__(self):
         program, recipe = self.step.program, self.step.recipe
         like = self.state[recipe.targets[0].name]
-        if like.device.type != "cpu" or like.dtype not in NUMBER_TYPES:
-            raise RecipeError(f"{recipe.name}, cpp", f"the state is {like.dtype} on {like.device}",
-                              do="Kernels run on float32 and float64 on the CPU: convert it, or use backend='torch'.")
+        _check_numbers(recipe.name, like)
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), like[:, None])
         self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
         self.source = trajectory_source(program, self.sites)
@@ -71,21 +100,14 @@ class Trajectory:
 
     @cached_property
     def _constants(self):
-        program = self.step.program
-        wanted = inputs(program)
-        function = load(constants_source(program, wanted), f"<sde-recipe {self.step.recipe.name} constants>")["constants"]
-        like = torch.empty((1, *self.like.shape[1:]), dtype=torch.float64)
+        return Constants(self.step.program, inputs(self.step.program), self.like.shape[1:])
 
-        def row(h, temperature, step_number):
-            given = self.step.spelled({"temperature": temperature, "step_number": step_number, **self.parameters})
-            values = function(h, like, **given)
-            out = []
-            for s, v in zip(wanted, values):
-                v = torch.as_tensor(v, dtype=torch.float64)
-                out.append(v.expand(like.shape[1:]).reshape(-1) if getattr(s, "is_vector", False) else v.reshape(1))
-            return torch.cat(out) if out else torch.zeros(1, dtype=torch.float64)
-
-        return row
+    def _row(self, h, temperature, number):
+        """The constants of one step, each spread over its sites, in one tensor."""
+        values = zip(self._constants.wanted, self._constants(h, temperature, number, self.parameters))
+        spread = lambda s, v: v.expand(self.like.shape[1:]).reshape(-1) if getattr(s, "is_vector", False) else v.reshape(1)
+        row = [spread(s, torch.as_tensor(v, dtype=torch.float64)) for s, v in values]
+        return torch.cat(row) if row else torch.zeros(1, dtype=torch.float64)
 
     def run(self, first_step: int, settings, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
         """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
@@ -94,10 +116,9 @@ class Trajectory:
         numbers of a draw are.
         """
         rows, last = [], None
-        changes = self.step.program.reads(step_number)
         for k, setting in enumerate(settings):
-            if changes or setting != last:
-                row = self._constants(*setting, first_step + k)
+            if self._constants.changes or setting != last:
+                row = self._row(*setting, first_step + k)
             rows.append(row)
             last = setting
         steps, same = len(rows), all(r is rows[0] for r in rows)
@@ -116,5 +137,174 @@ class Trajectory:
         return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
 
 
-def _at(tensor):
-    return ctypes.c_void_p(tensor.data_ptr())
+class _Given(ctypes.Structure):
+    """The struct Sweep of the C++ text."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("chains", "parts", "items")]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("part", "first", "count", "sites", "offset", "array_in", "array_out",
+                                                      "number_in", "number_out", "drawn", "per_site", "constants", "sums")]
+    _fields_ += [("seed", ctypes.c_uint64), ("step", ctypes.c_uint64), ("first_chain", ctypes.c_int64)]
+
+
+class Sweep:
+    """Steps of a Program over lists of tensors: the parts of the target, one after another, with their sites in order.
+
+    Made for the dtype and shapes of a state: every vector block, and every gradient, is a list of contiguous tensors
+    `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` says which tensors, a call makes a
+    step. Raises RecipeError where the Program has no C++ form, there is no compiler, or tensors do not fit.
+    """
+
+    def __init__(self, program: Program, state: Mapping):
+        self.program, self.recipe, self.text = program, program.recipe, sweep_text(program)
+        self.vectors = [b.name for b in self.recipe.entries if b.is_vector]
+        first = state[self.vectors[0]] if self.vectors else [state[self.recipe.targets[0].name]]
+        _check_numbers(self.recipe.name, first[0])
+        self.dtype, self.chains = first[0].dtype, len(first[0])
+        self.shapes = [t.shape for t in first] if self.vectors else []
+        sites = [shape.numel() // self.chains for shape in self.shapes]
+        self.library = library(self.text.source, (f"REAL={NUMBER_TYPES[self.dtype]}",))
+        self.constants = Constants(program, self.text.constants, self.shapes[0][1:] if len(sites) == 1 else (sum(sites),))
+        self._sites = np.array(sites, np.int64)
+        self._offset = np.concatenate([[0], np.cumsum(self._sites)])[:-1].astype(np.int64)
+        self._items = np.array([(k, at, min(RUN, n - at)) for k, n in enumerate(sites) for at in range(0, n, RUN)],
+                               np.int64).reshape(-1, 3).T.copy()
+        self._sums = np.empty(max(1, self.chains * self._items.shape[1] * self.text.totals))
+        parts, text = len(sites), self.text
+        table = lambda n: np.zeros((max(1, n), max(1, parts)), np.uint64)
+        self._array_in, self._array_out = table(len(text.arrays)), table(len(text.arrays))
+        self._number_in, self._number_out = (np.zeros(max(1, len(text.numbers)), np.uint64) for _ in range(2))
+        self._drawn, self._per_site = table(len(program.draws)), table(len(text.constants))
+        self._own = {}
+        for k, s in enumerate(text.arrays):
+            if s not in self.recipe.entries and self._is_local(s):
+                self._own[s] = [torch.empty(shape, dtype=self.dtype) for shape in self.shapes]
+                self._array_out[k] = [t.data_ptr() for t in self._own[s]]
+        for k, s in enumerate(text.numbers):
+            if s not in self.recipe.entries:
+                self._own[s] = torch.empty(self.chains, dtype=self.dtype)
+                self._number_out[k] = self._own[s].data_ptr()
+        address = lambda a: a.ctypes.data
+        part, first, count = self._items
+        self._given = _Given(self.chains, parts, len(part), *map(address, (
+            part, first, count, self._sites, self._offset, self._array_in, self._array_out, self._number_in, self._number_out,
+            self._drawn, self._per_site)), 0, address(self._sums))
+
+    def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
+        """Read the blocks from `state` and write them to `out`, which is the state itself if left out."""
+        out = state if out is None else out
+        for name in self.vectors:
+            for what, parts in ((f"state[{name!r}]", state[name]), (f"out[{name!r}]", out[name])):
+                for t, shape in zip(parts, self.shapes, strict=True):
+                    self._check(what, t, shape)
+        for k, s in enumerate(self.text.arrays):
+            if s in self.recipe.entries:
+                self._array_in[k], self._array_out[k] = ([t.data_ptr() for t in side[s.name]] for side in (state, out))
+        for k, s in enumerate(self.text.numbers):
+            if s in self.recipe.entries:
+                self._number_in[k], self._number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
+        self.state, self.out = state, out
+        return self
+
+    def _check(self, what, t, shape):
+        """Refuse a tensor that a kernel cannot go over."""
+        where = f"{self.recipe.name}, {what}"
+        if t.dtype != self.dtype or t.device.type != "cpu":
+            raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on the CPU", do="Convert one.")
+        if t.shape != shape:
+            raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="Every block has the target's shapes.")
+        if not t.is_contiguous():
+            raise RecipeError(where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous().")
+
+    def _is_local(self, s):
+        """Whether an array is the kernel's own, and not a derivative or a statistic of the caller's."""
+        return not any(s in [g for _, g in getattr(b, "names", ())] or s == getattr(b, "name", None)
+                       for b in (segment.before for segment in self.text.segments) if b is not None)
+
+    def __call__(self, h: float, *, noise, temperature: float = 1.0, given: Callable | None = None, step_number: int = 0,
+                 **parameters) -> None:
+        """One step. `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of
+        each array."""
+        values = self.constants(h, temperature, step_number, parameters)
+        per_site = [getattr(s, "is_vector", False) for s in self.text.constants]
+        numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
+        held = [self._spread(j, v) for j, (v, per) in enumerate(zip(values, per_site)) if per]
+        call = self._given
+        keyed, call.constants = isinstance(noise, Key), numbers.ctypes.data
+        if keyed:
+            call.seed, call.step, call.first_chain = noise.seed, noise.step, noise.first_chain
+        self._drawn[:] = 0
+        for k, d in enumerate(() if keyed else self.program.draws):
+            parts = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
+            parts = [p.to(self.dtype).contiguous() for p in parts]
+            held.append(parts)
+            self._drawn[k, :len(parts)] = [p.data_ptr() for p in parts]
+        for k, segment in enumerate(self.text.segments):
+            if segment.before is not None:
+                held.append(self._take(segment.before, given(segment)))
+            getattr(self.library, f"segment_{k}")(ctypes.byref(call))
+
+    def _take(self, statement, values):
+        """Put the addresses of what the caller supplies where the kernel looks for them."""
+        names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
+        held = []
+        for s, parts in zip(names, values, strict=True):
+            if s in self.text.arrays:
+                for t, shape in zip(parts, self.shapes, strict=True):
+                    if t.shape != shape or t.dtype != self.dtype:
+                        self._check(f"{s}", t, shape)
+                parts = [t if t.is_contiguous() else t.contiguous() for t in parts]
+                self._array_out[self.text.arrays.index(s)] = [t.data_ptr() for t in parts]
+            else:
+                parts = parts.to(self.dtype).contiguous()
+                self._number_out[self.text.numbers.index(s)] = parts.data_ptr()
+            held.append(parts)
+        return held
+
+    def _spread(self, j, value):
+        """A constant per site, cut into the parts."""
+        value = torch.as_tensor(value, dtype=self.dtype).expand(self.constants.shape).reshape(-1)
+        parts = [value[at:at + n].contiguous() for at, n in zip(self._offset, self._sites)]
+        self._per_site[j] = [p.data_ptr() for p in parts]
+        return parts
+
+
+def _check_numbers(name, like):
+    if like.device.type != "cpu" or like.dtype not in NUMBER_TYPES:
+        raise RecipeError(f"{name}, cpp", f"the state is {like.dtype} on {like.device}",
+                          do="Kernels run on float32 and float64 on the CPU: convert it, or use backend='torch'.")
+
+
+def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
+    """One step by a kernel: the pure function that a Step is, each block one tensor."""
+    recipe, program = step.recipe, step.program
+    state = {k: v if k == "gradient" else v.contiguous() for k, v in state.items()}
+    key = tuple((state[b.name].dtype, state[b.name].shape) for b in recipe.entries)
+    parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
+    if key not in step.kernels:
+        step.kernels[key] = Sweep(program, parts)
+    kernel = step.kernels[key]
+    new = {b.name: torch.empty_like(state[b.name]) if b in kernel.text.written else state[b.name] for b in recipe.entries}
+    kernel.bind(parts, {b.name: [new[b.name]] if b.is_vector else new[b.name] for b in recipe.entries})
+    last = {}
+
+    def given(segment):
+        """What is asked for before a segment, at the target as it stands."""
+        statement = segment.before
+        at = {b.name: (new if b in segment.written else state)[b.name] for b in recipe.targets}
+        at = at if len(at) > 1 else next(iter(at.values()))
+        if not isinstance(statement, Gradient):
+            return [[observe[statement.observed.name](at)]] if statement.name.is_vector else [observe[statement.observed.name](at)]
+        if statement.source == "carried" and "gradient" in state:
+            value = state["gradient"]
+        elif statement.source == "given":
+            value = gradient
+        elif program.energy is not None and (gradient if statement.order == 1 else curvature) is None:
+            value = step.namespace["gradient" if statement.order == 1 else "curvature"](at)
+        else:
+            value = (gradient if statement.order == 1 else curvature)(at)
+        last["gradient"] = value if statement.order == 1 else last.get("gradient")
+        values = [value[b.name] for b, _ in statement.names] if isinstance(value, dict) else [value]
+        return [[v] if b.is_vector else v for v, (b, _) in zip(values, statement.names)]
+
+    kernel(h, noise=noise, given=given, **parameters)
+    return new | ({"gradient": last["gradient"]} if program.carries_gradient else {})

@@ -12,10 +12,27 @@ Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy 
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from recipe.errors import RecipeError
+
+
+
+@dataclass(frozen=True)
+class Key:
+    """The noise of one step under a seed, to be drawn where it is used; chains count from `first_chain`."""
+
+    seed: int
+    step: int
+    first_chain: int = 0
+
+    def draw(self, kind: str, number: int, chains: int, shape, *, dtype, device=None):
+        """The numbers of the draw of this number, of a kind: normal, uniform, poisson or gamma."""
+        return (KINDS | STATE_DEPENDENT)[kind](self.seed, self.step, number, chains, shape, dtype=dtype, device=device,
+                                               first_chain=self.first_chain)
+
 
 INITIAL = 0xFFFF  # draw: initial momenta
 BATCH = 0xFFFE  # draw: minibatch indices

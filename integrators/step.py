@@ -71,7 +71,7 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
                               f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
                     adapt=_moving(recipe, freeze), scope=scope)
-    return Step(recipe, word, flows, program, dtype, frozen=freeze, pieces=dict(pieces or {}))
+    return Step(recipe, word, flows, program, dtype, "torch" if backend == "auto" else backend, freeze, dict(pieces or {}))
 
 
 def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain", **how) -> "Step":
@@ -237,13 +237,14 @@ class Step:
         return self.namespace["step"]
 
     def __getstate__(self):
-        return {name: value for name, value in self.__dict__.items() if name != "namespace"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("namespace", "kernels")}
 
     def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
         self.check(h, **{k: v for k, v in parameters.items() if k not in self._of_the_run})
         wanted = {"state": [b.name for b in self.recipe.entries], "noise": self.draws, "observe": self.observations}
+        noise = self.drawn(noise, state) if hasattr(noise, "draw") and self.backend == "torch" else noise
         for what, given in (("state", state), ("noise", noise or {}), ("observe", observe or {})):
-            for name in wanted[what]:
+            for name in wanted[what] if given is not noise or not hasattr(noise, "draw") else ():
                 if name not in given:
                     raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
                                       do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.")
@@ -254,8 +255,27 @@ class Step:
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
         if self.program.scope == "tensor":
             _check_sizes(f"{self.recipe.name}, step", sizes, state[self.recipe.targets[0].name].shape[-1])
+        if self.backend == "cpp":
+            return self.swept(state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters)
         return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
                              **self.spelled(parameters))
+
+    def swept(self, state, h, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
+        """The step by a C++ kernel, on the CPU; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
+        from .kernel import sweep  # imports torch
+
+        return sweep(self, state, h, gradient=gradient, noise=noise, curvature=curvature, observe=observe, **parameters)
+
+    @cached_property
+    def kernels(self) -> dict:
+        """The C++ kernels made so far, by dtype and shapes."""
+        return {}
+
+    def drawn(self, key, state) -> dict:
+        """The numbers of a `noise.Key` for a state, by name."""
+        like = next((state[b.name] for b in self.recipe.state if b.is_vector), state[self.recipe.state[0].name])
+        return {d.name: key.draw(d.kind, k, len(like), tuple(like.shape[1:]) if d.is_vector else (), dtype=like.dtype,
+                                 device=like.device) for k, d in enumerate(self.program.draws)}
 
     def arguments(self, gradient, noise, curvature=None, observe=None, sizes=None) -> dict:
         """The keyword arguments of `function` that are given: gradient, noise, curvature, observe, sizes."""

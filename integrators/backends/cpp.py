@@ -13,7 +13,7 @@ from recipe import symbols
 from recipe.symbols import Block, is_site
 
 from ..flow import Variate
-from ..program import Adapt, Draw, Gradient, Let, Program, Set, Total
+from ..program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Total
 from .cpp_expressions import CALLS, Unsupported, text
 
 PRELUDE = Path(__file__).with_name("prelude.hpp").read_text()
@@ -25,9 +25,9 @@ _KEYWORDS = """alignas alignof and asm auto bitand bitor bool break case catch c
     struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
     and_eq not_eq or_eq xor_eq static_assert static_cast const_cast dynamic_cast reinterpret_cast thread_local char8_t char16_t
     char32_t consteval constinit co_await co_return co_yield main unix linux""".split()
-_TAKEN = {"R", "W", "c", "k", "l", "n", "s", "w", "alive", "lost", "ok", "sum_of_all", "state", "draws", "constants", "stride",
-          "chains", "first_chain", "steps", "first_step", "seed", "thin", "kept", "number_kept", "died", "row", "step", "std",
-          *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CALLS}
+_OURS = """R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
+    left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin w""".split()
+_TAKEN = {*_OURS, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CALLS}
 
 
 class Names:
@@ -40,7 +40,7 @@ class Names:
         """The name of a scalar, or what the names of a vector's sites begin with."""
         if s not in self._stems:
             stem = ("n_" if isinstance(s, Variate) else "") + s.name
-            while stem in _TAKEN or stem in self._stems.values() or re.search(r"_\d+$", stem):
+            while stem in _TAKEN or stem in self._stems.values() or re.search(r"_(\d+|from|to|per|buffer|sum)$", stem):
                 stem += "_"
             self._stems[s] = stem
         return self._stems[s]
@@ -57,7 +57,7 @@ class Names:
 def inputs(program: Program) -> list[Symbol]:
     """The symbols that stand for numbers which Python computes once a step: constants, parameters, T, h."""
     defined = {n for s in program.statements for n in getattr(s, "defines", ())}
-    defined |= {s.name for s in program.statements if isinstance(s, Total)}
+    defined |= {s.name for s in program.statements if isinstance(s, (Total, Observe))}
     defined |= {g for s in program.statements if isinstance(s, Gradient) for _, g in s.names}
     read = set().union(*(e.free_symbols for s in program.statements for e in s.values), set())
     blocks = {*program.recipe.entries}
