@@ -6,7 +6,7 @@ one value per chain is computed between passes. A gradient is the caller's: it e
 
 from dataclasses import dataclass, field
 
-from sympy import Symbol
+from sympy import Expr, Symbol
 
 from recipe import symbols
 from recipe.symbols import Block
@@ -247,8 +247,9 @@ extern "C" void segment_{k}(const Sweep* given) {{
         body = [f"R {self.names.stem(s)} = {self.names.stem(s)}_from[b + i];" for s in loaded]
         body += [f"R {self.names.stem(s)};" for s in dict.fromkeys(written) if s not in loaded and isinstance(s, Block)]
         body += [f"const R {self.names.stem(s)} = {self.names.stem(s)}_per[b + i];" for _, s in per_site]
+        once = []
         for s in p.sites:
-            value = self.write(s.value if not isinstance(s, Total) else s.integrand)
+            value = self.write(self._hoisted(s.value if not isinstance(s, Total) else s.integrand, once))
             target = self.names.stem(_subject(s))
             body.append(f"const R {target} = {value};" if isinstance(s, Let) else
                         f"{target}_sum += {value};" if isinstance(s, Total) else f"{target} = {value};")
@@ -262,7 +263,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
         for (int64_t j = 0; j < a.chains * a.items; ++j) {{
             const int64_t chain = j / a.items, item = j % a.items, part = a.part[item], first = a.first[item], count = a.count[item];
             const int64_t at = chain * a.sites[part] + first, site = a.offset[part] + first;
-            {join(lines, 12)}
+            {join(lines + once, 12)}
             for (int64_t b = 0; b < count;) {{
                 const int64_t left = BLOCK - (site + b) % BLOCK, m = left < count - b ? left : count - b;
                 {join(noise, 16)}
@@ -276,6 +277,21 @@ extern "C" void segment_{k}(const Sweep* given) {{
             {join(keep, 12)}
         }}
 """
+
+    def _hoisted(self, e, before):
+        """The expression with what has one value per chain named in lines of its own, ahead of the loop."""
+        by_site = lambda e: any(getattr(s, "is_vector", False) for s in e.free_symbols)
+        if e.is_Atom or not isinstance(e, Expr):
+            return e
+        if not by_site(e):
+            named = Symbol(f"once{len(before)}")
+            before.append(f"const R {self.names.stem(named)} = {self.write(e)};")
+            return named
+        if e.is_Mul or e.is_Add:
+            still = [x for x in e.args if not by_site(x)]
+            moving = [self._hoisted(x, before) for x in e.args if by_site(x)]
+            return e.func(self._hoisted(e.func(*still), before), *moving)
+        return e.func(*(self._hoisted(x, before) for x in e.args))
 
     def _one(self, d):
         k = self.draws[d]
