@@ -119,7 +119,7 @@ def audit(name: str, **options) -> Answer:
 
     with _blaming(_file_and_name(name)[0]):
         found = audited(run, **options)
-    return Answer(found.to_dict(), str(found), code=0 if found.ok else 1)
+    return Answer(found.to_dict(), str(found), code=0 if found.ok else 2 if found.verdict == "not finished" else 1)
 
 
 # ---- what the arguments stand for
@@ -277,9 +277,16 @@ AUDIT = {"step-size": (0.1, "the largest step size; h/2 and h/4 follow"), "time"
          "chains": (32768, "independent chains"), "seed": (0, "of all noise"), "alpha": (1e-4, "the rate of false alarms")}
 
 
+def _version():
+    try:
+        return metadata.version("sde-recipe")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def _parser():
     parser = _Parser(prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.")
-    parser.add_argument("--version", action="version", version=metadata.version("sde-recipe"))
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name, run):
@@ -314,7 +321,7 @@ def _parser():
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     sub = command("audit", audit)
     numbers(sub, AUDIT)
-    sub.add_argument("--limit", type=float, metavar="SECONDS", help="stop after these")
+    sub.add_argument("--limit", type=float, metavar="SECONDS", help="end with what there is after these, default 900")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     return parser
 

@@ -16,19 +16,23 @@ def limits(bias, error):
     return limit, limit_error, np.where(np.sign(fine) * limit > 2 * limit_error, score.clip(0), 0.0)
 
 
-def order(bias, error):
-    """The order p of b = c h^p, by least squares, and where chi^2 is within 4 of its least: 95 %."""
+def order(bias, error, width=2.0):
+    """The order p of b = c h^p by least squares, and its range, of so many standard errors.
+
+    Where no power fits, as for c h + d h^2, the errors are those of the fit.
+    """
     orders = np.linspace(-2, 6, 801)
     powers = 2.0**-np.outer(orders, range(3)) / error
     fitted = (powers @ (bias / error)) / (powers**2).sum(1)
     misfit = ((powers * fitted[:, None] - bias / error)**2).sum(1)
-    within = orders[misfit < misfit.min() + 4]
+    within = orders[misfit < misfit.min() + width**2 * max(1.0, misfit.min())]
     return float(orders[misfit.argmin()]), float(within[0]), float(within[-1])
 
 
 def likeness(x):
-    """The distance between two chains at which a coordinate is most alike, the correlation, and its standard errors."""
-    y = (x - x.mean(0)) / np.maximum(x.std(0), 1e-300)
+    """The distance between two chains at which a coordinate is most alike, the rank correlation, and its standard errors."""
+    y = x.argsort(0).argsort(0) - (len(x) - 1) / 2  # ranks: a few far chains are not alike
+    y = y / y.std(0)
     r = np.fft.irfft(abs(np.fft.rfft(y, axis=0))**2, len(y), axis=0)[1:len(y) // 2 + 1] / len(y)
     score = abs(r) * len(y)**0.5
     if len(y) % 2 == 0:

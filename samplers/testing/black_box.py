@@ -11,22 +11,29 @@ from recipe.errors import RecipeError
 FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 
 
+class OutOfTime(Exception):
+    """The limit has passed."""
+
+
 class BlackBox:
-    """The function under audit: its answers checked, its runs counted on `bar`, and stopped `limit` seconds from now."""
+    """The function under audit: its answers checked, its runs counted on `bar`; OutOfTime after `limit` seconds from now."""
 
     def __init__(self, run, name, bar, limit=None):
         self.run, self.where, self.bar, self.limit, self.started = run, f"{name}, audit", bar, limit, perf_counter()
+        self.runs = 0
 
     def __call__(self, law, init, *, time, step_size, temperature, seed):
         steps = max(1, round(time / step_size))
         self.bar.set_postfix_str(f"{law.name}, T = {temperature:g}, {steps} steps of {step_size:g}")
         theta = self.run(law.potential, init.clone(), steps=steps, step_size=step_size, temperature=temperature, seed=seed)
-        self.bar.total = max(self.bar.total, self.bar.n + 1)
+        self.runs += 1
+        self.bar.total = max(self.bar.total, self.runs)
         self.bar.update()
+        theta = self._checked(theta, init)
         if self.limit is not None and perf_counter() - self.started > self.limit:
-            raise RecipeError(self.where, f"it has run for {perf_counter() - self.started:.0f} s, the limit is {self.limit:g} s: "
-                              f"{self.bar.n} runs of some {self.bar.total} are done", do="Pass fewer chains, or a higher limit.")
-        return self._checked(theta, init)
+            raise OutOfTime(f"{self.runs} runs of {self.bar.total} or more took {perf_counter() - self.started:.0f} s, the limit is "
+                            f"{self.limit:g} s; the last was {steps} steps on the {law.name}: pass fewer chains, or a higher limit")
+        return theta
 
     def _checked(self, theta, init):
         """The last draws (chains, dim), on the CPU."""
