@@ -202,7 +202,8 @@ class Sweep:
         for k, s in enumerate(self.text.numbers):
             if s in self.recipe.entries:
                 self._number_in[k], self._number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
-        self.state, self.out = state, out
+        self._bound = [(name, k, t, t.data_ptr()) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
+        _check_apart(self.recipe.name, {(name, k, address): (f"{name}[{k}]", t) for name, k, t, address in self._bound}.values())
         return self
 
     def _check(self, what, t, shape):
@@ -224,6 +225,9 @@ class Sweep:
                  **parameters) -> None:
         """One step. `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of
         each array."""
+        for name, k, t, address in self._bound:
+            if t.data_ptr() != address:
+                raise RecipeError(f"{self.recipe.name}, {name}[{k}]", "the tensor has moved since it was bound", do="Bind it again.")
         values = self.constants(h, temperature, step_number, parameters)
         per_site = [getattr(s, "is_vector", False) for s in self.text.constants]
         numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
@@ -266,6 +270,14 @@ class Sweep:
         parts = [value[at:at + n].contiguous() for at, n in zip(self._offset, self._sites)]
         self._per_site[j] = [p.data_ptr() for p in parts]
         return parts
+
+
+def _check_apart(name, tensors):
+    """Refuse tensors that share memory: one would be moved twice."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what) for what, t in tensors)
+    for (_, end, one), (start, _, other) in zip(spans, spans[1:]):
+        if start < end:
+            raise RecipeError(f"{name}, {one}", f"it and {other} share memory", do="Give every block memory of its own.")
 
 
 def _check_numbers(name, like):

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from integrators.kernel import Trajectory, Unsupported
+from integrators.kernel import Sweep, Trajectory, Unsupported
 from recipe.errors import RecipeError
 
 STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
@@ -20,9 +20,19 @@ def pays(steps: int, state) -> bool:
 
 
 def trajectory(backend: str, run) -> Trajectory | None:
-    """The kernel of a run's step from its state; None where there is none and the `backend` is "auto"."""
+    """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
+    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters))
+
+
+def sweep(backend: str, run) -> Sweep | None:
+    """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
+    blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
+    return _made(backend, lambda: Sweep(run.step.program, blocks))
+
+
+def _made(backend, make):
     try:
-        return Trajectory(run.step, run.state, run.seed, run.parameters)
+        return make()
     except Unsupported:
         if backend == "cpp":
             raise

@@ -21,7 +21,7 @@ from recipe.symbols import Total
 
 from .draws import Draws
 from .gradients import Data, check_energy, explained, vectorised
-from .launches import launches, pays, trajectory
+from .launches import launches, pays, sweep, trajectory
 from .phases import Phase, names_of
 from .start import INSIDE, complete_state, given_state, spread
 
@@ -311,16 +311,16 @@ class _Run:
 
     def choose_backend(self, backend, steps, count):
         """Run kernels where all these steps have one, and the run is long enough or they are asked for."""
-        wanted = backend == "cpp" or backend == "auto" and self.data is None and pays(count, self.state)
+        kernel, wanted = trajectory if self.gradient is None else sweep, backend == "cpp" or backend == "auto" and pays(count, self.state)
         for self.step in steps if wanted else ():
-            wanted = wanted and trajectory(backend, self) is not None
+            wanted = wanted and kernel(backend, self) is not None
         self.backend = "cpp" if wanted else "torch"
 
     def moves(self, count, step_size, temperature, where, *, thin, first, keep):
         """Advance by `count` steps, yielding (steps made, step sizes kept, values kept by block) as they come."""
         of = lambda setting, what: lambda k: _number(setting, k, what, where)
         step_size, temperature = of(step_size, "step size"), of(temperature, "temperature")
-        if self.backend == "cpp":
+        if self.backend == "cpp" and self.gradient is None:
             yield from launches(self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep)
             return
         for i, _ in enumerate(self.steps(count, step_size, temperature, where)):
@@ -339,11 +339,18 @@ class _Run:
         for first in range(start, start + count, size):
             numbers = range(first, min(first + size, start + count))
             extra = program.carries_gradient and "gradient" not in self.state
-            drawn, rows = self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
+            swept = self.backend == "cpp"  # the noise is drawn inside
+            drawn, rows = {} if swept else self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
                 self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
                 h, T = step_size(k - start), temperature(k - start)
                 self.step_size = h
+                if swept:
+                    self._accept(self.step.swept(self.state, h, gradient=self.gradient, noise=noise.Key(self.seed, k),
+                                                 curvature=self.curvature, observe=self.observe, temperature=T, step_number=k,
+                                                 **self.parameters), k, where)
+                    yield k
+                    continue
                 given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
                                             layout.sizes)
                 given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})

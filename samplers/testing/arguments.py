@@ -67,8 +67,9 @@ def asked(step):
 
 
 def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient, step_size=None):
-    """The emitted step on numpy inputs."""
-    return step(tensors(state, dtype), step_size or own_step_size(step), gradient=gradient, noise=tensors(drawn, dtype),
+    """The emitted step on numpy inputs; `drawn` may be a Key."""
+    noise = tensors(drawn, dtype) if isinstance(drawn, dict) else drawn
+    return step(tensors(state, dtype), step_size or own_step_size(step), gradient=gradient, noise=noise,
                 **asked(step), **tensors(parameters))
 
 

@@ -65,6 +65,7 @@ class Subject:
     alter: Callable[[Step], Step] = lambda step: step
     chains: int = 20_000
     seed: int = 0
+    backend: str = "torch"
 
     @property
     def recipe(self) -> Recipe:
@@ -76,7 +77,7 @@ class Subject:
         freeze = [a.name for a in self.recipe.adapted] if frozen else ()
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
         return self.alter(integrators.compile(self.wrong or self.recipe, self.scheme, pieces=self.pieces, freeze=freeze,
-                                              reuse_gradient=not noisy))
+                                              backend=self.backend, reuse_gradient=not noisy))
 
     @cached_property
     def live(self) -> Step:
@@ -177,10 +178,11 @@ class Subject:
         return 2 * many * value(self.recipe.supplied[rows[0], rows[0]]) / (h * value(sympy.diff(drift.xreplace({slope: g}), g))**2)
 
 
-def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None) -> Subject:
+def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None,
+            backend: str = "torch") -> Subject:
     """The subject of a recipe and a word; a stock recipe has its open functions given."""
     if isinstance(recipe, Step) and scheme is pieces is None:
-        recipe, scheme, pieces = recipe.recipe, recipe.scheme, recipe.pieces
+        recipe, scheme, pieces, backend = recipe.recipe, recipe.scheme, recipe.pieces, recipe.backend
     if not isinstance(recipe, Recipe):
         raise RecipeError("check", f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}",
                           do="Pass recipe.Recipe(...).")
@@ -192,7 +194,7 @@ def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy |
             raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=did_you_mean(name, case.parameters))
     energies = {**TARGETS, **(BANANA if len(recipe.targets) == 2 else {})}
     energies = energies if energy is None else {"energy": _of_a_site(energy, recipe)}
-    one = Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces, energies)
+    one = Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces, energies, backend=backend)
     if not _is_open(one.recipe):
         one.live.check(case.step_size or 0.05, **one.case.parameters)
     return one
@@ -432,7 +434,7 @@ LAYERS = {"symbolic": symbolic, "generator": generator, "differential": differen
 def check(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values) -> Report:
     """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
 
-    A Step stands for the recipe, word and pieces that it was compiled from. `values`: those of parameters, else values away
+    A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters, else values away
     from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all of them, in place of a
     quartic, a double well and a banana. `layers`: names of some of LAYERS. The report notes which layers had nothing to check, as all but the formulas of an opaque recipe.
 

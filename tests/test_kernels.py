@@ -1,0 +1,161 @@
+"""C++ kernels of one step over any tensors: the torch step's numbers, whatever the shapes, parts, threads and memory."""
+
+import numpy as np
+import pytest
+import torch
+
+import integrators
+import samplers
+from integrators.backends.cpp_expressions import Unsupported
+from integrators.kernel import RUN, Sweep
+from integrators.lower import optimizer_form
+from integrators.noise import Key
+from recipe import Recipe, RecipeError, potential, scalar, total, vector
+from samplers.testing import check
+from samplers.testing.arguments import called, inputs, worst
+from samplers.testing.cases import CASES
+
+IN_TORCH = ("sgrld-dense", "sgrld-cir")
+KERNELS = [name for name in CASES if name not in IN_TORCH]
+gradient = lambda theta: theta**3 / 4 + theta / 2 - 0.3
+
+
+def pair(name, word=None, **options):
+    """The step in torch and as a kernel."""
+    return [integrators.compile(CASES[name].recipe, word, backend=backend, **options) for backend in ("torch", "cpp")]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_the_step_of_the_torch_text(name):
+    """With tensors as noise and with a key, of one axis and of none, in float64."""
+    plain, kernel = pair(name)
+    for shape in ((5,), ()) if plain.recipe.target_is_vector else ((),):
+        state, drawn, parameters = inputs(plain, 19, shape)
+        for noise in (drawn, Key(2**40 + 1, 2**33 + 5, first_chain=3)):
+            assert worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_what_has_no_kernel_says_so(name):
+    kernel = pair(name)[1]
+    with pytest.raises(Unsupported, match="Use backend='torch'"):
+        called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
+
+
+@pytest.mark.parametrize("name", ["sghmc", "sgnht", "psgld", "sgrld-simplex", "sghmc-sa-gibbs",
+                                  *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS)])
+def test_the_layers_pass_on_kernels(name):
+    report = check(integrators.compile(CASES[name].recipe, backend="cpp"))
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (255,), (257,), (1000, 3)])
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_any_shape_and_number_type(shape, dtype, bound):
+    plain, kernel = pair("sgnht")
+    state = {"theta": torch.linspace(-1, 1, 2 * np.prod(shape), dtype=dtype).reshape(2, *shape), "p": torch.ones(2, *shape, dtype=dtype),
+             "xi": torch.tensor([0.4, 0.7], dtype=dtype)}
+    results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
+    for b in state:
+        assert (results[0][b] - results[1][b]).abs().max() <= bound * max(1, np.prod(shape)**0.5 if b == "xi" else 1)
+
+
+# ---- many tensors
+
+
+def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None):
+    """The optimizer form of a word over tensors of these sizes, its state and a gradient, cut out of one vector."""
+    step = integrators.compile(recipe, word)
+    random = torch.Generator().manual_seed(seed)
+    cut = lambda: [part.clone()[None] for part in torch.rand(sum(sizes), generator=random, dtype=dtype).split(sizes)]
+    state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype) for b in recipe.entries}
+    return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state), state, cut()
+
+
+def moved(kernel, state, g, steps=3):
+    """The state, laid end to end, after some steps in place."""
+    values = {q.name: 1.3 if q.default is None else q.default for q in kernel.recipe.parameters}
+    kernel.bind(state)
+    for k in range(steps):
+        kernel(0.05, noise=Key(9, k), given=lambda segment: [g], temperature=1.2, num_data=2, step_number=k, **values)
+    return {name: torch.cat([p.flatten() for p in x]) if isinstance(x, list) else x for name, x in state.items()}
+
+
+@pytest.mark.parametrize("name", ["sghmc", "sgnht", "atmc", "psgld", "santa"])
+def test_parts_threads_and_runs_of_sites_do_not_matter(name):
+    """One tensor, or many of awkward sizes; one thread or three: the same noise, totals up to rounding."""
+    recipe, sites = CASES[name].recipe, 2 * RUN + 777
+    whole = moved(*sweep_of(recipe, [sites]))
+    for sizes in ([1, 2, 3, 500, RUN, sites - RUN - 506], [sites // 2, sites - sites // 2]):
+        parts = moved(*sweep_of(recipe, sizes))
+        assert all((whole[b] - parts[b]).abs().max() <= 1e-12 for b in whole)
+    threads = torch.get_num_threads()
+    library = sweep_of(recipe, [sites])
+    try:
+        torch.set_num_threads(3)
+        assert all(torch.equal(whole[b], x) for b, x in moved(*library).items())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_run_in_torch_and_one_in_kernels_are_the_same_with_minibatches():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    y = (X.sum(1) > 0).double()
+    energy = samplers.posterior(lambda w, batch: torch.nn.functional.softplus((1 - 2 * batch[1]) * (batch[0] @ w)),
+                                lambda w: (w**2).sum() / 2, num_data=40)
+    runs = [samplers.sample(samplers.SGNHT, energy, init=torch.zeros(3, dtype=torch.float64), chains=3, warmup=4, steps=30, thin=3,
+                            step_size=0.02, data=(X, y), batch_size=7, seed=5, progress=False, backend=backend, keep=["xi"])
+            for backend in ("torch", "cpp")]
+    assert runs[1].info["backend"] == "cpp"
+    assert all((runs[0][b] - runs[1][b]).abs().max() < 1e-12 for b in ("theta", "xi"))
+
+
+def test_awkward_names_do_not_become_code():
+    """Blocks and parameters that bear the names of the kernel's own variables, and of C++."""
+    for names in (("m", "i", "xi_sum"), ("double", "theta_0", "R"), ("site", "count_to", "g"), ("sum1", "h_", "once0")):
+        q, p, r = vector(names[0]), vector(names[1]), scalar(names[2])
+        n = total(1)
+        recipe = Recipe(name="awkward", state=(q, p, r), target=q, H=potential(q) + total(p**2) / 2 + n * r**2 / 2,
+                        D={p: 1}, Q={(q, p): -1, (p, r): p / n})
+        state = {b.name: torch.full((2, 3) if b.is_vector else (2,), 0.5, dtype=torch.float64) for b in recipe.state}
+        results = [integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(0, 0))
+                   for backend in ("torch", "cpp")]
+        assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
+
+
+# ---- what cannot be swept over
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda s: s["p"].__setitem__(0, s["p"][0].float()), "it is torch.float32"),
+    (lambda s: s["p"].__setitem__(1, torch.zeros(1, 4, dtype=torch.float64)), "its shape is"),
+    (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 10, dtype=torch.float64)[:, ::2]), "holes"),
+    (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 5, dtype=torch.int64)), "torch.int64"),
+    (lambda s: s["theta"].__setitem__(1, s["theta"][0][:, :5]), "share memory"),
+    (lambda s: s["p"].__setitem__(0, s["theta"][0]), "share memory"),
+])
+def test_tensors_that_do_not_fit_are_refused(change, message):
+    kernel, state, _ = sweep_of(samplers.SGHMC, [7, 5])
+    change(state)
+    with pytest.raises(RecipeError, match=message):
+        kernel.bind(state)
+
+
+def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
+    kernel, state, g = sweep_of(samplers.SGHMC, [7, 5])
+    kernel.bind(state)
+    call = lambda g: kernel(0.1, noise=Key(0, 0), given=lambda segment: [g])
+    call([x.clone() for x in g])
+    call([torch.stack([x, x], -1)[..., 0] for x in g])  # not contiguous
+    with pytest.raises(RecipeError, match="its shape is"):
+        call([g[0], g[1][:, :4]])
+    state["p"][1].data = torch.zeros(1, 5, dtype=torch.float64)
+    with pytest.raises(RecipeError, match="has moved since it was bound"):
+        call(g)
+
+
+def test_a_state_in_half_precision_is_refused():
+    kernel = pair("sghmc")[1]
+    with pytest.raises(RecipeError, match="float32 and float64"):
+        kernel({b: torch.zeros(2, 3, dtype=torch.float16) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0))
