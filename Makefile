@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test scorecard clean
+.PHONY: demo test scorecard bench clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -20,3 +20,6 @@ clean:
 
 scorecard: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m samplers.testing.scorecard --out out/scorecard
+
+bench: .venv/ready
+	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json

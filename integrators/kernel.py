@@ -174,7 +174,7 @@ class Sweep:
         self._array_in, self._array_out = table(len(text.arrays)), table(len(text.arrays))
         self._number_in, self._number_out = (np.zeros(max(1, len(text.numbers)), np.uint64) for _ in range(2))
         self._drawn, self._per_site = table(len(program.draws)), table(len(text.constants))
-        self._own = {}
+        self._own, self._setting = {}, None
         for k, s in enumerate(text.arrays):
             if s not in self.recipe.entries and self._is_local(s):
                 self._own[s] = [torch.empty(shape, dtype=self.dtype) for shape in self.shapes]
@@ -202,8 +202,10 @@ class Sweep:
         for k, s in enumerate(self.text.numbers):
             if s in self.recipe.entries:
                 self._number_in[k], self._number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
-        self._bound = [(name, k, t, t.data_ptr()) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
-        _check_apart(self.recipe.name, {(name, k, address): (f"{name}[{k}]", t) for name, k, t, address in self._bound}.values())
+        named = [(f"{name}[{k}]", t) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
+        self._names, self._tensors = [name for name, _ in named], [t for _, t in named]
+        self._addresses = [t.data_ptr() for t in self._tensors]
+        _check_apart(self.recipe.name, {(name, t.data_ptr()): (name, t) for name, t in named}.values())
         return self
 
     def _check(self, what, t, shape):
@@ -225,15 +227,12 @@ class Sweep:
                  **parameters) -> None:
         """One step. `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of
         each array."""
-        for name, k, t, address in self._bound:
-            if t.data_ptr() != address:
-                raise RecipeError(f"{self.recipe.name}, {name}[{k}]", "the tensor has moved since it was bound", do="Bind it again.")
-        values = self.constants(h, temperature, step_number, parameters)
-        per_site = [getattr(s, "is_vector", False) for s in self.text.constants]
-        numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
-        held = [self._spread(j, v) for j, (v, per) in enumerate(zip(values, per_site)) if per]
-        call = self._given
-        keyed, call.constants = isinstance(noise, Key), numbers.ctypes.data
+        addresses = [t.data_ptr() for t in self._tensors]
+        if addresses != self._addresses:
+            name = next(n for n, a, b in zip(self._names, addresses, self._addresses) if a != b)
+            raise RecipeError(f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again.")
+        self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
+        call, held, keyed = self._given, [], isinstance(noise, Key)
         if keyed:
             call.seed, call.step, call.first_chain = noise.seed, noise.step, noise.first_chain
         self._drawn[:] = 0
@@ -247,16 +246,28 @@ class Sweep:
                 held.append(self._take(segment.before, given(segment)))
             getattr(self.library, f"segment_{k}")(ctypes.byref(call))
 
+    def _set_constants(self, *setting):
+        """Compute the constants of a step, unless they are those of the last one."""
+        if self._setting is not None and all(map(_is_same, setting[:3], self._setting[:3])) and \
+                setting[3].keys() == self._setting[3].keys() and all(_is_same(v, self._setting[3][k]) for k, v in setting[3].items()):
+            return
+        values = self.constants(*setting)
+        per_site = [getattr(s, "is_vector", False) for s in self.text.constants]
+        numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
+        self._setting, self._values = setting, (numbers, [self._spread(j, v) for j, (v, per) in enumerate(zip(values, per_site)) if per])
+        self._given.constants = numbers.ctypes.data
+
     def _take(self, statement, values):
         """Put the addresses of what the caller supplies where the kernel looks for them."""
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
         held = []
         for s, parts in zip(names, values, strict=True):
             if s in self.text.arrays:
-                for t, shape in zip(parts, self.shapes, strict=True):
-                    if t.shape != shape or t.dtype != self.dtype:
-                        self._check(f"{s}", t, shape)
-                parts = [t if t.is_contiguous() else t.contiguous() for t in parts]
+                if [t.shape for t in parts] != self.shapes or {t.dtype for t in parts} != {self.dtype} or not all(t.is_cpu for t in parts):
+                    for t, shape in zip(parts, self.shapes, strict=True):
+                        self._check(f"{s}", t.contiguous(), shape)
+                if not all([t.is_contiguous() for t in parts]):
+                    parts = [t.contiguous() for t in parts]
                 self._array_out[self.text.arrays.index(s)] = [t.data_ptr() for t in parts]
             else:
                 parts = parts.to(self.dtype).contiguous()
@@ -270,6 +281,11 @@ class Sweep:
         parts = [value[at:at + n].contiguous() for at, n in zip(self._offset, self._sites)]
         self._per_site[j] = [p.data_ptr() for p in parts]
         return parts
+
+
+def _is_same(a, b):
+    """Whether two parameters are the same number, or the same tensor, which could have been changed in place."""
+    return not torch.is_tensor(a) and not torch.is_tensor(b) and a == b
 
 
 def _check_apart(name, tensors):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol
+from sympy import Add, And, Expr, Mul, Not, Or, Pow, Symbol
 from sympy.core.relational import Relational
 
 from recipe import symbols
@@ -42,12 +42,13 @@ def text(e: Expr, name: Callable[[Symbol], str]) -> str:
             return _sum(e, write)
         case Mul():
             return _product(e, write, factor)
-        case Pow() if e.exp == S.Half:
-            return f"std::sqrt({write(e.base)})"
         case Pow() if e.exp.is_Integer:
             return f"power<{int(e.exp)}>({write(e.base)})"
-        case Pow() if e.exp.is_Rational and e.exp.q == 2:
-            return f"power<{int(e.exp.p)}>(std::sqrt({write(e.base)}))"
+        case Pow() if e.exp.is_Rational and e.exp.q in (2, 4, 8):
+            root = write(e.base)
+            for _ in range(int(e.exp.q).bit_length() - 1):
+                root = f"std::sqrt({root})"
+            return root if e.exp.p == 1 else f"power<{int(e.exp.p)}>({root})"
         case Pow():
             return f"std::pow({write(e.base)}, {write(e.exp)})"
     return _call(e, write)

@@ -1,0 +1,213 @@
+"""Speed, as ratios from one interleaved run: kernels against torch, its optimizers, and other libraries where they are.
+
+    python tests/benchmarks/bench.py --out out/bench.json
+
+Every round runs every contender once, so that a busy machine slows all alike. One thread is timed by the processor's time,
+two by the clock. Peers that are not installed are named and left out.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import statistics
+import time
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import integrators
+import samplers
+from integrators import native
+from integrators.kernel import Sweep, Trajectory
+from integrators.lower import optimizer_form
+from integrators.noise import Key
+from recipe import Energy
+from samplers.targets import TARGETS
+from sympy import symbols
+
+PEERS = ("posteriors", "jax", "blackjax")
+SAMPLERS = ("sghmc", "sgld", "psgld", "underdamped-langevin", "msgnht", "atmc", "sgnht", "santa")
+MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
+
+
+def interleaved(contenders: dict, units: float, rounds: int, clock) -> dict[str, list[float]]:
+    """Nanoseconds per unit of every contender, round by round; the first round warms up."""
+    seen = {name: [] for name in contenders}
+    for k in range(rounds + 1):
+        for name, run in contenders.items():
+            began = clock()
+            run(k)
+            if k:
+                seen[name].append((clock() - began) / units * 1e9)
+    return seen
+
+
+# ---- one step of many parameters
+
+
+def cut(sizes, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return [0.1 * torch.randn(1, n, generator=random) for n in sizes]
+
+
+def kernel(name, sizes):
+    """One step in place, after its gradient, as a function of the step number."""
+    recipe = samplers.catalogue[name]
+    step = integrators.compile(recipe)
+    state = {b.name: cut(sizes) if b.is_vector else torch.ones(1) for b in recipe.entries}
+    for a in recipe.adapted:
+        state[a.name] = [x.abs() + 0.1 for x in state[a.name]]
+    bound = Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state).bind(state)
+    g, values = cut(sizes, 1), {q.name: 1.0 if q.default is None else q.default for q in recipe.parameters}
+    return lambda k: bound(1e-4, noise=Key(0, k), given=lambda segment: [g], step_number=k, **values)
+
+
+def eager(sizes):
+    """SGHMC by hand, with as few passes as torch allows."""
+    theta, p, g = (torch.cat(cut(sizes, k), 1)[0] for k in range(3))
+    noise = torch.empty_like(p)
+
+    def run(k):
+        noise.normal_()
+        p.mul_(0.99).add_(g, alpha=-1e-4).add_(noise, alpha=1e-3)
+        theta.add_(p, alpha=1e-4)
+    return run
+
+
+def optimizer(make, sizes):
+    """A torch optimizer on the same tensors."""
+    params = [torch.nn.Parameter(x) for x in cut(sizes)]
+    for x, g in zip(params, cut(sizes, 1)):
+        x.grad = g
+    opt = make(params)
+    return lambda k: opt.step()
+
+
+def of_posteriors(sizes):
+    """SGHMC of posteriors, its gradient as cheap as can be: that of a linear function."""
+    import posteriors
+
+    g = {str(k): x for k, x in enumerate(cut(sizes, 1))}
+    log = lambda params, batch: (sum((params[k] * g[k]).sum() for k in g), torch.zeros(()))
+    transform = posteriors.sgmcmc.sghmc.build(log, lr=1e-4)
+    state = [transform.init({str(k): x for k, x in enumerate(cut(sizes))})]
+
+    def run(k):
+        state[0], _ = transform.update(state[0], None, inplace=True)
+    return run
+
+
+def parameters(sizes, peers=True):
+    """Contenders of one step over tensors of these sizes."""
+    flat, other = torch.empty(sum(sizes)), torch.randn(sum(sizes))
+    found = {"normal_": lambda k: flat.normal_(), "copy": lambda k: flat.copy_(other),
+             "torch.optim.SGD(foreach)": optimizer(partial(torch.optim.SGD, lr=1e-4, momentum=0.9, foreach=True), sizes),
+             "torch.optim.AdamW(fused)": optimizer(partial(torch.optim.AdamW, lr=1e-4, fused=True), sizes),
+             "eager SGHMC": eager(sizes)}
+    found |= {name: kernel(name, sizes) for name in SAMPLERS}
+    return found | ({"posteriors SGHMC": of_posteriors(sizes)} if "posteriors" not in MISSING and peers else {})
+
+
+# ---- many steps of many chains
+
+
+def trajectory(name, energy, chains, steps, h):
+    recipe, sites = samplers.catalogue[name], len(energy.coordinates)
+    step = integrators.compile(recipe, energy=energy)
+    state = {b.name: torch.zeros((chains, sites) if b.is_vector else (chains,)) for b in recipe.entries}
+    run = Trajectory(step, state, 0)
+    return lambda k: run.run(k * steps, [(h, 1.0)] * steps, thin=steps, first_kept=steps - 1, keep=["theta"])
+
+
+def of_jax(U, dim, chains, steps, h, compiled={}):
+    """SGLD as a scan over steps of vectorised chains."""
+    import jax
+    import jax.numpy as jnp
+
+    gradient = jax.vmap(jax.grad(U))
+
+    @jax.jit
+    def run(theta, key):
+        def step(theta, key):
+            return theta - h * gradient(theta) + (2 * h)**0.5 * jax.random.normal(key, theta.shape), None
+        return jax.lax.scan(step, theta, jax.random.split(key, steps))[0]
+
+    theta = jnp.zeros((chains, dim))
+    return lambda k: run(theta, jax.random.PRNGKey(k)).block_until_ready()
+
+
+def chains(quick):
+    """Contenders of SGLD on a banana and a Gaussian of ten coordinates, by (target, chains): (contenders, chain-steps)."""
+    x = symbols("x0:10", real=True)
+    gaussian = Energy(x, U=sum(v**2 / 2 for v in x) + sum(a * b for a, b in zip(x, x[1:])) / 4)
+    in_jax = {"banana": lambda t: t[0]**2 / 2 + 5 * (t[1] - t[0]**2)**2,
+              "gaussian 10": lambda t: (t**2).sum() / 2 + (t[1:] * t[:-1]).sum() / 4}
+    for target, energy, many in (("banana", TARGETS["banana"], 4096), ("banana", TARGETS["banana"], 64), ("gaussian 10", gaussian, 4096),
+                                 ("gaussian 10", gaussian, 64)):
+        steps = (200_000 if quick else 2_000_000) // many * (2 if many < 100 else 4)
+        found = {"sgld": trajectory("sgld", energy, many, steps, 0.01), "sgnht": trajectory("sgnht", energy, many, steps, 0.01)}
+        if "jax" not in MISSING:
+            found["jax scan"] = of_jax(in_jax[target], len(energy.coordinates), many, steps, 0.01)
+        yield f"{target}, {many} chains", found, many * steps
+
+
+# ---- the report
+
+
+def rows(seen: dict, base: str) -> list[dict]:
+    """Medians, and ratios to the base of the same round with their spread."""
+    table = []
+    for name, times in seen.items():
+        ratios = sorted(t / b for t, b in zip(times, seen[base]))
+        table.append({"name": name, "ns": statistics.median(times), "ratio": statistics.median(ratios),
+                      "from": ratios[len(ratios) // 10], "to": ratios[-1 - len(ratios) // 10]})
+    return table
+
+
+def show(title, table, base):
+    print(f"\n{title}\n  {'':28}{'ns':>10}{'ratio to ' + base:>24}")
+    for r in table:
+        print(f"  {r['name']:28}{r['ns']:10.3g}{r['ratio']:14.3f}  ({r['from']:.3f} to {r['to']:.3f})")
+
+
+def main(argv=None):
+    """Run all benchmarks, print their tables, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--parameters", type=int, default=10_000_000)
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether all of it runs")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.parameters, options.rounds = 100_000, 2
+    random = torch.Generator().manual_seed(0)
+    ends = torch.randint(1, options.parameters, (160,), generator=random).unique().tolist()
+    sizes = [b - a for a, b in zip([0, *ends], [*ends, options.parameters])]
+    small = [int(n) for n in torch.randint(10, 2000, (160,), generator=random)]
+    print(f"not installed: {', '.join(MISSING) or 'nothing'}")
+    found = {}
+    for threads, clock in ((1, time.process_time), (2, time.perf_counter)):
+        torch.set_num_threads(threads)
+        title = f"one step, {options.parameters:,} parameters in {len(sizes)} tensors, {threads} thread(s), ns per parameter"
+        found[title] = rows(interleaved(parameters(sizes, threads == 1), options.parameters, options.rounds, clock), "normal_")
+        show(title, found[title], "normal_")
+    torch.set_num_threads(1)
+    title = "one step, 160 tensors of 10 to 2000 parameters, 1 thread, ns per step"
+    found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
+    show(title, found[title], "sghmc")
+    for title, contenders, units in chains(options.quick):
+        title += ", 1 thread, ns per chain and step"
+        found[title] = rows(interleaved(contenders, units, options.rounds, time.perf_counter), "sgld")
+        show(title, found[title], "sgld")
+    versions = {name: importlib.metadata.version(name) for name in ("torch", *PEERS) if name not in MISSING}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"date": str(date.today()), "processor": platform.processor() or platform.machine(),
+                                       "compiler": native.compiler(), "versions": versions, "tables": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
