@@ -37,7 +37,8 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", a list of (letter, fraction), or the name of
     one of the recipe's `schemes`; None takes the recipe's own word. `energy`: a symbolic Energy whose gradient is emitted
     with the step. `dtype`: the only one that states may have, if given. With `reuse_gradient` a gradient serves until
-    the target moves, across steps too. `scope`: "chain", or "tensor", where totals and scalar blocks are per tensor of
+    the target moves, across steps too. `backend`: "torch", which is "auto", or "cpp", a kernel compiled at the first call.
+    `scope`: "chain", or "tensor", where totals and scalar blocks are per tensor of
     the target. `freeze`: names of blocks and adapted quantities that stay as they are. Raises RecipeError for a word
     that does not fit the recipe, or a piece without a closed form.
 

@@ -44,7 +44,8 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     the step size of step k, counted from the start of the warmup, and `temperature` may be such a function too. `phases`
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
-    With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
+    `backend`: "torch"; "cpp", compiled kernels on the CPU; "auto" compiles where a run is long, and there is a compiler. Their
+    draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
     adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain.
     A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
     RecipeError for wrong input before the first step.

@@ -64,6 +64,14 @@ def inputs(program: Program) -> list[Symbol]:
     return sorted((s for s in read - defined - blocks if not isinstance(s, (Variate, Block))), key=lambda s: s.name)
 
 
+def check_draws(program: Program) -> None:
+    """Refuse random numbers whose law depends on the state."""
+    for d in program.draws:
+        if d.kind not in ("normal", "uniform"):
+            raise Unsupported(f"{program.recipe.name}, cpp", f"the law of the {d.kind} number of {d.name} depends on the state",
+                              do="Use backend='torch'.")
+
+
 def sites_of(s, sites: int) -> range:
     """The sites of a symbol: one for a scalar."""
     return range(sites if getattr(s, "is_vector", False) else 1)
@@ -80,6 +88,7 @@ def trajectory_source(program: Program, sites: int) -> str:
         raise Unsupported(where, "the energy is not symbolic", do="Pass a recipe.Energy.")
     if program.scope != "chain" or sites > SITES:
         raise Unsupported(where, f"{sites} sites in the scope {program.scope!r}", do=f"At most {SITES} sites are unrolled, per chain.")
+    check_draws(program)
     names = Names()
     entries = [(b, i) for b in program.recipe.entries for i in sites_of(b, sites)]
     slopes = _slopes(program)
@@ -93,7 +102,7 @@ def trajectory_source(program: Program, sites: int) -> str:
     everything = " + ".join(at(b, i) for b, i in entries)
     inside = "".join(f" & {_inside(b, at(b, i))}" for b, i in entries if b.domain in _INSIDE)
     store = [f"s[{r}][l] = ok ? {at(s, i)} : s[{r}][l];" for r, (s, i) in enumerate(rows)]
-    noise = [line for number, d in enumerate(program.draws) for line in _noise(d, number, names, sites, where)]
+    noise = [line for number, d in enumerate(program.draws) for line in _noise(d, number, names, sites)]
     arrays = [f"alignas(64) R {names.stem(d)}[{4 * _groups(d, sites)}][W];" for d in program.draws]
     gradient = _gradient(program, names, sites, rows, slopes) if program.carries_gradient else ""
     return f"""{PRELUDE}
@@ -159,10 +168,8 @@ def _groups(draw, sites):
     return -(-len(sites_of(draw, sites)) // 4)
 
 
-def _noise(draw, number, names, sites, where):
+def _noise(draw, number, names, sites):
     """Lines that draw the numbers of one step for all chains of a lane block."""
-    if draw.kind not in ("normal", "uniform"):
-        raise Unsupported(where, f"the law of the {draw.kind} number of {draw.name} depends on the state", do="Use backend='torch'.")
     stem, lines = names.stem(draw), []
     for group in range(_groups(draw, sites)):
         lines.append(f"words<W, true>(w, {group}, {number}, (uint32_t)(first_chain + chain), (uint64_t)(first_step + k), seed);")

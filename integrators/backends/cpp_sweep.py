@@ -13,7 +13,7 @@ from recipe.symbols import Block
 
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Total
-from .cpp import PRELUDE, Names, inputs
+from .cpp import PRELUDE, Names, check_draws, inputs
 from .cpp_expressions import Unsupported, text
 
 STRUCT = """
@@ -121,9 +121,7 @@ def sweep_text(program: Program) -> SweepText:
     where = f"{program.recipe.name}, cpp"
     if program.scope != "chain":
         raise Unsupported(where, f"the scope {program.scope!r}", do="Use backend='torch'.")
-    for d in program.draws:
-        if d.kind not in ("normal", "uniform"):
-            raise Unsupported(where, f"the law of the {d.kind} number of {d.name} depends on the state", do="Use backend='torch'.")
+    check_draws(program)
     segments = _segments(program, where)
     defined = [s.name for s in program.statements if isinstance(s, (Let, Total))]
     slopes = [g for s in program.statements if isinstance(s, Gradient) for _, g in s.names]
