@@ -11,13 +11,13 @@ import torch
 from recipe.errors import RecipeError
 from recipe.symbols import num_data, step_number
 
-from .backends.cpp import inputs, sites_of, trajectory_source
-from .backends.cpp_expressions import Unsupported
+from .backends.cpp import sites_of, trajectory_source
 from .backends.cpp_sweep import sweep_text
 from .backends.torch import constants_source
 from .backends.torch_expressions import python_names
 from .native import library
 from .noise import Key
+from .passes import Unsupported, inputs
 from .program import Gradient, Program
 from .step import Step, load
 
@@ -155,14 +155,14 @@ class Sweep:
     """
 
     def __init__(self, program: Program, state: Mapping):
-        self.program, self.recipe, self.text = program, program.recipe, sweep_text(program)
+        self.program, self.recipe, self.text = program, program.recipe, sweep_text(program).layout
         self.vectors = [b.name for b in self.recipe.entries if b.is_vector]
         first = state[self.vectors[0]] if self.vectors else [state[self.recipe.targets[0].name]]
         _check_numbers(self.recipe.name, first[0])
         self.dtype, self.chains = first[0].dtype, len(first[0])
         self.shapes = [t.shape for t in first] if self.vectors else []
         sites = [shape.numel() // self.chains for shape in self.shapes]
-        self.library = library(self.text.source, (f"REAL={NUMBER_TYPES[self.dtype]}",))
+        self.library = library(sweep_text(program).source, (f"REAL={NUMBER_TYPES[self.dtype]}",))
         self.constants = Constants(program, self.text.constants, self.shapes[0][1:] if len(sites) == 1 else (sum(sites),))
         self._sites = np.array(sites, np.int64)
         self._offset = np.concatenate([[0], np.cumsum(self._sites)])[:-1].astype(np.int64)
@@ -176,7 +176,7 @@ class Sweep:
         self._drawn, self._per_site = table(len(program.draws)), table(len(text.constants))
         self._own, self._setting = {}, None
         for k, s in enumerate(text.arrays):
-            if s not in self.recipe.entries and self._is_local(s):
+            if s not in self.recipe.entries and not text.is_supplied(s):
                 self._own[s] = [torch.empty(shape, dtype=self.dtype) for shape in self.shapes]
                 self._array_out[k] = [t.data_ptr() for t in self._own[s]]
         for k, s in enumerate(text.numbers):
@@ -217,11 +217,6 @@ class Sweep:
             raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="Every block has the target's shapes.")
         if not t.is_contiguous():
             raise RecipeError(where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous().")
-
-    def _is_local(self, s):
-        """Whether an array is the kernel's own, and not a derivative or a statistic of the caller's."""
-        return not any(s in [g for _, g in getattr(b, "names", ())] or s == getattr(b, "name", None)
-                       for b in (segment.before for segment in self.text.segments) if b is not None)
 
     def __call__(self, h: float, *, noise, temperature: float = 1.0, given: Callable | None = None, step_number: int = 0,
                  **parameters) -> None:

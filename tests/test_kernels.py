@@ -6,8 +6,7 @@ import torch
 
 import integrators
 import samplers
-from integrators.backends.cpp_expressions import Unsupported
-from integrators.kernel import RUN, Sweep
+from integrators.kernel import RUN, Sweep, Unsupported
 from integrators.lower import optimizer_form
 from integrators.noise import Key
 from recipe import Recipe, RecipeError, potential, scalar, total, vector

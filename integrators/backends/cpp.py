@@ -10,11 +10,12 @@ from pathlib import Path
 from sympy import Dummy, S, Symbol, cse, numbered_symbols
 
 from recipe import symbols
-from recipe.symbols import Block, is_site
+from recipe.symbols import is_site
 
 from ..flow import Variate
-from ..program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Total
-from .cpp_expressions import CALLS, Unsupported, text
+from ..passes import Unsupported, check_draws, inputs
+from ..program import Adapt, Draw, Gradient, Let, Program, Set, Total
+from .kernel_expressions import CPP
 
 PRELUDE = Path(__file__).with_name("prelude.hpp").read_text()
 SITES = 64  # a trajectory is unrolled over its sites
@@ -27,7 +28,7 @@ _KEYWORDS = """alignas alignof and asm auto bitand bitor bool break case catch c
     char32_t consteval constinit co_await co_return co_yield main unix linux""".split()
 _OURS = """R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
     left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin w""".split()
-_TAKEN = {*_OURS, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CALLS}
+_TAKEN = {*_OURS, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CPP.calls}
 
 
 class Names:
@@ -52,24 +53,6 @@ class Names:
                 return f"{self.stem(s)}[{site if s.is_vector else 0}][l]"
             return f"{self.stem(s)}_{site}" if getattr(s, "is_vector", False) else self.stem(s)
         return name
-
-
-def inputs(program: Program) -> list[Symbol]:
-    """The symbols that stand for numbers which Python computes once a step: constants, parameters, T, h."""
-    defined = {n for s in program.statements for n in getattr(s, "defines", ())}
-    defined |= {s.name for s in program.statements if isinstance(s, (Total, Observe))}
-    defined |= {g for s in program.statements if isinstance(s, Gradient) for _, g in s.names}
-    read = set().union(*(e.free_symbols for s in program.statements for e in s.values), set())
-    blocks = {*program.recipe.entries}
-    return sorted((s for s in read - defined - blocks if not isinstance(s, (Variate, Block))), key=lambda s: s.name)
-
-
-def check_draws(program: Program) -> None:
-    """Refuse random numbers whose law depends on the state."""
-    for d in program.draws:
-        if d.kind not in ("normal", "uniform"):
-            raise Unsupported(f"{program.recipe.name}, cpp", f"the law of the {d.kind} number of {d.name} depends on the state",
-                              do="Use backend='torch'.")
 
 
 def sites_of(s, sites: int) -> range:
@@ -204,7 +187,7 @@ def _body(program, names, sites):
 
 
 def _statement(statement, program, names, sites):
-    write = lambda e, i=0: text(e, names.at(i))
+    write = lambda e, i=0: CPP.text(e, names.at(i))
     match statement:
         case Let(name, value):
             return [f"const R {names.at(i)(name)} = {write(value, i)};" for i in sites_of(name, sites)]
@@ -224,8 +207,8 @@ def _statement(statement, program, names, sites):
 
 def _total(integrand, names, sites):
     if not is_site(integrand):
-        return f"R({sites})*({text(integrand, names.at(0))})"
-    return " + ".join(f"({text(integrand, names.at(i))})" for i in range(sites))
+        return f"R({sites})*({CPP.text(integrand, names.at(0))})"
+    return " + ".join(f"({CPP.text(integrand, names.at(i))})" for i in range(sites))
 
 
 def _derivatives(of, order, program, names, sites):
@@ -246,12 +229,12 @@ def _derivatives(of, order, program, names, sites):
             return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total) else e
 
         slope = settle(slope)
-        return [*lines, *(f"{names.at(i)(g)} = {text(slope, names.at(i))};" for i in range(sites))]
+        return [*lines, *(f"{names.at(i)(g)} = {CPP.text(slope, names.at(i))};" for i in range(sites))]
     places = [(b, g, i) for b, g in of for i in sites_of(b, sites)]
     here = {x: Symbol(names.at(i)(b), real=True) for x, (b, _, i) in zip(energy.coordinates, places)}
     shared, reduced = cse([f.xreplace(here) for f in formulas], symbols=numbered_symbols("shared", cls=Symbol), order="none")
-    lines += [f"const R {s} = {text(value, str)};" for s, value in shared]
-    return [*lines, *(f"{names.at(i)(g)} = {text(f, str)};" for f, (_, g, i) in zip(reduced, places))]
+    lines += [f"const R {s} = {CPP.text(value, str)};" for s, value in shared]
+    return [*lines, *(f"{names.at(i)(g)} = {CPP.text(f, str)};" for f, (_, g, i) in zip(reduced, places))]
 
 
 def _gradient(program, names, sites, rows, slopes):

@@ -1,20 +1,15 @@
-"""Printing a Program as C++: one step of any number of tensors, in passes over their sites.
+"""Printing a Program as C++: one step of any number of tensors, in passes over their sites."""
 
-A pass is one loop over the sites of all tensors and chains; it ends where a total of what it computes is needed. What has
-one value per chain is computed between passes. A gradient is the caller's: it ends a segment, a function of its own.
-"""
-
-from dataclasses import dataclass, field
-
-from sympy import Expr, Symbol
+from dataclasses import dataclass
 
 from recipe import symbols
 from recipe.symbols import Block
 
 from ..flow import Variate
-from ..program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Total
-from .cpp import PRELUDE, Names, check_draws, inputs
-from .cpp_expressions import Unsupported, text
+from ..passes import Layout, hoisted, is_by_site, is_read_first, layout, subject
+from ..program import Let, Program, Total
+from .cpp import PRELUDE, Names
+from .kernel_expressions import CPP
 
 STRUCT = """
 typedef REAL R;
@@ -70,114 +65,29 @@ static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64
 """
 
 
-@dataclass
-class Pass:
-    """Statements by site, totals of them, then statements by chain."""
-
-    sites: list = field(default_factory=list)
-    chain: list = field(default_factory=list)
-
-    @property
-    def totals(self):
-        return [s for s in self.sites if isinstance(s, Total)]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A function of the library: the passes after a gradient or observation that the caller has supplied.
-
-    `written` are the blocks that earlier segments have set.
-    """
-
-    before: Gradient | Observe | None
-    passes: tuple[Pass, ...]
-    written: frozenset = frozenset()
-
-    @property
-    def sets(self) -> frozenset:
-        """The blocks that are set here."""
-        return frozenset(_subject(s) for p in self.passes for s in (*p.sites, *p.chain) if isinstance(s, (Set, Adapt)))
-
-
 @dataclass(frozen=True)
 class SweepText:
-    """The text of a step's segments, and the order of what they are given: arrays by site, numbers by chain, constants."""
+    """The text of a step's segments, and what they are given."""
 
     source: str
-    segments: tuple[Segment, ...]
-    arrays: tuple[Symbol, ...]
-    numbers: tuple[Symbol, ...]
-    constants: tuple[Symbol, ...]
-    totals: int
-
-    @property
-    def written(self) -> frozenset:
-        """The blocks that a step sets."""
-        return self.segments[-1].written | self.segments[-1].sets
+    layout: Layout
 
 
 def sweep_text(program: Program) -> SweepText:
     """The C++ text of a Program, for tensors of any shape. Raises Unsupported where there is none."""
-    where = f"{program.recipe.name}, cpp"
-    if program.scope != "chain":
-        raise Unsupported(where, f"the scope {program.scope!r}", do="Use backend='torch'.")
-    check_draws(program)
-    segments = _segments(program, where)
-    defined = [s.name for s in program.statements if isinstance(s, (Let, Total))]
-    slopes = [g for s in program.statements if isinstance(s, Gradient) for _, g in s.names]
-    slopes += [s.name for s in program.statements if isinstance(s, Observe)]
-    known = list(dict.fromkeys([*program.recipe.entries, *slopes, *defined]))
-    arrays = tuple(s for s in known if getattr(s, "is_vector", False))
-    numbers = tuple(s for s in known if s not in arrays)
-    writer = _Writer(program, arrays, numbers)
-    parts = [writer.segment(k, segment) for k, segment in enumerate(segments)]
-    totals = max((len(p.totals) for s in segments for p in s.passes), default=0)
-    source = "\n".join([PRELUDE, f"// {program.recipe.name}: {program.scheme}", STRUCT, *parts])
-    return SweepText(source, segments, arrays, numbers, tuple(writer.constants), totals)
-
-
-def _segments(program, where):
-    segments, before, passes, written = [], None, [Pass()], frozenset()
-    for statement in program.statements:
-        match statement:
-            case Gradient() | Observe():
-                if before is not None or any(p.sites or p.chain for p in passes):
-                    segments.append(Segment(before, tuple(passes), written))
-                    written |= segments[-1].sets
-                before, passes = statement, [Pass()]
-            case Draw():
-                pass
-            case Let() | Set() | Adapt() | Total():
-                _place(statement, passes)
-            case _:
-                raise Unsupported(where, f"there is no C++ form of {type(statement).__name__.lower()}", do="Use backend='torch'.")
-    return (*segments, Segment(before, tuple(passes), written))
-
-
-def _subject(statement):
-    return statement.name if isinstance(statement, (Let, Total)) else statement.block
-
-
-def _place(statement, passes):
-    """Put a statement into the last pass; into a new one if it goes over the sites and reads what that pass ends with."""
-    by_site = isinstance(statement, Total) or getattr(_subject(statement), "is_vector", False)
-    last, read = passes[-1], statement.value.free_symbols if not isinstance(statement, Total) else statement.integrand.free_symbols
-    if by_site:
-        if {*map(_subject, last.chain), *(t.name for t in last.totals)} & read:
-            passes.append(last := Pass())
-        last.sites.append(statement)
-    else:
-        last.chain.append(statement)
+    given = layout(program)
+    writer = _Writer(given)
+    parts = [writer.segment(k, segment) for k, segment in enumerate(given.segments)]
+    return SweepText("\n".join([PRELUDE, f"// {program.recipe.name}: {program.scheme}", STRUCT, *parts]), given)
 
 
 class _Writer:
     """Segments as text, with the names of all that they read and write."""
 
-    def __init__(self, program, arrays, numbers):
-        self.program, self.arrays, self.numbers = program, arrays, numbers
-        self.names, self.constants, self.set = Names(), inputs(program), set()
-        self.draws = {d: k for k, d in enumerate(program.draws)}
-        self.later = [s for s in program.statements]
+    def __init__(self, given):
+        self.layout, self.arrays, self.numbers, self.constants = given, given.arrays, given.numbers, given.constants
+        self.names, self.set = Names(), set()
+        self.draws = {d: k for k, d in enumerate(given.program.draws)}
 
     def name(self, s):
         if isinstance(s, Variate) and s.is_vector:
@@ -185,11 +95,11 @@ class _Writer:
         return self.names.stem(s)
 
     def write(self, e):
-        return text(e, self.name)
+        return CPP.text(e, self.name)
 
     def segment(self, k, segment):
         constants = [f"const R {self.names.stem(s)} = R(a.constants[{j}]);" for j, s in enumerate(self.constants)
-                     if not getattr(s, "is_vector", False)]
+                     if not is_by_site(s)]
         if any(e.has(symbols.total(1)) for p in segment.passes for s in (*p.sites, *p.chain) for e in s.values):
             constants.append("R n = 0;\n    for (int64_t p = 0; p < a.parts; ++p) n += R(a.sites[p]);")
         body = "\n".join(self.one_pass(p) for p in segment.passes if p.sites or p.chain)
@@ -214,13 +124,10 @@ extern "C" void segment_{k}(const Sweep* given) {{
         return by_site + (self.chain_loop(p) if p.chain or p.totals else "")
 
     def sites_loop(self, p):
-        read = set().union(*(e.free_symbols for s in p.sites for e in s.values))
-        written = [s for s in map(_subject, p.sites) if getattr(s, "is_vector", False)]
-        first_set = {}
-        for k, s in enumerate(p.sites):
-            first_set.setdefault(_subject(s), k)
-        loaded = [s for s in self.arrays if s in read and self._read_before(s, p.sites)]
-        mine = [s for s in written if isinstance(s, Block) or self._is_needed_later(s, p)]
+        read = p.reads(p.sites)
+        written = [s for s in map(subject, p.sites) if is_by_site(s)]
+        loaded = [s for s in self.arrays if s in read and is_read_first(s, p.sites)]
+        mine = [s for s in written if isinstance(s, Block) or self.layout.outlives(s, p)]
         mine = list(dict.fromkeys(mine))
         lines = []
         for s in loaded:
@@ -229,7 +136,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
             lines.append(f"R* {self.names.stem(s)}_to = a.array_out[{self.arrays.index(s)} * a.parts + part] + at;")
         scalars = [s for s in self.numbers if s in read]
         lines += [f"const R {self.names.stem(s)} = {self.source_of(s, 'number')}[{self.numbers.index(s)}][chain];" for s in scalars]
-        per_site = [(j, s) for j, s in enumerate(self.constants) if getattr(s, "is_vector", False) and s in read]
+        per_site = [(j, s) for j, s in enumerate(self.constants) if is_by_site(s) and s in read]
         lines += [f"const R* {self.names.stem(s)}_per = a.per_site[{j} * a.parts + part] + first;" for j, s in per_site]
         drawn = [d for d in self.draws if d in read]
         vectors = [d for d in drawn if d.is_vector]
@@ -245,10 +152,10 @@ extern "C" void segment_{k}(const Sweep* given) {{
         body = [f"R {self.names.stem(s)} = {self.names.stem(s)}_from[b + i];" for s in loaded]
         body += [f"R {self.names.stem(s)};" for s in dict.fromkeys(written) if s not in loaded and isinstance(s, Block)]
         body += [f"const R {self.names.stem(s)} = {self.names.stem(s)}_per[b + i];" for _, s in per_site]
-        once = []
+        once = {}
         for s in p.sites:
-            value = self.write(self._hoisted(s.value if not isinstance(s, Total) else s.integrand, once))
-            target = self.names.stem(_subject(s))
+            value = self.write(hoisted(s.values[0], once))
+            target = self.names.stem(subject(s))
             body.append(f"const R {target} = {value};" if isinstance(s, Let) else
                         f"{target}_sum += {value};" if isinstance(s, Total) else f"{target} = {value};")
         body += [f"{self.names.stem(s)}_to[b + i] = {self.names.stem(s)};" for s in mine]
@@ -261,7 +168,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
         for (int64_t j = 0; j < a.chains * a.items; ++j) {{
             const int64_t chain = j / a.items, item = j % a.items, part = a.part[item], first = a.first[item], count = a.count[item];
             const int64_t at = chain * a.sites[part] + first, site = a.offset[part] + first;
-            {join(lines + once, 12)}
+            {join(lines + [f'const R {self.names.stem(s)} = {self.write(e)};' for e, s in once.items()], 12)}
             for (int64_t b = 0; b < count;) {{
                 const int64_t left = BLOCK - (site + b) % BLOCK, m = left < count - b ? left : count - b;
                 {join(noise, 16)}
@@ -276,45 +183,16 @@ extern "C" void segment_{k}(const Sweep* given) {{
         }}
 """
 
-    def _hoisted(self, e, before):
-        """The expression with what has one value per chain named in lines of its own, ahead of the loop."""
-        by_site = lambda e: any(getattr(s, "is_vector", False) for s in e.free_symbols)
-        if e.is_Atom or not isinstance(e, Expr):
-            return e
-        if not by_site(e):
-            named = Symbol(f"once{len(before)}")
-            before.append(f"const R {self.names.stem(named)} = {self.write(e)};")
-            return named
-        if e.is_Mul or e.is_Add:
-            still = [x for x in e.args if not by_site(x)]
-            moving = [self._hoisted(x, before) for x in e.args if by_site(x)]
-            return e.func(self._hoisted(e.func(*still), before), *moving)
-        return e.func(*(self._hoisted(x, before) for x in e.args))
-
     def _one(self, d):
         k = self.draws[d]
         function = "one_normal" if d.kind == "normal" else "one_uniform"
         return f"a.drawn[{k} * a.parts] ? a.drawn[{k} * a.parts][chain] : {function}({k}, (uint32_t)(a.first_chain + chain), a.step, a.seed)"
 
-    def _read_before(self, s, statements):
-        """Whether a symbol is read before a statement sets it."""
-        for statement in statements:
-            if any(s in e.free_symbols for e in statement.values):
-                return True
-            if _subject(statement) == s:
-                return False
-        return False
-
-    def _is_needed_later(self, local, p):
-        """Whether a local value is read outside of its pass."""
-        inside = {id(s) for s in p.sites}
-        return any(local in e.free_symbols for s in self.later if id(s) not in inside for e in s.values)
-
     def chain_loop(self, p):
-        read = set().union(set(), *(e.free_symbols for s in p.chain for e in s.values))
-        mine = list(dict.fromkeys(map(_subject, p.chain)))
+        read = p.reads(p.chain)
+        mine = list(dict.fromkeys(map(subject, p.chain)))
         totals = [t.name for t in p.totals]
-        loaded = [s for s in self.numbers if s in read and s not in totals and self._read_before(s, p.chain)]
+        loaded = [s for s in self.numbers if s in read and s not in totals and is_read_first(s, p.chain)]
         lines = []
         for k, t in enumerate(totals):
             stem = self.names.stem(t)
@@ -325,7 +203,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
         lines += [f"R {self.names.stem(s)};" for s in mine if s not in loaded and isinstance(s, Block)]
         lines += [f"const R {self.names.stem(d)} = {self._one(d)};" for d in self.draws if d in read]
         for s in p.chain:
-            target = self.names.stem(_subject(s))
+            target = self.names.stem(subject(s))
             lines.append(f"{'const R ' * isinstance(s, Let)}{target} = {self.write(s.value)};")
         lines += [f"a.number_out[{self.numbers.index(s)}][chain] = {self.names.stem(s)};" for s in [*totals, *mine]]
         self.set |= {s for s in mine if isinstance(s, Block)}

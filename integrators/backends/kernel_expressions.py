@@ -1,0 +1,144 @@
+"""Expressions as the text of a kernel, one value at a time; a dialect is a table."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sympy import Add, And, Expr, Mul, Not, Or, Pow, Symbol
+from sympy.core.relational import Relational
+
+from recipe import symbols
+
+from ..passes import Unsupported
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a language writes numbers, powers, choices and calls: formats of their parts."""
+
+    name: str
+    number: str
+    fraction: str
+    power: Callable[[int, str], str]
+    choice: str
+    both: str
+    either: str
+    calls: Mapping[str, str]
+
+    def text(self, e: Expr, name: Callable[[Symbol], str]) -> str:
+        """The expression; `name` gives the text of a symbol.
+
+        >>> from sympy import sqrt, symbols
+        >>> x, y = symbols("x y")
+        >>> CPP.text(x/3 - sqrt(y)*x**2, str)
+        'x/R(3) - power<2>(x)*std::sqrt(y)'
+        >>> TRITON.text(x/3 - sqrt(y)*x**2, str)
+        'x/3 - (x*x)*tl.sqrt(y)'
+        """
+        return _Text(self, name).of(e)
+
+
+_STD = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
+
+CPP = Dialect("C++", "R({})", "R({}.0/{})", lambda n, x: f"power<{n}>({x})", "({} ? {} : {})", " & ", " | ", {
+    "exp": "exp_of", "log": "log_of", "sin": "sin_of", "cos": "cos_of", "tanh": "tanh_of", "phi1": "phi1", "braked": "braked",
+    "Abs": "std::abs", "sign": "sign_of", "sqrt": "std::sqrt", "pow": "std::pow", "Max": "largest<R>", "Min": "smallest<R>",
+    **{name: f"std::{name}" for name in _STD}})
+
+
+def _powers(n, x):
+    return f"({'*'.join([x] * n)})" if n > 0 else f"(1/({'*'.join([x] * -n)}))"
+
+
+TRITON = Dialect("Triton", "{}", "({}.0/{})", lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"), "tl.where({}, {}, {})", " & ",
+                 " | ", {"exp": "tl.exp", "log": "tl.log", "sin": "tl.sin", "cos": "tl.cos", "tanh": "tanh_of", "phi1": "phi1",
+                         "braked": "braked", "Abs": "tl.abs", "sign": "sign_of", "sqrt": "tl.sqrt", "pow": "power_of", "erf": "tl.erf",
+                         "Max": "tl.maximum", "Min": "tl.minimum"})
+
+
+class _Text:
+    def __init__(self, dialect, name):
+        self.dialect, self.name = dialect, name
+
+    def of(self, e):
+        number = self.dialect.number.format
+        match e:
+            case Symbol():
+                return self.name(e)
+            case symbols.Total():
+                return "n"
+            case _ if e.is_Integer:
+                return number(int(e))
+            case _ if e.is_Rational:
+                return self.dialect.fraction.format(int(e.p), int(e.q))
+            case _ if e.is_Number or e.is_NumberSymbol:
+                return number(repr(float(e)))
+            case Add():
+                return self.sum(e)
+            case Mul():
+                return self.product(e)
+            case Pow():
+                return self.power(e)
+        return self.call(e)
+
+    def factor(self, e):
+        return f"({self.of(e)})" if e.is_Add else self.of(e)
+
+    def sum(self, e):
+        out = ""
+        for t in sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign()):
+            negative = t.could_extract_minus_sign() and not t.is_Add
+            part = self.factor(-t) if negative else self.of(t)
+            out += (f" - {part}" if negative else f" + {part}") if out else (f"-{part}" if negative else part)
+        return out
+
+    def product(self, e):
+        if e.could_extract_minus_sign():
+            return f"-{self.factor(-e)}"
+        below = [f for f in e.args if f.is_Pow and f.exp.is_Rational and f.exp.is_negative]
+        above = [f for f in e.args if f not in below]
+        fraction = next((f for f in above if f.is_Rational and not f.is_Integer), None)
+        top, bottom = [self.factor(f) for f in above if f is not fraction], [self.factor(1 / f) for f in below]
+        if fraction is not None:
+            number = self.dialect.number.format
+            top, bottom = [number(int(fraction.p))] * (fraction.p != 1) + top, [number(int(fraction.q)), *bottom]
+        line = "*".join(top) or self.dialect.number.format(1)
+        return line if not bottom else f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
+
+    def power(self, e):
+        root, p, q = self.of(e.base), *((int(e.exp.p), int(e.exp.q)) if e.exp.is_Rational else (0, 0))
+        if q not in (1, 2, 4, 8):
+            return f"{self.dialect.calls['pow']}({root}, {self.of(e.exp)})"
+        for _ in range(q.bit_length() - 1):
+            root = f"{self.dialect.calls['sqrt']}({root})"
+        return root if p == 1 else self.dialect.power(p, root)
+
+    def call(self, e):
+        function = type(e).__name__
+        if function == "Piecewise":
+            (value, condition), *rest = e.args
+            if condition == True or not rest:  # noqa: E712, a sympy truth
+                return self.of(value)
+            return self.dialect.choice.format(self.condition(condition), self.of(value), self.of(e.func(*rest)))
+        args = [self.of(a) for a in e.args]
+        if function == "Heaviside":
+            return self.dialect.choice.format(f"{args[0]} > 0", self.dialect.number.format("1.0"), self.dialect.number.format("0.0"))
+        if function not in self.dialect.calls:
+            raise Unsupported("kernel", f"there is no {self.dialect.name} form of {function}: {e}",
+                              do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.")
+        joined, call = args[0], self.dialect.calls[function]
+        if function in ("Max", "Min"):
+            for a in args[1:]:
+                joined = f"{call}({joined}, {a})"
+            return joined
+        return f"{call}({', '.join(args)})"
+
+    def condition(self, e):
+        if isinstance(e, Relational):
+            return f"{self.of(e.lhs)} {e.rel_op} {self.of(e.rhs)}"
+        join = {And: self.dialect.both, Or: self.dialect.either}.get(type(e))
+        parts = [f"({self.condition(a)})" for a in e.args]
+        if join:
+            return join.join(parts)
+        if isinstance(e, Not):
+            return f"({parts[0]} == 0)"
+        raise Unsupported("kernel", f"there is no {self.dialect.name} form of the condition {e}", do="Use comparisons, And, Or and Not.")
