@@ -26,7 +26,7 @@ from .program import Program
 from .scheme import EULER, Scheme, scheme as read_scheme
 from .split import all_letters, split
 
-BACKENDS = ("auto", "torch", "cpp")
+BACKENDS = ("auto", "torch", "cpp", "triton")
 SCOPES = ("chain", "tensor")
 
 
@@ -37,7 +37,8 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", a list of (letter, fraction), or the name of
     one of the recipe's `schemes`; None takes the recipe's own word. `energy`: a symbolic Energy whose gradient is emitted
     with the step. `dtype`: the only one that states may have, if given. With `reuse_gradient` a gradient serves until
-    the target moves, across steps too. `backend`: "torch", which is "auto", or "cpp", a kernel compiled at the first call.
+    the target moves, across steps too. `backend`: "torch", which is "auto", or kernels compiled at the first call: "cpp"
+    on the CPU, "triton" on a GPU.
     `scope`: "chain", or "tensor", where totals and scalar blocks are per tensor of
     the target. `freeze`: names of blocks and adapted quantities that stay as they are. Raises RecipeError for a word
     that does not fit the recipe, or a piece without a closed form.
@@ -256,14 +257,14 @@ class Step:
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
         if self.program.scope == "tensor":
             _check_sizes(f"{self.recipe.name}, step", sizes, state[self.recipe.targets[0].name].shape[-1])
-        if self.backend == "cpp":
+        if self.backend != "torch":
             return self.swept(state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters)
         return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
                              **self.spelled(parameters))
 
     def swept(self, state, h, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
-        """The step by a C++ kernel, on the CPU; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
-        from .kernel import sweep  # imports torch
+        """The step by a kernel; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
+        from .sweep import sweep  # imports torch
 
         return sweep(self, state, h, gradient=gradient, noise=noise, curvature=curvature, observe=observe, **parameters)
 

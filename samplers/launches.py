@@ -7,7 +7,9 @@ from functools import cache
 
 import torch
 
-from integrators.kernel import Sweep, Trajectory, Unsupported
+from integrators.passes import Unsupported
+from integrators.sweep import Sweep
+from integrators.trajectory import Trajectory
 from recipe.errors import RecipeError
 
 STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation

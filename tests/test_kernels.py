@@ -6,7 +6,8 @@ import torch
 
 import integrators
 import samplers
-from integrators.kernel import RUN, Sweep, Unsupported
+from integrators.passes import Unsupported
+from integrators.sweep import RUN, Sweep
 from integrators.lower import optimizer_form
 from integrators.noise import Key
 from recipe import Recipe, RecipeError, potential, scalar, total, vector

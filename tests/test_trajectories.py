@@ -15,7 +15,8 @@ import integrators
 import samplers
 from integrators import native, noise
 from integrators.backends.cpp import PRELUDE, trajectory_source
-from integrators.kernel import Trajectory, Unsupported
+from integrators.passes import Unsupported
+from integrators.trajectory import Trajectory
 from recipe import Energy, Recipe, RecipeError, function, potential, scalar, total, vector
 from samplers import launches
 from samplers.targets import TARGETS

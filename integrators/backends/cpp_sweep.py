@@ -1,13 +1,11 @@
 """Printing a Program as C++: one step of any number of tensors, in passes over their sites."""
 
-from dataclasses import dataclass
-
 from recipe import symbols
 from recipe.symbols import Block
 
 from ..flow import Variate
-from ..passes import Layout, hoisted, is_by_site, is_read_first, layout, subject
-from ..program import Let, Program, Total
+from ..passes import Layout, hoisted, is_by_site, is_read_first, subject
+from ..program import Let, Total
 from .cpp import PRELUDE, Names
 from .kernel_expressions import CPP
 
@@ -65,20 +63,11 @@ static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64
 """
 
 
-@dataclass(frozen=True)
-class SweepText:
-    """The text of a step's segments, and what they are given."""
-
-    source: str
-    layout: Layout
-
-
-def sweep_text(program: Program) -> SweepText:
-    """The C++ text of a Program, for tensors of any shape. Raises Unsupported where there is none."""
-    given = layout(program)
-    writer = _Writer(given)
+def sweep_text(given: Layout) -> str:
+    """The C++ text of a layout, for tensors of any shape: `segment_i` for each of its segments."""
+    writer, program = _Writer(given), given.program
     parts = [writer.segment(k, segment) for k, segment in enumerate(given.segments)]
-    return SweepText("\n".join([PRELUDE, f"// {program.recipe.name}: {program.scheme}", STRUCT, *parts]), given)
+    return "\n".join([PRELUDE, f"// {program.recipe.name}: {program.scheme}", STRUCT, *parts])
 
 
 class _Writer:

@@ -22,9 +22,10 @@ import torch
 import integrators
 import samplers
 from integrators import native
-from integrators.kernel import Sweep, Trajectory
 from integrators.lower import optimizer_form
 from integrators.noise import Key
+from integrators.sweep import Sweep
+from integrators.trajectory import Trajectory
 from recipe import Energy
 from samplers.targets import TARGETS
 from sympy import symbols

@@ -1,0 +1,290 @@
+"""Kernels of one step: over lists of tensors, in C++ on the CPU and in Triton on a GPU."""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from recipe.errors import RecipeError
+
+from .backends.cpp_sweep import sweep_text
+from .native import library
+from .noise import Key
+from .passes import is_by_site, layout
+from .program import Gradient, Program
+from .step import Step, load
+from .trajectory import NUMBER_TYPES, Constants
+
+RUN = 16384  # sites of one item of a C++ kernel: a multiple of its blocks
+GROUPS = 256  # of four sites, in a block of a Triton kernel
+
+
+class Sweep:
+    """Steps of a Program over lists of tensors: the parts of the target, one after another, with their sites in order.
+
+    Made for the dtype and shapes of a state: every vector block, and every gradient, is a list of contiguous tensors
+    `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` says which tensors, a call makes a
+    step. Raises RecipeError where the Program has no C++ form, there is no compiler, or tensors do not fit.
+    """
+
+    def __init__(self, program: Program, state: Mapping, backend: str = "cpp"):
+        self.program, self.recipe, self.layout = program, program.recipe, layout(program)
+        self.vectors = [b.name for b in self.recipe.entries if b.is_vector]
+        first = state[self.vectors[0]] if self.vectors else [state[self.recipe.targets[0].name]]
+        self.dtype, self.device, self.chains = first[0].dtype, first[0].device, len(first[0])
+        self.shapes = [t.shape for t in first] if self.vectors else []
+        launch = LAUNCHERS[backend]
+        if self.dtype not in NUMBER_TYPES or self.device.type not in launch.devices():
+            raise RecipeError(f"{self.recipe.name}, {backend}", f"the state is {self.dtype} on {self.device}", do="Kernels run on "
+                              f"float32 and float64 on {', '.join(launch.devices())}: convert it, or use backend='torch'.")
+        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes], np.int64)
+        self.offset = np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
+        self.constants = Constants(program, self.layout.constants, self.shapes[0][1:] if len(self.sites) == 1 else (int(self.sites.sum()),))
+        self.array_in, self.array_out = (self._table(len(self.layout.arrays)) for _ in range(2))
+        self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.layout.constants))
+        self.number_in, self.number_out = (np.zeros(max(1, len(self.layout.numbers)), np.int64) for _ in range(2))
+        self._own, self._setting = {}, None
+        for k, s in enumerate(self.layout.arrays):
+            if s not in self.recipe.entries and not self.layout.is_supplied(s):
+                self._own[s] = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
+                self.array_out[k] = [t.data_ptr() for t in self._own[s]]
+        for k, s in enumerate(self.layout.numbers):
+            if s not in self.recipe.entries:
+                self._own[s] = torch.empty(self.chains, dtype=self.dtype, device=self.device)
+                self.number_out[k] = self._own[s].data_ptr()
+        self._launch = launch(self)
+
+    def _table(self, rows):
+        """Addresses by row and part."""
+        return np.zeros((max(1, rows), max(1, len(self.sites))), np.int64)
+
+    def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
+        """Read the blocks from `state` and write them to `out`, which is the state itself if left out."""
+        out = state if out is None else out
+        for name in self.vectors:
+            for what, parts in ((f"state[{name!r}]", state[name]), (f"out[{name!r}]", out[name])):
+                for t, shape in zip(parts, self.shapes, strict=True):
+                    self._check(what, t, shape)
+        for k, s in enumerate(self.layout.arrays):
+            if s in self.recipe.entries:
+                self.array_in[k], self.array_out[k] = ([t.data_ptr() for t in side[s.name]] for side in (state, out))
+        for k, s in enumerate(self.layout.numbers):
+            if s in self.recipe.entries:
+                self.number_in[k], self.number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
+        named = [(f"{name}[{k}]", t) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
+        self._names, self._tensors = [name for name, _ in named], [t for _, t in named]
+        self._addresses = [t.data_ptr() for t in self._tensors]
+        _check_apart(self.recipe.name, {(name, t.data_ptr()): (name, t) for name, t in named}.values())
+        return self
+
+    def _check(self, what, t, shape):
+        """Refuse a tensor that a kernel cannot go over."""
+        where = f"{self.recipe.name}, {what}"
+        if t.dtype != self.dtype or t.device != self.device:
+            raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on {self.device}", do="Convert one.")
+        if t.shape != shape:
+            raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="Every block has the target's shapes.")
+        if not t.is_contiguous():
+            raise RecipeError(where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous().")
+
+    def __call__(self, h: float, *, noise, temperature: float = 1.0, given: Callable | None = None, step_number: int = 0,
+                 **parameters) -> None:
+        """One step. `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of
+        each array."""
+        addresses = [t.data_ptr() for t in self._tensors]
+        if addresses != self._addresses:
+            name = next(n for n, a, b in zip(self._names, addresses, self._addresses) if a != b)
+            raise RecipeError(f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again.")
+        self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
+        held, keyed = [], isinstance(noise, Key)
+        self.drawn[:] = 0
+        for k, d in enumerate(() if keyed else self.program.draws):
+            parts = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
+            parts = [p.to(self.dtype).contiguous() for p in parts]
+            held.append(parts)
+            self.drawn[k, :len(parts)] = [p.data_ptr() for p in parts]
+        for k, segment in enumerate(self.layout.segments):
+            if segment.before is not None:
+                held.append(self._take(segment.before, given(segment)))
+            self._launch(k, noise if keyed else None)
+
+    def _set_constants(self, *setting):
+        """Compute the constants of a step, unless they are those of the last one."""
+        if self._setting is not None and all(map(_is_same, setting[:3], self._setting[:3])) and \
+                setting[3].keys() == self._setting[3].keys() and all(_is_same(v, self._setting[3][k]) for k, v in setting[3].items()):
+            return
+        values, per_site = self.constants(*setting), [is_by_site(s) for s in self.layout.constants]
+        numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
+        held = [self._spread(j, v) for j, (v, per) in enumerate(zip(values, per_site)) if per]
+        self._setting, self.values = setting, (numbers, held)
+        self._launch.constants(numbers)
+
+    def _take(self, statement, values):
+        """Put the addresses of what the caller supplies where the kernel looks for them."""
+        names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
+        held = []
+        for s, parts in zip(names, values, strict=True):
+            if s in self.layout.arrays:
+                if [t.shape for t in parts] != self.shapes or {t.dtype for t in parts} != {self.dtype} or {t.device for t in parts} != {self.device}:
+                    for t, shape in zip(parts, self.shapes, strict=True):
+                        self._check(f"{s}", t.contiguous(), shape)
+                if not all([t.is_contiguous() for t in parts]):
+                    parts = [t.contiguous() for t in parts]
+                self.array_out[self.layout.arrays.index(s)] = [t.data_ptr() for t in parts]
+            else:
+                parts = parts.to(self.dtype).contiguous()
+                self.number_out[self.layout.numbers.index(s)] = parts.data_ptr()
+            held.append(parts)
+        return held
+
+    def _spread(self, j, value):
+        """A constant per site, cut into the parts."""
+        value = torch.as_tensor(value, dtype=self.dtype, device=self.device).expand(self.constants.shape).reshape(-1)
+        parts = [value[at:at + n].contiguous() for at, n in zip(self.offset, self.sites)]
+        self.per_site[j] = [p.data_ptr() for p in parts]
+        return parts
+
+
+class InCpp:
+    """The segments of a sweep as functions of a compiled library."""
+
+    class Given(ctypes.Structure):
+        """The struct Sweep of the C++ text."""
+
+        _fields_ = [(name, ctypes.c_int64) for name in ("chains", "parts", "items")]
+        _fields_ += [(name, ctypes.c_void_p) for name in ("part", "first", "count", "sites", "offset", "array_in", "array_out",
+                                                          "number_in", "number_out", "drawn", "per_site", "constants", "sums")]
+        _fields_ += [("seed", ctypes.c_uint64), ("step", ctypes.c_uint64), ("first_chain", ctypes.c_int64)]
+
+    @staticmethod
+    def devices():
+        """Where it runs."""
+        return ["cpu"]
+
+    def __init__(self, sweep: Sweep):
+        self.library = library(sweep_text(sweep.layout), (f"REAL={NUMBER_TYPES[sweep.dtype]}",))
+        runs = [(k, at, min(RUN, n - at)) for k, n in enumerate(sweep.sites.tolist()) for at in range(0, n, RUN)]
+        self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
+        self.sums = np.empty(max(1, sweep.chains * len(runs) * sweep.layout.totals))
+        tables = (*self.items, sweep.sites, sweep.offset, sweep.array_in, sweep.array_out, sweep.number_in, sweep.number_out,
+                  sweep.drawn, sweep.per_site)
+        self.given = self.Given(sweep.chains, len(sweep.sites), len(runs), *(t.ctypes.data for t in tables), 0, self.sums.ctypes.data)
+
+    def constants(self, numbers):
+        """Take the constants of the steps to come."""
+        self.given.constants = numbers.ctypes.data
+
+    def __call__(self, segment: int, key: Key | None):
+        if key is not None:
+            self.given.seed, self.given.step, self.given.first_chain = key.seed, key.step, key.first_chain
+        getattr(self.library, f"segment_{segment}")(ctypes.byref(self.given))
+
+
+class InTriton:
+    """The passes of a sweep as Triton kernels; the seed and the step are read from the device."""
+
+    @staticmethod
+    def devices():
+        """Where it runs: on the CPU too under Triton's interpreter."""
+        return ["cuda"] + ["cpu"] * (os.environ.get("TRITON_INTERPRET") == "1")
+
+    def __init__(self, sweep: Sweep):
+        try:
+            from .backends.triton import triton_source
+            import triton.language as tl
+        except ImportError as error:
+            raise RecipeError(f"{sweep.recipe.name}, triton", "Triton is not installed", do="pip install triton.") from error
+        self.sweep, program = sweep, sweep.program
+        self.kernels = load(triton_source(sweep.layout), f"<sde-recipe {program.recipe.name} {program.scheme} triton>")
+        block = 4 * GROUPS
+        blocks = [(k, at) for k, (o, n) in enumerate(zip(sweep.offset.tolist(), sweep.sites.tolist()))
+                  for at in range(o // block * block, o + n, block)]
+        self.items = len(blocks)
+        on = lambda a: torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(sweep.device)
+        part, first = np.array(blocks, np.int64).reshape(-1, 2).T
+        self.places = [on(part), on(first), on(sweep.sites), on(sweep.offset)]
+        self.sums = torch.empty(max(1, sweep.chains * len(blocks) * sweep.layout.totals), dtype=torch.float64, device=sweep.device)
+        self.key = torch.zeros(2, dtype=torch.int64, device=sweep.device)
+        self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[sweep.dtype]
+        self.sent = None
+
+    def constants(self, numbers):
+        """Take the constants of the steps to come."""
+        self.numbers = torch.from_numpy(numbers.copy()).to(self.sweep.device)
+
+    def _tables(self):
+        """The tables of addresses on the device, sent again where they have changed."""
+        s = self.sweep
+        tables = [s.array_in, s.array_out, s.number_in, s.number_out, s.drawn, s.per_site]
+        together = np.concatenate([t.ravel() for t in tables])
+        if self.sent is None or not np.array_equal(together, self.sent):
+            self.sent, flat = together, torch.from_numpy(together.copy()).to(s.device)
+            self.on_device = flat.split([t.size for t in tables])
+        return self.on_device
+
+    def __call__(self, segment: int, key: Key | None):
+        if key is not None:
+            signed = lambda x: x - 2**64 if x >= 2**63 else x
+            self.key.copy_(torch.tensor([signed(key.seed), signed(key.step)]))
+        sweep, sites = self.sweep, int(self.sweep.sites.sum())
+        given = (*self.places, *self._tables(), self.numbers, self.sums, self.key, len(sweep.sites), self.items,
+                 0 if key is None else key.first_chain, sites)
+        how = dict(R=self.real, GROUPS=GROUPS, GIVEN=key is None)
+        for j, _ in enumerate(sweep.layout.segments[segment].passes):
+            for name, programs in ((f"sites_{segment}_{j}", self.items * sweep.chains), (f"chain_{segment}_{j}", sweep.chains)):
+                if name in self.kernels and programs:
+                    self.kernels[name][(programs,)](*given, **how)
+
+
+LAUNCHERS = {"cpp": InCpp, "triton": InTriton}
+
+
+def _is_same(a, b):
+    """Whether two parameters are the same number, or the same tensor, which could have been changed in place."""
+    return not torch.is_tensor(a) and not torch.is_tensor(b) and a == b
+
+
+def _check_apart(name, tensors):
+    """Refuse tensors that share memory: one would be moved twice."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what) for what, t in tensors)
+    for (_, end, one), (start, _, other) in zip(spans, spans[1:]):
+        if start < end:
+            raise RecipeError(f"{name}, {one}", f"it and {other} share memory", do="Give every block memory of its own.")
+
+
+def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
+    """One step by a kernel: the pure function that a Step is, each block one tensor."""
+    recipe, program = step.recipe, step.program
+    state = {k: v if k == "gradient" else v.contiguous() for k, v in state.items()}
+    key = tuple((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries)
+    parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
+    if key not in step.kernels:
+        step.kernels[key] = Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
+    kernel = step.kernels[key]
+    new = {b.name: torch.empty_like(state[b.name]) if b in kernel.layout.written else state[b.name] for b in recipe.entries}
+    kernel.bind(parts, {b.name: [new[b.name]] if b.is_vector else new[b.name] for b in recipe.entries})
+    last = {}
+
+    def given(segment):
+        """What is asked for before a segment, at the target as it stands."""
+        statement = segment.before
+        at = {b.name: (new if b in segment.written else state)[b.name] for b in recipe.targets}
+        at = at if len(at) > 1 else next(iter(at.values()))
+        if not isinstance(statement, Gradient):
+            return [[observe[statement.observed.name](at)]] if statement.name.is_vector else [observe[statement.observed.name](at)]
+        if statement.source == "carried" and "gradient" in state:
+            value = state["gradient"]
+        elif statement.source == "given":
+            value = gradient
+        elif program.energy is not None and (gradient if statement.order == 1 else curvature) is None:
+            value = step.namespace["gradient" if statement.order == 1 else "curvature"](at)
+        else:
+            value = (gradient if statement.order == 1 else curvature)(at)
+        last["gradient"] = value if statement.order == 1 else last.get("gradient")
+        values = [value[b.name] for b, _ in statement.names] if isinstance(value, dict) else [value]
+        return [[v] if b.is_vector else v for v, (b, _) in zip(values, statement.names)]
+
+    kernel(h, noise=noise, given=given, **parameters)
+    return new | ({"gradient": last["gradient"]} if program.carries_gradient else {})

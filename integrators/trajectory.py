@@ -1,0 +1,136 @@
+"""Kernels of many steps: chains on a symbolic energy, moved in one call."""
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from recipe.errors import RecipeError
+from recipe.symbols import num_data, step_number
+
+from .backends.cpp import sites_of, trajectory_source
+from .backends.torch import constants_source
+from .backends.torch_expressions import python_names
+from .native import library
+from .passes import inputs
+from .program import Program
+from .step import Step, load
+
+NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
+LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
+
+
+def _at(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+class Constants:
+    """What a kernel asks for of a step size, a temperature, parameters and a step number: `wanted`, in float64.
+
+    `shape` is that of the sites of one chain; a value per site comes as a tensor of this shape.
+    """
+
+    def __init__(self, program: Program, wanted, shape):
+        self.wanted, self.names, self.shape = wanted, python_names(program), shape
+        self.like = torch.empty((1, 1), dtype=torch.float64).expand(1, *shape) if shape else torch.empty(1, dtype=torch.float64)
+        source = constants_source(program, wanted)
+        self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
+        self.changes = program.reads(step_number)
+
+    def __call__(self, h, temperature, number, parameters) -> list:
+        """The values in the order of `wanted`."""
+        given = {s.name: parameters[s.name] for s in (num_data,) if s.name in parameters}
+        given |= {self.names[name]: v for name, v in parameters.items() if name not in given}
+        return self.function(h, self.like, temperature=temperature, step_number=number, **given)
+
+
+@dataclass
+class Trajectory:
+    """Chains of a compiled step on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
+
+    `state`: dict of tensors by block, float32 or float64 on the CPU. The noise is that of `integrators.noise` under the
+    seed: the numbers agree with the torch step up to rounding. Chains that leave the finite numbers or a domain stay at
+    their last state; `died` has the step at which they did, -1 for all others. Raises RecipeError where the Program has
+    no C++ form, or there is no compiler.
+    """
+
+    step: Step
+    state: dict[str, torch.Tensor]
+    seed: int
+    parameters: dict = field(default_factory=dict)
+    first_chain: int = 0
+
+    def __post_init__(self):
+        program, recipe = self.step.program, self.step.recipe
+        like = self.state[recipe.targets[0].name]
+        _check_numbers(recipe.name, like)
+        vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), like[:, None])
+        self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
+        self.source = trajectory_source(program, self.sites)
+        width = next((w for w in LANES if self.chains <= w), LANES[-1])
+        self.padded = -(-self.chains // width) * width
+        self.library = library(self.source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
+        entries = [(b, i) for b in recipe.entries for i in sites_of(b, self.sites)]
+        self.rows = {name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"}
+        extra = sum(len(sites_of(b, self.sites)) for b in recipe.targets) if program.carries_gradient else 0
+        self.numbers = torch.empty((len(entries) + extra, self.padded), dtype=like.dtype)
+        for name, rows in self.rows.items():
+            self.numbers[rows, :self.chains] = self.state[name].reshape(self.chains, len(rows)).T
+        self.numbers[:, self.chains:] = self.numbers[:, :1]
+        self.died = torch.full((self.padded,), -1, dtype=torch.int64)
+        if program.carries_gradient:
+            self._gradient()
+
+    def _gradient(self):
+        given = self.state.get("gradient")
+        if given is None:
+            self.library.gradient(_at(self.numbers), ctypes.c_int64(self.padded))
+            return
+        parts = [given[b.name] for b in self.step.recipe.targets] if isinstance(given, dict) else [given]
+        rows = torch.cat([g.reshape(self.chains, -1).T for g in parts])
+        self.numbers[-len(rows):, :self.chains] = rows
+
+    @cached_property
+    def _constants(self):
+        return Constants(self.step.program, inputs(self.step.program), self.like.shape[1:])
+
+    def _row(self, h, temperature, number):
+        """The constants of one step, each spread over its sites, in one tensor."""
+        values = zip(self._constants.wanted, self._constants(h, temperature, number, self.parameters))
+        spread = lambda s, v: v.expand(self.like.shape[1:]).reshape(-1) if getattr(s, "is_vector", False) else v.reshape(1)
+        row = [spread(s, torch.as_tensor(v, dtype=torch.float64)) for s, v in values]
+        return torch.cat(row) if row else torch.zeros(1, dtype=torch.float64)
+
+    def run(self, first_step: int, settings, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
+        """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
+
+        Of the steps every `thin`-th is kept, from number `first_kept` on; `keep`: names of blocks, in whose order the
+        numbers of a draw are.
+        """
+        rows, last = [], None
+        for k, setting in enumerate(settings):
+            if self._constants.changes or setting != last:
+                row = self._row(*setting, first_step + k)
+            rows.append(row)
+            last = setting
+        steps, same = len(rows), all(r is rows[0] for r in rows)
+        table = rows[0] if same else torch.stack(rows)
+        kept = torch.tensor([r for name in keep for r in self.rows[name]], dtype=torch.int64)
+        number = max(0, -(-(steps - first_kept) // thin))
+        draws = torch.empty((number, len(kept), self.padded), dtype=self.numbers.dtype)
+        integer = ctypes.c_int64
+        self.library.run(_at(self.numbers), _at(draws), _at(table), integer(0 if same else table.shape[1]), integer(self.padded),
+                         integer(self.first_chain), integer(steps), integer(first_step), ctypes.c_uint64(self.seed), integer(thin),
+                         integer(first_kept), _at(kept), integer(len(kept)), _at(self.died))
+        return draws[..., :self.chains]
+
+    def block(self, name: str) -> torch.Tensor:
+        """The values of a block as they stand, of its shape."""
+        return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
+
+
+def _check_numbers(name, like):
+    if like.device.type != "cpu" or like.dtype not in NUMBER_TYPES:
+        raise RecipeError(f"{name}, cpp", f"the state is {like.dtype} on {like.device}",
+                          do="Kernels run on float32 and float64 on the CPU: convert it, or use backend='torch'.")
