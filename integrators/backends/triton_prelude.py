@@ -81,7 +81,7 @@ def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr):
 def phi1(x):
     """(e^x - 1)/x, and 1 at 0: by its series within 1/2."""
     p = x * 0 + 1
-    for j in tl.static_range(13):
+    for j in tl.static_range(14):
         p = 1 + p * x / (15 - j)
     return tl.where(tl.abs(x) < 0.5, p, (tl.exp(x) - 1) / tl.where(x == 0, 1.0, x))
 
