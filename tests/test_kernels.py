@@ -63,13 +63,13 @@ def test_any_shape_and_number_type(shape, dtype, bound):
 # ---- many tensors
 
 
-def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None):
+def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None, backend="cpp"):
     """The optimizer form of a word over tensors of these sizes, its state and a gradient, cut out of one vector."""
     step = integrators.compile(recipe, word)
     random = torch.Generator().manual_seed(seed)
     cut = lambda: [part.clone()[None] for part in torch.rand(sum(sizes), generator=random, dtype=dtype).split(sizes)]
     state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype) for b in recipe.entries}
-    return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state), state, cut()
+    return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state, backend), state, cut()
 
 
 def moved(kernel, state, g, steps=3):

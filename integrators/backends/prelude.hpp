@@ -13,7 +13,7 @@ template <class R> struct Bits;
 template <> struct Bits<float> {
     using U = uint32_t;
     using I = int32_t;
-    static constexpr int mantissa = 23, bias = 127, logs = 4, powers = 7, angles = 4;  // the last three: terms of series
+    static constexpr int mantissa = 23, bias = 127, logs = 0, powers = 7, angles = 4;  // the last three: terms of series
 };
 template <> struct Bits<double> {
     using U = uint64_t;
@@ -37,7 +37,8 @@ constexpr Series series;
 
 // ---- elementary functions, without branches
 
-// log x for x > 0: x = 2^k m with m in [1/sqrt 2, sqrt 2), log m = 2 artanh((m - 1)/(m + 1)); x is positive and normal
+// log x of a positive normal number: x = 2^k m with m in [1/sqrt 2, sqrt 2), log m = 2 artanh((m - 1)/(m + 1)) by its series;
+// in float32 (m - 1) by a polynomial that is within 3e-8 of log(m)/(m - 1), as a division costs more
 template <class R> static inline R log_of_normal(R x) {
     using B = Bits<R>;
     using U = typename B::U;
@@ -45,11 +46,20 @@ template <class R> static inline R log_of_normal(R x) {
     const U root = bits<U>(R(0.70710678118654752440)), shifted = bits<U>(x) + (((U)B::bias << B::mantissa) - root);
     const I k = (I)(shifted >> B::mantissa) - B::bias;
     const R m = bits<R>((U)((shifted & (((U)1 << B::mantissa) - 1)) + root));
-    const R s = (m - 1) / (m + 1), q = s * s;
-    R p = R(1.0 / (2 * B::logs + 1));
+    if constexpr (sizeof(R) == 4) {
+        constexpr float c[] = {0.99999997f, -0.49999988f, 0.33334186f, -0.25002074f, 0.19956833f, -0.16562397f, 0.14952276f, -0.14366811f};
+        const R t = m - 1;
+        R p = 0.08722290f;
+#pragma GCC unroll 8
+        for (int j = 7; j >= 0; --j) p = p * t + c[j];
+        return (R)k * R(0.69314718055994530942) + t * p;
+    } else {
+        const R s = (m - 1) / (m + 1), q = s * s;
+        R p = R(1.0 / (2 * B::logs + 1));
 #pragma GCC unroll 16
-    for (int j = B::logs - 1; j >= 0; --j) p = p * q + R(1.0 / (2 * j + 1));
-    return (R)k * R(0.69314718055994530942) + 2 * s * p;
+        for (int j = B::logs - 1; j >= 0; --j) p = p * q + R(1.0 / (2 * j + 1));
+        return (R)k * R(0.69314718055994530942) + 2 * s * p;
+    }
 }
 
 // log x: of subnormal numbers by scaling, nan below 0
@@ -194,9 +204,13 @@ static inline void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uin
     }
 }
 
-// (x + 1/2) 2^-32; the halves of x are exact, so that their sum is rounded once
+// (x + 1/2) 2^-32; without AVX-512 unsigned numbers convert slowly: the halves are exact, so that their sum is rounded once
 template <class R> static inline R unit(uint32_t x) {
+#if defined __AVX512F__
+    const R whole = (R)x;
+#else
     const R whole = (R)(int32_t)(x >> 16) * R(65536) + (R)(int32_t)(x & 0xFFFF);
+#endif
     return whole * R(0x1p-32) + R(0x1p-33);
 }
 

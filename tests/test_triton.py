@@ -1,0 +1,72 @@
+"""Triton kernels: the torch step's numbers, on a GPU where there is one, else by Triton's interpreter on the CPU."""
+
+import os
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import integrators  # noqa: E402
+from integrators.noise import Key  # noqa: E402
+from integrators.passes import Unsupported  # noqa: E402
+from integrators.sweep import GROUPS  # noqa: E402
+from recipe import RecipeError  # noqa: E402
+from samplers.testing import check  # noqa: E402
+from samplers.testing.arguments import called, inputs, worst  # noqa: E402
+from samplers.testing.cases import CASES  # noqa: E402
+from test_kernels import IN_TORCH, KERNELS, gradient, moved, sweep_of  # noqa: E402
+
+
+def pair(name, word=None):
+    """The step in torch and as a kernel."""
+    return [integrators.compile(CASES[name].recipe, word, backend=backend) for backend in ("torch", "triton")]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_the_step_of_the_torch_text(name):
+    """With tensors as noise and with a key."""
+    plain, kernel = pair(name)
+    state, drawn, parameters = inputs(plain, 3, (5,) if plain.recipe.target_is_vector else ())
+    for noise in (drawn, Key(2**63 + 1, 2**33 + 5, first_chain=3)):
+        assert worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_what_has_no_kernel_says_so(name):
+    kernel = pair(name)[1]
+    with pytest.raises(Unsupported, match="Use backend='torch'"):
+        called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
+
+
+@pytest.mark.parametrize("shape", [(1,), (4 * GROUPS + 3,), (3, 5, 70)])
+def test_any_shape_in_float32(shape):
+    plain, kernel = pair("sgnht")
+    on = lambda *size: torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
+    state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
+    results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
+    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-5 for b in state)
+
+
+@pytest.mark.parametrize("name", ["sgnht", "psgld"])
+def test_parts_do_not_matter_and_are_those_of_the_other_kernels(name):
+    """One tensor, or many of awkward sizes, in C++ and in Triton: the same noise, totals up to rounding."""
+    recipe, sites = CASES[name].recipe, 4 * GROUPS + 777
+    whole = moved(*sweep_of(recipe, [sites]))
+    for sizes in ([sites], [1, 2, 3, 500, sites - 506]):
+        parts = moved(*sweep_of(recipe, sizes, backend="triton"))
+        assert all((whole[b] - parts[b].cpu()).abs().max() <= 1e-12 for b in whole)
+
+
+def test_a_layer_passes_on_kernels():
+    report = check(integrators.compile(CASES["sgld"].recipe, backend="triton"), layers=["differential", "linear law"])
+    assert report.ok and len(report.results) > 4, report
+
+
+def test_on_the_cpu_without_the_interpreter_it_is_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    kernel = pair("sghmc")[1]
+    with pytest.raises(RecipeError, match="float32 and float64 on cuda"):
+        kernel({b: torch.zeros(2, 3) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0))
