@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -72,8 +73,11 @@ class Sweep:
                 self.array_in[k], self.array_out[k] = ([t.data_ptr() for t in side[s.name]] for side in (state, out))
         for k, s in enumerate(self.layout.numbers):
             if s in self.recipe.entries:
+                for what, t in ((f"state[{s.name!r}]", state[s.name]), (f"out[{s.name!r}]", out[s.name])):
+                    self._check(what, t, (self.chains,))
                 self.number_in[k], self.number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
         named = [(f"{name}[{k}]", t) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
+        named += [(b.name, side[b.name]) for side in (state, out) for b in self.recipe.entries if not b.is_vector]
         self._names, self._tensors = [name for name, _ in named], [t for _, t in named]
         self._addresses = [t.data_ptr() for t in self._tensors]
         _check_apart(self.recipe.name, {(name, t.data_ptr()): (name, t) for name, t in named}.values())
@@ -85,7 +89,8 @@ class Sweep:
         if t.dtype != self.dtype or t.device != self.device:
             raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on {self.device}", do="Convert one.")
         if t.shape != shape:
-            raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="Every block has the target's shapes.")
+            raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="A vector has the target's shapes, a "
+                              "scalar one value per chain.")
         if not t.is_contiguous():
             raise RecipeError(where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous().")
 
@@ -103,6 +108,8 @@ class Sweep:
         for k, d in enumerate(() if keyed else self.program.draws):
             parts = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
             parts = [p.to(self.dtype).contiguous() for p in parts]
+            for p, shape in zip(parts, self.shapes if d.is_vector else [(self.chains,)], strict=True):
+                self._check(f"noise[{d.name!r}]", p, shape)
             held.append(parts)
             self.drawn[k, :len(parts)] = [p.data_ptr() for p in parts]
         for k, segment in enumerate(self.layout.segments):
@@ -135,6 +142,7 @@ class Sweep:
                 self.array_out[self.layout.arrays.index(s)] = [t.data_ptr() for t in parts]
             else:
                 parts = parts.to(self.dtype).contiguous()
+                self._check(f"{s}", parts, (self.chains,))
                 self.number_out[self.layout.numbers.index(s)] = parts.data_ptr()
             held.append(parts)
         return held
@@ -258,7 +266,7 @@ def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, cu
     """One step by a kernel: the pure function that a Step is, each block one tensor."""
     recipe, program = step.recipe, step.program
     state = {k: v if k == "gradient" else v.contiguous() for k, v in state.items()}
-    key = tuple((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries)
+    key = threading.get_ident(), *((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries)
     parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
     if key not in step.kernels:
         step.kernels[key] = Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
