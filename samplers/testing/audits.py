@@ -123,7 +123,7 @@ def audit(run: Callable, *, step_size: float = 0.1, time: float = 10.0, chains: 
     ...         noise = torch.randn(theta.shape, generator=generator)
     ...         theta = theta - step_size*force + (2*step_size*temperature)**0.5*noise
     ...     return theta
-    >>> audit(langevin, chains=2000, alpha=1e-9).verdict
+    >>> audit(langevin, time=4, chains=2000, alpha=1e-9, progress=False).verdict
     'vanishing bias'
     """
     started, name = perf_counter(), getattr(run, "__name__", type(run).__name__)

@@ -19,7 +19,8 @@ from recipe.symbols import temperature as T
 
 from .layers import LAYERS, Subject
 
-DETERMINISTIC = ("symbolic", "generator", "differential", "linear law", "one-step defect")
+OF_FORMULAS = ("symbolic", "generator")
+DETERMINISTIC = (*OF_FORMULAS, "differential", "linear law", "one-step defect")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class Mutant:
         return layer, time.perf_counter() - started
 
     def killing_time(self, layer: str) -> float | None:
-        """The seconds that a layer takes to kill it, or None."""
+        """The seconds that a layer takes to kill it, or None; a changed text is not seen by the layers of the formulas."""
+        if layer in OF_FORMULAS and self.subject.wrong is None:
+            return None
         started = time.perf_counter()
         try:
             killed = any(not r.ok for r in LAYERS[layer](self.subject))
