@@ -12,7 +12,7 @@ from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
 from samplers.testing.layers import Subject
-from samplers.testing.mutation import planted
+from samplers.testing.mutation import OF_FORMULAS, planted
 from samplers.testing.results import Report, Result, timed
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
@@ -23,9 +23,11 @@ U, x = potential(theta), Symbol("x", real=True)
 @pytest.mark.parametrize("name, word", [(name, word) for name, case in CASES.items() for word in case.all_words
                                          if (name, word) != ("sgrld-simplex", "Euler")])
 def test_every_stock_sampler_passes_with_every_word(name, word):
-    report = check(CASES[name].recipe, word)
+    """The formulas, which know no word, with the first one only."""
+    first = word == CASES[name].all_words[0]
+    report = check(CASES[name].recipe, word, layers=None if first else [layer for layer in LAYERS if layer not in OF_FORMULAS])
     assert report.ok, report
-    assert {r.layer for r in report.results} >= {"symbolic", "differential"}
+    assert {r.layer for r in report.results} >= {"differential"} | ({*OF_FORMULAS} if first else set())
 
 
 def test_a_word_whose_chains_leave_the_domain_fails():
