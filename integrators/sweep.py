@@ -46,7 +46,7 @@ class Sweep:
         self.array_in, self.array_out = (self._table(len(self.layout.arrays)) for _ in range(2))
         self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.layout.constants))
         self.number_in, self.number_out = (np.zeros(max(1, len(self.layout.numbers)), np.int64) for _ in range(2))
-        self._own, self._setting = {}, None
+        self._own, self._setting, self._kept, self._seen = {}, None, {}, {}
         for k, s in enumerate(self.layout.arrays):
             if s not in self.recipe.entries and not self.layout.is_supplied(s):
                 self._own[s] = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
@@ -76,8 +76,9 @@ class Sweep:
                 for what, t in ((f"state[{s.name!r}]", state[s.name]), (f"out[{s.name!r}]", out[s.name])):
                     self._check(what, t, (self.chains,))
                 self.number_in[k], self.number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
-        named = [(f"{name}[{k}]", t) for side in (state, out) for name in self.vectors for k, t in enumerate(side[name])]
-        named += [(b.name, side[b.name]) for side in (state, out) for b in self.recipe.entries if not b.is_vector]
+        sides = (state,) if out is state else (state, out)
+        named = [(f"{name}[{k}]", t) for side in sides for name in self.vectors for k, t in enumerate(side[name])]
+        named += [(b.name, side[b.name]) for side in sides for b in self.recipe.entries if not b.is_vector]
         self._names, self._tensors = [name for name, _ in named], [t for _, t in named]
         self._addresses = [t.data_ptr() for t in self._tensors]
         _check_apart(self.recipe.name, {(name, t.data_ptr()): (name, t) for name, t in named}.values())
@@ -134,12 +135,16 @@ class Sweep:
         held = []
         for s, parts in zip(names, values, strict=True):
             if s in self.layout.arrays:
+                addresses = [t.data_ptr() for t in parts]
+                if self._seen.get(s) == ([*map(id, parts)], addresses):  # the same tensors as before
+                    continue
                 if [t.shape for t in parts] != self.shapes or {t.dtype for t in parts} != {self.dtype} or {t.device for t in parts} != {self.device}:
                     for t, shape in zip(parts, self.shapes, strict=True):
                         self._check(f"{s}", t.contiguous(), shape)
-                if not all([t.is_contiguous() for t in parts]):
-                    parts = [t.contiguous() for t in parts]
+                given, parts = parts, [t.contiguous() for t in parts]
                 self.array_out[self.layout.arrays.index(s)] = [t.data_ptr() for t in parts]
+                if all(a is b for a, b in zip(given, parts)):  # not copies of what may change
+                    self._kept[s], self._seen[s] = parts, ([*map(id, parts)], addresses)
             else:
                 parts = parts.to(self.dtype).contiguous()
                 self._check(f"{s}", parts, (self.chains,))

@@ -147,7 +147,17 @@ def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
     kernel.bind(state)
     call = lambda g: kernel(0.1, noise=Key(0, 0), given=lambda segment: [g])
     call([x.clone() for x in g])
-    call([torch.stack([x, x], -1)[..., 0] for x in g])  # not contiguous
+    apart = [torch.stack([x, x], -1)[..., 0] for x in g]  # not contiguous
+    for factor in (1.0, 2.0):  # changed in place between two calls
+        before, same = [x.clone() for x in state["p"]], [x.clone().contiguous() for x in apart]
+        call(apart)
+        after = [x.clone() for x in state["p"]]
+        for x, y in zip(state["p"], before):
+            x.copy_(y)
+        call(same)
+        assert all(torch.equal(x, y) for x, y in zip(after, state["p"]))
+        for x in apart:
+            x.mul_(factor + 1)
     with pytest.raises(RecipeError, match="its shape is"):
         call([g[0], g[1][:, :4]])
     state["p"][1].data = torch.zeros(1, 5, dtype=torch.float64)

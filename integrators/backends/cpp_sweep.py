@@ -23,26 +23,31 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     int64_t first_chain;
 };
 
+// the numbers of W groups of sites
+template <bool normal, int W>
+static inline void fill(R* out, uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+    alignas(64) uint32_t w[4][W];
+    words<W, false>(w, group, draw, chain, step, seed);
+#pragma omp simd
+    for (int l = 0; l < W; ++l) {
+        if constexpr (normal) {
+            pair_of_normals(w[0][l], w[1][l], out[4 * l], out[4 * l + 1]);
+            pair_of_normals(w[2][l], w[3][l], out[4 * l + 2], out[4 * l + 3]);
+        } else {
+            for (int k = 0; k < 4; ++k) out[4 * l + k] = open_unit<R>(w[k][l]);
+        }
+    }
+}
+
 // the numbers of a run of sites within one block: those given, or drawn here
 template <bool normal> static inline const R* numbers(R* buffer, const R* given, int64_t site, int64_t count, uint32_t draw,
                                                       uint32_t chain, uint64_t step, uint64_t seed) {
     if (given) return given;
     const int64_t first = site / 4, groups = (site + count + 3) / 4 - first;
-    constexpr int W = 64;
-    alignas(64) uint32_t w[4][W];
-    for (int64_t g = 0; g < groups; g += W) {
-        words<W, false>(w, first + g, draw, chain, step, seed);
-        R* out = buffer + 4 * g;
-        if constexpr (normal) {
-#pragma omp simd
-            for (int l = 0; l < W; ++l) {
-                pair_of_normals(w[0][l], w[1][l], out[4 * l], out[4 * l + 1]);
-                pair_of_normals(w[2][l], w[3][l], out[4 * l + 2], out[4 * l + 3]);
-            }
-        } else {
-            for (int l = 0; l < W; ++l)
-                for (int k = 0; k < 4; ++k) out[4 * l + k] = open_unit<R>(w[k][l]);
-        }
+    if (groups > 48) {
+        fill<normal, 64>(buffer, first, draw, chain, step, seed);
+    } else {
+        for (int64_t g = 0; g < groups; g += 16) fill<normal, 16>(buffer + 4 * g, first + g, draw, chain, step, seed);
     }
     return buffer + site % 4;
 }

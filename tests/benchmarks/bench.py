@@ -188,7 +188,7 @@ def main(argv=None):
     random = torch.Generator().manual_seed(0)
     ends = torch.randint(1, options.parameters, (160,), generator=random).unique().tolist()
     sizes = [b - a for a, b in zip([0, *ends], [*ends, options.parameters])]
-    small = [int(n) for n in torch.randint(10, 2000, (160,), generator=random)]
+    small = [int(n) for n in torch.randint(10, 500, (160,), generator=random)]
     print(f"not installed: {', '.join(MISSING) or 'nothing'}")
     found = {}
     for threads, clock in ((1, time.process_time), (2, time.perf_counter)):
@@ -197,7 +197,7 @@ def main(argv=None):
         found[title] = rows(interleaved(parameters(sizes, threads == 1), options.parameters, options.rounds, clock), "normal_")
         show(title, found[title], "normal_")
     torch.set_num_threads(1)
-    title = "one step, 160 tensors of 10 to 2000 parameters, 1 thread, ns per step"
+    title = "one step, 160 tensors of 10 to 500 parameters, 1 thread, ns per step"
     found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
     show(title, found[title], "sghmc")
     for title, contenders, units in chains(options.quick):
