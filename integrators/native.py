@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -18,17 +19,17 @@ LIMIT = 300.0  # seconds for one file
 
 
 @cache
-def compiler() -> tuple[str, str] | None:
-    """The path and version of a C++ compiler: that of the variable CXX, else c++, g++ or clang++; None if there is none."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        path = name and shutil.which(name)
-        if path:
+def compiler() -> tuple[tuple[str, ...], str] | None:
+    """The command and version of a C++ compiler: what the variable CXX says, else c++, g++ or clang++; None if there is none."""
+    given = shlex.split(os.environ.get("CXX", ""))
+    for name, *flags in [given] if given else [["c++"], ["g++"], ["clang++"]]:
+        if path := shutil.which(name):
             try:
                 told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
             except (OSError, subprocess.SubprocessError):
                 continue
             if told.returncode == 0:
-                return path, told.stdout.partition("\n")[0]
+                return (path, *flags), told.stdout.partition("\n")[0]
     return None
 
 
@@ -56,15 +57,23 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
     """
     found = compiler()
     if found is None:
-        raise RecipeError("cpp", "there is no C++ compiler", do="Install g++ or clang++, or name one in CXX; or use backend='torch'.")
-    path, version = found
+        named = os.environ.get("CXX")
+        raise RecipeError("cpp", f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
+                          do="Install g++ or clang++, or name one in CXX; or use backend='torch'.")
+    command, version = found
     flags = (*FLAGS, *(f"-D{d}" for d in defines))
-    key = hashlib.sha256("\0".join([source, path, version, *flags, processor()]).encode()).hexdigest()[:32]
-    kept = _folder() / f"{key}.so"
-    if _is_whole(kept):
-        return ctypes.CDLL(str(kept))
-    _compile(source, path, flags, kept)
-    return ctypes.CDLL(str(kept))
+    key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
+    try:
+        kept = _folder().resolve() / f"{key}.so"
+        if _is_whole(kept):
+            try:
+                return ctypes.CDLL(str(kept))
+            except OSError:  # of another system
+                kept.unlink()
+        return _compiled(source, command, flags, kept)
+    except OSError as error:
+        raise RecipeError("cpp", f"a kernel cannot be made in {folder()}: {error}", do=f"Name another folder in {CACHE}, or use "
+                          "backend='torch'.") from error
 
 
 def _folder():
@@ -96,20 +105,21 @@ def _is_whole(path) -> bool:
         return False
 
 
-def _compile(source, path, flags, kept):
-    """Compile into a file of one's own, then give it its name: another process sees all of it or nothing."""
+def _compiled(source, command, flags, kept):
+    """Compile into a file of one's own and load it, then give it its name: another process sees all of it or nothing."""
     with tempfile.TemporaryDirectory(dir=kept.parent) as own:
-        text, built = Path(own) / "kernel.cpp", Path(own) / "kernel.so"
+        text, built, seal = (Path(own) / name for name in ("kernel.cpp", "kernel.so", "seal"))
         text.write_text(source)
         try:
-            done = subprocess.run([path, *flags, "-o", str(built), str(text)], capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run([*command, *flags, "-o", str(built), str(text)], capture_output=True, text=True, timeout=LIMIT)
         except (OSError, subprocess.SubprocessError) as error:
-            raise RecipeError("cpp", f"the compiler {path} did not run: {error}", do="Mend it, or use backend='torch'.") from error
+            raise RecipeError("cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'.") from error
         if done.returncode != 0 or not built.exists():
             told = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300] or "no message")
-            raise RecipeError("cpp", f"the compiler {path} failed ({done.returncode}): {told}",
+            raise RecipeError("cpp", f"the compiler {command[0]} failed ({done.returncode}): {told}",
                               do="Mend it, or use backend='torch'.")
-        seal = Path(own) / "seal"
+        loaded = ctypes.CDLL(str(built))
         seal.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
         os.replace(built, kept)
         os.replace(seal, _seal(kept))
+        return loaded

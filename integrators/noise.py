@@ -19,7 +19,6 @@ import torch
 from recipe.errors import RecipeError
 
 
-
 @dataclass(frozen=True)
 class Key:
     """The noise of one step under a seed, to be drawn where it is used; chains count from `first_chain`."""
@@ -27,6 +26,15 @@ class Key:
     seed: int
     step: int
     first_chain: int = 0
+
+    def __post_init__(self):
+        _check_int("seed", self.seed, 0, 2**64)
+        _check_int("step", self.step, 0, 2**63)
+        self.check(0)
+
+    def check(self, chains: int) -> None:
+        """Refuse chains whose numbers are beyond 2^32."""
+        _check_int("first_chain", self.first_chain, 0, 2**32 + 1 - chains)
 
     def draw(self, kind: str, number: int, chains: int, shape, *, dtype, device=None):
         """The numbers of the draw of this number, of a kind: normal, uniform, poisson or gamma."""

@@ -138,7 +138,7 @@ def is_read_first(s, statements) -> bool:
 
 def hoisted(e: Expr, once: dict) -> Expr:
     """The expression with what has one value per chain named in `once`, a dict from expressions to symbols."""
-    if e.is_Atom or not isinstance(e, Expr):
+    if not isinstance(e, Expr) or e.is_Atom or not e.free_symbols:
         return e
     if not any(map(is_by_site, e.free_symbols)):
         return once.setdefault(e, Symbol(f"once{len(once)}"))

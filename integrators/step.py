@@ -244,7 +244,8 @@ class Step:
     def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
         self.check(h, **{k: v for k, v in parameters.items() if k not in self._of_the_run})
         wanted = {"state": [b.name for b in self.recipe.entries], "noise": self.draws, "observe": self.observations}
-        noise = self.drawn(noise, state) if hasattr(noise, "draw") and self.backend == "torch" else noise
+        empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
+        noise = self.drawn(noise, state) if hasattr(noise, "draw") and (self.backend == "torch" or empty) else noise
         for what, given in (("state", state), ("noise", noise or {}), ("observe", observe or {})):
             for name in wanted[what] if given is not noise or not hasattr(noise, "draw") else ():
                 if name not in given:
@@ -257,7 +258,7 @@ class Step:
                               f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
         if self.program.scope == "tensor":
             _check_sizes(f"{self.recipe.name}, step", sizes, state[self.recipe.targets[0].name].shape[-1])
-        if self.backend != "torch":
+        if self.backend != "torch" and not empty:
             return self.swept(state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters)
         return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
                              **self.spelled(parameters))

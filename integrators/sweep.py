@@ -40,13 +40,13 @@ class Sweep:
         if self.dtype not in NUMBER_TYPES or self.device.type not in launch.devices():
             raise RecipeError(f"{self.recipe.name}, {backend}", f"the state is {self.dtype} on {self.device}", do="Kernels run on "
                               f"float32 and float64 on {', '.join(launch.devices())}: convert it, or use backend='torch'.")
-        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes], np.int64)
+        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes] or [0], np.int64)  # one empty part for numbers alone
         self.offset = np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
-        self.constants = Constants(program, self.layout.constants, self.shapes[0][1:] if len(self.sites) == 1 else (int(self.sites.sum()),))
+        self.constants = Constants(program, self.layout.constants, self.shapes[0][1:] if len(self.shapes) == 1 else (int(self.sites.sum()),))
         self.array_in, self.array_out = (self._table(len(self.layout.arrays)) for _ in range(2))
         self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.layout.constants))
         self.number_in, self.number_out = (np.zeros(max(1, len(self.layout.numbers)), np.int64) for _ in range(2))
-        self._own, self._setting, self._kept, self._seen = {}, None, {}, {}
+        self._own, self._setting = {}, None
         for k, s in enumerate(self.layout.arrays):
             if s not in self.recipe.entries and not self.layout.is_supplied(s):
                 self._own[s] = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
@@ -59,7 +59,7 @@ class Sweep:
 
     def _table(self, rows):
         """Addresses by row and part."""
-        return np.zeros((max(1, rows), max(1, len(self.sites))), np.int64)
+        return np.zeros((max(1, rows), len(self.sites)), np.int64)
 
     def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
         """Read the blocks from `state` and write them to `out`, which is the state itself if left out."""
@@ -76,12 +76,12 @@ class Sweep:
                 for what, t in ((f"state[{s.name!r}]", state[s.name]), (f"out[{s.name!r}]", out[s.name])):
                     self._check(what, t, (self.chains,))
                 self.number_in[k], self.number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
-        sides = (state,) if out is state else (state, out)
-        named = [(f"{name}[{k}]", t) for side in sides for name in self.vectors for k, t in enumerate(side[name])]
-        named += [(b.name, side[b.name]) for side in sides for b in self.recipe.entries if not b.is_vector]
-        self._names, self._tensors = [name for name, _ in named], [t for _, t in named]
+        named = lambda side: [(f"{name}[{k}]", t) for name in self.vectors for k, t in enumerate(side[name])] + [
+            (b.name, side[b.name]) for b in self.recipe.entries if not b.is_vector]
+        read, written = ([] if out is state else named(state)), named(out)
+        self._names, self._tensors = [name for name, _ in read + written], [t for _, t in read + written]
         self._addresses = [t.data_ptr() for t in self._tensors]
-        _check_apart(self.recipe.name, {(name, t.data_ptr()): (name, t) for name, t in named}.values())
+        _check_apart(self.recipe.name, read, written)
         return self
 
     def _check(self, what, t, shape):
@@ -105,6 +105,8 @@ class Sweep:
             raise RecipeError(f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again.")
         self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
         held, keyed = [], isinstance(noise, Key)
+        if keyed:
+            noise.check(self.chains)
         self.drawn[:] = 0
         for k, d in enumerate(() if keyed else self.program.draws):
             parts = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
@@ -135,16 +137,11 @@ class Sweep:
         held = []
         for s, parts in zip(names, values, strict=True):
             if s in self.layout.arrays:
-                addresses = [t.data_ptr() for t in parts]
-                if self._seen.get(s) == ([*map(id, parts)], addresses):  # the same tensors as before
-                    continue
                 if [t.shape for t in parts] != self.shapes or {t.dtype for t in parts} != {self.dtype} or {t.device for t in parts} != {self.device}:
                     for t, shape in zip(parts, self.shapes, strict=True):
                         self._check(f"{s}", t.contiguous(), shape)
-                given, parts = parts, [t.contiguous() for t in parts]
+                parts = [t.contiguous() for t in parts]
                 self.array_out[self.layout.arrays.index(s)] = [t.data_ptr() for t in parts]
-                if all(a is b for a, b in zip(given, parts)):  # not copies of what may change
-                    self._kept[s], self._seen[s] = parts, ([*map(id, parts)], addresses)
             else:
                 parts = parts.to(self.dtype).contiguous()
                 self._check(f"{s}", parts, (self.chains,))
@@ -154,7 +151,12 @@ class Sweep:
 
     def _spread(self, j, value):
         """A constant per site, cut into the parts."""
-        value = torch.as_tensor(value, dtype=self.dtype, device=self.device).expand(self.constants.shape).reshape(-1)
+        value = torch.as_tensor(value, dtype=self.dtype, device=self.device)
+        try:
+            value = value.expand(self.constants.shape).reshape(-1)
+        except RuntimeError as error:
+            raise RecipeError(f"{self.recipe.name}, {self.layout.constants[j]}", f"its shape is {tuple(value.shape)} for sites of shape "
+                              f"{tuple(self.constants.shape)}", do="Give a number, or one value per site.") from error
         parts = [value[at:at + n].contiguous() for at, n in zip(self.offset, self.sites)]
         self.per_site[j] = [p.data_ptr() for p in parts]
         return parts
@@ -256,26 +258,29 @@ LAUNCHERS = {"cpp": InCpp, "triton": InTriton}
 
 def _is_same(a, b):
     """Whether two parameters are the same number, or the same tensor, which could have been changed in place."""
-    return not torch.is_tensor(a) and not torch.is_tensor(b) and a == b
+    return isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b
 
 
-def _check_apart(name, tensors):
-    """Refuse tensors that share memory: one would be moved twice."""
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what) for what, t in tensors)
-    for (_, end, one), (start, _, other) in zip(spans, spans[1:]):
-        if start < end:
-            raise RecipeError(f"{name}, {one}", f"it and {other} share memory", do="Give every block memory of its own.")
+def _check_apart(name, read, written):
+    """Refuse memory that is written under two names, or written under one and read under another."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what, is_out)
+                   for is_out, tensors in ((False, read), (True, written)) for what, t in tensors if t.numel())
+    end, owner = -1, None
+    for start, stop, what, is_out in spans:
+        if start < end and owner[0] != what and (is_out or owner[1]):
+            raise RecipeError(f"{name}, {owner[0]}", f"it and {what} share memory", do="Give every block memory of its own.")
+        if stop > end:
+            end, owner = stop, (what, is_out)
 
 
 def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
     """One step by a kernel: the pure function that a Step is, each block one tensor."""
     recipe, program = step.recipe, step.program
-    state = {k: v if k == "gradient" else v.contiguous() for k, v in state.items()}
+    carried, state = state.get("gradient"), {b.name: state[b.name].contiguous() for b in recipe.entries}
     key = threading.get_ident(), *((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries)
     parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
-    if key not in step.kernels:
-        step.kernels[key] = Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
-    kernel = step.kernels[key]
+    kernel = step.kernels.pop(key, None)  # a gradient may call the same step
+    kernel = kernel or Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
     new = {b.name: torch.empty_like(state[b.name]) if b in kernel.layout.written else state[b.name] for b in recipe.entries}
     kernel.bind(parts, {b.name: [new[b.name]] if b.is_vector else new[b.name] for b in recipe.entries})
     last = {}
@@ -287,17 +292,24 @@ def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, cu
         at = at if len(at) > 1 else next(iter(at.values()))
         if not isinstance(statement, Gradient):
             return [[observe[statement.observed.name](at)]] if statement.name.is_vector else [observe[statement.observed.name](at)]
-        if statement.source == "carried" and "gradient" in state:
-            value = state["gradient"]
+        if statement.source == "carried" and carried is not None:
+            value = carried
         elif statement.source == "given":
             value = gradient
         elif program.energy is not None and (gradient if statement.order == 1 else curvature) is None:
             value = step.namespace["gradient" if statement.order == 1 else "curvature"](at)
         else:
-            value = (gradient if statement.order == 1 else curvature)(at)
+            function = gradient if statement.order == 1 else curvature
+            if not callable(function):
+                raise RecipeError(f"{recipe.name}, step", f"the gradient is {function!r}, no function", do="Pass gradient=...")
+            value = function(at)
         last["gradient"] = value if statement.order == 1 else last.get("gradient")
         values = [value[b.name] for b, _ in statement.names] if isinstance(value, dict) else [value]
+        if not all(map(torch.is_tensor, values)):
+            raise RecipeError(f"{recipe.name}, gradient", f"it is {type(value).__name__}", do="It is a function of theta, to a tensor "
+                              "of its shape, or a dict by block.")
         return [[v] if b.is_vector else v for v, (b, _) in zip(values, statement.names)]
 
     kernel(h, noise=noise, given=given, **parameters)
+    step.kernels[key] = kernel
     return new | ({"gradient": last["gradient"]} if program.carries_gradient else {})

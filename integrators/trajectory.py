@@ -13,6 +13,7 @@ from .backends.cpp import sites_of, trajectory_source
 from .backends.torch import constants_source
 from .backends.torch_expressions import python_names
 from .native import library
+from .noise import Key
 from .passes import inputs
 from .program import Program
 from .step import Step, load
@@ -63,10 +64,16 @@ class Trajectory:
 
     def __post_init__(self):
         program, recipe = self.step.program, self.step.recipe
+        Key(self.seed, 0, self.first_chain)  # refuses what is none
+        self.state = {k: v for k, v in self.state.items() if k == "gradient" or k in {b.name for b in recipe.entries}}
         like = self.state[recipe.targets[0].name]
         _check_numbers(recipe.name, like)
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), like[:, None])
         self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
+        energy, many = program.energy, self.sites if recipe.target_is_vector else len(recipe.targets)
+        if energy is not None and not energy.is_sitewise and len(energy.coordinates) != many or not like.numel():
+            raise RecipeError(f"{recipe.name}, cpp", f"{many} coordinates of {self.chains} chains for an energy of "
+                              f"{'any number' if energy is None else len(energy.coordinates)}", do="Give each coordinate a value.")
         self.source = trajectory_source(program, self.sites)
         width = next((w for w in LANES if self.chains <= w), LANES[-1])
         self.padded = -(-self.chains // width) * width
@@ -108,9 +115,13 @@ class Trajectory:
         Of the steps every `thin`-th is kept, from number `first_kept` on; `keep`: names of blocks, in whose order the
         numbers of a draw are.
         """
+        if thin < 1 or first_kept < 0 or not settings:
+            raise RecipeError(f"{self.step.recipe.name}, run", f"thin = {thin}, first_kept = {first_kept}, {len(settings)} steps",
+                              do="Keep every thin-th of one step or more.")
         rows, last = [], None
         for k, setting in enumerate(settings):
             if self._constants.changes or setting != last:
+                self.step.check(setting[0], temperature=setting[1], **{k: v for k, v in self.parameters.items() if k != num_data.name})
                 row = self._row(*setting, first_step + k)
             rows.append(row)
             last = setting

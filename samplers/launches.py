@@ -29,17 +29,17 @@ def trajectory(backend: str, run) -> Trajectory | None:
 def sweep(backend: str, run) -> Sweep | None:
     """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
     blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
-    return _made(backend, lambda: Sweep(run.step.program, blocks))
+    return _made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
 
 
 def _made(backend, make):
     try:
         return make()
     except Unsupported:
-        if backend == "cpp":
+        if backend != "auto":
             raise
     except RecipeError as error:
-        if backend == "cpp":
+        if backend != "auto":
             raise
         _say_once(str(error))
     return None
@@ -56,6 +56,7 @@ def launches(run, kernel: Trajectory, count: int, step_size, temperature, where:
 
     Of the steps every `thin`-th is kept, from number `first` on. `step_size` and `temperature` are functions of the step.
     """
+    kernel.died[:run.chains][~run.alive] = 0  # lost in an earlier phase
     done, size, start = 0, 64, run.steps_done
     run.steps_done += count
     while done < count:

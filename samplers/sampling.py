@@ -44,7 +44,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     the step size of step k, counted from the start of the warmup, and `temperature` may be such a function too. `phases`
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
-    `backend`: "torch"; "cpp", compiled kernels on the CPU; "auto" compiles where a run is long, and there is a compiler. Their
+    `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a compiler. Their
     draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
     adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain.
     A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
@@ -108,7 +108,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         gradient = vectorised(energy, layout, batches)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
-    run = _Run(step, state, layout, gradient, curvature, _observers(step, observe, layout, batches, where), batches, seed,
+    run = _Run(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,
                parameters)
     run.check_first_gradient(where)
     run.warn_of_sign(where)
@@ -188,12 +188,13 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
     return list(phases)
 
 
-def _observers(step, observe, layout, data, where):
+def _observers(steps, observe, layout, data, where):
     """The observations of all chains at once, by name."""
     if observe is not None and not isinstance(observe, Mapping):
         raise RecipeError(f"{where}, observe", f"it is a dict of functions by name, got {observe!r}",
                           do='Write {"name": f}.')
-    for name in step.observations:
+    step, asked = steps[0], {name: None for step in steps for name in step.observations}
+    for name in asked:
         if not callable((observe or {}).get(name)):
             raise RecipeError(where, f"the recipe asks for the observation '{name}'",
                               do=f"Pass observe={{{name!r}: a function of theta{', batch' * (data is not None)}}}.")
@@ -222,7 +223,7 @@ def _observers(step, observe, layout, data, where):
 
         return of_all_chains
 
-    return {s.name: checked(s) for s in step.recipe.observations if s.name in step.observations}
+    return {s.name: checked(s) for s in step.recipe.observations if s.name in asked}
 
 
 class _Run:
@@ -312,10 +313,11 @@ class _Run:
 
     def choose_backend(self, backend, steps, count):
         """Run kernels where all these steps have one, and the run is long enough or they are asked for."""
-        kernel, wanted = trajectory if self.gradient is None else sweep, backend == "cpp" or backend == "auto" and pays(count, self.state)
+        kernel = trajectory if self.gradient is None and backend != "triton" else sweep
+        wanted = backend in ("cpp", "triton") or backend == "auto" and pays(count, self.state)
         for self.step in steps if wanted else ():
             wanted = wanted and kernel(backend, self) is not None
-        self.backend = "cpp" if wanted else "torch"
+        self.backend = "torch" if not wanted else "triton" if backend == "triton" else "cpp"
 
     def moves(self, count, step_size, temperature, where, *, thin, first, keep):
         """Advance by `count` steps, yielding (steps made, step sizes kept, values kept by block) as they come."""
@@ -340,7 +342,7 @@ class _Run:
         for first in range(start, start + count, size):
             numbers = range(first, min(first + size, start + count))
             extra = program.carries_gradient and "gradient" not in self.state
-            swept = self.backend == "cpp"  # the noise is drawn inside
+            swept = self.backend != "torch"  # the noise is drawn inside
             drawn, rows = {} if swept else self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
             for i, k in enumerate(numbers):
                 self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
@@ -386,7 +388,7 @@ class _Run:
         told = f"chain {first}" if not others else f"chains {', '.join(map(str, [first, *others[:7]]))}"
         told += f" and {len(others) - 7} others" if len(others) > 7 else ""
         if not self.alive.any():
-            raise RecipeError(where, f"every chain has diverged, the last at step {lost[first]}: {why}", do=do)
+            raise RecipeError(where, f"every chain has diverged, the last at step {max(lost.values())}: {why}", do=do)
         warnings.warn(f"{where}: {told} diverged at step {lost[first]}, {why}. Frozen at the last finite "
                       f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=6)
 

@@ -1,5 +1,7 @@
 """C++ kernels of one step over any tensors: the torch step's numbers, whatever the shapes, parts, threads and memory."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,8 @@ from samplers.testing import check
 from samplers.testing.arguments import called, inputs, worst
 from samplers.testing.cases import CASES
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 IN_TORCH = ("sgrld-dense", "sgrld-cir")
 KERNELS = [name for name in CASES if name not in IN_TORCH]
 gradient = lambda theta: theta**3 / 4 + theta / 2 - 0.3
@@ -122,6 +126,58 @@ def test_awkward_names_do_not_become_code():
         results = [integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(0, 0))
                    for backend in ("torch", "cpp")]
         assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
+
+
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+def test_numbers_of_explicit_coordinates_keep_their_own_noise(backend):
+    x, y = scalar("x"), scalar("y")
+    recipe = Recipe(name="pair", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 2})
+    state = {"x": torch.zeros(3, dtype=torch.float64), "y": torch.zeros(3, dtype=torch.float64)}
+    noise = {"x": torch.full((3,), 1.0, dtype=torch.float64), "y": torch.full((3,), -5.0, dtype=torch.float64)}
+    results = [integrators.compile(recipe, "Euler", backend=b)(state, 0.1, gradient=lambda at: at, noise=noise)
+               for b in ("torch", backend)]
+    assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
+
+
+def test_a_gradient_may_be_any_tensor_and_may_call_the_step_itself():
+    """A buffer that is kept, then one in another order, then the first again; and a step within the step."""
+    plain, kernel = pair("sghmc")
+    state = {b: torch.zeros(2, 3, dtype=torch.float64) for b in ("theta", "p")}
+    kept, turned = torch.ones(2, 3, dtype=torch.float64), torch.full((3, 2), 7.0, dtype=torch.float64).t()
+    for g in (kept, turned, kept):
+        results = [step(state, 0.1, gradient=lambda theta, g=g: g, noise=Key(0, 0)) for step in (plain, kernel)]
+        assert torch.equal(results[0]["p"], results[1]["p"]) or (results[0]["p"] - results[1]["p"]).abs().max() < 1e-14
+    within = lambda theta: kernel({b: x + 1 for b, x in state.items()}, 0.1, gradient=gradient, noise=Key(5, 5))["p"]
+    found, expected = ({**step(state, 0.1, gradient=within, noise=Key(0, 0))} for step in (kernel, plain))
+    assert all((found[b] - expected[b]).abs().max() < 1e-14 for b in state)
+
+
+def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
+    plain, kernel = pair("sghmc")
+    for shape in ((0, 3), (2, 0)):
+        state = {b: torch.zeros(shape) for b in ("theta", "p")}
+        assert kernel(state, 0.1, gradient=gradient, noise=Key(0, 0))["p"].shape == shape
+    z = torch.ones(2, 3, dtype=torch.float64)
+    step = lambda s, **more: s({"theta": z, "p": z}, 0.1, gradient=gradient, noise=Key(0, 0), **more)["theta"]
+    assert (step(plain) - step(kernel)).abs().max() < 1e-14
+    plain, kernel = pair("psgld")
+    lam = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    state = {"theta": z, "V": z}
+    for _ in range(2):
+        found = [s(state, 0.1, gradient=gradient, noise=Key(0, 0), alpha=0.9, lam=float(lam[1])) for s in (plain, kernel)]
+        assert (found[0]["theta"] - found[1]["theta"]).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("key", [(-1, 0), (2**64, 0), (0, -1), (0, 2**63), (None, 0), (0, 0, -1), (0, 0, 2**32)])
+def test_a_key_that_is_none_is_refused(key):
+    with pytest.raises(RecipeError, match="is not an int in|it takes|chain"):
+        pair("sgld")[1]({"theta": torch.zeros(3, 2)}, 0.1, gradient=gradient, noise=Key(*key))
+
+
+def test_a_gradient_that_is_none_is_refused():
+    for g in (None, 3.0, lambda theta: 3.0):
+        with pytest.raises(RecipeError, match="gradient"):
+            pair("sgld")[1]({"theta": torch.zeros(3, 2)}, 0.1, gradient=g, noise=Key(0, 0))
 
 
 # ---- what cannot be swept over

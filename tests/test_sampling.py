@@ -581,3 +581,11 @@ def test_draws_of_a_run_survive_a_round_trip(tmp_path):
     loaded = Draws.load(tmp_path / "run")
     assert same(draws, loaded) and loaded.info == draws.info
     assert dict(draws.to_arviz().posterior.sizes) == {"chain": 4, "draw": 12, "theta_dim_0": 2, "p_dim_0": 2}
+
+
+def test_a_statistic_is_asked_for_by_any_phase():
+    """SGFS with its I1 frozen at first."""
+    draws = samplers.sample(samplers.catalogue["sgfs"], lambda theta: (theta**2).sum() / 2, init=torch.zeros(2), chains=2, step_size=0.1,
+                            seed=0, progress=False, phases=[samplers.Phase(3, freeze=("I1",)), samplers.Phase(3)], B=1.4, b=1.7,
+                            observe={"score_variance": lambda theta: 0.5 + theta**2})
+    assert draws["theta"].shape == (2, 6, 2)

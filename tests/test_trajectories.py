@@ -126,6 +126,38 @@ def test_lost_chains_are_the_same_and_are_told_alike():
         samplers.sample(samplers.SGLD, TARGETS["banana"], steps=3000, backend="cpp", **RUN | dict(step_size=0.5))
 
 
+def test_a_chain_that_is_lost_stays_where_it_is_in_the_phases_to_come():
+    runs = []
+    for backend in ("torch", "cpp"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runs.append(samplers.sample(samplers.SGLD, TARGETS["banana"], warmup=80, steps=20, backend=backend,
+                                        **RUN | dict(step_size=0.05, chains=64)))
+    lost = [int(chain) for chain, step in runs[1].diverged.items() if step < 80]
+    assert lost and runs[0].diverged == runs[1].diverged
+    assert all((run["theta"][lost] == run["theta"][lost, :1]).all() for run in runs)
+
+
+def test_large_integers_stay_numbers():
+    energy = Energy((x, y), U=(1 + Rational(1, 2**64)) * x**2 / 2 + y**2 / 2 + (2**65 * x * y) / 2**66)
+    assert max(errors(samplers.SGLD, energy, 2, torch.float64).values()) < 1e-12
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(thin=0), "thin = 0"), (dict(thin=-1), "thin = -1"), (dict(first_kept=-3), "first_kept = -3"), (dict(settings=[]), "0 steps"),
+    (dict(settings=[(float("nan"), 1.0)]), "step size"), (dict(settings=[(0.1, -1.0)]), "temperature"),
+])
+def test_a_trajectory_refuses_what_is_no_run(change, message):
+    kernel = Trajectory(integrators.compile(samplers.SGLD, energy=TARGETS["banana"]), {"theta": torch.zeros(3, 2)}, 0)
+    with pytest.raises(RecipeError, match=message):
+        kernel.run(0, **dict(settings=[(0.1, 1.0)]) | change)
+
+
+def test_an_energy_of_other_coordinates_is_refused():
+    with pytest.raises(RecipeError, match="3 coordinates of 5 chains for an energy of 2"):
+        Trajectory(integrators.compile(samplers.SGLD, energy=TARGETS["banana"]), {"theta": torch.zeros(5, 3)}, 0)
+
+
 def test_a_long_run_is_compiled_without_being_asked_and_a_short_one_is_not():
     run = lambda steps: samplers.sample(samplers.SGLD, TARGETS["gaussian"], steps=steps, thin=steps, **RUN).info["backend"]
     assert (run(10_000), run(100)) == ("cpp", "torch")
@@ -199,6 +231,26 @@ def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monke
     assert len(seen) == 1
     with pytest.raises(RecipeError, match=told):
         run(backend="cpp")
+
+
+@pytest.mark.parametrize("command", ["/no/such", "/tmp"])
+def test_a_compiler_that_is_named_and_is_none_is_told(cold, monkeypatch, command):
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(RecipeError, match=f"CXX={command} is no C.. compiler"):
+        native.library(TINY, ("NUMBER=6",))
+
+
+def test_a_compiler_may_be_named_with_flags_and_a_folder_by_a_relative_path(cold, monkeypatch):
+    monkeypatch.setenv("CXX", "c++ -O1")
+    monkeypatch.chdir(cold)
+    monkeypatch.setenv(native.CACHE, ".")
+    assert native.library(TINY, ("NUMBER=7",)).answer() == 7
+
+
+def test_a_cache_that_cannot_be_used_is_told(cold, monkeypatch):
+    monkeypatch.setattr(native.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(RecipeError, match="cannot be made in .*no space left"):
+        native.library(TINY, ("NUMBER=8",))
 
 
 # ---- the functions of the prelude

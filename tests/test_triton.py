@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -13,11 +14,14 @@ import integrators  # noqa: E402
 from integrators.noise import Key  # noqa: E402
 from integrators.passes import Unsupported  # noqa: E402
 from integrators.sweep import GROUPS  # noqa: E402
-from recipe import RecipeError  # noqa: E402
+from recipe import Recipe, RecipeError, potential, scalar, total, vector  # noqa: E402
 from samplers.testing import check  # noqa: E402
 from samplers.testing.arguments import called, inputs, worst  # noqa: E402
 from samplers.testing.cases import CASES  # noqa: E402
 from test_kernels import IN_TORCH, KERNELS, gradient, moved, sweep_of  # noqa: E402
+
+
+theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 
 
 def pair(name, word=None):
@@ -48,6 +52,20 @@ def test_any_shape_in_float32(shape):
     state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
     results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
     assert all((results[0][b] - results[1][b]).abs().max() <= 1e-5 for b in state)
+
+
+@pytest.mark.parametrize("D", [pi + theta**2, 2 + sign(theta), 1 + Heaviside(theta), 1 + Abs(theta)**Rational(1, 3), 1 + 2**theta,
+                               Piecewise((Rational(1, 10), xi > 0), (Rational(7, 10), True)) + theta**2, 1 + tanh(theta)**2,
+                               2 + Piecewise((1, Or(theta > 0, Not(xi > theta))), (2, True)), 1 + theta**2 / 2**65], ids=str)
+def test_literals_are_of_the_type_of_the_state(D):
+    """Constants, choices and powers in float64."""
+    recipe = Recipe(name="literals", state=(theta, p, xi), target=theta, H=potential(theta) + total(p**2) / 2 + total(1) * xi**2 / 2,
+                    D={p: D, xi: 1 / total(1)}, Q={(theta, p): -1, (p, xi): p / total(1)})
+    at = torch.linspace(-1.5, 2, 6, dtype=torch.float64, device=DEVICE).reshape(2, 3)
+    state = {"theta": at, "p": at.flip(0), "xi": at[:, 0].clone()}
+    results = [integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(1, 2))
+               for backend in ("torch", "triton")]
+    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
 
 
 @pytest.mark.parametrize("name", ["sgnht", "psgld"])

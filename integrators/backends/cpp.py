@@ -26,7 +26,9 @@ _KEYWORDS = """alignas alignof and asm auto bitand bitor bool break case catch c
     struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
     and_eq not_eq or_eq xor_eq static_assert static_cast const_cast dynamic_cast reinterpret_cast thread_local char8_t char16_t
     char32_t consteval constinit co_await co_return co_yield main unix linux""".split()
-_OURS = """R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
+_OURS = """tl triton zero size mask spot block group items parts key sums drawn per_site sites part_sites part_offset item_part
+    item_block array_in array_out number_in number_out GROUPS GIVEN words unit pair normals uniforms total_of power_of
+    REAL WIDTH NAN INFINITY HUGE_VAL HUGE_VALF HUGE_VALL R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
     left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin w""".split()
 _TAKEN = {*_OURS, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CPP.calls}
 
@@ -41,7 +43,7 @@ class Names:
         """The name of a scalar, or what the names of a vector's sites begin with."""
         if s not in self._stems:
             stem = ("n_" if isinstance(s, Variate) else "") + s.name
-            while stem in _TAKEN or stem in self._stems.values() or re.search(r"_(\d+|from|to|per|buffer|sum)$", stem):
+            while stem in _TAKEN or stem in self._stems.values() or re.match(r"M_|u?int\d+_t$|FP_|MATH_|math_", stem) or re.search(r"_(\d+|from|to|per|buffer|sum)$", stem):
                 stem += "_"
             self._stems[s] = stem
         return self._stems[s]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sympy import Add, And, Expr, Mul, Not, Or, Pow, Symbol
+from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, Symbol
 from sympy.core.relational import Relational
 
 from recipe import symbols
@@ -17,9 +17,10 @@ class Dialect:
 
     name: str
     number: str
-    fraction: str
     power: Callable[[int, str], str]
+    pow: str
     choice: str
+    negation: str
     both: str
     either: str
     calls: Mapping[str, str]
@@ -39,9 +40,9 @@ class Dialect:
 
 _STD = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
 
-CPP = Dialect("C++", "R({})", "R({}.0/{})", lambda n, x: f"power<{n}>({x})", "({} ? {} : {})", " & ", " | ", {
+CPP = Dialect("C++", "R({})", lambda n, x: f"power<{n}>({x})", "std::pow({}, {})", "({} ? {} : {})", "!({})", " & ", " | ", {
     "exp": "exp_of", "log": "log_of", "sin": "sin_of", "cos": "cos_of", "tanh": "tanh_of", "phi1": "phi1", "braked": "braked",
-    "Abs": "std::abs", "sign": "sign_of", "sqrt": "std::sqrt", "pow": "std::pow", "Max": "largest<R>", "Min": "smallest<R>",
+    "Abs": "std::abs", "sign": "sign_of", "sqrt": "std::sqrt", "Max": "largest<R>", "Min": "smallest<R>",
     **{name: f"std::{name}" for name in _STD}})
 
 
@@ -49,9 +50,9 @@ def _powers(n, x):
     return f"({'*'.join([x] * n)})" if n > 0 else f"(1/({'*'.join([x] * -n)}))"
 
 
-TRITON = Dialect("Triton", "{}", "({}.0/{})", lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"), "tl.where({}, {}, {})", " & ",
-                 " | ", {"exp": "tl.exp", "log": "tl.log", "sin": "tl.sin", "cos": "tl.cos", "tanh": "tanh_of", "phi1": "phi1",
-                         "braked": "braked", "Abs": "tl.abs", "sign": "sign_of", "sqrt": "tl.sqrt", "pow": "power_of", "erf": "tl.erf",
+TRITON = Dialect("Triton", "{}", lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"), "power_of(zero + ({}), {})",
+                 "tl.where({}, zero + ({}), zero + ({}))", "~({})", " & ", " | ", {"exp": "tl.exp", "log": "tl.log", "sin": "tl.sin", "cos": "tl.cos", "tanh": "tanh_of", "phi1": "phi1",
+                         "braked": "braked", "Abs": "tl.abs", "sign": "sign_of", "sqrt": "tl.sqrt", "erf": "tl.erf",
                          "Max": "tl.maximum", "Min": "tl.minimum"})
 
 
@@ -60,18 +61,13 @@ class _Text:
         self.dialect, self.name = dialect, name
 
     def of(self, e):
-        number = self.dialect.number.format
         match e:
             case Symbol():
                 return self.name(e)
             case symbols.Total():
                 return "n"
-            case _ if e.is_Integer:
-                return number(int(e))
-            case _ if e.is_Rational:
-                return self.dialect.fraction.format(int(e.p), int(e.q))
-            case _ if e.is_Number or e.is_NumberSymbol:
-                return number(repr(float(e)))
+            case _ if isinstance(e, Expr) and not e.free_symbols and not e.has(symbols.Total):
+                return self.number(e)
             case Add():
                 return self.sum(e)
             case Mul():
@@ -79,6 +75,14 @@ class _Text:
             case Pow():
                 return self.power(e)
         return self.call(e)
+
+    def number(self, e):
+        """A small integer as it is, all else as a float."""
+        small = e.is_Integer and abs(int(e)) < 2**24
+        try:
+            return self.dialect.number.format(int(e) if small else repr(float(e)))
+        except OverflowError as error:
+            raise Unsupported("kernel", f"{e} is no floating-point number", do="Scale the formula.") from error
 
     def factor(self, e):
         return f"({self.of(e)})" if e.is_Add else self.of(e)
@@ -99,15 +103,14 @@ class _Text:
         fraction = next((f for f in above if f.is_Rational and not f.is_Integer), None)
         top, bottom = [self.factor(f) for f in above if f is not fraction], [self.factor(1 / f) for f in below]
         if fraction is not None:
-            number = self.dialect.number.format
-            top, bottom = [number(int(fraction.p))] * (fraction.p != 1) + top, [number(int(fraction.q)), *bottom]
+            top, bottom = [self.number(Integer(fraction.p))] * (fraction.p != 1) + top, [self.number(Integer(fraction.q)), *bottom]
         line = "*".join(top) or self.dialect.number.format(1)
         return line if not bottom else f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
 
     def power(self, e):
         root, p, q = self.of(e.base), *((int(e.exp.p), int(e.exp.q)) if e.exp.is_Rational else (0, 0))
-        if q not in (1, 2, 4, 8):
-            return f"{self.dialect.calls['pow']}({root}, {self.of(e.exp)})"
+        if q not in (1, 2, 4, 8) or abs(p) > 64:
+            return self.dialect.pow.format(root, self.of(e.exp))
         for _ in range(q.bit_length() - 1):
             root = f"{self.dialect.calls['sqrt']}({root})"
         return root if p == 1 else self.dialect.power(p, root)
@@ -121,7 +124,7 @@ class _Text:
             return self.dialect.choice.format(self.condition(condition), self.of(value), self.of(e.func(*rest)))
         args = [self.of(a) for a in e.args]
         if function == "Heaviside":
-            return self.dialect.choice.format(f"{args[0]} > 0", self.dialect.number.format("1.0"), self.dialect.number.format("0.0"))
+            return self.dialect.choice.format(f"{args[0]} > 0", self.dialect.number.format(1), self.dialect.number.format(0))
         if function not in self.dialect.calls:
             raise Unsupported("kernel", f"there is no {self.dialect.name} form of {function}: {e}",
                               do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.")
@@ -140,5 +143,5 @@ class _Text:
         if join:
             return join.join(parts)
         if isinstance(e, Not):
-            return f"({parts[0]} == 0)"
+            return self.dialect.negation.format(parts[0])
         raise Unsupported("kernel", f"there is no {self.dialect.name} form of the condition {e}", do="Use comparisons, And, Or and Not.")

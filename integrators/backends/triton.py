@@ -40,11 +40,16 @@ class _Writer:
     def write(self, e):
         return TRITON.text(e, self.names.stem)
 
+    def number(self, e):
+        """The text of a value, which is of the type R even if it is a literal."""
+        return self.write(e) if e.free_symbols else f"zero + ({self.write(e)})"
+
     def table(self, s, kind):
         return f"{kind}_{'out' if s in self.set or not isinstance(s, Block) else 'in'}"
 
     def constants(self, read, statements):
-        lines = [f"{self.names.stem(s)} = tl.load(constants + {j}).to(R)" for j, s in enumerate(self.layout.constants)
+        lines = ["zero = tl.load(key).to(R)*0"]
+        lines += [f"{self.names.stem(s)} = tl.load(constants + {j}).to(R)" for j, s in enumerate(self.layout.constants)
                  if s in read and not is_by_site(s)]
         if any(e.has(symbols.total(1)) for s in statements for e in s.values):
             lines.append("n = sites.to(R)")
@@ -79,10 +84,10 @@ class _Writer:
                 lines += self.one(d)
         body, once, totals = [], {}, p.totals
         for s in p.sites:
-            value = self.write(hoisted(s.values[0], once))
+            value = self.number(hoisted(s.values[0], once))
             if isinstance(s, Total):
                 body.append(f"tl.store(sums + (chain * items + item) * {len(totals)} + {totals.index(s)}, "
-                            f"tl.sum(tl.where(mask, ({value}).to(tl.float64), 0.0)))")
+                            f"tl.sum(tl.where(mask, (zero + ({value})).to(tl.float64), 0.0)))")
             else:
                 body.append(f"{self.names.stem(subject(s))} = {value}")
         body += [f"tl.store({address('array_out', index(s))} + spot, {self.names.stem(s)}, mask=mask)" for s in mine]
@@ -109,7 +114,7 @@ def sites_{name}({GIVEN}):
         lines += [f"{self.names.stem(s)} = tl.load(tl.load({self.table(s, 'number')} + {k}).to(tl.pointer_type(R)) + chain)"
                   for k, s in enumerate(self.layout.numbers) if s in read and s not in totals and is_read_first(s, p.chain)]
         lines += [line for d in self.draws if d in read for line in self.one(d)]
-        lines += [f"{self.names.stem(subject(s))} = {self.write(s.value)}" for s in p.chain]
+        lines += [f"{self.names.stem(subject(s))} = {self.number(s.value)}" for s in p.chain]
         lines += [f"tl.store(tl.load(number_out + {index(s)}).to(tl.pointer_type(R)) + chain, {self.names.stem(s)})"
                   for s in [*totals, *mine]]
         self.set |= {s for s in mine if isinstance(s, Block)}

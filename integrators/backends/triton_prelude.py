@@ -88,7 +88,7 @@ def phi1(x):
 
 @triton.jit
 def sign_of(x):
-    return tl.where(x > 0, 1.0, 0.0) - tl.where(x < 0, 1.0, 0.0)
+    return tl.where(x > 0, x * 0 + 1, tl.where(x < 0, x * 0 - 1, x * 0))
 
 
 @triton.jit
