@@ -316,6 +316,7 @@ def _parser():
     sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
     numbers(sub, NUMBERS)
+    sub.add_argument("--backend", metavar="NAME", help="auto, torch, cpp or triton")
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
