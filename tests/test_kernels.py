@@ -46,7 +46,7 @@ def test_what_has_no_kernel_says_so(name):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
 
 
-@pytest.mark.parametrize("name", ["sghmc", "sgnht", "psgld", "sgrld-simplex", "sghmc-sa-gibbs",
+@pytest.mark.parametrize("name", ["sghmc", "sgnht", "psgld", "sgrld-simplex", "hmc",
                                   *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS)])
 def test_the_layers_pass_on_kernels(name):
     report = check(integrators.compile(CASES[name].recipe, backend="cpp"))

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench.py --out out/bench.json
 
-Every round runs every contender once, so that a busy machine slows all alike. One thread is timed by the processor's time,
-two by the clock. Peers that are not installed are named and left out.
+Every round runs every contender once, so that a busy machine slows all alike. One thread is timed by the processor's time, two
+by the clock; chains by the processor's time, since jax takes what threads it likes. Peers that are not installed are named and left out.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def trajectory(name, energy, chains, steps, h):
     return lambda k: run.run(k * steps, [(h, 1.0)] * steps, thin=steps, first_kept=steps - 1, keep=["theta"])
 
 
-def of_jax(U, dim, chains, steps, h, compiled={}):
+def of_jax(U, dim, chains, steps, h):
     """SGLD as a scan over steps of vectorised chains."""
     import jax
     import jax.numpy as jnp
@@ -201,8 +201,8 @@ def main(argv=None):
     found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
     show(title, found[title], "sghmc")
     for title, contenders, units in chains(options.quick):
-        title += ", 1 thread, ns per chain and step"
-        found[title] = rows(interleaved(contenders, units, options.rounds, time.perf_counter), "sgld")
+        title += ", processor's ns per chain and step"
+        found[title] = rows(interleaved(contenders, units, options.rounds, time.process_time), "sgld")
         show(title, found[title], "sgld")
     versions = {name: importlib.metadata.version(name) for name in ("torch", *PEERS) if name not in MISSING}
     options.out.parent.mkdir(parents=True, exist_ok=True)
