@@ -30,7 +30,7 @@ from recipe import Energy
 from samplers.targets import TARGETS
 from sympy import symbols
 
-PEERS = ("posteriors", "jax", "blackjax")
+PEERS = ("posteriors", "jax")
 SAMPLERS = ("sghmc", "sgld", "psgld", "underdamped-langevin", "msgnht", "atmc", "sgnht", "santa")
 MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
 
@@ -206,8 +206,9 @@ def main(argv=None):
         show(title, found[title], "sgld")
     versions = {name: importlib.metadata.version(name) for name in ("torch", *PEERS) if name not in MISSING}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"date": str(date.today()), "processor": platform.processor() or platform.machine(),
-                                       "compiler": native.compiler(), "versions": versions, "tables": found}, indent=1))
+    model = next((part for part in native.processor().split("; ") if part.startswith("model name")), platform.machine())
+    options.out.write_text(json.dumps({"date": str(date.today()), "processor": model.partition(": ")[2] or model,
+                                       "compiler": (native.compiler() or ("", "none"))[1], "versions": versions, "tables": found}, indent=1))
 
 
 if __name__ == "__main__":
