@@ -245,9 +245,11 @@ class Step:
         self.check(h, **{k: v for k, v in parameters.items() if k not in self._of_the_run})
         wanted = {"state": [b.name for b in self.recipe.entries], "noise": self.draws, "observe": self.observations}
         empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
-        noise = self.drawn(noise, state) if hasattr(noise, "draw") and (self.backend == "torch" or empty) else noise
+        keyed = hasattr(noise, "draw")  # a noise.Key
+        if keyed and (empty or self.backend == "torch"):
+            noise, keyed = self.drawn(noise, state), False
         for what, given in (("state", state), ("noise", noise or {}), ("observe", observe or {})):
-            for name in wanted[what] if given is not noise or not hasattr(noise, "draw") else ():
+            for name in () if what == "noise" and keyed else wanted[what]:
                 if name not in given:
                     raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
                                       do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.")

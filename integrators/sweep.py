@@ -13,10 +13,10 @@ from recipe.errors import RecipeError
 from .backends.cpp_sweep import sweep_text
 from .native import library
 from .noise import Key
-from .passes import is_by_site, layout
+from .passes import layout
 from .program import Gradient, Program
 from .step import Step, load
-from .trajectory import NUMBER_TYPES, Constants
+from .trajectory import NUMBER_TYPES, Constants, check_numbers
 
 RUN = 16384  # sites of one item of a C++ kernel: a multiple of its blocks
 GROUPS = 256  # of four sites, in a block of a Triton kernel
@@ -37,12 +37,11 @@ class Sweep:
         self.dtype, self.device, self.chains = first[0].dtype, first[0].device, len(first[0])
         self.shapes = [t.shape for t in first] if self.vectors else []
         launch = LAUNCHERS[backend]
-        if self.dtype not in NUMBER_TYPES or self.device.type not in launch.devices():
-            raise RecipeError(f"{self.recipe.name}, {backend}", f"the state is {self.dtype} on {self.device}", do="Kernels run on "
-                              f"float32 and float64 on {', '.join(launch.devices())}: convert it, or use backend='torch'.")
-        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes] or [0], np.int64)  # one empty part for numbers alone
+        check_numbers(f"{self.recipe.name}, {backend}", first[0], launch.devices())
+        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes] or [0], np.int64)  # [0]: numbers alone
         self.offset = np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
-        self.constants = Constants(program, self.layout.constants, self.shapes[0][1:] if len(self.shapes) == 1 else (int(self.sites.sum()),))
+        of_one_chain = self.shapes[0][1:] if len(self.shapes) == 1 else (int(self.sites.sum()),)
+        self.constants = Constants(program, self.layout.constants, of_one_chain)
         self.array_in, self.array_out = (self._table(len(self.layout.arrays)) for _ in range(2))
         self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.layout.constants))
         self.number_in, self.number_out = (np.zeros(max(1, len(self.layout.numbers)), np.int64) for _ in range(2))
@@ -97,8 +96,10 @@ class Sweep:
 
     def __call__(self, h: float, *, noise, temperature: float = 1.0, given: Callable | None = None, step_number: int = 0,
                  **parameters) -> None:
-        """One step. `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of
-        each array."""
+        """One step.
+
+        `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of each array.
+        """
         addresses = [t.data_ptr() for t in self._tensors]
         if addresses != self._addresses:
             name = next(n for n, a, b in zip(self._names, addresses, self._addresses) if a != b)
@@ -125,9 +126,9 @@ class Sweep:
         if self._setting is not None and all(map(_is_same, setting[:3], self._setting[:3])) and \
                 setting[3].keys() == self._setting[3].keys() and all(_is_same(v, self._setting[3][k]) for k, v in setting[3].items()):
             return
-        values, per_site = self.constants(*setting), [is_by_site(s) for s in self.layout.constants]
-        numbers = np.array([0.0 if per else float(v) for v, per in zip(values, per_site)] or [0.0])
-        held = [self._spread(j, v) for j, (v, per) in enumerate(zip(values, per_site)) if per]
+        values = self.constants(*setting)
+        numbers = np.array([0.0 if torch.is_tensor(v) else v for v in values] or [0.0])
+        held = [self._cut(j, v) for j, v in enumerate(values) if torch.is_tensor(v)]
         self._setting, self.values = setting, (numbers, held)
         self._launch.constants(numbers)
 
@@ -137,7 +138,8 @@ class Sweep:
         held = []
         for s, parts in zip(names, values, strict=True):
             if s in self.layout.arrays:
-                if [t.shape for t in parts] != self.shapes or {t.dtype for t in parts} != {self.dtype} or {t.device for t in parts} != {self.device}:
+                kinds = {(t.dtype, t.device) for t in parts}
+                if [t.shape for t in parts] != self.shapes or kinds != {(self.dtype, self.device)}:
                     for t, shape in zip(parts, self.shapes, strict=True):
                         self._check(f"{s}", t.contiguous(), shape)
                 parts = [t.contiguous() for t in parts]
@@ -149,14 +151,9 @@ class Sweep:
             held.append(parts)
         return held
 
-    def _spread(self, j, value):
+    def _cut(self, j, value):
         """A constant per site, cut into the parts."""
-        value = torch.as_tensor(value, dtype=self.dtype, device=self.device)
-        try:
-            value = value.expand(self.constants.shape).reshape(-1)
-        except RuntimeError as error:
-            raise RecipeError(f"{self.recipe.name}, {self.layout.constants[j]}", f"its shape is {tuple(value.shape)} for sites of shape "
-                              f"{tuple(self.constants.shape)}", do="Give a number, or one value per site.") from error
+        value = value.to(dtype=self.dtype, device=self.device).reshape(-1)
         parts = [value[at:at + n].contiguous() for at, n in zip(self.offset, self.sites)]
         self.per_site[j] = [p.data_ptr() for p in parts]
         return parts

@@ -14,12 +14,19 @@ from .backends.torch import constants_source
 from .backends.torch_expressions import python_names
 from .native import library
 from .noise import Key
-from .passes import inputs
+from .passes import inputs, is_by_site
 from .program import Program
 from .step import Step, load
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
+
+
+def check_numbers(where: str, like: torch.Tensor, devices) -> None:
+    """Refuse a state of another type, or in another place, than kernels run on."""
+    if like.device.type not in devices or like.dtype not in NUMBER_TYPES:
+        raise RecipeError(where, f"the state is {like.dtype} on {like.device}", do="Kernels run on float32 and float64 on "
+                          f"{', '.join(devices)}: convert it, or use backend='torch'.")
 
 
 def _at(tensor):
@@ -33,17 +40,26 @@ class Constants:
     """
 
     def __init__(self, program: Program, wanted, shape):
-        self.wanted, self.names, self.shape = wanted, python_names(program), shape
+        self.wanted, self.names, self.shape, self.where = wanted, python_names(program), shape, program.recipe.name
         self.like = torch.empty((1, 1), dtype=torch.float64).expand(1, *shape) if shape else torch.empty(1, dtype=torch.float64)
         source = constants_source(program, wanted)
         self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
         self.changes = program.reads(step_number)
 
     def __call__(self, h, temperature, number, parameters) -> list:
-        """The values in the order of `wanted`."""
+        """The values in the order of `wanted`, those per site as tensors of their shape."""
         given = {s.name: parameters[s.name] for s in (num_data,) if s.name in parameters}
         given |= {self.names[name]: v for name, v in parameters.items() if name not in given}
-        return self.function(h, self.like, temperature=temperature, step_number=number, **given)
+        values = self.function(h, self.like, temperature=temperature, step_number=number, **given)
+        return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
+
+    def _spread(self, s, value):
+        value = torch.as_tensor(value, dtype=torch.float64)
+        try:
+            return value.expand(self.shape)
+        except RuntimeError as error:
+            raise RecipeError(f"{self.where}, {s}", f"its shape is {tuple(value.shape)} for sites of shape {tuple(self.shape)}",
+                              do="Give a number, or one value per site.") from error
 
 
 @dataclass
@@ -67,17 +83,16 @@ class Trajectory:
         Key(self.seed, 0, self.first_chain)  # refuses what is none
         self.state = {k: v for k, v in self.state.items() if k == "gradient" or k in {b.name for b in recipe.entries}}
         like = self.state[recipe.targets[0].name]
-        _check_numbers(recipe.name, like)
+        check_numbers(f"{recipe.name}, cpp", like, ["cpu"])
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), like[:, None])
         self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
         energy, many = program.energy, self.sites if recipe.target_is_vector else len(recipe.targets)
         if energy is not None and not energy.is_sitewise and len(energy.coordinates) != many or not like.numel():
             raise RecipeError(f"{recipe.name}, cpp", f"{many} coordinates of {self.chains} chains for an energy of "
                               f"{'any number' if energy is None else len(energy.coordinates)}", do="Give each coordinate a value.")
-        self.source = trajectory_source(program, self.sites)
         width = next((w for w in LANES if self.chains <= w), LANES[-1])
         self.padded = -(-self.chains // width) * width
-        self.library = library(self.source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
+        self.library = library(trajectory_source(program, self.sites), (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
         entries = [(b, i) for b in recipe.entries for i in sites_of(b, self.sites)]
         self.rows = {name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"}
         extra = sum(len(sites_of(b, self.sites)) for b in recipe.targets) if program.carries_gradient else 0
@@ -104,10 +119,8 @@ class Trajectory:
 
     def _row(self, h, temperature, number):
         """The constants of one step, each spread over its sites, in one tensor."""
-        values = zip(self._constants.wanted, self._constants(h, temperature, number, self.parameters))
-        spread = lambda s, v: v.expand(self.like.shape[1:]).reshape(-1) if getattr(s, "is_vector", False) else v.reshape(1)
-        row = [spread(s, torch.as_tensor(v, dtype=torch.float64)) for s, v in values]
-        return torch.cat(row) if row else torch.zeros(1, dtype=torch.float64)
+        values = self._constants(h, temperature, number, self.parameters) or [0.0]
+        return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in values])
 
     def run(self, first_step: int, settings, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
         """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
@@ -139,9 +152,3 @@ class Trajectory:
     def block(self, name: str) -> torch.Tensor:
         """The values of a block as they stand, of its shape."""
         return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
-
-
-def _check_numbers(name, like):
-    if like.device.type != "cpu" or like.dtype not in NUMBER_TYPES:
-        raise RecipeError(f"{name}, cpp", f"the state is {like.dtype} on {like.device}",
-                          do="Kernels run on float32 and float64 on the CPU: convert it, or use backend='torch'.")

@@ -44,9 +44,10 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     the step size of step k, counted from the start of the warmup, and `temperature` may be such a function too. `phases`
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
-    `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a compiler. Their
-    draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks and
-    adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain.
+    `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there
+    is a compiler; their draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the
+    target. `keep`: names of other blocks and adapted quantities to return beside the target. Minibatches are uniform with
+    replacement and independent per chain.
     A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
     RecipeError for wrong input before the first step.
 
@@ -401,9 +402,7 @@ class _Run:
         lost = {chain: int(died[chain]) for chain in sorted(lost, key=lambda chain: int(died[chain]))}
         chain, k = next(iter(lost.items()))
         at = {name: kernel.block(name)[chain:chain + 1] for name in kernel.rows}
-        drawn = {d.name: noise.KINDS[d.kind](self.seed, k, i, 1, tuple(at[d.block.name].shape[1:]) if d.is_vector else (),
-                                             dtype=kernel.numbers.dtype, first_chain=chain)
-                 for i, d in enumerate(self.step.program.draws)}
+        drawn = self.step.drawn(noise.Key(self.seed, k, chain), at)
         h, T = settings[k - first]
         new = self.step.function(at, h, **self.step.arguments(None, drawn),
                                  **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}))

@@ -24,24 +24,29 @@ KERNELS = [name for name in CASES if name not in IN_TORCH]
 gradient = lambda theta: theta**3 / 4 + theta / 2 - 0.3
 
 
-def pair(name, word=None, **options):
+def pair(name, kernels="cpp"):
     """The step in torch and as a kernel."""
-    return [integrators.compile(CASES[name].recipe, word, backend=backend, **options) for backend in ("torch", "cpp")]
+    return [integrators.compile(CASES[name].recipe, backend=backend) for backend in ("torch", kernels)]
+
+
+def against_torch(name, kernels, chains, shape, key):
+    """The errors of a kernel with tensors as noise and with a key, in float64."""
+    plain, kernel = pair(name, kernels)
+    state, drawn, parameters = inputs(plain, chains, shape if plain.recipe.target_is_vector else ())
+    return [worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) for noise in (drawn, key)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_is_the_step_of_the_torch_text(name):
-    """With tensors as noise and with a key, of one axis and of none, in float64."""
-    plain, kernel = pair(name)
-    for shape in ((5,), ()) if plain.recipe.target_is_vector else ((),):
-        state, drawn, parameters = inputs(plain, 19, shape)
-        for noise in (drawn, Key(2**40 + 1, 2**33 + 5, first_chain=3)):
-            assert worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) <= 1e-12
+    """Of one axis and of none."""
+    for shape in ((5,), ()):
+        assert max(against_torch(name, "cpp", 19, shape, Key(2**40 + 1, 2**33 + 5, first_chain=3))) <= 1e-12
 
 
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
 @pytest.mark.parametrize("name", IN_TORCH)
-def test_what_has_no_kernel_says_so(name):
-    kernel = pair(name)[1]
+def test_what_has_no_kernel_says_so(name, backend):
+    kernel = pair(name, backend)[1]
     with pytest.raises(Unsupported, match="Use backend='torch'"):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
 

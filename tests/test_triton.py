@@ -12,42 +12,24 @@ if DEVICE == "cpu":
 
 import integrators  # noqa: E402
 from integrators.noise import Key  # noqa: E402
-from integrators.passes import Unsupported  # noqa: E402
 from integrators.sweep import GROUPS  # noqa: E402
 from recipe import Recipe, RecipeError, potential, scalar, total, vector  # noqa: E402
 from samplers.testing import check  # noqa: E402
-from samplers.testing.arguments import called, inputs, worst  # noqa: E402
 from samplers.testing.cases import CASES  # noqa: E402
-from test_kernels import IN_TORCH, KERNELS, gradient, moved, sweep_of  # noqa: E402
+from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of  # noqa: E402
 
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 
 
-def pair(name, word=None):
-    """The step in torch and as a kernel."""
-    return [integrators.compile(CASES[name].recipe, word, backend=backend) for backend in ("torch", "triton")]
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_is_the_step_of_the_torch_text(name):
-    """With tensors as noise and with a key."""
-    plain, kernel = pair(name)
-    state, drawn, parameters = inputs(plain, 3, (5,) if plain.recipe.target_is_vector else ())
-    for noise in (drawn, Key(2**63 + 1, 2**33 + 5, first_chain=3)):
-        assert worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) <= 1e-12
-
-
-@pytest.mark.parametrize("name", IN_TORCH)
-def test_what_has_no_kernel_says_so(name):
-    kernel = pair(name)[1]
-    with pytest.raises(Unsupported, match="Use backend='torch'"):
-        called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
+    assert max(against_torch(name, "triton", 3, (5,), Key(2**63 + 1, 2**33 + 5, first_chain=3))) <= 1e-12
 
 
 @pytest.mark.parametrize("shape", [(1,), (4 * GROUPS + 3,), (3, 5, 70)])
 def test_any_shape_in_float32(shape):
-    plain, kernel = pair("sgnht")
+    plain, kernel = pair("sgnht", "triton")
     on = lambda *size: torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
     state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
     results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
@@ -85,6 +67,6 @@ def test_a_layer_passes_on_kernels():
 
 def test_on_the_cpu_without_the_interpreter_it_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    kernel = pair("sghmc")[1]
+    kernel = pair("sghmc", "triton")[1]
     with pytest.raises(RecipeError, match="float32 and float64 on cuda"):
         kernel({b: torch.zeros(2, 3) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0))

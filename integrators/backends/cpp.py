@@ -13,7 +13,7 @@ from recipe import symbols
 from recipe.symbols import is_site
 
 from ..flow import Variate
-from ..passes import Unsupported, check_draws, inputs
+from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
 from ..program import Adapt, Draw, Gradient, Let, Program, Set, Total
 from .kernel_expressions import CPP
 
@@ -26,15 +26,18 @@ _KEYWORDS = """alignas alignof and asm auto bitand bitor bool break case catch c
     struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
     and_eq not_eq or_eq xor_eq static_assert static_cast const_cast dynamic_cast reinterpret_cast thread_local char8_t char16_t
     char32_t consteval constinit co_await co_return co_yield main unix linux""".split()
-_OURS = """tl triton zero size mask spot block group items parts key sums drawn per_site sites part_sites part_offset item_part
-    item_block array_in array_out number_in number_out GROUPS GIVEN words unit pair normals uniforms total_of power_of
-    REAL WIDTH NAN INFINITY HUGE_VAL HUGE_VALF HUGE_VALL R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
-    left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin w""".split()
-_TAKEN = {*_OURS, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CPP.calls}
+_MACROS = "REAL WIDTH NAN INFINITY HUGE_VAL HUGE_VALF HUGE_VALL".split()
+_OURS = """R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
+    left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin
+    w""".split()
+_IN_TRITON = """tl triton zero size mask spot block group items parts key sums drawn per_site sites part_sites part_offset item_part
+    item_block array_in array_out number_in number_out GROUPS GIVEN words unit pair normals uniforms total_of power_of""".split()
+_RESERVED = re.compile(r"(M_|FP_|MATH_|math_).*|u?int\d+_t|.*_(\d+|from|to|per|buffer|sum)")  # macros, types, names with an ending of ours
+_TAKEN = {*_MACROS, *_OURS, *_IN_TRITON, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CPP.calls}
 
 
 class Names:
-    """A C++ name for every symbol of a Program, one for each site of a vector."""
+    """A name in a kernel for every symbol of a Program, one for each site of a vector."""
 
     def __init__(self):
         self._stems: dict[Symbol, str] = {}
@@ -43,7 +46,7 @@ class Names:
         """The name of a scalar, or what the names of a vector's sites begin with."""
         if s not in self._stems:
             stem = ("n_" if isinstance(s, Variate) else "") + s.name
-            while stem in _TAKEN or stem in self._stems.values() or re.match(r"M_|u?int\d+_t$|FP_|MATH_|math_", stem) or re.search(r"_(\d+|from|to|per|buffer|sum)$", stem):
+            while stem in _TAKEN or stem in self._stems.values() or _RESERVED.fullmatch(stem):
                 stem += "_"
             self._stems[s] = stem
         return self._stems[s]
@@ -53,13 +56,13 @@ class Names:
         def name(s):
             if isinstance(s, Variate):
                 return f"{self.stem(s)}[{site if s.is_vector else 0}][l]"
-            return f"{self.stem(s)}_{site}" if getattr(s, "is_vector", False) else self.stem(s)
+            return f"{self.stem(s)}_{site}" if is_by_site(s) else self.stem(s)
         return name
 
 
 def sites_of(s, sites: int) -> range:
     """The sites of a symbol: one for a scalar."""
-    return range(sites if getattr(s, "is_vector", False) else 1)
+    return range(sites if is_by_site(s) else 1)
 
 
 def trajectory_source(program: Program, sites: int) -> str:
@@ -76,7 +79,7 @@ def trajectory_source(program: Program, sites: int) -> str:
     check_draws(program)
     names = Names()
     entries = [(b, i) for b in program.recipe.entries for i in sites_of(b, sites)]
-    slopes = _slopes(program)
+    slopes = list(dict.fromkeys(supplied(program)))
     rows = entries + [(g, i) for g in (slopes if program.carries_gradient else ()) for i in sites_of(g, sites)]
     body = _body(program, names, sites)
     at = lambda s, i: names.at(i)(s)
@@ -105,23 +108,23 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
         alignas(64) R s[ROWS][W];
         alignas(64) Bits<R>::I lost[W];
         alignas(64) uint32_t w[4][W];
-        {_join(arrays, 8)}
+        {indented(arrays, 8)}
         for (int r = 0; r < ROWS; ++r)
             for (int l = 0; l < W; ++l) s[r][l] = state[r * chains + chain + l];
         for (int l = 0; l < W; ++l) lost[l] = died[chain + l] >= 0 ? -2 : -1;
         (void)w;
         for (int64_t k = 0; k < steps; ++k) {{
             const double* c = constants + k * stride;
-            {_join(read, 12)}
-            {_join(noise, 12)}
+            {indented(read, 12)}
+            {indented(noise, 12)}
             (void)c;
 #pragma omp simd
             for (int l = 0; l < W; ++l) {{
-                {_join(load, 16)}
-                {_join(body, 16)}
+                {indented(load, 16)}
+                {indented(body, 16)}
                 const R sum_of_all = {everything};
                 const bool ok = (lost[l] == -1) & (sum_of_all - sum_of_all == 0){inside};
-                {_join(store, 16)}
+                {indented(store, 16)}
                 lost[l] = (lost[l] == -1) & !ok ? (Bits<R>::I)k : lost[l];
             }}
             if (k >= first_kept && (k - first_kept) % thin == 0) {{
@@ -138,7 +141,8 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
 {gradient}"""
 
 
-def _join(lines, indent):
+def indented(lines, indent: int) -> str:
+    """Lines of a text, all but the first behind so many spaces."""
     return ("\n" + " " * indent).join(lines)
 
 
@@ -167,15 +171,6 @@ def _noise(draw, number, names, sites):
                       for i in range(0, wanted, 2)]
         lines.append("}")
     return lines
-
-
-def _slopes(program):
-    """The locals of the derivatives of U, in the order of the targets."""
-    found = {}
-    for s in program.statements:
-        if isinstance(s, Gradient):
-            found |= {g: b for b, g in s.names}
-    return list(found)
 
 
 def _body(program, names, sites):
@@ -252,7 +247,7 @@ def _gradient(program, names, sites, rows, slopes):
     return f"""
 extern "C" void gradient(R* state, int64_t chains) {{
     for (int64_t chain = 0; chain < chains; ++chain) {{
-        {_join(lines, 8)}
+        {indented(lines, 8)}
     }}
 }}
 """

@@ -6,7 +6,7 @@ from recipe.symbols import Block
 from ..flow import Variate
 from ..passes import Layout, hoisted, is_by_site, is_read_first, subject
 from ..program import Let, Total
-from .cpp import PRELUDE, Names
+from .cpp import PRELUDE, Names, indented
 from .kernel_expressions import CPP
 
 STRUCT = """
@@ -95,13 +95,13 @@ class _Writer:
         constants = [f"const R {self.names.stem(s)} = R(a.constants[{j}]);" for j, s in enumerate(self.constants)
                      if not is_by_site(s)]
         if any(e.has(symbols.total(1)) for p in segment.passes for s in (*p.sites, *p.chain) for e in s.values):
-            constants.append("R n = 0;\n    for (int64_t p = 0; p < a.parts; ++p) n += R(a.sites[p]);")
+            constants += ["R n = 0;", "for (int64_t p = 0; p < a.parts; ++p) n += R(a.sites[p]);"]
         body = "\n".join(self.one_pass(p) for p in segment.passes if p.sites or p.chain)
         unused = "".join(f" (void){line.split()[2]};" for line in constants if line.startswith("const"))
         return f"""
 extern "C" void segment_{k}(const Sweep* given) {{
     const Sweep& a = *given;
-    {chr(10).join(constants).replace(chr(10), chr(10) + "    ")}
+    {indented(constants, 4)}
    {unused}
 #pragma omp parallel
     {{
@@ -156,24 +156,24 @@ extern "C" void segment_{k}(const Sweep* given) {{
         self.set |= {s for s in mine if isinstance(s, Block)}
         reduction = f" reduction(+:{', '.join(sums)})" if sums else ""
         keep = [f"a.sums[j * {len(sums)} + {k}] = {s};" for k, s in enumerate(sums)]
-        join = lambda lines, n: ("\n" + " " * n).join(lines)
+        lines += [f"const R {self.names.stem(s)} = {self.write(e)};" for e, s in once.items()]
         return f"""
 #pragma omp for schedule(static)
         for (int64_t j = 0; j < a.chains * a.items; ++j) {{
             const int64_t chain = j / a.items, item = j % a.items, part = a.part[item], first = a.first[item], count = a.count[item];
             const int64_t at = chain * a.sites[part] + first, site = a.offset[part] + first;
-            {join(lines + [f'const R {self.names.stem(s)} = {self.write(e)};' for e, s in once.items()], 12)}
+            {indented(lines, 12)}
             for (int64_t b = 0; b < count;) {{
                 const int64_t left = BLOCK - (site + b) % BLOCK, m = left < count - b ? left : count - b;
-                {join(noise, 16)}
+                {indented(noise, 16)}
 #pragma omp simd{reduction}
                 for (int64_t i = 0; i < m; ++i) {{
-                    {join(body, 20)}
+                    {indented(body, 20)}
                 }}
                 b += m;
             }}
             (void)at; (void)site;
-            {join(keep, 12)}
+            {indented(keep, 12)}
         }}
 """
 
@@ -204,6 +204,6 @@ extern "C" void segment_{k}(const Sweep* given) {{
         return f"""
 #pragma omp for schedule(static)
         for (int64_t chain = 0; chain < a.chains; ++chain) {{
-            {("%s%s" % (chr(10), " " * 12)).join(lines)}
+            {indented(lines, 12)}
         }}
 """

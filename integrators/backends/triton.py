@@ -9,7 +9,7 @@ from recipe.symbols import Block
 
 from ..passes import Layout, hoisted, is_by_site, is_read_first, subject
 from ..program import Total
-from .cpp import Names
+from .cpp import Names, indented
 from .kernel_expressions import TRITON
 
 HEAD = '''"""{title}"""
@@ -102,7 +102,7 @@ def sites_{name}({GIVEN}):
     at = block + tl.arange(0, 4 * GROUPS) - tl.load(part_offset + part)
     size = tl.load(part_sites + part)
     mask, spot = (at >= 0) & (at < size), chain * size + at
-    {self.join(lines + body)}"""
+    {indented(lines + body, 4)}"""
 
     def over_chains(self, name, p):
         if not (p.chain or p.totals):
@@ -122,7 +122,4 @@ def sites_{name}({GIVEN}):
 @triton.jit
 def chain_{name}({GIVEN}):
     chain = tl.program_id(0).to(tl.int64)
-    {self.join(lines)}"""
-
-    def join(self, lines):
-        return "\n    ".join(lines or ["pass"])
+    {indented(lines or ["pass"], 4)}"""

@@ -1,8 +1,8 @@
 """The layers of checks of one step, from its formulas to its chains.
 
-A layer yields its results, and returns why it has nothing to check, if so. What is deterministic comes first. The law is that of one site, exp(-H/T) with U a quartic or a double well, at a
-temperature, masses and frictions away from 1; adapted quantities are frozen, and a budget for gradient noise is met by a
-gradient that is as noisy.
+A layer yields its results, and returns why it has nothing to check, if so. What is deterministic comes first. The law is
+that of one site, exp(-H/T) with U a quartic or a double well, at a temperature, masses and frictions away from 1; adapted
+quantities are frozen, and a budget for gradient noise is met by a gradient that is as noisy.
 """
 
 from collections import abc
@@ -53,8 +53,9 @@ BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3)**2)}
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is compiled in place of the recipe, `alter`
-    changes what was compiled: so are mutants made. `chains` and `seed` are those of a run from a stationary start.
+    `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is compiled in
+    place of the recipe, `alter` changes what was compiled: so are mutants made. `chains` and `seed` are those of a run from a
+    stationary start.
     """
 
     case: Case
@@ -146,8 +147,17 @@ class Subject:
         """Symbol -> number, of all that is no block."""
         return {**self.numbers, step_size: self.case.step_size or 0.01}
 
+    @cached_property
+    def _laws(self) -> dict:
+        return {}
+
     def law(self, target: str):
         """The points of exp(-H/T) by block, and their weights."""
+        if target not in self._laws:
+            self._laws[target] = self._integrated(target)
+        return self._laws[target]
+
+    def _integrated(self, target):
         points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=self.energy(target),
                                   nodes={1: 300, 2: None}.get(len(self.recipe.state), 32), degree=4,
                                   values=self.values, integrands=(*self.recipe.drift, *self.recipe.D))
