@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 
 from recipe.errors import RecipeError
 from recipe.symbols import num_data, step_number
 
-from .backends.cpp import sites_of, trajectory_source
+from .backends.cpp import SITES, sites_of, trajectory_source
+from .backends.cpp_by_site import by_site_source
 from .backends.torch import constants_source
 from .backends.torch_expressions import python_names
 from .native import library
@@ -62,11 +64,27 @@ class Constants:
                               do="Give a number, or one value per site.") from error
 
 
+class _Data(ctypes.Structure):
+    """The columns of the data as a kernel reads them: where they are, padded to `wide` numbers for each row and site."""
+
+    _fields_ = [("columns", ctypes.c_void_p), ("rows", ctypes.c_int64), ("batch", ctypes.c_int64), ("drawn", ctypes.c_int64),
+                ("num_data", ctypes.c_double)]
+
+    def __init__(self, tensors, batch_size):
+        self.tensors = [F.pad(t, (0, -t.shape[1] % (16 if t.shape[1] <= 64 else 64))) if t.dim() > 1 else t for t in tensors]
+        self.tensors = [t.contiguous() for t in self.tensors]
+        self.pointers = torch.tensor([t.data_ptr() for t in self.tensors], dtype=torch.int64)
+        rows = len(tensors[0]) if tensors else 0
+        super().__init__(self.pointers.data_ptr(), rows, batch_size or rows, batch_size is not None, rows)
+
+
 @dataclass
 class Trajectory:
     """Chains of a compiled step on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
 
-    `state`: dict of tensors by block, float32 or float64 on the CPU. The noise is that of `integrators.noise` under the
+    `state`: dict of tensors by block, float32 or float64 on the CPU. `data`: the columns of an energy that sums over data,
+    `(rows,)` or `(rows, sites)`, of which a gradient sees `batch_size` rows, or all; those of a step are a function of the
+    seed, the step and the chain. The noise is that of `integrators.noise` under the
     seed: the numbers agree with the torch step up to rounding. Chains that leave the finite numbers or a domain stay at
     their last state; `died` has the step at which they did, -1 for all others. Raises RecipeError where the Program has
     no C++ form, or there is no compiler.
@@ -77,6 +95,8 @@ class Trajectory:
     seed: int
     parameters: dict = field(default_factory=dict)
     first_chain: int = 0
+    data: tuple[torch.Tensor, ...] = ()
+    batch_size: int | None = None
 
     def __post_init__(self):
         program, recipe = self.step.program, self.step.recipe
@@ -90,9 +110,12 @@ class Trajectory:
         if energy is not None and not energy.is_sitewise and len(energy.coordinates) != many or not like.numel():
             raise RecipeError(f"{recipe.name}, cpp", f"{many} coordinates of {self.chains} chains for an energy of "
                               f"{'any number' if energy is None else len(energy.coordinates)}", do="Give each coordinate a value.")
-        width = next((w for w in LANES if self.chains <= w), LANES[-1])
+        self.by_site = bool(self.data) or self.sites > SITES
+        width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
+        source = (by_site_source if self.by_site else trajectory_source)(program, self.sites)
         self.padded = -(-self.chains // width) * width
-        self.library = library(trajectory_source(program, self.sites), (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
+        self.library = library(source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
+        self.rows_of_data = _Data(self.data, self.batch_size)
         entries = [(b, i) for b in recipe.entries for i in sites_of(b, self.sites)]
         self.rows = {name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"}
         extra = sum(len(sites_of(b, self.sites)) for b in recipe.targets) if program.carries_gradient else 0
@@ -101,17 +124,20 @@ class Trajectory:
             self.numbers[rows, :self.chains] = self.state[name].reshape(self.chains, len(rows)).T
         self.numbers[:, self.chains:] = self.numbers[:, :1]
         self.died = torch.full((self.padded,), -1, dtype=torch.int64)
-        if program.carries_gradient:
-            self._gradient()
-
-    def _gradient(self):
+        self.started = -1 if program.carries_gradient else -2  # the step at whose start a gradient was taken; -2: of none
         given = self.state.get("gradient")
-        if given is None:
-            self.library.gradient(_at(self.numbers), ctypes.c_int64(self.padded))
-            return
-        parts = [given[b.name] for b in self.step.recipe.targets] if isinstance(given, dict) else [given]
-        rows = torch.cat([g.reshape(self.chains, -1).T for g in parts])
-        self.numbers[-len(rows):, :self.chains] = rows
+        if program.carries_gradient and given is not None:
+            parts = [given[b.name] for b in recipe.targets] if isinstance(given, dict) else [given]
+            self.numbers[-extra:, :self.chains] = torch.cat([g.reshape(self.chains, -1).T for g in parts])
+            self.started = -2
+
+    def _start(self, first_step):
+        """Take the gradient that the first step carries."""
+        if self.started == -1:
+            integer, self.started = ctypes.c_int64, first_step
+            of_data = (integer(self.first_chain), ctypes.c_uint64(first_step), ctypes.c_uint64(self.seed),
+                       ctypes.byref(self.rows_of_data)) if self.by_site else ()
+            self.library.gradient(_at(self.numbers), integer(self.padded), *of_data)
 
     @cached_property
     def _constants(self):
@@ -144,11 +170,23 @@ class Trajectory:
         number = max(0, -(-(steps - first_kept) // thin))
         draws = torch.empty((number, len(kept), self.padded), dtype=self.numbers.dtype)
         integer = ctypes.c_int64
+        self._start(first_step)
+        of_data = (ctypes.byref(self.rows_of_data), integer(self.started)) if self.by_site else ()
         self.library.run(_at(self.numbers), _at(draws), _at(table), integer(0 if same else table.shape[1]), integer(self.padded),
                          integer(self.first_chain), integer(steps), integer(first_step), ctypes.c_uint64(self.seed), integer(thin),
-                         integer(first_kept), _at(kept), integer(len(kept)), _at(self.died))
+                         integer(first_kept), _at(kept), integer(len(kept)), _at(self.died), *of_data)
         return draws[..., :self.chains]
 
     def block(self, name: str) -> torch.Tensor:
         """The values of a block as they stand, of its shape."""
         return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
+
+    def carried(self) -> dict:
+        """The gradient at the state as it stands, where the next step takes it over."""
+        if not self.step.program.carries_gradient or self.started == -1:
+            return {}
+        rows, found = self.numbers[len(self.numbers) - sum(len(self.rows[b.name]) for b in self.step.recipe.targets):], {}
+        for b in self.step.recipe.targets:
+            own, rows = rows[:len(self.rows[b.name])], rows[len(self.rows[b.name]):]
+            found[b.name] = own[:, :self.chains].T.reshape(self.state[b.name].shape).contiguous()
+        return {"gradient": found if len(found) > 1 else next(iter(found.values()))}

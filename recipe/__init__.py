@@ -1,6 +1,7 @@
 """Declare a sampler by H, D and Q; sympy derives its SDE and proves its stationary law. Needs no torch."""
 
 from .converse import Recovery, recover
+from .data import data_total, datum
 from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
@@ -9,7 +10,7 @@ from .proof import Certificate
 from .symbols import (adapted, fraction, function, grad, nonnegative, num_data, observe, positive, potential, real,
                       scalar, step_number, step_size, temperature, total, vector)
 
-__all__ = ["Certificate", "Energy", "Recipe", "RecipeError", "Recovery", "adapted", "euler", "force", "fraction",
+__all__ = ["Certificate", "Energy", "Recipe", "RecipeError", "Recovery", "adapted", "data_total", "datum", "euler", "force", "fraction",
            "friction", "function", "grad", "kick", "noise", "nonnegative", "num_data", "numerical", "observe", "positive", "potential",
            "real", "recover", "refresh", "scalar", "spring", "step_number", "step_size", "temperature", "total",
            "vector"]

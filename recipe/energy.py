@@ -4,15 +4,18 @@ from dataclasses import dataclass
 
 from sympy import Expr, Symbol, diff
 
+from .data import DataTotal, Datum, bounded
 from .errors import RecipeError, did_you_mean
-from .symbols import Block, formula, is_site
+from .symbols import Block, formula, freeze, is_site
 
 
 @dataclass(frozen=True)
 class Energy:
     """U = -log density, on the sum scale, as an expression of the target's coordinates in their order.
 
-    `coordinates` are plain sympy symbols, or one vector block whose sites U sums with `total`.
+    `coordinates` are plain sympy symbols, or one vector block whose sites U sums with `total`. `data` names the columns
+    of the data that U sums with `data_total`, in the order in which they are handed to a run. Raises RecipeError for
+    an expression that is no such energy.
 
     >>> from sympy import symbols
     >>> x, y = symbols("x y", real=True)
@@ -22,12 +25,14 @@ class Energy:
 
     coordinates: tuple[Symbol, ...]
     U: Expr
+    data: tuple[Datum, ...] = ()
 
     def __post_init__(self):
         given = self.coordinates
         coordinates = (given,) if isinstance(given, Symbol) else tuple(given) if isinstance(given, (tuple, list)) else ()
         object.__setattr__(self, "coordinates", coordinates)
         object.__setattr__(self, "U", formula(self.U, "Energy, U"))
+        object.__setattr__(self, "data", (self.data,) if isinstance(self.data, Datum) else tuple(self.data) if isinstance(self.data, (tuple, list)) else (None,))
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
             raise RecipeError("Energy", f"the coordinates are sympy symbols, got {given!r}",
                               do='Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).')
@@ -36,12 +41,29 @@ class Energy:
         if self.is_sitewise and len(self.coordinates) > 1:
             raise RecipeError("Energy", "a vector block cannot stand beside other coordinates",
                               do="Give one vector block, or one symbol per coordinate.")
-        for s in self.U.free_symbols - set(self.coordinates):
+        self._check_data()
+        for s in self.U.free_symbols - {*self.coordinates, *self.data}:
             raise RecipeError("Energy", f"'{s}' in U is not a coordinate",
                               do=did_you_mean(s.name, [c.name for c in self.coordinates]))
         if is_site(self.U):
             raise RecipeError("Energy", f"U = {self.U} has one value per site, not one per chain",
                               do="Wrap it in total().")
+
+    def _check_data(self):
+        """Refuse columns that are none, and a U that is not an ordinary expression plus sums over the data."""
+        if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
+            raise RecipeError("Energy, data", f"its columns are data, each once, got {self.data}", do='Write data=(x, y) with y = datum("y").')
+        for d in sorted(self.U.atoms(Datum) - set(self.data), key=str):
+            raise RecipeError("Energy, data", f"'{d}' is not among its columns", do=f"Pass data=(..., {d}), in the order of the tensors.")
+        outside, sums = freeze(self.U, DataTotal)
+        if outside.has(Datum):
+            raise RecipeError("Energy", f"{outside} reads data outside of data_total()", do="Sum what is read of a row over the rows.")
+        if any(diff(outside, d).has(*sums) for d in sums):
+            raise RecipeError("Energy", "U is not a sum over the data: a minibatch cannot estimate it", do="Add the terms of the rows.")
+        if any(d.is_vector for d in self.data) and not self.is_sitewise:
+            raise RecipeError("Energy, data", "a value per site needs a vector block among the coordinates", do='Write theta = vector("theta").')
+        if self.data and not sums:
+            raise RecipeError("Energy, data", "U reads no data", do="Sum over the rows with data_total().")
 
     @property
     def is_sitewise(self) -> bool:
@@ -51,12 +73,12 @@ class Energy:
     @property
     def gradient(self) -> tuple[Expr, ...]:
         """dU/dx for each coordinate, in their order."""
-        return tuple(diff(self.U, c) for c in self.coordinates)
+        return tuple(bounded(diff(self.U, c)) for c in self.coordinates)
 
     @property
     def curvature(self) -> tuple[Expr, ...]:
         """d2U/dx2 for each coordinate: the Hessian diagonal."""
-        return tuple(diff(self.U, c, 2) for c in self.coordinates)
+        return tuple(bounded(diff(self.U, c, 2)) for c in self.coordinates)
 
     def on(self, blocks: tuple[Block, ...]) -> Expr:
         """U as an expression of a recipe's target blocks."""

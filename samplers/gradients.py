@@ -1,5 +1,6 @@
 """From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,10 @@ import torch
 from torch.func import grad, jvp, vmap
 
 from integrators import noise
+from recipe import Energy
 from recipe.errors import RecipeError
+
+WORTH_COMPILING = 100_000  # steps of a run
 
 
 def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *,
@@ -108,6 +112,19 @@ class Data:
             raise RecipeError("sample, batch_size", f"got {batch_size!r} for {self.rows} data",
                               do=f"Choose 1 to {self.rows}, or None for all data.")
 
+    def columns(self, energy: Energy, theta) -> None:
+        """Take the tensors for the columns of a symbolic energy, as numbers of theta's type."""
+        where = "sample, data"
+        if len(self.tensors) != len(energy.data):
+            raise RecipeError(where, f"{len(self.tensors)} tensors for the columns ({', '.join(map(str, energy.data))}) of the energy",
+                              do="Pass one tensor for each, in this order.")
+        for d, t in zip(energy.data, self.tensors):
+            wanted = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
+            if tuple(t.shape) != wanted:
+                raise RecipeError(where, f"the column {d} has the shape {tuple(t.shape)}, not {wanted}",
+                                  do=f"It has one number per row{' and site' * d.is_vector}.")
+        self.tensors, self.alone = tuple(t.to(theta.dtype).contiguous() for t in self.tensors), False
+
     def rows_for(self, seed: int, steps: range, evaluation: int, chains: int) -> torch.Tensor | None:
         """The rows of the batch of every chain for one evaluation in each step: (steps, chains, batch_size)."""
         if self.batch_size is None:
@@ -151,6 +168,36 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
 
     function = {0: one, 1: grad(one), 2: diagonal}[order]
     return vmap(function, in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
+
+
+def compiled_gradient(gradient: Callable, where: str) -> Callable:
+    """A gradient of many chains compiled by torch at its first call; itself, with a warning, where torch cannot."""
+    compiled, chosen = torch.compile(gradient, dynamic=False), []
+
+    def choose(theta, *batch):
+        plain = gradient(theta, *batch)
+        try:
+            told = "its numbers differ" if not _agree(compiled(theta, *batch), plain) else None
+        except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
+            told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if told:
+            warnings.warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {told}", RuntimeWarning, stacklevel=2)
+        chosen.append(gradient if told else compiled)
+        return plain
+
+    return lambda theta, *batch: (chosen[0] if chosen else choose)(theta, *batch)
+
+
+def _agree(found, expected):
+    if isinstance(expected, Mapping):
+        return all(_agree(found[k], x) for k, x in expected.items())
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()), equal_nan=True)
+
+
+def emitted(derivative: Callable, data: Data) -> Callable:
+    """A derivative of a symbolic energy on data, emitted for one chain, as `vectorised` gives it."""
+    of_one = lambda theta, batch: derivative(theta, batch, data.rows)
+    return vmap(of_one, in_dims=(0, None if data.batch_size is None else 0))
 
 
 @contextmanager

@@ -13,17 +13,20 @@ from integrators.trajectory import Trajectory
 from recipe.errors import RecipeError
 
 STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
+SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel
 SECONDS = 0.2  # of a launch
 
 
-def pays(steps: int, state) -> bool:
-    """Whether a run is long enough to be compiled for."""
-    return steps >= STEPS or steps * max(x.numel() for x in state.values()) >= UPDATES
+def pays(steps: int, state, inlined: bool) -> bool:
+    """Whether a run is worth a compilation: it is long, and where a kernel makes one step alone, a step is large."""
+    size = max(x.numel() for x in state.values())
+    return (inlined or size >= SIZE) and (steps >= STEPS or steps * size >= UPDATES)
 
 
 def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
-    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters))
+    columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
+    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, data=columns, batch_size=batch_size))
 
 
 def sweep(backend: str, run) -> Sweep | None:
@@ -74,4 +77,4 @@ def launches(run, kernel: Trajectory, count: int, step_size, temperature, where:
         done += steps
         passed = time.perf_counter() - began
         size = max(1, min(2 * size, int(size * SECONDS / max(passed, 1e-6)), 100_000))
-    run.state = {name: kernel.block(name) for name in kernel.rows}
+    run.state = {name: kernel.block(name) for name in kernel.rows} | kernel.carried()

@@ -20,7 +20,7 @@ from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Total
 
 from .draws import Draws
-from .gradients import Data, check_energy, explained, vectorised
+from .gradients import WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, explained, vectorised
 from .launches import launches, pays, sweep, trajectory
 from .phases import Phase, names_of
 from .start import INSIDE, complete_state, given_state, spread
@@ -45,7 +45,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
     `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there
-    is a compiler; their draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the
+    is a compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the
     target. `keep`: names of other blocks and adapted quantities to return beside the target. Minibatches are uniform with
     replacement and independent per chain.
     A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
@@ -98,15 +98,24 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     batches = None if data is None else Data(data, batch_size, like=one)
     if batch_size is not None and data is None:
         raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
-    if symbolic and data is not None:
-        raise RecipeError(where, "a symbolic energy takes no data", do="Write the energy as a torch function.")
+    if symbolic and bool(energy.data) != (data is not None):
+        columns = ", ".join(map(str, energy.data))
+        raise RecipeError(where, f"the energy has the columns {columns}" if columns else "the energy reads no data",
+                          do=f"Pass data=({columns})." if columns else "Drop data=, or sum over rows with recipe.data_total().")
     gradient = curvature = None
-    if symbolic:
+    if symbolic and energy.data:
+        batches.columns(energy, one)
+        derivatives = {name: emitted(s.namespace[name], batches) for s in compiled for name in ("gradient", "curvature")
+                       if name in s.namespace}
+        gradient, curvature = derivatives["gradient"], derivatives.get("curvature")
+    elif symbolic:
         _check_stability(step, energy, settings[0][0](0), settings[0][1](0), parameters)
     elif energy is not None:
         one_chain = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, one_chain, layout, batches)
         gradient = vectorised(energy, layout, batches)
+        if backend != "torch" and sum(phase.steps for phase in plan) >= WORTH_COMPILING:
+            gradient = compiled_gradient(gradient, where)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
     run = _Run(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,
@@ -314,8 +323,9 @@ class _Run:
 
     def choose_backend(self, backend, steps, count):
         """Run kernels where all these steps have one, and the run is long enough or they are asked for."""
-        kernel = trajectory if self.gradient is None and backend != "triton" else sweep
-        wanted = backend in ("cpp", "triton") or backend == "auto" and pays(count, self.state)
+        self.inlined = self.gradient is None or self.step.program.energy is not None  # the energy is symbolic
+        kernel = trajectory if self.inlined and backend != "triton" else sweep
+        wanted = backend in ("cpp", "triton") or backend == "auto" and pays(count, self.state, self.inlined)
         for self.step in steps if wanted else ():
             wanted = wanted and kernel(backend, self) is not None
         self.backend = "torch" if not wanted else "triton" if backend == "triton" else "cpp"
@@ -324,7 +334,7 @@ class _Run:
         """Advance by `count` steps, yielding (steps made, step sizes kept, values kept by block) as they come."""
         of = lambda setting, what: lambda k: _number(setting, k, what, where)
         step_size, temperature = of(step_size, "step size"), of(temperature, "temperature")
-        if self.backend == "cpp" and self.gradient is None:
+        if self.backend == "cpp" and self.inlined:
             yield from launches(self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep)
             return
         for i, _ in enumerate(self.steps(count, step_size, temperature, where)):
@@ -363,7 +373,9 @@ class _Run:
 
     def _accept(self, new, k, where):
         """Take the new state, except in chains that have left the finite numbers: these stay where they were."""
-        lost = (self.alive & ~self._is_fine(new)).nonzero().flatten().tolist()
+        everything = sum(new[b.name].sum() for b in self.step.recipe.entries)
+        sound = not self.bounded and not self.diverged and math.isfinite(everything)
+        lost = [] if sound else (self.alive & ~self._is_fine(new)).nonzero().flatten().tolist()
         if lost:
             self._freeze({chain: k for chain in lost}, {name: x[lost[0]] for name, x in new.items() if name != "gradient"}, where)
         if self.diverged:
@@ -404,7 +416,9 @@ class _Run:
         at = {name: kernel.block(name)[chain:chain + 1] for name in kernel.rows}
         drawn = self.step.drawn(noise.Key(self.seed, k, chain), at)
         h, T = settings[k - first]
-        new = self.step.function(at, h, **self.step.arguments(None, drawn),
+        rows = self._draw_rows(range(k, k + 1), self.step.program.gradients_per_step + 1)(0)
+        self._batches([r if r is None else r[chain:chain + 1] for r in rows])
+        new = self.step.function(at, h, **self.step.arguments(self.gradient, drawn, self.curvature),
                                  **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}))
         self._freeze(lost, {name: x[0] for name, x in new.items() if name != "gradient"}, where)
 

@@ -170,7 +170,7 @@ def test_an_opaque_function_must_be_bound(no_step):
     ("missing", call(energy=None), ["opaque", "no energy", "Energy"]),
     ("superfluous", call(GAUSSIAN, bowl), ["wholly symbolic", "no energy"]),
     ("superfluous and symbolic", call(GAUSSIAN, BOWL), ["wholly symbolic", "no energy"]),
-    ("symbolic with data", call(SGLD, BOWL, data=ROWS), ["symbolic energy", "no data"]),
+    ("symbolic with data", call(SGLD, BOWL, data=ROWS), ["energy reads no data", "data_total"]),
     ("symbolic of another size", call(SGLD, BOWL, init=torch.zeros(3)), ["2 coordinates", "3"]),
     ("symbolic of another number of blocks", call(EXPLICIT, Energy(a, U=a**2), init=ORIGIN), ["1 coordinates", "2"]),
 ])

@@ -27,9 +27,10 @@ _KEYWORDS = """alignas alignof and asm auto bitand bitor bool break case catch c
     and_eq not_eq or_eq xor_eq static_assert static_cast const_cast dynamic_cast reinterpret_cast thread_local char8_t char16_t
     char32_t consteval constinit co_await co_return co_yield main unix linux""".split()
 _MACROS = "REAL WIDTH NAN INFINITY HUGE_VAL HUGE_VALF HUGE_VALL".split()
-_OURS = """R W ROWS BLOCK Sweep a at b c chain chains constants count died draws first first_chain first_step given i item j k kept l
-    left lost m n number_kept numbers ok one_normal one_uniform p part row s seed site state std step steps stride sum_of_all thin
-    w""".split()
+_OURS = """R S W ROWS BLOCK TILE WIDE Data Sweep a at b batch before c chain chains choose chosen columns constants count data
+    derivative_1 derivative_2 died draws everything first first_chain first_step given gradient group i item j k kept l left lost m n
+    number_kept numbers ok out p part row rows run s seed site started state std step steps stride sum sum_of_all thin tile w weight
+    who""".split()
 _IN_TRITON = """tl triton zero size mask spot block group items parts key sums drawn per_site sites part_sites part_offset item_part
     item_block array_in array_out number_in number_out GROUPS GIVEN words unit pair normals uniforms total_of power_of""".split()
 _RESERVED = re.compile(r"(M_|FP_|MATH_|math_).*|u?int\d+_t|.*_(\d+|from|to|per|buffer|sum)")  # macros, types, names with an ending of ours
@@ -88,7 +89,7 @@ def trajectory_source(program: Program, sites: int) -> str:
     given = [(s, i) for s in inputs(program) for i in sites_of(s, sites)]
     read = [f"const R {at(s, i)} = R(c[{j}]);" for j, (s, i) in enumerate(given)]
     everything = " + ".join(at(b, i) for b, i in entries)
-    inside = "".join(f" & {_inside(b, at(b, i))}" for b, i in entries if b.domain in _INSIDE)
+    inside = "".join(f" & {is_inside(b, at(b, i))}" for b, i in entries if b.domain in INSIDE)
     store = [f"s[{r}][l] = ok ? {at(s, i)} : s[{r}][l];" for r, (s, i) in enumerate(rows)]
     noise = [line for number, d in enumerate(program.draws) for line in _noise(d, number, names, sites)]
     arrays = [f"alignas(64) R {names.stem(d)}[{4 * _groups(d, sites)}][W];" for d in program.draws]
@@ -146,11 +147,12 @@ def indented(lines, indent: int) -> str:
     return ("\n" + " " * indent).join(lines)
 
 
-_INSIDE = {"positive": "{0} > 0", "nonnegative": "{0} >= 0", "fraction": "{0} >= 0) & ({0} <= 1"}
+INSIDE = {"positive": "{0} > 0", "nonnegative": "{0} >= 0", "fraction": "{0} >= 0) & ({0} <= 1"}
 
 
-def _inside(block, name):
-    return f"({_INSIDE[block.domain].format(name)})"
+def is_inside(block, name: str) -> str:
+    """The condition that a number is in the domain of its block."""
+    return f"({INSIDE[block.domain].format(name)})"
 
 
 def _groups(draw, sites):

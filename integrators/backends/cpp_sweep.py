@@ -23,47 +23,17 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     int64_t first_chain;
 };
 
-// the numbers of W groups of sites
-template <bool normal, int W>
-static inline void fill(R* out, uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    alignas(64) uint32_t w[4][W];
-    words<W, false>(w, group, draw, chain, step, seed);
-#pragma omp simd
-    for (int l = 0; l < W; ++l) {
-        if constexpr (normal) {
-            pair_of_normals(w[0][l], w[1][l], out[4 * l], out[4 * l + 1]);
-            pair_of_normals(w[2][l], w[3][l], out[4 * l + 2], out[4 * l + 3]);
-        } else {
-            for (int k = 0; k < 4; ++k) out[4 * l + k] = open_unit<R>(w[k][l]);
-        }
-    }
-}
-
 // the numbers of a run of sites within one block: those given, or drawn here
 template <bool normal> static inline const R* numbers(R* buffer, const R* given, int64_t site, int64_t count, uint32_t draw,
                                                       uint32_t chain, uint64_t step, uint64_t seed) {
     if (given) return given;
     const int64_t first = site / 4, groups = (site + count + 3) / 4 - first;
     if (groups > 48) {
-        fill<normal, 64>(buffer, first, draw, chain, step, seed);
+        fill<R, normal, 64>(buffer, first, draw, chain, step, seed);
     } else {
-        for (int64_t g = 0; g < groups; g += 16) fill<normal, 16>(buffer + 4 * g, first + g, draw, chain, step, seed);
+        for (int64_t g = 0; g < groups; g += 16) fill<R, normal, 16>(buffer + 4 * g, first + g, draw, chain, step, seed);
     }
     return buffer + site % 4;
-}
-
-static inline R one_normal(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    alignas(64) uint32_t w[4][LANES];
-    words<LANES, false>(w, 0, draw, chain, step, seed);
-    R x, y;
-    pair_of_normals(w[0][0], w[1][0], x, y);
-    return x;
-}
-
-static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    alignas(64) uint32_t w[4][LANES];
-    words<LANES, false>(w, 0, draw, chain, step, seed);
-    return open_unit<R>(w[0][0]);
 }
 """
 
@@ -179,7 +149,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
 
     def _one(self, d):
         k = self.draws[d]
-        function = "one_normal" if d.kind == "normal" else "one_uniform"
+        function = "one_normal<R>" if d.kind == "normal" else "one_uniform<R>"
         return f"a.drawn[{k} * a.parts] ? a.drawn[{k} * a.parts][chain] : {function}({k}, (uint32_t)(a.first_chain + chain), a.step, a.seed)"
 
     def chain_loop(self, p):

@@ -227,3 +227,34 @@ template <class R> static inline void pair_of_normals(uint32_t even, uint32_t od
     x = r * c;
     y = r * s;
 }
+
+// the numbers of W groups of sites
+template <class R, bool normal, int W>
+static inline void fill(R* out, uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+    alignas(64) uint32_t w[4][W];
+    words<W, false>(w, group, draw, chain, step, seed);
+#pragma omp simd
+    for (int l = 0; l < W; ++l) {
+        if constexpr (normal) {
+            pair_of_normals(w[0][l], w[1][l], out[4 * l], out[4 * l + 1]);
+            pair_of_normals(w[2][l], w[3][l], out[4 * l + 2], out[4 * l + 3]);
+        } else {
+            for (int k = 0; k < 4; ++k) out[4 * l + k] = open_unit<R>(w[k][l]);
+        }
+    }
+}
+
+// the number of a scalar
+template <class R> static inline R one_normal(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+    alignas(64) uint32_t w[4][LANES];
+    words<LANES, false>(w, 0, draw, chain, step, seed);
+    R x, y;
+    pair_of_normals(w[0][0], w[1][0], x, y);
+    return x;
+}
+
+template <class R> static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+    alignas(64) uint32_t w[4][LANES];
+    words<LANES, false>(w, 0, draw, chain, step, seed);
+    return open_unit<R>(w[0][0]);
+}

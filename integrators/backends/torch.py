@@ -14,6 +14,7 @@ from recipe.symbols import Block, is_site, num_data, step_number
 
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
+from .torch_data import data_derivative_source
 from .torch_expressions import PRELUDE, TAKEN, Writer
 
 
@@ -68,7 +69,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
 
 
 def _signature(program, writer, name):
-    inlined = lambda function: f"{function}={function}" if program.energy else function
+    inlined = lambda function: f"{function}={function}" if program.energy and not program.energy.data else function
     reads = any(isinstance(s, Gradient) for s in program.statements)
     arguments = [inlined("gradient") if reads else "gradient=None"]
     arguments += [inlined("curvature")] if program.needs_curvature else []
@@ -191,9 +192,10 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
     """The gradient of a symbolic energy, and its Hessian diagonal where it is asked for, as functions of the target."""
     if not program.energy:
         return []
-    parts = [_derivative_source(program, writer, "gradient", program.energy.gradient, "grad U")]
+    source = data_derivative_source if program.energy.data else _derivative_source
+    parts = [source(program, writer, "gradient", program.energy.gradient, "grad U")]
     if program.needs_curvature:
-        parts.append(_derivative_source(program, writer, "curvature", program.energy.curvature, "The Hessian diagonal"))
+        parts.append(source(program, writer, "curvature", program.energy.curvature, "The Hessian diagonal"))
     return parts
 
 

@@ -26,9 +26,9 @@ from integrators.lower import optimizer_form
 from integrators.noise import Key
 from integrators.sweep import Sweep
 from integrators.trajectory import Trajectory
-from recipe import Energy
+from recipe import Energy, data_total, datum, total, vector
 from samplers.targets import TARGETS
-from sympy import symbols
+from sympy import exp, log, symbols
 
 PEERS = ("posteriors", "jax")
 SAMPLERS = ("sghmc", "sgld", "psgld", "underdamped-langevin", "msgnht", "atmc", "sgnht", "santa")
@@ -116,11 +116,11 @@ def parameters(sizes, peers=True):
 # ---- many steps of many chains
 
 
-def trajectory(name, energy, chains, steps, h):
-    recipe, sites = samplers.catalogue[name], len(energy.coordinates)
+def trajectory(name, energy, chains, steps, h, sites, **data):
+    recipe = samplers.catalogue[name]
     step = integrators.compile(recipe, energy=energy)
     state = {b.name: torch.zeros((chains, sites) if b.is_vector else (chains,)) for b in recipe.entries}
-    run = Trajectory(step, state, 0)
+    run = Trajectory(step, state, 0, **data)
     return lambda k: run.run(k * steps, [(h, 1.0)] * steps, thin=steps, first_kept=steps - 1, keep=["theta"])
 
 
@@ -150,10 +150,83 @@ def chains(quick):
     for target, energy, many in (("banana", TARGETS["banana"], 4096), ("banana", TARGETS["banana"], 64), ("gaussian 10", gaussian, 4096),
                                  ("gaussian 10", gaussian, 64)):
         steps = (200_000 if quick else 2_000_000) // many * (2 if many < 100 else 4)
-        found = {"sgld": trajectory("sgld", energy, many, steps, 0.01), "sgnht": trajectory("sgnht", energy, many, steps, 0.01)}
+        found = {name: trajectory(name, energy, many, steps, 0.01, len(energy.coordinates)) for name in ("sgld", "sgnht")}
         if "jax" not in MISSING:
             found["jax scan"] = of_jax(in_jax[target], len(energy.coordinates), many, steps, 0.01)
         yield f"{target}, {many} chains", found, many * steps
+
+
+# ---- logistic regression on minibatches
+
+
+ROWS, FEATURES, BATCH = 1000, 14, 50
+
+
+def regression(quick):
+    """Contenders of SGLD on minibatches of a logistic regression, by number of chains: (contenders, chain-steps)."""
+    random = torch.Generator().manual_seed(0)
+    X, y = torch.randn(ROWS, FEATURES, generator=random), (torch.rand(ROWS, generator=random) < 0.5).float()
+    theta = vector("theta")
+    x, label = datum("x", per=theta), datum("label")
+    z = total(x * theta)
+    energy = Energy(theta, U=data_total(log(1 + exp(z)) - label * z) + total(theta**2) / 200, data=(x, label))
+
+    def U(theta, batch):
+        z = batch[0] @ theta
+        return ROWS / BATCH * (torch.nn.functional.softplus(z) - batch[1] * z).sum() + (theta**2).sum() / 200
+
+    def sampled(energy, chains, steps):
+        run = dict(init=torch.zeros(FEATURES), chains=chains, data=(X, y), batch_size=BATCH, step_size=1e-4, progress=False)
+        return lambda k: samplers.sample(samplers.SGLD, energy, steps=steps, thin=steps, seed=k, **run)
+
+    for chains in (1, 64):
+        steps = (2_000 if quick else 20_000) // (1 if chains == 1 else 16)
+        found = {"sgld": trajectory("sgld", energy, chains, steps, 1e-4, FEATURES, data=(X, y), batch_size=BATCH)}
+        if "jax" not in MISSING:
+            found["jax scan"] = regression_in_jax(X, y, chains, steps)
+        yield f"logistic regression, {chains} chain(s)", found, chains * steps
+        few = 200 if quick else 2_000
+        found = {"sgld": sampled(U, chains, few)}
+        if "posteriors" not in MISSING and chains == 1:
+            found["posteriors SGLD"] = regression_of_posteriors(X, y, U, few)
+        yield f"logistic regression as a torch function, {chains} chain(s)", found, chains * few
+
+
+def regression_of_posteriors(X, y, U, steps):
+    import posteriors
+
+    transform = posteriors.sgmcmc.sgld.build(lambda params, batch: (-U(params["theta"], batch), torch.zeros(())), lr=1e-4)
+
+    def run(k):
+        state = transform.init({"theta": torch.zeros(FEATURES)})
+        for _ in range(steps):
+            rows = torch.randint(ROWS, (BATCH,))
+            state, _ = transform.update(state, (X[rows], y[rows]), inplace=True)
+    return run
+
+
+def regression_in_jax(X, y, chains, steps, h=1e-4):
+    import jax
+    import jax.numpy as jnp
+
+    X, y = jnp.array(X.numpy()), jnp.array(y.numpy())
+
+    def U(theta, x, y):
+        z = x @ theta
+        return ROWS / BATCH * (jax.nn.softplus(z) - y * z).sum() + (theta**2).sum() / 200
+
+    gradient = jax.vmap(jax.grad(U))
+
+    @jax.jit
+    def run(theta, key):
+        def step(theta, key):
+            noise, batch = jax.random.split(key)
+            rows = jax.random.randint(batch, (chains, BATCH), 0, ROWS)
+            return theta - h * gradient(theta, X[rows], y[rows]) + (2 * h)**0.5 * jax.random.normal(noise, theta.shape), None
+        return jax.lax.scan(step, theta, jax.random.split(key, steps))[0]
+
+    theta = jnp.zeros((chains, FEATURES))
+    return lambda k: run(theta, jax.random.PRNGKey(k)).block_until_ready()
 
 
 # ---- the report
@@ -200,7 +273,7 @@ def main(argv=None):
     title = "one step, 160 tensors of 10 to 500 parameters, 1 thread, ns per step"
     found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
     show(title, found[title], "sghmc")
-    for title, contenders, units in chains(options.quick):
+    for title, contenders, units in (*chains(options.quick), *regression(options.quick)):
         title += ", processor's ns per chain and step"
         found[title] = rows(interleaved(contenders, units, options.rounds, time.process_time), "sgld")
         show(title, found[title], "sgld")

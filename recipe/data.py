@@ -1,0 +1,103 @@
+"""Sums over data: what an energy says of one datum, and its total over all of them."""
+
+from sympy import Add, Expr, S, Symbol, diff, exp
+
+from .errors import RecipeError
+from .symbols import Block, Total, formula, freeze, is_site, valid_name
+
+
+class Datum(Symbol):
+    """A column of the data: one number for each row, or one for each row and site."""
+
+    __slots__ = ("is_vector",)
+
+    class_key = Symbol.class_key
+
+    def __new__(cls, name, is_vector):
+        datum = Symbol.__xnew__(cls, valid_name(name, "datum"), real=True)
+        datum.is_vector = is_vector
+        return datum
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.is_vector)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.is_vector), {}
+
+
+def datum(name: str, *, per: Block | None = None) -> Datum:
+    """What a row of the data holds under this name: a number, or one number for each site of the block `per`.
+
+    >>> from recipe import vector
+    >>> theta = vector("theta")
+    >>> datum("x", per=theta).is_vector, datum("y").is_vector
+    (True, False)
+    """
+    if per is not None and not (isinstance(per, Block) and per.is_vector):
+        raise RecipeError(f"datum {name!r}", f"per={per} is not a vector block", do="Pass the block it has one value per site of.")
+    return Datum(name, per is not None)
+
+
+class DataTotal(Expr):
+    """The sum of an expression over the rows of the data.
+
+    On a minibatch it is num_data/rows times the sum over its rows, an unbiased estimate.
+    """
+
+    is_commutative, is_real = True, True
+
+    def __new__(cls, integrand):
+        return S.Zero if integrand == 0 else Expr.__new__(cls, integrand)
+
+    integrand = property(lambda self: self.args[0])
+
+    def _eval_derivative(self, s):
+        if not (isinstance(s, Block) and s.is_vector):
+            return DataTotal(diff(self.integrand, s))
+        inner, outer = freeze(self.integrand, Total)
+        through = (diff(inner, d) * diff(chain, s) for d, chain in outer.items())
+        return DataTotal((diff(inner, s) + Add(*through)).xreplace(outer))
+
+    def _sympystr(self, printer):
+        return f"data_total({printer._print(self.integrand)})"
+
+    def _latex(self, printer, exp=None):
+        body = r"\sum_{\mathrm{data}} \left(" + printer._print(self.integrand) + r"\right)"
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+def data_total(integrand) -> Expr:
+    """The sum over the rows of the data of an expression of data and coordinates.
+
+    >>> from recipe import total, vector
+    >>> theta, x, y = vector("theta"), datum("x", per=vector("theta")), datum("y")
+    >>> data_total((y - total(x*theta))**2/2).diff(theta)
+    data_total(x*(-y + total(theta*x)))
+    """
+    integrand = formula(integrand, "data_total")
+    if is_site(integrand):
+        raise RecipeError("data_total", f"{integrand} has one value per site, not one per row", do="Wrap it in total().")
+    if integrand.has(DataTotal):
+        raise RecipeError("data_total", "one stands inside of another", do="Sum over the data once.")
+    return DataTotal(integrand)
+
+
+def bounded(e: Expr) -> Expr:
+    """The expression with exp(z)/(1 + exp(z)) as 1/(1 + exp(-z)), which does not overflow.
+
+    >>> z = Symbol("z", real=True)
+    >>> bounded(exp(2*z)/(1 + exp(z))**2)
+    (1 + exp(-z))**(-2)
+    """
+    if not e.has(exp):
+        return e
+    e = e.func(*map(bounded, e.args)) if e.args else e
+    if not e.is_Mul:
+        return e
+    for below in (f for f in e.args if f.is_Pow and f.exp.is_Integer and f.exp < 0 and f.base.is_Add):
+        for above in (f for f in e.args if isinstance(f, exp)):
+            for g in (t for t in below.base.args if isinstance(t, exp)):
+                times = above.args[0] / g.args[0]
+                if times.is_Integer and 0 < times <= -below.exp:
+                    return e / above / below * Add(*(t / g for t in below.base.args))**-times * below.base**(below.exp + times)
+    return e
