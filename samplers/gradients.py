@@ -166,13 +166,38 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
         column = lambda e: (jvp(slope, (theta.reshape(-1),), (e,))[1] * e).sum()
         return vmap(column)(basis).reshape(theta.shape)
 
-    function = {0: one, 1: grad(one), 2: diagonal}[order]
-    return vmap(function, in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
+    of_data = () if data is None else (None if data.batch_size is None else 0,)
+    if order != 1:
+        return vmap(diagonal if order else one, in_dims=(0, *of_data))
+
+    def gradient(theta, *batch):
+        blocks = theta if isinstance(theta, Mapping) else {"": theta}
+        at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
+        given = at if isinstance(theta, Mapping) else at[""]
+        with torch.enable_grad():
+            if len(next(iter(at.values()))) > 1:
+                U = vmap(one, in_dims=(0, *of_data))(given, *batch).sum()
+            else:  # the same without the cost of vectorising
+                first = lambda x: {k: v[0] for k, v in x.items()} if isinstance(x, Mapping) else x[0]
+                U = one(first(given), *(b if of_data == (None,) else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch))
+        slopes = dict(zip(at, torch.autograd.grad(U, list(at.values()), materialize_grads=True)))
+        return slopes if isinstance(theta, Mapping) else slopes[""]
+
+    return gradient
 
 
-def compiled_gradient(gradient: Callable, where: str) -> Callable:
-    """A gradient of many chains compiled by torch at its first call; itself, with a warning, where torch cannot."""
-    compiled, chosen = torch.compile(gradient, dynamic=False), []
+def functional_gradient(energy: Callable, layout: Layout, data: Data | None) -> Callable:
+    """The gradient of `vectorised` by torch.func, in the form that torch.compile takes."""
+    one = lambda theta, *batch: energy(layout.by_name(theta), *batch)
+    return vmap(grad(one), in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
+
+
+def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> Callable:
+    """A gradient of many chains compiled by torch at its first call; `gradient`, with a warning, where torch cannot.
+
+    `functional` is the same, in a form that torch.compile takes.
+    """
+    compiled, chosen = torch.compile(functional, dynamic=False), []
 
     def choose(theta, *batch):
         plain = gradient(theta, *batch)
@@ -246,3 +271,6 @@ def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> 
     if not value.requires_grad:
         raise RecipeError(where, "its value does not depend on theta through differentiable operations",
                           do="Avoid .item(), .detach() and numpy inside the energy.")
+    with explained(where):  # a single chain would run without being vectorised
+        alone = {k: v[None] for k, v in theta.items()} if isinstance(theta, Mapping) else theta[None]
+        vmap(lambda t, *b: energy(layout.by_name(t), *b), in_dims=(0, *(None for _ in arguments)))(alone, *arguments)

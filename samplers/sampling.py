@@ -20,7 +20,8 @@ from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Total
 
 from .draws import Draws
-from .gradients import WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, explained, vectorised
+from .gradients import (WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, explained, functional_gradient,
+                        vectorised)
 from .launches import launches, pays, sweep, trajectory
 from .phases import Phase, names_of
 from .start import INSIDE, complete_state, given_state, spread
@@ -115,7 +116,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         check_energy(energy, one_chain, layout, batches)
         gradient = vectorised(energy, layout, batches)
         if backend != "torch" and sum(phase.steps for phase in plan) >= WORTH_COMPILING:
-            gradient = compiled_gradient(gradient, where)
+            gradient = compiled_gradient(functional_gradient(energy, layout, batches), gradient, where)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
     run = _Run(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,

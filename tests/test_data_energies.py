@@ -206,7 +206,7 @@ def test_a_gradient_that_torch_cannot_compile_runs_as_it_is_and_says_so(monkeypa
 
     monkeypatch.setattr(torch, "compile", compile)
     with pytest.warns(RuntimeWarning, match="its numbers differ" if broken == "wrong" else "ZeroDivisionError"):
-        gradient = compiled_gradient(lambda t: 3 * t, "here")
+        gradient = compiled_gradient(lambda t: 3 * t, lambda t: 3 * t, "here")
         assert [gradient(ones(2)).tolist() for _ in range(2)] == [[3.0, 3.0]] * 2
 
 
