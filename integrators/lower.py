@@ -5,16 +5,17 @@ when the target has moved since the last one; blocks of one flow move simultaneo
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from sympy import Add, Dummy, Expr, Function, Mul, Pow, S, cse, numbered_symbols
+from sympy import Add, Dummy, Expr, Function, Mul, Pow, S, Symbol, cse, numbered_symbols
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, symbols
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, step_size as h
+from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, num_data, step_size as h
 
 from .flow import Drawn, Flow, MatrixFunction, Variate
-from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Total, verify
+from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Total, rewritten, verify
 from .scheme import Scheme
 
 _CALLS = (Function, Pow)
@@ -52,6 +53,20 @@ def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], ad
             return program
     raise RecipeError(f"{recipe.name}, optimizer form", f"the word {scheme} needs more than one gradient per step",
                       do="Choose a word with one, such as 'B A O A B' or 'F A'.")
+
+
+def of_the_loss(program: Program, *, prior: bool) -> Program:
+    """The optimizer form that is given the gradient of a mean loss: grad U = num_data g, plus prior_precision theta with a prior."""
+    (theta, g), = next(s.names for s in program.statements if isinstance(s, Gradient))
+    slope = num_data * g
+    lets = ()
+    if prior:
+        if any(s.name == "prior_precision" for s in program.recipe.symbols):
+            raise RecipeError(f"{program.recipe.name}, weight_decay", "the recipe has a prior_precision of its own", do="Use that.")
+        slope, lets = Local("slope", True), (Let(Local("slope", True), num_data * g + Symbol("prior_precision", real=True) * theta),)
+    first, *others = program.stages
+    moved = tuple(Stage(s.title, tuple(x if isinstance(x, Gradient) else rewritten(x, {g: slope}) for x in s.statements)) for s in others)
+    return replace(program, stages=(Stage(first.title, (*first.statements, *lets)), *moved))
 
 
 def _reads_before_moving(scheme, flows, recipe):

@@ -112,6 +112,24 @@ class Solve:
 Statement = Let | Set | Adapt | Draw | Observe | Gradient | Total | Solve
 
 
+def rewritten(statement: Statement, new: dict) -> Statement:
+    """The statement with symbols in its values replaced."""
+    match statement:
+        case Let(name, value):
+            return Let(name, value.xreplace(new))
+        case Total(name, integrand):
+            return Total(name, integrand.xreplace(new))
+        case Set(block, value):
+            return Set(block, value.xreplace(new))
+        case Adapt(block, value):
+            return Adapt(block, value.xreplace(new))
+        case Draw(name, parameter) if parameter is not None:
+            return Draw(name, parameter.xreplace(new))
+        case Solve(names, entries):
+            return Solve(names, tuple(e.xreplace(new) for e in entries))
+    return statement
+
+
 @dataclass(frozen=True)
 class Stage:
     """The statements of one letter, under a title that reads as mathematics."""

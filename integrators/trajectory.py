@@ -51,7 +51,7 @@ class Constants:
     def __call__(self, h, temperature, number, parameters) -> list:
         """The values in the order of `wanted`, those per site as tensors of their shape."""
         given = {s.name: parameters[s.name] for s in (num_data,) if s.name in parameters}
-        given |= {self.names[name]: v for name, v in parameters.items() if name not in given}
+        given |= {self.names.get(name, name): v for name, v in parameters.items() if name not in given}
         values = self.function(h, self.like, temperature=temperature, step_number=number, **given)
         return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
 

@@ -169,7 +169,7 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
     points = max(points, *(len(v) for v in fixed.values() if isinstance(v, list)), 0)
     rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
     A = A.extract(rows, rows)
-    if all(A.extract(list(s), list(s)).det().is_nonnegative
+    if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)) or all(A.extract(list(s), list(s)).det().is_nonnegative
            for k in range(1, A.rows + 1) for s in combinations(range(A.rows), k)):
         return 0.0, ""
     from numpy import array

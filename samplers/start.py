@@ -34,7 +34,7 @@ def given_state(step: Step, energy, init, *, chains, device, parameters):
             for name, x in given.items()}, layout
 
 
-def complete_state(step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments):
+def complete_state(step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments, first_chain=0):
     """The whole state: adapted quantities at their start, auxiliary blocks drawn from their law given the target.
 
     That law is N(mean, T/precision) where H is quadratic; other blocks start at 0, or at 1 on a positive domain.
@@ -61,7 +61,7 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
                                   do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.')
     start = stationary_start(recipe, step.program.scope)
     drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
-                                device=target.device) for i, (name, b) in enumerate(start.draw_blocks.items())}
+                                device=target.device, first_chain=first_chain) for i, (name, b) in enumerate(start.draw_blocks.items())}
     started = start(state, 1.0, noise=drawn, temperature=temperature, sizes=layout.sizes, **arguments)
     return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
 

@@ -415,6 +415,9 @@ CONVERSIONS = [
     ("sghmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "C": 10.0, "m": 1.0}),
     ("sghmc-adaptive", {"eps": 0.05, "friction": 0.1}, {"step_size": 0.05, "gamma": 2.0}),
     *((name, {"eta": 0.04, "a": 0.1}, {"step_size": 0.2, "A": 0.5}) for name in ("sgnht", "msgnht")),
+    *((name, {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "A": 10.0}) for name in ("sgnht", "msgnht")),
+    ("underdamped-langevin", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "gamma": 20 * log(2), "m": 1.0}),
+    ("atmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "Dmin": 20 * log(2), "m": 1.0}),
     ("atmc", {"h0": 0.1, "momentum": 0.9, "rms_step": 0.05}, {"step_size": 0.1, "Dmin": -10 * log(0.9), "m": 4.0}),
     ("santa", {"eta": 0.09}, {"step_size": 0.3}),
 ]

@@ -100,7 +100,8 @@ def constants_source(program: Program, wanted) -> str:
     arguments = ["temperature=1.0", "num_data=1", "step_number=0"]
     arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in recipe.parameters]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
-    named = {s: writer.name(s) if isinstance(s, Local) else writer.names[s.name] for s in wanted}
+    named = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
+    arguments += [s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names]  # of the caller's own
     lines.append(f"return [{', '.join(named.values())}]")
     body = "\n".join(f"    {line}" for line in lines)
     return _module(f"{recipe.name}: the constants of a step.", writer, [f"def constants(h, like, *, {', '.join(arguments)}):\n{body}"])

@@ -3,9 +3,9 @@
 The paper's Algorithm 1 prints e^{+beta h} and drops m from the noise; the word "paper" is its corrected form.
 """
 
-from sympy import Max, log
+from sympy import Max, log, sqrt
 
-from recipe import Recipe, fraction, nonnegative, positive, potential, step_size, total, vector
+from recipe import Recipe, fraction, nonnegative, num_data, positive, potential, step_size, total, vector
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 m = positive("m", default=1.0, doc="mass")
@@ -13,7 +13,7 @@ mu = positive("mu", default=1.0, doc="thermostat mass")
 Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
 B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
 alpha = Max(Dmin - xi, 0)
-h0 = positive("h0")
+h0, h = positive("h0"), sqrt(positive("lr") / num_data)
 
 ATMC = Recipe(
     name="atmc", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
@@ -24,6 +24,7 @@ ATMC = Recipe(
     supplied={p: B / 2},
     scheme="B A' O A' B", schemes={"paper": "F A'"},
     conversions={"h0, momentum, rms_step": {
-        step_size: h0, Dmin: -log(fraction("momentum")) / h0, m: (h0 / positive("rms_step"))**2}},
+        step_size: h0, Dmin: -log(fraction("momentum")) / h0, m: (h0 / positive("rms_step"))**2},
+                 "lr, momentum": {step_size: h, Dmin: -log(fraction("momentum")) / h, m: 1}},
     doc=__doc__,
 )

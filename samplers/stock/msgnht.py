@@ -2,12 +2,12 @@
 
 from sympy import sqrt
 
-from recipe import Recipe, euler, positive, potential, step_size, total, vector
+from recipe import Recipe, euler, fraction, num_data, positive, potential, step_size, total, vector
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
-eta = positive("eta")
+eta, h = positive("eta"), sqrt(positive("lr") / num_data)
 
 MSGNHT = Recipe(
     name="msgnht", source="Gan et al. 2015",
@@ -17,6 +17,7 @@ MSGNHT = Recipe(
     Q={(theta, p): -1, (p, xi): p / mu},
     scheme="B A' O A' B", schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)}},
+    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
+                 "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h}},
     doc=__doc__,
 )

@@ -6,12 +6,13 @@ mean of xi moves to A + h V_g/2 and the marginal of theta stays.
 
 from sympy import sqrt
 
-from recipe import Recipe, euler, positive, potential, scalar, step_size, total, vector
+from recipe import Recipe, euler, fraction, num_data, positive, potential, scalar, step_size, total, vector
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
 n, eta = total(1), positive("eta")
+h = sqrt(positive("lr") / num_data)
 
 SGNHT = Recipe(
     name="sgnht", source="Ding et al. 2014",
@@ -21,6 +22,7 @@ SGNHT = Recipe(
     Q={(theta, p): -1, (p, xi): p / (n * mu)},
     scheme="B A' O A' B", schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)}},
+    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
+                 "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h}},
     doc=__doc__,
 )

@@ -1,11 +1,14 @@
 """Underdamped Langevin dynamics.  dtheta = p/m dt, dp = -grad U dt - gamma p dt + sqrt(2 gamma m) dW."""
 
-from recipe import Recipe, positive, potential, total, vector
+from sympy import log, sqrt
+
+from recipe import Recipe, fraction, num_data, positive, potential, step_size, total, vector
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate, per unit of time")
 m = positive("m", default=1.0, per=theta, doc="mass")
 U = potential(theta)
+h = sqrt(positive("lr") / num_data)
 
 UnderdampedLangevin = Recipe(
     name="underdamped-langevin", source="Ma, Chen & Fox 2015; Leimkuhler & Matthews 2013",
@@ -14,5 +17,6 @@ UnderdampedLangevin = Recipe(
     D={p: gamma * m},
     Q={(theta, p): -1},
     scheme="B A O A B",
+    conversions={"lr, momentum": {step_size: h, gamma: -log(fraction("momentum")) / h, m: 1}},
     doc=__doc__,
 )

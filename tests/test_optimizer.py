@@ -1,0 +1,305 @@
+"""The Optimizer: the one-gradient form of every recipe in a training loop, on torch's terms."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import samplers
+from recipe import RecipeError
+from samplers.testing.cases import CASES
+
+NO_FORM = {"psgld-gamma": "more than one gradient", "sgrld-dense": "explicit coordinates", "sgrld-cir": "is positive",
+           "sgrld-simplex": "is positive"}
+DATA = 50
+
+
+def parameters(dtype=torch.float64):
+    """A matrix in columns, a vector, a number and an image kernel in channels-last order."""
+    random = torch.Generator().manual_seed(3)
+    make = lambda *shape: torch.randn(*shape, generator=random, dtype=dtype)
+    tensors = [make(4, 3).T, make(7), make(1).reshape(()), make(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)]
+    return [torch.nn.Parameter(t) for t in tensors]
+
+
+def loss_of(params):
+    """A mean loss that couples all weights."""
+    s = sum(p.sum() for p in params)
+    return (sum((p**4).sum() for p in params) / 4 + torch.log(1 + (s - 1)**2)) / DATA
+
+
+def run(params, optimizer, steps, observe=None, loss=loss_of):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(params).backward()
+        optimizer.step(**({} if observe is None else {"observe": observe}))
+    return torch.cat([p.detach().reshape(-1) for p in params])
+
+
+def built(name, params, backend="torch", **more):
+    case = CASES[name]
+    values = {k: v for k, v in case.parameters.items() if k not in ("num_data",)}
+    return samplers.Optimizer(params, case.recipe, num_data=DATA, step_size=1e-3, backend=backend, **values | more)
+
+
+FORMS = [name for name in CASES if name not in NO_FORM]
+
+
+def observations(recipe, params):
+    sites = sum(p.numel() for p in params)
+    return {s.name: torch.full((1, sites) if s.is_vector else (1,), 0.7, dtype=torch.float64) for s in recipe.observations}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("name", FORMS)
+def test_a_kernel_moves_the_weights_as_the_torch_text_does(name, decay):
+    ends = []
+    for backend in ("torch", "auto"):
+        params = parameters()
+        ends.append(run(params, built(name, params, backend, weight_decay=decay), 6, observations(CASES[name].recipe, params)))
+    assert (ends[0] - ends[1]).abs().max() < 1e-12 and ends[0].isfinite().all()
+
+
+@pytest.mark.parametrize("name", NO_FORM)
+def test_recipes_that_no_training_loop_can_run_say_why(name):
+    with pytest.raises(RecipeError, match=NO_FORM[name]):
+        built(name, parameters())
+
+
+# ---- at temperature 0 it is the optimiser of torch
+
+
+def of_torch(make, steps=200):
+    params = parameters()
+    return run(params, make(params), steps)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_sgld_at_temperature_0_is_sgd(backend, decay):
+    params = parameters()
+    mine = samplers.Optimizer(params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend)
+    assert (run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=decay))).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
+    params = parameters()
+    mine = samplers.Optimizer(params, samplers.SGHMC, lr=0.3, momentum=0.8, num_data=DATA, temperature=0.0, weight_decay=decay,
+                              scheme="G A", backend=backend)
+    theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8, weight_decay=decay))
+    assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
+
+
+def test_psgld_at_temperature_0_is_rmsprop():
+    """RMSprop's V starts at 0, pSGLD's at the first squared gradient: with no weight on the past they are the same."""
+    params = parameters()
+    mine = samplers.Optimizer(params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3)
+    theirs = of_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.0, eps=0.3))
+    assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
+
+
+# ---- what a step is a function of
+
+
+def test_the_cut_into_tensors_does_not_matter():
+    """One tensor, or the same weights in three: the noise belongs to the site."""
+    whole = [torch.nn.Parameter(torch.linspace(-1, 1, 13, dtype=torch.float64))]
+    parts = [torch.nn.Parameter(x.clone()) for x in whole[0].detach().split([5, 1, 7])]
+    ends = [run(params, samplers.Optimizer(params, samplers.SGNHT, step_size=0.02, num_data=DATA), 20,
+                loss=lambda params: sum((p**4).sum() for p in params)) for params in (whole, parts)]
+    assert (ends[0] - ends[1]).abs().max() < 1e-13  # the total of p^2 is rounded by tensor
+
+
+def test_groups_have_noise_settings_and_thermostats_of_their_own():
+    a, b = (torch.nn.Parameter(torch.zeros(400, dtype=torch.float64)) for _ in range(2))
+    optimizer = samplers.Optimizer([{"params": [a]}, {"params": [b], "temperature": 0.0}], samplers.SGNHT, step_size=0.1, num_data=1)
+    run([a, b], optimizer, 1, loss=lambda params: sum(p.sum() for p in params) * 0)
+    assert a.abs().min() > 0 and b.abs().max() == 0
+    optimizer = samplers.Optimizer([{"params": [a]}, {"params": [b]}], samplers.SGNHT, step_size=0.1, num_data=1)
+    start = [p.detach().clone() for p in (a, b)]
+    run([a, b], optimizer, 1, loss=lambda params: sum(p.sum() for p in params) * 0)
+    moved = torch.stack([p.detach() - s for p, s in zip((a, b), start)])
+    assert abs(float(torch.corrcoef(moved)[0, 1])) < 7.5 / 400**0.5
+    assert optimizer.state[a]["xi"] is not optimizer.state[b]["xi"]
+
+
+def test_chains_and_seeds_have_different_noise():
+    ends = []
+    for seed, chain in ((0, 0), (0, 0), (1, 0), (0, 1)):
+        params = [torch.nn.Parameter(torch.zeros(9))]
+        ends.append(run(params, samplers.Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain), 3,
+                        loss=lambda params: (params[0]**2).sum()))
+    assert torch.equal(ends[0], ends[1]) and not any(torch.equal(ends[0], other) for other in ends[2:])
+
+
+def test_an_lr_scheduler_sets_the_step_size():
+    params = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64))]
+    optimizer = samplers.Optimizer(params, samplers.SGLD, lr=0.1, num_data=7, temperature=0.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    expected = 1.0
+    for k in range(4):
+        run(params, optimizer, 1, loss=lambda params: params[0].sum())
+        schedule.step()
+        expected -= 0.1 * 0.5**k
+        assert torch.allclose(params[0], torch.tensor(expected, dtype=torch.float64), atol=1e-15)
+
+
+def test_a_closure_is_called_with_gradients_on_and_its_loss_returned():
+    params = parameters()
+    optimizer = built("sghmc", params)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(params)
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure)) == float(loss_of(parameters()))
+
+
+def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    optimizer = samplers.Optimizer(model.parameters(), samplers.SGHMC, lr=0.01, momentum=0.9, num_data=64, temperature=0.0)
+    scaler, x = torch.amp.GradScaler("cpu"), torch.randn(64, 8)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] / 4
+
+
+# ---- the law
+
+
+@pytest.mark.parametrize("recipe, variance", [
+    (samplers.SGLD, lambda h: 1 / (1 - h / 2)),  # Euler on a unit normal
+    (samplers.UnderdampedLangevin, lambda h: 1.0),  # BAOAB, exact for theta on a normal
+], ids=["sgld", "underdamped-langevin"])
+def test_the_weights_of_a_gaussian_loss_have_its_variance(recipe, variance):
+    """40,000 independent weights of U = num_data (theta^2/(2 num_data) + prior), 7.5 standard errors: alpha = 6e-14."""
+    h, N, T = 0.4, 250, 1.5
+    params = [torch.nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))]
+    optimizer = samplers.Optimizer(params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5)
+    found = run(params, optimizer, 120, loss=lambda params: (params[0]**2).sum() / 8 / N).var()
+    assert abs(float(found) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
+
+
+# ---- going on later
+
+
+@pytest.mark.parametrize("name", ["sghmc", "psgld", "sgnht", "msgnht", "santa", "atmc"])
+def test_a_state_that_is_loaded_goes_on_bit_for_bit(name):
+    params = parameters()
+    optimizer = built(name, params, "auto")
+    run(params, optimizer, 5)
+    kept, weights = optimizer.state_dict(), [p.detach().clone() for p in params]
+    kept = torch.utils._pytree.tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, kept)
+    whole = run(params, optimizer, 7)
+    others = [torch.nn.Parameter(w) for w in weights]
+    later = built(name, others, "auto")
+    later.load_state_dict(kept)
+    assert torch.equal(run(others, later, 7), whole)
+
+
+def test_a_state_of_another_sampler_is_refused():
+    params = parameters()
+    optimizer = built("sghmc", params)
+    for other in (built("sgnht", params), built("sghmc", params, seed=3), built("sghmc", params, scheme="G A")):
+        with pytest.raises(RecipeError, match="it is the state of"):
+            optimizer.load_state_dict(other.state_dict())
+    with pytest.raises(RecipeError, match="state of None"):
+        optimizer.load_state_dict(torch.optim.SGD(params, lr=1).state_dict())
+
+
+def test_weights_may_move_to_other_memory():
+    params = parameters()
+    optimizer = built("sghmc", params, "auto")
+    run(params, optimizer, 3)
+    for p in params:
+        p.data = p.data.clone(memory_format=torch.preserve_format)
+    moved = run(params, optimizer, 3)
+    params = parameters()
+    assert torch.equal(run(params, built("sghmc", params, "auto"), 6), moved)
+
+
+# ---- bad input
+
+
+one = lambda **more: torch.nn.Parameter(torch.ones(3, **more))
+
+
+@pytest.mark.parametrize("make, told", [
+    (lambda O: O([one()], num_data=5), "Give lr"),
+    (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
+    (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
+    (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),
+    (lambda O: O([one()], num_data=5.0, lr=0.1), "num_data"),
+    (lambda O: O([one()], num_data=5, lr=-1.0), "lr = -1"),
+    (lambda O: O([one()], num_data=5, lr=math.nan), "lr = nan"),
+    (lambda O: O([one()], num_data=5, lr=0.1, momentum=1.5), "momentum"),
+    (lambda O: O([one()], num_data=5, lr=0.1, temperature=-1.0), "temperature"),
+    (lambda O: O([one()], num_data=5, lr=0.1, weight_decay=-1.0), "weight_decay"),
+    (lambda O: O([one()], num_data=5, lr=0.1, C=3.0), "C is given, and follows from lr"),
+    (lambda O: O([one()], num_data=5, lr=0.1, B=1e9), "eigenvalue"),
+    (lambda O: O([one()], num_data=5, lr=0.1, frition=3.0), "not a parameter"),
+    (lambda O: O([one()], num_data=5, lr=0.1, seed=-1), "seed"),
+    (lambda O: O([one()], num_data=5, lr=0.1, backend="cuda"), "no such backend"),
+    (lambda O: O([{"params": [one()], "learning_rate": 3}], num_data=5, lr=0.1), "'learning_rate' is not a setting"),
+    (lambda O: O([torch.ones(3)], num_data=5, lr=0.1), "requires no gradient"),
+    (lambda O: O([one(dtype=torch.float16)], num_data=5, lr=0.1), "float16"),
+    (lambda O: O([one(), one(dtype=torch.float64)], num_data=5, lr=0.1), "float64 on cpu, the first torch.float32"),
+    (lambda O: O([torch.nn.Parameter(torch.tensor([math.inf]))], num_data=5, lr=0.1), "not finite"),
+    (lambda O: O([torch.nn.Parameter(torch.ones(4, 4)[:, ::2])], num_data=5, lr=0.1), "holes"),
+    (lambda O: O(shared(), num_data=5, lr=0.1), "share memory"),
+])
+def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, told):
+    with pytest.raises(RecipeError, match=told):
+        make(lambda params, **more: samplers.Optimizer(params, samplers.SGHMC, **more))
+
+
+def shared():
+    x = torch.ones(6)
+    return [torch.nn.Parameter(x[:4]), torch.nn.Parameter(x[2:])]
+
+
+def test_a_momentum_that_a_recipe_has_not_is_refused():
+    with pytest.raises(RecipeError, match="no conversion of a momentum"):
+        samplers.Optimizer([one()], samplers.SGLD, lr=0.1, momentum=0.9, num_data=5)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_gradients_that_are_missing_or_sparse_are_refused_before_anything_moves(backend):
+    params = [one(), one()]
+    optimizer = samplers.Optimizer(params, samplers.SGHMC, lr=0.1, num_data=5, backend=backend)
+    params[0].sum().backward()
+    with pytest.raises(RecipeError, match="parameter 1 of group 0 has no gradient"):
+        optimizer.step()
+    params[1].grad = torch.ones(3).to_sparse()
+    with pytest.raises(RecipeError, match="sparse"):
+        optimizer.step()
+    assert all(torch.equal(p.detach(), torch.ones(3)) for p in params)
+
+
+@pytest.mark.parametrize("clip", [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 0.1), None],
+                         ids=["norm", "value", "none"])
+def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
+    params = parameters()
+    optimizer = built("sghmc", params)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(30):
+            optimizer.zero_grad()
+            (loss_of(params) * DATA).backward()
+            if clip:
+                clip(params)
+            optimizer.step()
+    assert len([w for w in seen if "clipped" in str(w.message)]) == (clip is not None)
