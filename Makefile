@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test scorecard bench clean
+.PHONY: demo test scorecard bench crashtest clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -23,3 +23,6 @@ scorecard: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json
+
+crashtest: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/crashes.py --kills 200

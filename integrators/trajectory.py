@@ -181,6 +181,10 @@ class Trajectory:
         """The values of a block as they stand, of its shape."""
         return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
 
+    def state_now(self) -> dict:
+        """The blocks as they stand, and the gradient that the next step takes over."""
+        return {name: self.block(name) for name in self.rows} | self.carried()
+
     def carried(self) -> dict:
         """The gradient at the state as it stands, where the next step takes it over."""
         if not self.step.program.carries_gradient or self.started == -1:

@@ -1,18 +1,16 @@
 """The posterior draws of a sampling run, and the file they are kept in."""
 
-import hashlib
 import json
 import os
-import secrets
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 
 from recipe.errors import RecipeError, did_you_mean
+
+from . import storage
 
 
 class UnknownBlock(RecipeError, KeyError):
@@ -176,22 +174,13 @@ class Draws(Mapping):
         ...     Draws.load(folder + "/run.safetensors").info
         {'seed': 1}
         """
-        path = Path(path)
-        values = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in self.items()}
-        header = {"names": list(values), "info": self.info}
+        values, account = dict(self), {"info": self.info}
         if self.step_sizes is not None:
             key = "step_sizes"
             while key in values:  # a block may bear that name
                 key += "_"
-            header["step_sizes"], values[key] = key, self.step_sizes.clone()
-        header["sha256"] = _sha256(values, self.info)
-        # One metadata entry: safetensors writes several in no fixed order.
-        data = safetensors.torch.save(values, {"draws": json.dumps(header)})
-        try:
-            _replace(path, data)
-        except OSError as error:
-            raise RecipeError(str(path), f"cannot be written ({error.strerror or error})",
-                              do="Choose a folder with room that you may write to.") from error
+            account["step_sizes"], values[key] = key, self.step_sizes
+        storage.write(Path(path), "draws", values, account)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Draws":
@@ -199,26 +188,12 @@ class Draws(Mapping):
 
         Raises RecipeError when the file is missing, truncated, corrupted or not a file of draws.
         """
+        values, account = storage.read(Path(path), "draws")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if "draws" not in metadata:
-                    raise ValueError("it was not written by Draws.save")
-                header = json.loads(metadata["draws"])
-                # A tensor still mapped to the file would change with it after the check.
-                values = {name: file.get_tensor(name).clone() for name in header["names"]}
-                key = header.get("step_sizes")
-                if key is not None:
-                    values[key] = file.get_tensor(key).clone()
-            if header["sha256"] != _sha256(values, header["info"]):
-                raise ValueError("its contents do not match its SHA-256")
-            step_sizes = values.pop(key, None)
-            return cls(values, info=header["info"], step_sizes=step_sizes)
-        except OSError as error:
-            raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise RecipeError(str(path), f"not an intact file of draws ({error})",
-                              do="Restore it from a copy, or sample again.") from error
+            step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
+            return cls(values, info=account["info"], step_sizes=step_sizes)
+        except (KeyError, TypeError) as error:
+            raise RecipeError(str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again.") from error
 
 
 def _checked_step_sizes(step_sizes, draws: int) -> torch.Tensor:
@@ -232,30 +207,3 @@ def _checked_step_sizes(step_sizes, draws: int) -> torch.Tensor:
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h
-
-
-def _sha256(values: dict[str, torch.Tensor], info: dict) -> str:
-    digest = hashlib.sha256(json.dumps(info).encode())
-    for name, value in values.items():
-        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        digest.update(value.flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    if path.exists() and not path.is_file():
-        raise FileExistsError("not a regular file")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

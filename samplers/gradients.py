@@ -125,12 +125,12 @@ class Data:
                                   do=f"It has one number per row{' and site' * d.is_vector}.")
         self.tensors, self.alone = tuple(t.to(theta.dtype).contiguous() for t in self.tensors), False
 
-    def rows_for(self, seed: int, steps: range, evaluation: int, chains: int) -> torch.Tensor | None:
+    def rows_for(self, seed: int, steps: range, evaluation: int, chains: int, first_chain: int = 0) -> torch.Tensor | None:
         """The rows of the batch of every chain for one evaluation in each step: (steps, chains, batch_size)."""
         if self.batch_size is None:
             return None
         return noise.integers(seed, steps, noise.BATCH - evaluation, chains, (self.batch_size,), high=self.rows,
-                              device=self.tensors[0].device)
+                              device=self.tensors[0].device, first_chain=first_chain)
 
     def batch(self, rows: torch.Tensor | None):
         """The data of these rows, `(chains, batch_size, ...)`, or all data."""

@@ -26,7 +26,7 @@ def pays(steps: int, state, inlined: bool) -> bool:
 def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
     columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
-    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, data=columns, batch_size=batch_size))
+    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size))
 
 
 def sweep(backend: str, run) -> Sweep | None:
@@ -60,21 +60,26 @@ def launches(run, kernel: Trajectory, count: int, step_size, temperature, where:
     Of the steps every `thin`-th is kept, from number `first` on. `step_size` and `temperature` are functions of the step.
     """
     kernel.died[:run.chains][~run.alive] = 0  # lost in an earlier phase
-    done, size, start = 0, 64, run.steps_done
+    run.kernel, done, size, start = kernel, 0, 64, run.steps_done
     run.steps_done += count
     while done < count:
         steps = min(size, count - done)
         began, settings = time.perf_counter(), [(step_size(done + k), temperature(done + k)) for k in range(steps)]
         skip = (first - done) % thin if first < done else first - done
         drawn = kernel.run(start + done, settings, thin=thin, first_kept=min(skip, steps), keep=keep)
-        run.lose(kernel, settings, start + done, where)
+        try:
+            over = run.lose(kernel, settings, start + done, where)
+        except RecipeError as error:  # every chain is lost: their draws first
+            over = error
         kept, at = {}, 0
         for name in keep:
             shape, rows = kernel.state[name].shape[1:], len(kernel.rows[name])
             kept[name] = drawn[:, at:at + rows].permute(2, 0, 1).reshape(kernel.chains, len(drawn), *shape)
             at += rows
         yield steps, [h for h, _ in settings[skip::thin]], kept
+        if over:
+            raise over
         done += steps
         passed = time.perf_counter() - began
         size = max(1, min(2 * size, int(size * SECONDS / max(passed, 1e-6)), 100_000))
-    run.state = {name: kernel.block(name) for name in kernel.rows} | kernel.carried()
+    run.state, run.kernel = kernel.state_now(), None

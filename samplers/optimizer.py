@@ -14,7 +14,6 @@ from integrators.step import Step
 from integrators.sweep import Sweep
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
-from recipe.symbols import is_fraction
 
 from .gradients import Layout
 from .start import complete_state
@@ -145,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _engine(self, index, group, slopes, observe):
         """What moves a group, its state begun where there is none."""
-        params, (h, temperature, parameters) = group["params"], self.settings(group)
+        params, (_, temperature, parameters) = group["params"], self.settings(group)
         _check_tensors(self.where, params)
         if not all(self.state.get(p) for p in params):
             self._start(index, group, slopes, temperature, parameters, observe)

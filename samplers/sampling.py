@@ -2,32 +2,31 @@
 
 import inspect
 import itertools
-import math
-import numbers
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import sympy
 import torch
-from tqdm import tqdm
 
 import integrators
-from integrators import accuracy, noise
-from integrators.step import Step
+from integrators import accuracy
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Total
 
+from . import storage
+from .chains import Chains, Diverged, number_of, target_of
 from .draws import Draws
-from .gradients import (WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, explained, functional_gradient,
+from .gradients import (WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, functional_gradient,
                         vectorised)
-from .launches import launches, pays, sweep, trajectory
 from .phases import Phase, names_of
-from .start import INSIDE, complete_state, given_state, spread
+from .recording import InFolder, InMemory, until_interrupted
+from .start import given_state, spread
+from .watching import Progress
 
 PROBES = 10_000  # how many values of a schedule are looked at before the first step
-NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 
 
 def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None, chains: int = 4, steps: int = 1000,
@@ -35,7 +34,8 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
            temperature: float | Callable[[int], float] = 1.0, scheme=None, pieces=None, backend: str = "auto",
            device=None, data=None, batch_size: int | None = None, schedule: Callable[[int], float] | None = None,
            phases: Sequence[Phase] | None = None, freeze=(), observe: Mapping[str, Callable] | None = None,
-           scope: str = "chain", keep=None, progress: bool = True, **parameters) -> Draws:
+           scope: str = "chain", keep=None, progress: bool = True, first_chain: int = 0,
+           checkpoint: str | os.PathLike | None = None, checkpoint_every: float = 60.0, watch: Callable | None = None, **parameters) -> Draws:
     """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
 
     `energy`: a symbolic Energy, or a torch function U(theta), or U~(theta, batch) with `data` (an unbiased estimate on
@@ -49,6 +49,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     is a compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the
     target. `keep`: names of other blocks and adapted quantities to return beside the target. Minibatches are uniform with
     replacement and independent per chain.
+    The noise of chain i is that of the number `first_chain` + i. `checkpoint`: a folder in which the draws and, every
+    `checkpoint_every` seconds, the state are kept: the same call goes on from there, to the same draws bit for bit, and Ctrl-C
+    ends a run with the draws so far. `watch`: called with a dict of scalars about once a second.
     A chain that leaves the finite numbers, or the domain of a block, is frozen and flagged in `draws.diverged`. Raises
     RecipeError for wrong input before the first step.
 
@@ -94,7 +97,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                           do="Pass a recipe.Energy or a torch function of theta." if energy is None else "Drop it.")
     state, layout = given_state(step, energy, init, chains=chains, device=device, parameters=parameters)
     kept_blocks = _kept(recipe, keep)
-    target = _target(recipe, state)
+    target = target_of(recipe, state)
     one = next(iter(target.values())) if isinstance(target, dict) else target
     batches = None if data is None else Data(data, batch_size, like=one)
     if batch_size is not None and data is None:
@@ -119,37 +122,85 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
             gradient = compiled_gradient(functional_gradient(energy, layout, batches), gradient, where)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
-    run = _Run(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,
-               parameters)
+    run = Chains(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,
+                 first_chain, parameters)
     run.check_first_gradient(where)
     run.warn_of_sign(where)
     run.complete_state(energy, settings[0][1](0))
-    run.choose_backend(backend, steps_of.values(), sum(phase.steps for phase in plan))
+    run.choose_backend(backend, list(steps_of.values()), sum(phase.steps for phase in plan))
 
     number = sum(phase.steps for phase in plan if phase.keep) // thin
-    draws_of = {b: torch.empty((chains, number, *run.state[b].shape[1:]), dtype=run.state[b].dtype,
-                               device=run.state[b].device) for b in kept_blocks}
-    started, seen, step_sizes = time.monotonic(), 0, []
-    with tqdm(total=sum(phase.steps for phase in plan), disable=not progress, unit="step", desc=recipe.name) as bar:
-        for phase, run.step, (h_of, T_of) in zip(plan, compiled, settings):
-            every = dict(thin=thin, first=-(seen + 1) % thin) if phase.keep else dict(thin=phase.steps + 1, first=phase.steps)
-            for moved, sizes, kept in run.moves(phase.steps, h_of, T_of, where, keep=kept_blocks, **every):
-                for b, x in kept.items():
-                    draws_of[b][:, len(step_sizes):len(step_sizes) + len(sizes)] = x
-                step_sizes += sizes
-                bar.update(moved)
-            seen += phase.steps * phase.keep
-    values = {}
-    for b, x in draws_of.items():
-        values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
-    info = dict(recipe=recipe.name, scheme=str(step.scheme), step_size=step_size, steps=steps, warmup=warmup, thin=thin,
-                seed=seed, temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
-                batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
-                parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
-                diverged=run.diverged, backend=run.backend)
-    info |= {} if phases is None else dict(phases=list(map(repr, plan)))
-    varying = schedule is not None or any(phase.step_size is not None for phase in plan)
-    return Draws(values, info=info, step_sizes=step_sizes if varying else None)
+    like = {b: run.state[b] for b in kept_blocks}
+    if checkpoint is None:
+        record = InMemory(like, number)
+    else:
+        record = InFolder(checkpoint, like, number, checkpoint_every, _fingerprint(
+            step, energy, data=batches, plan=plan, settings=(step_size, schedule, temperature), thin=thin, seed=seed, start=state, keep=kept_blocks,
+            first_chain=first_chain, backend=run.backend, parameters=parameters))
+    started, total = time.monotonic(), sum(phase.steps for phase in plan)
+
+    def result():
+        values = {}
+        for b, x in record.draws().items():
+            values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
+        info = dict(recipe=recipe.name, scheme=str(step.scheme), step_size=step_size, steps=steps, warmup=warmup, thin=thin,
+                    seed=seed, temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
+                    batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
+                    parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
+                    diverged=run.diverged, backend=run.backend)
+        info |= {} if phases is None else dict(phases=list(map(repr, plan)))
+        info |= {} if run.moved == total else dict(stopped_after=run.moved)
+        varying = schedule is not None or any(phase.step_size is not None for phase in plan)
+        return Draws(values, info=info, step_sizes=record.step_sizes if varying else None)
+
+    heat = lambda k: next(T_of(k - first) for first, phase, T_of in reversed(begun) if k >= first)
+    begun = [(sum(phase.steps for phase in plan[:i]), phase, settings[i][1]) for i, phase in enumerate(plan)]
+    with record, until_interrupted() as interrupted, Progress(total, recipe.name, progress, watch, run, heat) as shown:
+        record.resume(run)
+        shown.update(run.moved)
+        try:
+            for moved, sizes, kept in _moves(run, plan, compiled, settings, where, thin=thin, keep=kept_blocks):
+                record.take(sizes, kept)
+                shown.update(moved)
+                if interrupted():
+                    warnings.warn(f"{where}: stopped after {run.moved} of {total} steps", RuntimeWarning, stacklevel=2)
+                    break
+                record.save(run)
+        except Diverged as error:
+            error.draws = result() if record.step_sizes else None
+            raise
+        record.save(run, now=True)
+        return result()
+
+
+def _moves(run, plan, compiled, settings, where, *, thin, keep):
+    """Move through the phases, from where the chains are: (steps made, step sizes kept, values kept by block) as they come."""
+    begun = seen = 0
+    for phase, step, (h_of, T_of) in zip(plan, compiled, settings):
+        done = min(max(run.moved - begun, 0), phase.steps)
+        after = lambda setting, done=done: lambda k: setting(done + k)
+        left, run.step = phase.steps - done, step
+        every = dict(thin=thin, first=-(seen + done + 1) % thin) if phase.keep else dict(thin=left + 1, first=left)
+        for moved, sizes, kept in run.moves(left, after(h_of), after(T_of), where, keep=keep, **every) if left else ():
+            run.moved += moved
+            yield moved, sizes, kept
+        begun += phase.steps
+        seen += phase.steps * phase.keep
+
+
+def _fingerprint(step, energy, *, data, plan, settings, **more) -> dict:
+    """What must be the same for a run to go on: plain data, tensors by their digest, functions by their name."""
+    def told(x):
+        if torch.is_tensor(x):
+            return storage.digest(x)
+        if isinstance(x, Mapping):
+            return {str(k): told(v) for k, v in x.items()}
+        if isinstance(x, (list, tuple)):
+            return list(map(told, x))
+        return x if isinstance(x, (int, float, str, type(None))) else getattr(x, "__qualname__", None) or str(x)
+
+    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__, phases=plan, settings=settings,
+                     data=None if data is None else [*data.tensors], batch_size=data and data.batch_size, **more))
 
 
 def _settings(plan, step_size, schedule, temperature, where) -> list[tuple[Callable, Callable]]:
@@ -169,21 +220,7 @@ def _function(value, first):
 
 def _probed(setting, steps, what, where):
     """The numbers that a schedule gives, checked."""
-    return [_number(setting, k, what, where) for k in steps]
-
-
-def _number(setting, k, what, where):
-    """The step size or temperature at step k."""
-    try:
-        value = setting(k)
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise RecipeError(where, f"the schedule of the {what} fails at step {k}: {error}",
-                          do="It is a function of k.") from error
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (real and math.isfinite(value) and (value > 0 or value == 0 and what == "temperature")):
-        raise RecipeError(where, f"the schedule gives the {what} {value!r} at step {k}",
-                          do=f"Return a number {'>= 0' if what == 'temperature' else '> 0'}.")
-    return float(value)
+    return [number_of(setting, k, what, where) for k in steps]
 
 
 def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
@@ -235,210 +272,6 @@ def _observers(steps, observe, layout, data, where):
         return of_all_chains
 
     return {s.name: checked(s) for s in step.recipe.observations if s.name in asked}
-
-
-class _Run:
-    """The chains as they go: state, noise drawn for blocks of steps, gradients, frozen chains."""
-
-    def __init__(self, step: Step, state, layout, gradient, curvature, observe, data, seed, parameters):
-        self.step, self.state, self.layout, self.data, self.seed = step, state, layout, data, seed
-        self.chains, self.steps_done, self.step_size = len(next(iter(state.values()))), 0, math.nan
-        num_data = getattr(data, "rows", 1)
-        self.parameters = {"num_data": num_data, **parameters}
-        self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
-        self.diverged: dict[int, int] = {}
-        self.bounded = [b for b in step.recipe.entries if b.domain in INSIDE]
-        self._rows, self._evaluation, self._first, self._latest = [], 0, [], []
-        on = lambda rows: [] if data is None else [data.batch(rows)]
-        self.gradient = None if gradient is None else lambda theta: gradient(theta, *on(self._next_rows()))
-        self.curvature = None if curvature is None else lambda theta: curvature(theta, *on(self._latest))
-        self.observe = {name: lambda theta, f=f: f(theta, *on(self._first)) for name, f in observe.items()}
-
-    def _batches(self, rows, carried=False):
-        """Take the batches of a step: a carried gradient, the first of the step, has seen the latest one."""
-        self._rows, self._evaluation = rows, 0
-        self._first = self._latest if carried else rows[0] if rows else None
-        self._latest = self._first
-
-    def _next_rows(self):
-        """The rows of the next gradient."""
-        if self.data is not None:
-            self._latest = self._rows[self._evaluation]
-            self._evaluation += 1
-        return self._latest
-
-    def check_first_gradient(self, where):
-        """Refuse a start at which the gradient is not finite."""
-        for name, x in self._first_gradient(_target(self.step.recipe, self.state)).items():
-            bad = (~x.reshape(self.chains, -1).isfinite().all(1)).nonzero()
-            if len(bad):
-                raise RecipeError(where, f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
-                                  do="Start elsewhere, or mend the energy there.")
-
-    def warn_of_sign(self, where):
-        """Warn of an energy that falls without bound along every ray: a log-density handed in as an energy."""
-        at = _target(self.step.recipe, self.state)
-        at = at if isinstance(at, dict) else {self.step.recipe.targets[0].name: at}
-        ray = {b: noise.normal(self.seed, 2**40 + i, noise.INITIAL, self.chains, tuple(x.shape[1:]), dtype=x.dtype,
-                               device=x.device) for i, (b, x) in enumerate(at.items())}
-        slopes = []
-        for r in (100.0, -100.0, 1000.0, -1000.0):
-            far = {b: x + r * ray[b] for b, x in at.items()}
-            g = self._first_gradient(far if len(far) > 1 else next(iter(far.values())))
-            slopes += [sum((r * ray[b] * g[b]).reshape(self.chains, -1).sum(1) for b in g)] if g else []
-        if slopes and bool((torch.stack(slopes) < -0.5).all()):
-            warnings.warn(f"{where}: the energy falls without bound away from the start. U is -log density: was a "
-                          "log-density handed in with the wrong sign?", RuntimeWarning, stacklevel=3)
-
-    def _first_gradient(self, theta) -> dict:
-        """The gradient by block on the first batch of every chain; empty where the step asks for none."""
-        gradient = self.gradient or (self.step.namespace.get("gradient") if self.step.program.energy else None)
-        if gradient is None:
-            return {}
-        self._batches(self._draw_rows(range(1), 1)(0))
-        with torch.no_grad(), explained("sample, energy"):
-            g = gradient(theta)
-        return g if isinstance(g, dict) else {self.step.recipe.targets[0].name: g}
-
-    @torch.no_grad()
-    def complete_state(self, energy, temperature):
-        """Let the blocks that the caller has not given start from their law."""
-        self._batches(self._draw_rows(range(1), 1)(0))
-        self.state = complete_state(self.step, self.state, self.layout, seed=self.seed, temperature=temperature,
-                                    gradient=self.gradient, observe=self.observe, energy=energy, arguments=self.parameters)
-
-    def _draw_rows(self, steps, evaluations):
-        if self.data is None:
-            return lambda i: []
-        rows = [self.data.rows_for(self.seed, steps, e, self.chains) for e in range(evaluations)]
-        return lambda i: [r if r is None else r[i] for r in rows]
-
-    def _draw_noise(self, steps):
-        drawn, target = {}, self.state[self.step.recipe.targets[0].name]
-        scalar = (len(self.layout.shapes),) if self.step.program.scope == "tensor" else ()
-        for number, draw in enumerate(self.step.program.draws):
-            kind = (noise.KINDS | noise.STATE_DEPENDENT)[draw.kind]
-            shape = tuple(target.shape[1:]) if draw.is_vector else scalar
-            drawn[draw.name] = kind(self.seed, steps, number, self.chains, shape, dtype=target.dtype, device=target.device)
-        return drawn
-
-    def choose_backend(self, backend, steps, count):
-        """Run kernels where all these steps have one, and the run is long enough or they are asked for."""
-        self.inlined = self.gradient is None or self.step.program.energy is not None  # the energy is symbolic
-        kernel = trajectory if self.inlined and backend != "triton" else sweep
-        wanted = backend in ("cpp", "triton") or backend == "auto" and pays(count, self.state, self.inlined)
-        for self.step in steps if wanted else ():
-            wanted = wanted and kernel(backend, self) is not None
-        self.backend = "torch" if not wanted else "triton" if backend == "triton" else "cpp"
-
-    def moves(self, count, step_size, temperature, where, *, thin, first, keep):
-        """Advance by `count` steps, yielding (steps made, step sizes kept, values kept by block) as they come."""
-        of = lambda setting, what: lambda k: _number(setting, k, what, where)
-        step_size, temperature = of(step_size, "step size"), of(temperature, "temperature")
-        if self.backend == "cpp" and self.inlined:
-            yield from launches(self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep)
-            return
-        for i, _ in enumerate(self.steps(count, step_size, temperature, where)):
-            kept = i >= first and (i - first) % thin == 0
-            yield 1, [self.step_size] * kept, {b: self.state[b][:, None] for b in keep} if kept else {}
-
-    @torch.no_grad()
-    def steps(self, count, step_size, temperature, where):
-        """Advance by `count` steps at step sizes and temperatures by their number among these, yielding after each."""
-        function, program, layout = self.step.function, self.step.program, self.layout
-        evaluations = max(program.gradients_per_step, len(program.observations) > 0)
-        per_step = [self.chains * self.state[self.step.recipe.targets[0].name][0].numel()] * len(program.draws)
-        rows = self.chains * (self.data.batch_size or 0) * (evaluations + 1) if self.data else 0
-        size = max(1, min(count, NOISE_AT_ONCE // max(1, rows, sum(per_step))))
-        start, self.steps_done = self.steps_done, self.steps_done + count
-        for first in range(start, start + count, size):
-            numbers = range(first, min(first + size, start + count))
-            extra = program.carries_gradient and "gradient" not in self.state
-            swept = self.backend != "torch"  # the noise is drawn inside
-            drawn, rows = {} if swept else self._draw_noise(numbers), self._draw_rows(numbers, evaluations + extra)
-            for i, k in enumerate(numbers):
-                self._batches(rows(i), program.carries_gradient and "gradient" in self.state)
-                h, T = step_size(k - start), temperature(k - start)
-                self.step_size = h
-                if swept:
-                    self._accept(self.step.swept(self.state, h, gradient=self.gradient, noise=noise.Key(self.seed, k),
-                                                 curvature=self.curvature, observe=self.observe, temperature=T, step_number=k,
-                                                 **self.parameters), k, where)
-                    yield k
-                    continue
-                given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
-                                            layout.sizes)
-                given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})
-                self._accept(function(self.state, h, **given), k, where)
-                yield k
-
-    def _accept(self, new, k, where):
-        """Take the new state, except in chains that have left the finite numbers: these stay where they were."""
-        everything = sum(new[b.name].sum() for b in self.step.recipe.entries)
-        sound = not self.bounded and not self.diverged and math.isfinite(everything)
-        lost = [] if sound else (self.alive & ~self._is_fine(new)).nonzero().flatten().tolist()
-        if lost:
-            self._freeze({chain: k for chain in lost}, {name: x[lost[0]] for name, x in new.items() if name != "gradient"}, where)
-        if self.diverged:
-            new = _merge(self.alive, new, self.state)
-        self.state = new
-
-    def _is_fine(self, new):
-        """The chains whose numbers are finite and inside of their domains."""
-        fine = sum(new[b.name].reshape(self.chains, -1).sum(1) for b in self.step.recipe.entries).isfinite()
-        for b in self.bounded:
-            fine &= INSIDE[b.domain](new[b.name]).reshape(self.chains, -1).all(1)
-        return fine
-
-    def _freeze(self, lost, new, where):
-        """Flag chains that have diverged, by the step at which they did; `new` is where the first of them would be."""
-        block = next((b.name for b in reversed(self.step.recipe.entries) if not new[b.name].isfinite().all()), None)
-        outside = next((b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name]) & new[b.name].isfinite()).any()), None)
-        why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
-        do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."
-        self.diverged |= lost
-        self.alive[list(lost)] = False
-        first, *others = lost
-        told = f"chain {first}" if not others else f"chains {', '.join(map(str, [first, *others[:7]]))}"
-        told += f" and {len(others) - 7} others" if len(others) > 7 else ""
-        if not self.alive.any():
-            raise RecipeError(where, f"every chain has diverged, the last at step {max(lost.values())}: {why}", do=do)
-        warnings.warn(f"{where}: {told} diverged at step {lost[first]}, {why}. Frozen at the last finite "
-                      f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=6)
-
-    def lose(self, kernel, settings, first, where):
-        """Flag the chains that a launch has lost; the step of the first of them is made once more, to see where it led."""
-        died = kernel.died[:self.chains]
-        lost = (self.alive & (died >= 0)).nonzero().flatten().tolist()
-        if not lost:
-            return
-        lost = {chain: int(died[chain]) for chain in sorted(lost, key=lambda chain: int(died[chain]))}
-        chain, k = next(iter(lost.items()))
-        at = {name: kernel.block(name)[chain:chain + 1] for name in kernel.rows}
-        drawn = self.step.drawn(noise.Key(self.seed, k, chain), at)
-        h, T = settings[k - first]
-        rows = self._draw_rows(range(k, k + 1), self.step.program.gradients_per_step + 1)(0)
-        self._batches([r if r is None else r[chain:chain + 1] for r in rows])
-        new = self.step.function(at, h, **self.step.arguments(self.gradient, drawn, self.curvature),
-                                 **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}))
-        self._freeze(lost, {name: x[0] for name, x in new.items() if name != "gradient"}, where)
-
-
-def _merge(alive, new, old):
-    merged = {}
-    for name, x in new.items():
-        if isinstance(x, dict):
-            merged[name] = _merge(alive, x, old.get(name, x))
-        else:
-            merged[name] = torch.where(alive.reshape(-1, *(1,) * (x.dim() - 1)), x, old.get(name, x))
-    return merged
-
-
-def _target(recipe, state):
-    """The target of all chains: a tensor, or a dict by block for explicit coordinates."""
-    if len(recipe.targets) == 1:
-        return state[recipe.targets[0].name]
-    return {b.name: state[b.name] for b in recipe.targets}
 
 
 def _check_counts(where, *, chains, steps, warmup, thin, seed):

@@ -390,7 +390,7 @@ def test_a_file_without_step_sizes_has_the_header_it_always_had(path):
 def test_step_sizes_lost_from_the_header_are_noticed(path, new):
     draws = run(2, 3, step_sizes=[0.3, 0.2, 0.1])
     draws.save(path)
-    header = {"names": list(draws), "info": draws.info, "step_sizes": "step_sizes"}
+    header = {"names": [*draws, "step_sizes"], "info": draws.info, "step_sizes": "step_sizes"}
     with safetensors.safe_open(path, framework="pt") as file:
         written = file.metadata()["draws"]
         tensors = {key: file.get_tensor(key) for key in file.keys()}

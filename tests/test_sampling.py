@@ -13,7 +13,7 @@ from sympy import sin, symbols
 import samplers
 from integrators import noise
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
-from samplers import (ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior, sampling)
+from samplers import (ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, chains, posterior)
 
 theta, p = vector("theta"), vector("p")
 x, y = scalar("x"), scalar("y")
@@ -122,7 +122,7 @@ def test_one_seed_makes_the_same_bits_and_another_makes_others():
 def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypatch):
     at_once = run(SGNHT, keep=["p", "xi"], **more)
     for size in (1, 50, 100):
-        monkeypatch.setattr(sampling, "NOISE_AT_ONCE", size)
+        monkeypatch.setattr(chains, "NOISE_AT_ONCE", size)
         assert same(run(SGNHT, keep=["p", "xi"], **more), at_once)
 
 
@@ -136,7 +136,7 @@ def test_noise_and_batches_are_drawn_for_no_more_steps_than_fit(monkeypatch):
             return draw(seed, step, number, chains, shape, **more)
         return count
 
-    monkeypatch.setattr(sampling, "NOISE_AT_ONCE", 1000)
+    monkeypatch.setattr(chains, "NOISE_AT_ONCE", 1000)
     monkeypatch.setattr(noise, "normal", counted(noise.normal))
     monkeypatch.setattr(noise, "integers", counted(noise.integers))
     run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=100, steps=40)

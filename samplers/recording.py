@@ -1,0 +1,192 @@
+"""Where the draws of a run go: memory, or a folder from which the run goes on after it has ended in any way."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recipe.errors import RecipeError
+
+from . import storage
+from .chains import Chains
+
+
+class InMemory:
+    """The kept states of each block, `(chains, draws, *shape)`, as they come; `like` are tensors `(chains, *shape)`."""
+
+    def __init__(self, like: dict[str, torch.Tensor], number: int):
+        self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
+        self.number, self.step_sizes = number, []
+
+    def room(self, block: str, shape, like: torch.Tensor) -> torch.Tensor:
+        """An empty tensor for the draws of a block."""
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def resume(self, chains: Chains) -> None:
+        """Put chains where a run before this one has left them."""
+
+    def take(self, step_sizes: list[float], kept: dict[str, torch.Tensor]) -> None:
+        """Keep states that were made with these step sizes."""
+        for b, x in kept.items():
+            self.values[b][:, len(self.step_sizes):len(self.step_sizes) + len(step_sizes)] = x
+        self.step_sizes += step_sizes
+
+    def save(self, chains: Chains, *, now: bool = False) -> None:
+        """Write down where the run is, if it is time to."""
+
+    def draws(self) -> dict[str, torch.Tensor]:
+        """What has been kept so far."""
+        whole = len(self.step_sizes) == self.number
+        return {b: x if whole else x[:, :len(self.step_sizes)].clone() for b, x in self.values.items()}
+
+
+class InFolder(InMemory):
+    """Draws in files that are mapped to memory, beside two checkpoints of the state, of which one is always whole.
+
+    `account` is plain JSON data: a run goes on only from checkpoints of the same account. Raises RecipeError for a folder of
+    another run, one in which a run is going on, checkpoints that are not intact, and a disk that is full.
+    """
+
+    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, account: dict):
+        self.folder, self.every, self.account, self.device = Path(folder), every, account, {b: x.device for b, x in like.items()}
+        self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
+        self.saved, self.generation, self.maps = time.monotonic(), 0, []
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock()
+        except OSError as error:
+            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
+                              do="Choose a folder with room that you may write to.") from error
+        try:
+            self.found = self._newest()
+            super().__init__(like, number)
+        except BaseException:
+            self._lock_file.close()
+            raise
+
+    def _lock(self):
+        self._lock_file = open(self.folder / "lock", "w")
+        try:
+            import fcntl
+
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # a system without such locks
+            pass
+        except BlockingIOError as error:
+            self._lock_file.close()
+            raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
+
+    def room(self, block, shape, like):
+        path, size = self.folder / f"{block}.draws", int(np.prod(shape)) * like.element_size()
+        try:
+            with open(path, "ab") as file:
+                if size and hasattr(os, "posix_fallocate"):  # a map into a full disk would end the process
+                    os.posix_fallocate(file.fileno(), 0, size)
+                file.truncate(size)
+        except OSError as error:
+            raise RecipeError(str(path), f"there is no room for {size} bytes of draws ({error.strerror or error})",
+                              do="Choose another folder, or a larger thin.") from error
+        if not size:
+            return torch.empty(shape, dtype=like.dtype)
+        numpy_type = torch.empty(0, dtype=like.dtype).numpy().dtype
+        self.maps.append(np.memmap(path, dtype=numpy_type, mode="r+", shape=tuple(shape)))
+        return torch.from_numpy(self.maps[-1])
+
+    def __exit__(self, *_):
+        self._lock_file.close()
+
+    def _checkpoints(self):
+        return [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
+
+    def _newest(self):
+        """The latest checkpoint that is intact: (tensors, account); None in a new folder."""
+        found, broken = [], []
+        for path in filter(Path.exists, self._checkpoints()):
+            try:
+                values, account = storage.read(path, "checkpoint")
+                found.append((account["steps_done"], path, values, account))
+            except RecipeError as error:
+                broken.append((path, error))
+        if not found:
+            if broken:
+                raise RecipeError(str(self.folder), f"no checkpoint is intact: {broken[0][1]}", do="Restore one from a copy, or start in another folder.")
+            return None
+        _, path, values, account = max(found, key=lambda one: one[0])
+        for other, _ in broken:
+            warnings.warn(f"{other} is not intact: the run goes on from {path}, {account['steps_done']} steps in", RuntimeWarning, stacklevel=4)
+        for name in self.account.keys() | account["run"].keys():
+            mine, other = self.account.get(name), account["run"].get(name)
+            if mine != other:
+                raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
+                                  do="Give the settings of that run, or choose another folder.")
+        self.generation = account["generation"] + 1
+        return values, account
+
+    def resume(self, chains):
+        if self.found is None:
+            return
+        values, account = self.found
+        at = 0
+        for end, *sums in account["stretches"]:
+            for (b, x), known in zip(self.values.items(), sums):
+                if _checksum(x[:, at:end]) != known:
+                    raise RecipeError(str(self.folder / f"{b}.draws"), f"draws {at} to {end} are not those that were written",
+                                      do="Restore the file from a copy, or start in another folder.")
+            at = end
+        self.stretches, self.step_sizes = account["stretches"], values.pop("step_sizes").tolist()
+        chains.restore(values, account["chains"])
+
+    def save(self, chains, *, now=False):
+        if not now and time.monotonic() - self.saved < self.every:
+            return
+        at, end = self.stretches[-1][0] if self.stretches else 0, len(self.step_sizes)
+        for draws in self.maps:
+            draws.flush()
+        if end > at:
+            self.stretches.append([end, *(_checksum(x[:, at:end]) for x in self.values.values())])
+        tensors, account = chains.snapshot()
+        storage.write(self._checkpoints()[self.generation % 2], "checkpoint",
+                      tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
+                      {"run": self.account, "generation": self.generation, "steps_done": chains.moved, "stretches": self.stretches, "chains": account})
+        self.generation += 1
+        self.saved = time.monotonic()
+
+    def draws(self):
+        return {b: x.to(self.device[b]) for b, x in super().draws().items()}
+
+
+def _checksum(x):
+    return zlib.crc32(np.ascontiguousarray(x.numpy()))
+
+
+@contextmanager
+def until_interrupted():
+    """A function that says whether Ctrl-C has been pressed; a second time ends at once."""
+    pressed = []
+
+    def note(number, frame):
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

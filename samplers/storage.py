@@ -1,0 +1,77 @@
+"""Tensors with an account in one file: safetensors and JSON, checked by SHA-256, written whole or not at all."""
+
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from recipe.errors import RecipeError
+
+
+def write(path: Path, kind: str, values: dict[str, torch.Tensor], account: dict) -> None:
+    """Write tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason."""
+    values = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in values.items()}
+    header = {"names": list(values), **account, "sha256": _sha256(values, account)}
+    # One metadata entry: safetensors writes several in no fixed order.
+    data = safetensors.torch.save(values, {kind: json.dumps(header)})
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise RecipeError(str(path), f"cannot be written ({error.strerror or error})",
+                          do="Choose a folder with room that you may write to.") from error
+
+
+def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
+    """What `write` wrote; nothing in the file is executed. Raises RecipeError if it is not there, not intact or of another kind."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if kind not in metadata:
+                raise ValueError("it was not written as such")
+            header = json.loads(metadata[kind])
+            # A tensor still mapped to the file would change with it after the check.
+            values = {name: file.get_tensor(name).clone() for name in header.pop("names")}
+        if header.pop("sha256") != _sha256(values, header):
+            raise ValueError("its contents do not match its SHA-256")
+        return values, header
+    except OSError as error:
+        raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again.") from error
+
+
+def digest(x: torch.Tensor) -> str:
+    """The SHA-256 of a tensor's type, shape and numbers."""
+    return _sha256({"": x.detach().cpu().contiguous()}, {})
+
+
+def _sha256(values: dict[str, torch.Tensor], account: dict) -> str:
+    digest = hashlib.sha256(json.dumps(account).encode())
+    for name, value in values.items():
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if path.exists() and not path.is_file():
+        raise FileExistsError("not a regular file")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

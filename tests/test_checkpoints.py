@@ -1,0 +1,258 @@
+"""Runs that survive: a run that goes on from its folder ends with the draws of one that was never interrupted, bit for bit."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import samplers
+from crashes import LOGISTIC, RUNS, by_hand, crash, data
+from recipe import RecipeError
+from samplers import recording, storage
+from samplers.chains import Diverged
+from samplers.targets import TARGETS
+from samplers.testing.cases import CASES as STOCK
+
+
+def test_runs_that_are_killed_at_random_moments_end_with_the_same_draws(tmp_path):
+    assert sum(died for died, _ in crash(RUNS, 3, seed=1, folder=tmp_path).values()) >= 9
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped_after(monkeypatch, saves, run):
+    """The run, broken off right after it has written so many checkpoints."""
+    write = storage.write
+
+    def counted(path, kind, *more):
+        write(path, kind, *more)
+        if kind == "checkpoint":
+            counted.left -= 1
+            if not counted.left:
+                raise Stop
+
+    counted.left = saves
+    monkeypatch.setattr(storage, "write", counted)
+    with pytest.raises(Stop):
+        run()
+    monkeypatch.setattr(storage, "write", write)
+
+
+CASES = {
+    "kernel": dict(recipe=samplers.SGNHT, energy=TARGETS["banana"], init=torch.zeros(2), steps=200, thin=7, keep="xi", backend="cpp"),
+    "kernel, data": dict(recipe=samplers.UnderdampedLangevin, energy=LOGISTIC, init=torch.zeros(4), data=data(), batch_size=7, steps=100, backend="cpp"),
+    "sweep": dict(recipe=samplers.PSGLD, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="cpp"),
+    "torch": dict(recipe=samplers.UnderdampedLangevin, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="torch"),
+    "explicit": dict(recipe=STOCK["sgrld-dense"].recipe, energy=TARGETS["banana"], init={"x": torch.zeros(()), "y": torch.zeros(())}, steps=40),
+    "phases": dict(recipe=samplers.SANTA, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, thin=3,
+                   phases=[samplers.Phase(20, keep=False, temperature=lambda k: 2 / (1 + k)), samplers.Phase(25, step_size=0.005),
+                           samplers.Phase(12, temperature=0.0, freeze="xi")]),
+}
+
+
+def drawn(name, **more):
+    how = dict(CASES[name])
+    return samplers.sample(how.pop("recipe"), how.pop("energy"), chains=3, step_size=0.01, progress=False, **how | more)
+
+
+@pytest.mark.parametrize("saves", [1, 2, 5])
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
+    monkeypatch.setattr("samplers.launches.SECONDS", 0.0)  # launches stay short
+    kept = dict(checkpoint=tmp_path / "run", checkpoint_every=0.0)
+    stopped_after(monkeypatch, saves, lambda: drawn(name, **kept))
+    whole, resumed = drawn(name), drawn(name, **kept)
+    assert list(whole) == list(resumed) and all(torch.equal(whole[b], resumed[b]) for b in whole)
+    assert whole.step_sizes is resumed.step_sizes is None or torch.equal(whole.step_sizes, resumed.step_sizes)
+
+
+def test_a_run_that_has_ended_gives_its_draws_again_without_a_step(tmp_path):
+    first = drawn("torch", checkpoint=tmp_path)
+    began = (tmp_path / "theta.draws").read_bytes()
+    again = drawn("torch", checkpoint=tmp_path, watch=lambda scalars: pytest.fail("it moved") if scalars["step"] < 50 else None)
+    assert torch.equal(first["theta"], again["theta"]) and (tmp_path / "theta.draws").read_bytes() == began
+
+
+def test_lost_chains_stay_lost_and_are_told_of(tmp_path, monkeypatch):
+    how = dict(init=torch.zeros(2), chains=64, step_size=0.05, steps=150, seed=3, progress=False, backend="torch")
+    with pytest.warns(RuntimeWarning, match="diverged"):
+        whole = samplers.sample(samplers.SGLD, TARGETS["banana"], **how)
+        stopped_after(monkeypatch, 100, lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, checkpoint_every=0.0, **how))
+    resumed = samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, **how)
+    assert whole.diverged == resumed.diverged != {} and torch.equal(whole["theta"], resumed["theta"])
+
+
+# ---- broken files
+
+
+def two_checkpoints(tmp_path, monkeypatch):
+    stopped_after(monkeypatch, 6, lambda: drawn("torch", checkpoint=tmp_path, checkpoint_every=0.0))
+    files = sorted(tmp_path.glob("state-*.safetensors"), key=lambda f: storage.read(f, "checkpoint")[1]["steps_done"])
+    assert len(files) == 2
+    return files
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "gone"])
+def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(harm, tmp_path, monkeypatch):
+    old, new = two_checkpoints(tmp_path, monkeypatch)
+    raw = bytearray(new.read_bytes())
+    raw[-3] ^= 1
+    {"cut": lambda: new.write_bytes(raw[:200]), "flip": lambda: new.write_bytes(raw), "empty": lambda: new.write_bytes(b""),
+     "gone": new.unlink}[harm]()
+    if harm == "gone":
+        resumed = drawn("torch", checkpoint=tmp_path)
+    else:
+        with pytest.warns(RuntimeWarning, match=f"{new.name} is not intact: the run goes on from .*{old.name}, 5 steps in"):
+            resumed = drawn("torch", checkpoint=tmp_path)
+    assert torch.equal(resumed["theta"], drawn("torch")["theta"])
+
+
+def test_without_an_intact_checkpoint_the_run_is_refused(tmp_path, monkeypatch):
+    for file in two_checkpoints(tmp_path, monkeypatch):
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RecipeError, match="no checkpoint is intact"):
+        drawn("torch", checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("harm", [lambda f: f.unlink(), lambda f: f.write_bytes(b"\1" * 100)], ids=["gone", "overwritten"])
+def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
+    two_checkpoints(tmp_path, monkeypatch)
+    harm(tmp_path / "theta.draws")
+    with pytest.raises(RecipeError, match="theta.draws: draws 0 to 1 are not those that were written"):
+        drawn("torch", checkpoint=tmp_path)
+
+
+# ---- another run, another writer, no room
+
+
+@pytest.mark.parametrize("change, told", [
+    (dict(seed=4), "seed = 0, this one has 4"), (dict(steps=51), "phases"), (dict(step_size=0.02), "settings"),
+    (dict(batch_size=8), "batch_size = 7"), (dict(temperature=2.0), "settings"), (dict(data=(data()[0] + 1, data()[1])), "data"),
+    (dict(init=torch.ones(4)), "start"), (dict(thin=2), "thin"), (dict(keep="p"), "keep"), (dict(scheme="A B O B A"), "scheme"),
+    (dict(gamma=2.0), "parameters"), (dict(first_chain=3), "first_chain"),
+])
+def test_the_folder_of_another_run_is_refused(change, told, tmp_path):
+    drawn("torch", checkpoint=tmp_path)
+    how = dict(CASES["torch"]) | dict(chains=3, step_size=0.01, progress=False, checkpoint=tmp_path) | change
+    with pytest.raises(RecipeError, match=told):
+        samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    seen = []
+
+    def second(scalars):
+        with pytest.raises(RecipeError, match="another run writes there"):
+            drawn("torch", checkpoint=tmp_path)
+        seen.append(scalars)
+
+    drawn("torch", checkpoint=tmp_path, watch=second)
+    assert seen
+
+
+def test_a_full_disk_is_noticed_before_the_first_step(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RecipeError, match=r"no room for 2400 bytes of draws \(No space left"):
+        drawn("torch", checkpoint=tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecipeError, match="cannot be written"):
+        drawn("torch", checkpoint=tmp_path / "file")
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path):
+    drawn("torch", checkpoint=tmp_path)
+    for file in tmp_path.glob("state-*"):
+        values, account = storage.read(file, "checkpoint")
+        assert json.loads(json.dumps(account)) == account and all(torch.is_tensor(v) for v in values.values())
+
+
+# ---- the ends of a run
+
+
+def interrupt_when(step):
+    def watch(scalars):
+        if scalars["step"] >= step and not watch.done:
+            watch.done = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watch.done = False
+    return watch
+
+
+@pytest.mark.parametrize("name", ["torch", "kernel"])
+def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.launches.SECONDS", 0.0)
+    with pytest.warns(RuntimeWarning, match="stopped after"):
+        part = drawn(name, checkpoint=tmp_path, watch=interrupt_when(30))
+    whole = drawn(name)
+    assert 0 < part.draws < whole.draws and part.info["stopped_after"] >= 30
+    assert torch.equal(part["theta"], whole["theta"][:, :part.draws])
+    assert torch.equal(drawn(name, checkpoint=tmp_path)["theta"], whole["theta"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_ends_at_once(monkeypatch):
+    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+
+    def twice(scalars):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        drawn("torch", watch=twice)
+
+
+def test_a_run_in_another_thread_leaves_signals_alone():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(drawn("torch")))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0]["theta"], drawn("torch")["theta"])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
+    with pytest.raises(Diverged, match="every chain has diverged") as error:
+        samplers.sample(samplers.SGLD, TARGETS["banana"], init=torch.zeros(2), chains=8, steps=3000, step_size=0.5, backend=backend, progress=False)
+    assert error.value.draws.draws >= 1 and error.value.draws["theta"].isfinite().all()
+
+
+# ---- watching
+
+
+def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
+    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+    seen = []
+    samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=torch.zeros(400), chains=25, steps=40, step_size=0.1, m=3.0,
+                    temperature=2.0, watch=seen.append, progress=False)
+    assert [s["step"] for s in seen] == list(range(41)) and all(s["lost"] == 0 for s in seen)
+    last = seen[-1]
+    assert last["kinetic_temperature.p.low"] < 2 < last["kinetic_temperature.p.high"]
+    assert abs(last["kinetic_temperature.p"] - 2) < 7.5 * 2 * (2 / 10_000)**0.5  # of 10,000 momenta: alpha 6e-14
+
+
+def test_a_kept_draw_is_written_where_the_system_can_lose_nothing(tmp_path, monkeypatch):
+    """The map of the draws is flushed before the checkpoint that counts them."""
+    order = []
+    import numpy
+
+    flush, write = numpy.memmap.flush, storage.write
+    monkeypatch.setattr(numpy.memmap, "flush", lambda self: (order.append("flush"), flush(self)))
+    monkeypatch.setattr(recording.storage, "write", lambda *given: (order.append("write"), write(*given)))
+    drawn("torch", checkpoint=tmp_path)
+    assert order[-2:] == ["flush", "write"]
