@@ -68,6 +68,10 @@ class Variate(Symbol):
     def _hashable_content(self):
         return (*super()._hashable_content(), self.kind, self.block, self.is_vector)
 
+    def sort_key(self, order=None):
+        """Apart from that of the block of its name: terms of equal keys would be written in an order that no run repeats."""
+        return self.class_key(), (1, (f"{self.name}~{self.kind}",)), S.One.sort_key(), S.One
+
     def _sympystr(self, printer):
         return f"{type(self).__name__}[{self.name}]"
 

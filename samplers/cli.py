@@ -88,11 +88,14 @@ def emit(name: str, scheme: str | None = None, out: str | None = None, force: bo
 
 
 def sample(name: str, energy: str | None = None, init: str | None = None, parameters=(), out: str | None = None,
-           **options) -> Answer:
+           plot: str | None = None, **options) -> Answer:
     """Draw from an energy with a recipe; the summary of the draws."""
     recipe, U = find_recipe(name), None if energy is None else find_energy(energy)
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise RecipeError(f"--out {out}", "there is no such folder", do="Make it first.")
+    for option, file in (("--out", out), ("--plot", plot)):
+        if file is not None and not Path(file).absolute().parent.is_dir():
+            raise RecipeError(f"{option} {file}", "there is no such folder", do="Make it first.")
+    if plot is not None and Path(plot).suffix not in PICTURES:
+        raise RecipeError(f"--plot {plot}", "it is no picture by its name", do=f"End it in {', '.join(PICTURES)}.")
     if init is not None:
         options["init"] = _point(recipe, init)
     elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
@@ -104,12 +107,15 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
         draws = sampling.sample(recipe, U, **options)
     if out is not None:
         draws.save(out)
+    if plot is not None:
+        draws.plot().savefig(plot)
     table = draws.summary()
     rows = [{"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}  # JSON has no nan
             for index, row in table.to_dict("index").items()]
     data = {"summary": rows, "info": draws.info}
     text = [repr(draws), table.to_string(float_format="{:.4g}".format), *(() if draws.diverged else ["diverged: none"])]
-    return Answer(data | ({"file": out} if out else {}), "\n\n".join(text))
+    files = {"file": out, "plot": plot}
+    return Answer(data | {name: file for name, file in files.items() if file}, "\n\n".join(text))
 
 
 def audit(name: str, **options) -> Answer:
@@ -273,6 +279,7 @@ NUMBERS = {"chains": (64, "independent chains"), "steps": (10_000, "steps after 
            "warmup": (1000, "steps before the first draw"), "thin": (10, "keep every thin-th step"),
            "step-size": (1e-2, "h, in units of time"), "seed": (0, "of all noise"), "temperature": (1.0, "T")}
 
+PICTURES = (".png", ".pdf", ".svg")
 AUDIT = {"step-size": (0.1, "the largest step size; h/2 and h/4 follow"), "time": (10.0, "of a run, steps times h"),
          "chains": (32768, "independent chains"), "seed": (0, "of all noise"), "alpha": (1e-4, "the rate of false alarms")}
 
@@ -319,6 +326,8 @@ def _parser():
     sub.add_argument("--backend", metavar="NAME", help="auto, torch, cpp or triton")
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
+    sub.add_argument("--plot", metavar="FILE", help="a picture of traces, marginals and autocorrelations to write")
+    sub.add_argument("--checkpoint", metavar="FOLDER", help="where the run is kept; the same command goes on from there")
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     sub = command("audit", audit)
     numbers(sub, AUDIT)

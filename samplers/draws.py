@@ -153,6 +153,15 @@ class Draws(Mapping):
 
         return arviz.summary(posterior, kind="all", round_to="none")
 
+    def plot(self, var_names: str | list[str] | None = None, max_components: int = 4):
+        """A matplotlib Figure with trace, marginal density and autocorrelation of the first components of each block.
+
+        Raises RecipeError for an unknown name, or where matplotlib is missing.
+        """
+        from .plots import plot
+
+        return plot(self, var_names, max_components)
+
     def _sound(self, what: str) -> list[int]:
         """The chains that did not diverge; warns the caller of `what` of the others."""
         sound = [chain for chain in range(self.chains) if chain not in self.diverged]

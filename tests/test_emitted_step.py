@@ -2,6 +2,9 @@
 
 import ast
 import math
+import os
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -571,3 +574,20 @@ def test_the_euler_step_of_any_explicit_recipe_is_its_sde(recipe):
 def test_the_euler_step_of_any_recipe_of_sites_is_its_sde(recipe, shape):
     residual_is_zero(recipe)
     assert_euler_is_the_sde(recipe, shape)
+
+
+TEXTS = """
+import integrators, samplers
+from integrators.backends.cpp_sweep import sweep_text
+from integrators.passes import layout
+for name in ("sgrhmc", "sgnht", "atmc", "santa", "sghmc-relativistic"):
+    step = integrators.compile(samplers.catalogue[name])
+    print(step.standalone(), sweep_text(layout(step.program)))
+"""
+
+
+def test_the_same_text_is_emitted_by_every_process():
+    """Python's hashes differ by process: an order that follows them would round the steps of a resumed run differently."""
+    texts = [subprocess.run([sys.executable, "-c", TEXTS], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+             for seed in ("1", "2", "3")]
+    assert texts[0] == texts[1] == texts[2] and texts[0]

@@ -1,0 +1,65 @@
+"""What a rank does in tests/test_distributed.py: runs under torchrun, and writes what it has found into a folder."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+import samplers
+from samplers import distributed, storage
+from samplers.targets import TARGETS
+
+RUNS = {
+    "kernel": dict(recipe=samplers.SGNHT, energy=TARGETS["banana"], init=torch.linspace(-1, 1, 14).reshape(7, 2), chains=7, steps=60, thin=2,
+                   keep="xi", backend="cpp"),
+    "torch": dict(recipe=samplers.UnderdampedLangevin, energy=lambda t, batch: ((batch - t.sum(0))**2).sum() / 2, init=torch.zeros(3, 2), chains=6,
+                  data=torch.linspace(-1, 1, 80).reshape(40, 2), batch_size=4, steps=40),
+    "lost": dict(recipe=samplers.SGLD, energy=TARGETS["banana"], init=torch.zeros(2), chains=64, steps=100, step_size=0.05, seed=3, backend="torch"),
+}
+
+
+def drawn(name, **more):
+    how = dict(RUNS[name]) | more
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return distributed.sample(how.pop("recipe"), how.pop("energy"), **{"step_size": 0.02, "progress": False, **how})
+
+
+def trained(rank, ranks, steps=15):
+    """A regression on batches that the ranks divide between them."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    X = torch.randn(96, 5, dtype=torch.float64)
+    optimizer = samplers.Optimizer(model.parameters(), samplers.SGNHT, lr=0.05, momentum=0.9, num_data=96)
+    for k in range(steps):
+        rows = torch.arange(k * 16, k * 16 + 16) % 96
+        mine = rows[rank * 16 // ranks:(rank + 1) * 16 // ranks]
+        optimizer.zero_grad()
+        (model(X[mine]) - X[mine].sum(1, keepdim=True)).square().mean().backward()
+        distributed.share_gradients(model.parameters())
+        optimizer.step()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def main(folder):
+    rank, ranks = distributed.begin()
+    torch.set_num_threads(1)
+    found = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
+    account = {"ranks": ranks, "diverged": drawn("lost").diverged}
+    found["weights"] = trained(rank, ranks)
+    kept = folder / "run"
+    first = drawn("torch", checkpoint=kept)
+    again = drawn("torch", checkpoint=kept)
+    found |= {"kept": first["theta"], "kept again": again["theta"]}
+    for what, run in (("few", lambda: drawn("torch", chains=1)), ("one fails", lambda: drawn("torch", step_size=0.02 if rank else -1.0))):
+        try:
+            run()
+            account[what] = "went well"
+        except samplers.sampling.RecipeError as error:
+            account[what] = str(error)
+    storage.write(folder / f"rank-{rank}.safetensors", "found", found, {"account": {k: str(v) for k, v in account.items()}})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

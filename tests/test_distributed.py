@@ -1,0 +1,75 @@
+"""Two ranks under torchrun: the draws of one process bit for bit, the weights of one process to rounding."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ranks
+from recipe import RecipeError
+from samplers import storage
+
+SCRIPT = Path(ranks.__file__)
+
+
+def launched(folder, processes):
+    """Run the script on so many ranks; what each has found."""
+    result = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(SCRIPT),
+                             str(folder)], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return [storage.read(folder / f"rank-{r}.safetensors", "found") for r in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return launched(tmp_path_factory.mktemp("two"), 2)
+
+
+@pytest.mark.parametrize("name", ranks.RUNS)
+def test_chains_on_two_ranks_are_those_of_one_process_bit_for_bit(name, found):
+    whole = ranks.drawn(name)
+    for values, account in found:
+        assert account["account"]["ranks"] == "2"
+        assert all(torch.equal(values[f"{name}.{block}"], x) for block, x in whole.items())
+
+
+def test_lost_chains_bear_the_numbers_they_have_in_one_process(found):
+    whole = ranks.drawn("lost").diverged
+    assert whole and [account["account"]["diverged"] for _, account in found] == [str(whole)] * 2
+
+
+def test_shared_gradients_make_the_weights_of_one_process_on_every_rank(found):
+    (one, _), (other, _) = found
+    assert torch.equal(one["weights"], other["weights"])
+    assert (one["weights"] - ranks.trained(0, 1)).abs().max() < 1e-12
+
+
+def test_a_run_in_folders_goes_on_on_the_same_ranks(found):
+    for values, _ in found:
+        assert torch.equal(values["kept"], values["torch.theta"]) and torch.equal(values["kept"], values["kept again"])
+
+
+def test_errors_reach_every_rank(found):
+    (_, first), (_, second) = found
+    assert all("1 chains for 2 ranks" in account["account"]["few"] for account in (first, second))
+    assert "step size is a positive number" in first["account"]["one fails"]
+    assert "rank 0 failed" in second["account"]["one fails"] and "step size" in second["account"]["one fails"]
+
+
+def test_the_folder_of_a_rank_that_is_missing_is_named(tmp_path):
+    (tmp_path / "rank-0-of-2").mkdir()
+    with pytest.raises(RecipeError, match="rank-0-of-1 is missing or of another number of ranks"):
+        ranks.drawn("torch", checkpoint=tmp_path)
+
+
+def test_a_rank_that_is_killed_is_caught_up_with(tmp_path, found):
+    """One rank's folder is some steps behind: a start of all goes on from where each was."""
+    values, _ = found[0]
+    ranks.drawn("torch", checkpoint=tmp_path)
+    shutil.rmtree(tmp_path / "rank-0-of-1")
+    (tmp_path / "rank-0-of-1").mkdir()
+    assert torch.equal(ranks.drawn("torch", checkpoint=tmp_path)["theta"], values["torch.theta"])
