@@ -580,7 +580,7 @@ TEXTS = """
 import integrators, samplers
 from integrators.backends.cpp_sweep import sweep_text
 from integrators.passes import layout
-for name in ("sgrhmc", "sgnht", "atmc", "santa", "sghmc-relativistic"):
+for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
     step = integrators.compile(samplers.catalogue[name])
     print(step.standalone(), sweep_text(layout(step.program)))
 """
