@@ -155,7 +155,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
 
     heat = lambda k: next(T_of(k - first) for first, phase, T_of in reversed(begun) if k >= first)
     begun = [(sum(phase.steps for phase in plan[:i]), phase, settings[i][1]) for i, phase in enumerate(plan)]
-    with record, until_interrupted() as interrupted, Progress(total, recipe.name, progress, watch, run, heat) as shown:
+    first_block = lambda: record.values[kept_blocks[0]][:, :len(record.step_sizes)]
+    with record, until_interrupted() as interrupted, Progress(total, recipe.name, progress, watch, run, heat,
+                                                                         first_block) as shown:
         record.resume(run)
         shown.update(run.moved)
         try:

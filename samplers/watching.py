@@ -12,22 +12,26 @@ from recipe.symbols import Block
 
 from .chains import Chains
 
-EVERY = 1.0  # seconds between two looks
+EVERY, OFTEN = 1.0, 10.0  # seconds between two looks, and between two effective sample sizes
+SHOWN = 4  # components of the target whose effective sample size is looked at
 
 
 class Progress:
     """The progress bar of a run of `total` steps; `watch`, if given, is called with a dict of scalars about once a second.
 
-    step, steps_per_second, lost chains, and for each block of momenta its kinetic temperature, the mean of p^2/m over all
-    chains, with the band `low` to `high` that holds 99 % of the time at the run's temperature.
+    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature, the mean of p^2/m over all chains, with
+    the band `low` to `high` that holds 99 % of the time at the run's temperature; where a step carries its gradient the
+    configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors over chains about the run's; every ten
+    seconds `ess`, the least effective sample size of the target's first components.
     """
 
-    def __init__(self, total: int, name: str, shown: bool, watch: Callable | None, chains: Chains, temperature: Callable):
-        self.total, self.watch, self.chains, self.temperature = total, watch, chains, temperature
+    def __init__(self, total: int, name: str, shown: bool, watch: Callable | None, chains: Chains, temperature: Callable, kept: Callable):
+        self.total, self.watch, self.chains, self.temperature, self.kept = total, watch, chains, temperature, kept
         self.bar = tqdm(total=total, disable=not shown, unit="step", desc=name)
         self.looks = shown and not self.bar.disable or watch is not None
         self.momenta = _precisions(chains) if self.looks else {}
         self.last, self.done, self.since = time.monotonic(), 0, 0
+        self.counted, self.ess = time.monotonic(), {}
 
     def __enter__(self):
         return self
@@ -43,10 +47,12 @@ class Progress:
             return
         now = time.monotonic()
         scalars = {"step": self.done, "steps_per_second": (self.done - self.since) / max(now - self.last, 1e-9), "lost": len(self.chains.diverged)}
-        scalars |= self.temperatures()
+        scalars |= self.temperatures() | self.configurational() | self.effective(now)
         self.last, self.since = now, self.done
         kinetic = [f"{v:.3g}" for k, v in scalars.items() if k.startswith("kinetic") and not k.endswith(("low", "high"))]
-        self.bar.set_postfix_str(f"T_kin {', '.join(kinetic)}" if kinetic else "")
+        told = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
+        told += [f"ESS {scalars['ess']:.0f}"] if "ess" in scalars else []
+        self.bar.set_postfix_str(", ".join(told))
         if self.watch is not None:
             self.watch(scalars)
 
@@ -61,6 +67,31 @@ class Progress:
                 t = kinetic_temperature(p, mass, temperature=T)
                 found |= {f"kinetic_temperature.{name}": t.value, f"kinetic_temperature.{name}.low": t.low, f"kinetic_temperature.{name}.high": t.high}
         return found
+
+    def configurational(self) -> dict[str, float]:
+        """The configurational temperature of each block of the target, with its band."""
+        state, alive, found = self.chains.state_now(), self.chains.alive, {}
+        gradient, n = state.get("gradient"), int(alive.sum())
+        blocks = [b.name for b in self.chains.step.recipe.targets]
+        for name, g in (gradient if isinstance(gradient, dict) else {blocks[0]: gradient}).items() if gradient is not None and n > 3 else ():
+            of_chain = (state[name] * g)[alive].reshape(n, -1).mean(1)
+            T, error = float(self.temperature(max(self.done - 1, 0))), 2.6 * float(of_chain.std()) / n**0.5
+            found |= {f"configurational_temperature.{name}": float(of_chain.mean()), f"configurational_temperature.{name}.low": T - error,
+                      f"configurational_temperature.{name}.high": T + error}
+        return found
+
+    def effective(self, now) -> dict[str, float]:
+        """The least effective sample size of a few components, of at most 2000 of the draws of each chain."""
+        if now - self.counted >= OFTEN:
+            self.counted, values = now, self.kept()
+            if values.shape[1] >= 100:
+                from .diagnostics import effective_sample_size  # imports arviz
+                from .draws import Draws
+
+                every = -(-values.shape[1] // 2000)
+                some = values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN] if values.dim() > 2 else values[:, ::every]
+                self.ess = {"ess": float(effective_sample_size(Draws({"theta": some}, info={}), "theta").min())} if len(some) else {}
+        return self.ess
 
 
 def _precisions(chains) -> dict[str, float | torch.Tensor]:

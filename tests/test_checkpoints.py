@@ -246,6 +246,20 @@ def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
     assert abs(last["kinetic_temperature.p"] - 2) < 7.5 * 2 * (2 / 10_000)**0.5  # of 10,000 momenta: alpha 6e-14
 
 
+def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_draws(monkeypatch):
+    """Of 200 chains of 50 sites on a unit normal: theta^2 has the mean T, within 7.5 standard errors, alpha 6e-14."""
+    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.watching.OFTEN", 0.0)
+    seen = []
+    start = torch.randn(200, 50, generator=torch.Generator().manual_seed(0)) * 2**0.5
+    samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=start, chains=200, steps=120, step_size=0.5,
+                    temperature=2.0, watch=seen.append, progress=False)
+    last = seen[-1]
+    name = "configurational_temperature.theta"
+    assert abs(last[name] - 2) < 7.5 * 2 * (2 / 10_000)**0.5 and last[f"{name}.low"] < 2 < last[f"{name}.high"]
+    assert 200 < last["ess"] < 200 * 121 and "ess" not in seen[50]
+
+
 def test_a_kept_draw_is_written_where_the_system_can_lose_nothing(tmp_path, monkeypatch):
     """The map of the draws is flushed before the checkpoint that counts them."""
     order = []

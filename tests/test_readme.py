@@ -19,7 +19,8 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
 
 
-def test_python_blocks_run_one_after_the_other(capsys):
+def test_python_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace = {}
     for block in blocks("python"):
         exec(compile(block, str(README), "exec"), namespace)
