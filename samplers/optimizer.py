@@ -87,11 +87,13 @@ class Optimizer(torch.optim.Optimizer):
         if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
             raise RecipeError(where, f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
                               do="Give lr, and momentum if you like, or step_size.")
-        _check_number(where, "weight_decay", group["weight_decay"], 0.0, True)
-        for name, value, least, inclusive in (("lr", lr, 0.0, False), ("momentum", momentum, 0.0, True)):
+        _check_number(where, "weight_decay", group["weight_decay"])
+        for name, value in (("lr", lr), ("momentum", momentum)):
             if value is not None:
-                _check_number(where, name, value, least, inclusive)
+                _check_number(where, name, value)
         given = {name: group[name] for name in self.rotated.parameters if group.get(name) is not None}
+        if lr == 0:  # as a schedule may have it: the weights stand still
+            return 0.0, group["temperature"], given
         h, converted = (group["step_size"], {}) if lr is None else self._converted(lr, momentum, num_data)
         for name in converted.keys() & given.keys():
             raise RecipeError(where, f"{name} is given, and follows from lr and momentum too", do=f"Drop it, or give step_size and {name}.")
@@ -121,8 +123,9 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for index, group in enumerate(self.param_groups):
-            if group["params"]:
+            if group["params"] and group["lr"] != 0:
                 self._move(index, group, observe or {})
+            group["step_number"] += 1
         return loss
 
     def _move(self, index, group, observe):
@@ -140,7 +143,6 @@ class Optimizer(torch.optim.Optimizer):
         key = noise.Key(self.seed, group["step_number"], self.chain + index * GROUPS)
         engine.move(h, slopes, key, observe, temperature=temperature, num_data=group["num_data"], weight_decay=group["weight_decay"],
                     step_number=group["step_number"], **parameters)
-        group["step_number"] += 1
 
     def _engine(self, index, group, slopes, observe):
         """What moves a group, its state begun where there is none."""
@@ -279,10 +281,9 @@ def _usable(where, p, what):
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
 
 
-def _check_number(where, name, value, least, inclusive):
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least or value == least and not inclusive:
-        raise RecipeError(where, f"{name} = {value!r}", do=f"Give a number {'>=' if inclusive else '>'} {least:g}.")
+def _check_number(where, name, value):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise RecipeError(where, f"{name} = {value!r}", do="Give a number >= 0.")
 
 
 def _check_tensors(where, params):

@@ -147,6 +147,18 @@ def test_an_lr_scheduler_sets_the_step_size():
         assert torch.allclose(params[0], torch.tensor(expected, dtype=torch.float64), atol=1e-15)
 
 
+def test_a_schedule_that_ends_at_0_leaves_the_weights_where_they_are():
+    params = parameters()
+    optimizer = samplers.Optimizer(params, samplers.SGHMC, lr=0.1, momentum=0.9, num_data=DATA)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+    for _ in range(5):
+        run(params, optimizer, 1)
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0
+    there = torch.cat([p.detach().reshape(-1).clone() for p in params])
+    assert torch.equal(run(params, optimizer, 2), there)
+
+
 def test_a_closure_is_called_with_gradients_on_and_its_loss_returned():
     params = parameters()
     optimizer = built("sghmc", params)

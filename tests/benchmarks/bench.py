@@ -22,9 +22,6 @@ import torch
 import integrators
 import samplers
 from integrators import native
-from integrators.lower import optimizer_form
-from integrators.noise import Key
-from integrators.sweep import Sweep
 from integrators.trajectory import Trajectory
 from recipe import Energy, data_total, datum, total, vector
 from samplers.targets import TARGETS
@@ -55,18 +52,6 @@ def cut(sizes, seed=0):
     return [0.1 * torch.randn(1, n, generator=random) for n in sizes]
 
 
-def kernel(name, sizes):
-    """One step in place, after its gradient, as a function of the step number."""
-    recipe = samplers.catalogue[name]
-    step = integrators.compile(recipe)
-    state = {b.name: cut(sizes) if b.is_vector else torch.ones(1) for b in recipe.entries}
-    for a in recipe.adapted:
-        state[a.name] = [x.abs() + 0.1 for x in state[a.name]]
-    bound = Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state).bind(state)
-    g, values = cut(sizes, 1), {q.name: 1.0 if q.default is None else q.default for q in recipe.parameters}
-    return lambda k: bound(1e-4, noise=Key(0, k), given=lambda segment: [g], step_number=k, **values)
-
-
 def eager(sizes):
     """SGHMC by hand, with as few passes as torch allows."""
     theta, p, g = (torch.cat(cut(sizes, k), 1)[0] for k in range(3))
@@ -80,7 +65,7 @@ def eager(sizes):
 
 
 def optimizer(make, sizes):
-    """A torch optimizer on the same tensors."""
+    """The step of an optimizer, ours or torch's, after its gradient."""
     params = [torch.nn.Parameter(x) for x in cut(sizes)]
     for x, g in zip(params, cut(sizes, 1)):
         x.grad = g
@@ -109,7 +94,8 @@ def parameters(sizes, peers=True):
              "torch.optim.SGD(foreach)": optimizer(partial(torch.optim.SGD, lr=1e-4, momentum=0.9, foreach=True), sizes),
              "torch.optim.AdamW(fused)": optimizer(partial(torch.optim.AdamW, lr=1e-4, fused=True), sizes),
              "eager SGHMC": eager(sizes)}
-    found |= {name: kernel(name, sizes) for name in SAMPLERS}
+    of = lambda name: partial(samplers.Optimizer, recipe=samplers.catalogue[name], step_size=1e-4, num_data=1, backend="cpp")
+    found |= {name: optimizer(of(name), sizes) for name in SAMPLERS}
     return found | ({"posteriors SGHMC": of_posteriors(sizes)} if "posteriors" not in MISSING and peers else {})
 
 
