@@ -19,6 +19,7 @@ from .gradients import Layout
 from .start import complete_state
 
 OWN = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
+CHECKED = 50  # steps from one look at the gradients' numbers to the next
 GROUPS = 2**20  # chains count in the noise from here on for the next parameter group
 
 
@@ -136,6 +137,8 @@ class Optimizer(torch.optim.Optimizer):
         if engine is None or not engine.fits(group):
             engine = self._engines[index] = self._engine(index, group, slopes, observe)
         self._clipping.see(slopes)
+        if group["step_number"] % CHECKED == 0:
+            _check_finite(self.where, group, slopes, index)
         setting = tuple(group[name] for name in engine.read)
         if setting != engine.setting:
             engine.setting, engine.values = setting, self.settings(group)
@@ -279,6 +282,16 @@ def _usable(where, p, what):
     if g.layout is not torch.strided:
         raise RecipeError(f"{where}, step", f"the gradient of {what} is sparse", do="Use sparse=False.")
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+
+
+def _check_finite(where, group, slopes, index):
+    """Refuse gradients that are not finite, before anything moves."""
+    if not math.isfinite(sum(float(g.sum()) for g in slopes)):
+        for k, (p, g) in enumerate(zip(group["params"], slopes)):
+            if not bool(g.isfinite().all()):
+                told = f"the gradient of parameter {k} of group {index} is not finite at step {group['step_number']}"
+                weights = "and so are its weights: go back to a checkpoint and " if not bool(p.isfinite().all()) else ""
+                raise RecipeError(f"{where}, step", told, do=f"{weights}look at the loss, or take a smaller lr.".capitalize())
 
 
 def _check_number(where, name, value):

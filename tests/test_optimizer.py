@@ -301,6 +301,28 @@ def test_gradients_that_are_missing_or_sparse_are_refused_before_anything_moves(
     assert all(torch.equal(p.detach(), torch.ones(3)) for p in params)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_gradient_that_is_not_finite_is_named(late):
+    """At the first step before anything moves; later at the next look, when the weights are gone too."""
+    params = parameters()
+    optimizer = built("sghmc", params, "auto")
+    start = [p.detach().clone() for p in params]
+    run(params, optimizer, 3 if late else 0)
+    for _ in range(60 if late else 1):
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        params[1].grad[2] = math.nan
+        try:
+            optimizer.step()
+        except RecipeError as error:
+            assert "the gradient of parameter 1 of group 0 is not finite at step " + ("50" if late else "0") in str(error)
+            assert late == ("go back to a checkpoint" in str(error))
+            break
+    else:
+        pytest.fail("it went on")
+    assert late or all(torch.equal(p, s) for p, s in zip(params, start))
+
+
 @pytest.mark.parametrize("clip", [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 0.1), None],
                          ids=["norm", "value", "none"])
 def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
