@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import exp, inf, isfinite, log
 
@@ -165,8 +166,15 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
 
     `fixed`: numbers, or lists of one number per site, of which every point takes the next; None for a random value.
     """
-    fixed = {s: v for s, v in (fixed or {}).items() if v is not None}
-    points = max(points, *(len(v) for v in fixed.values() if isinstance(v, list)), 0)
+    return _minimum_eigenvalue(A, points, tuple((s, tuple(v) if isinstance(v, list) else v) for s, v in (fixed or {}).items()
+                                                if v is not None))
+
+
+@lru_cache(maxsize=256)
+def _minimum_eigenvalue(A, points, fixed):
+    """What recipes that are variants of each other ask for again and again."""
+    fixed = dict(fixed)
+    points = max(points, *(len(v) for v in fixed.values() if isinstance(v, tuple)), 0)
     rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
     A = A.extract(rows, rows)
     if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)) or all(A.extract(list(s), list(s)).det().is_nonnegative
@@ -181,7 +189,7 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
     draw, worst = random.Random(2015), (inf, "the origin")
     for k in range(points):
         at = [fixed.get(s, random_value(s, draw)) for s in symbols]
-        at = [v[k % len(v)] if isinstance(v, list) else v for v in at]
+        at = [v[k % len(v)] if isinstance(v, tuple) else v for v in at]
         values = array(evaluate(at), dtype=float).reshape(A.shape)
         least = float(eigvalsh(values)[0])
         least = 0.0 if abs(least) < 1e-12 * abs(values).max() else least

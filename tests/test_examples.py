@@ -1,11 +1,17 @@
 """The example recipe is what it says, and the demo runs: a small run, against its own Metropolised reference."""
 
+import gzip
+import json
+import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from matplotlib.image import imread
+from safetensors import safe_open
 from sympy import diff
 
 import integrators
@@ -102,3 +108,183 @@ def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     m, mu, p, xi = example.m, example.mu, example.p, example.xi
     assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2/m - p**2)/mu).simplify() == 0
     assert "1. The symptom" in capsys.readouterr().out
+
+
+# ---- networks
+
+
+@pytest.fixture
+def float32():
+    """The demo, if it ran before, has left another default; networks are made in float32."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(dtype)
+
+
+def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_path, capsys, float32):
+    """Of every sampler the NLL falls and permuted digits are told apart better; seeds are fixed in the example."""
+    import digits
+
+    found = digits.main(["--quick", "--out", str(tmp_path)])
+    assert list(found) == ["SGD", "pSGLD", "SGHMC", "ATMC", "cyclical SGHMC"]
+    for name, scores in found.items():
+        last, average = scores["last"], scores["average"]
+        assert average.accuracy > 0.9 and 0 < average.ece < 0.2 and average.entropy < average.entropy_permuted, name
+        assert name == "SGD" or average.nll < last.nll and average.auc > last.auc, name
+
+    printed = capsys.readouterr().out
+    table = (tmp_path / "digits.txt").read_text()
+    assert table in printed and len(table.splitlines()) == 11 and "not of" not in printed.replace("; not of SGD", "")
+    rows = json.loads((tmp_path / "digits.json").read_text())
+    assert [(row["method"], row["predictions"]) for row in rows] == [(name, kind) for name in found for kind in ("last", "average")]
+    assert [row["nll"] for row in rows] == [scores[kind].nll for scores in found.values() for kind in ("last", "average")]
+    assert {row["temperature"] for row in rows} == {"-", "1", "0, 1"}
+    assert imread(tmp_path / "digits.png").shape[1] > 1000
+
+
+def test_the_emitted_optimizer_trains_the_same_network(tmp_path, capsys, float32):
+    import digits
+    import digits_emitted
+
+    found = digits_emitted.main(["--quick", "--out", str(tmp_path)])
+    assert found["average"].accuracy > 0.9 and found["average"].nll < found["last"].nll
+    imports = {line for line in (tmp_path / "sghmc.py").read_text().splitlines() if line.startswith(("import", "from"))}
+    assert imports == {"import math", "import torch"}
+    assert digits.HEAD in capsys.readouterr().out
+
+
+def test_both_optimizers_are_one_step(tmp_path, float32):
+    """The emitted Optimizer and that of the package, on equal weights and at T = 0, where the noise is none."""
+    import digits
+    import digits_emitted
+
+    train, *_ = digits.data()
+    ends, settings = [], digits_emitted.SETTINGS["sghmc"]
+    make = {"emitted": lambda p: digits_emitted.emitted("sghmc", tmp_path).Optimizer(p, num_data=1200, temperature=0.0, **settings),
+            "package": lambda p: samplers.Optimizer(p, samplers.SGHMC, num_data=1200, temperature=0.0, **settings)}
+    for name in make:
+        model = digits.network(0)
+        optimizer = make[name](model.parameters())
+        for x, y in digits.loader(train, 0):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        ends.append(torch.cat([w.detach().reshape(-1) for w in model.parameters()]))
+    assert (ends[0] - ends[1]).abs().max() < 1e-4
+
+
+# ---- MNIST, by images made up here
+
+
+def idx(array) -> bytes:
+    return bytes([0, 0, 8, array.dim(), *b"".join(n.to_bytes(4, "big") for n in array.shape)]) + array.numpy().tobytes()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Ten blurs with noise, 120 to learn from and 40 to test on; some files are gzipped."""
+    folder, random = tmp_path_factory.mktemp("idx"), torch.Generator().manual_seed(0)
+    classes = torch.randint(0, 200, (10, 28, 28), generator=random)
+    for name, rows in (("train", 120), ("t10k", 40)):
+        labels = torch.randint(0, 10, (rows,), generator=random)
+        pixels = classes[labels] + torch.randint(0, 56, (rows, 28, 28), generator=random)
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels.to(torch.uint8))))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels.to(torch.uint8)))
+    return folder
+
+
+def mnist_options(images, out, epochs, *more):
+    return ["--data", str(images), "--out", str(out), "--epochs", str(epochs), "--sampler", "atmc", "--lr", "0.03",
+            "--batch-size", "20", "--burn-in", "3", "--thin", "2", "--halve", "2", *more]
+
+
+def record_of(folder):
+    """The tensors of a run and its record, without times."""
+    with safe_open(folder / "run.safetensors", framework="pt") as file:
+        tensors, record = {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["run"])
+    for told in record["history"]:
+        del told["seconds"]
+    return tensors, record
+
+
+def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, float32):
+    import mnist
+
+    command = [sys.executable, str(EXAMPLES / "mnist.py"), *mnist_options(images, tmp_path / "killed", 100_000)]
+    with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        while process.poll() is None and not (tmp_path / "killed" / "run.safetensors").exists():
+            time.sleep(0.01)
+        process.kill()
+    epochs = len(record_of(tmp_path / "killed")[1]["history"])
+    assert epochs >= 1, (tmp_path / "log").read_text()
+    assert mnist.main(mnist_options(images, tmp_path / "killed", epochs + 3, "--resume")) == 0
+    assert mnist.main(mnist_options(images, tmp_path / "whole", epochs + 3)) == 0
+    (tensors, record), (whole, record_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
+    assert record == record_of_whole and tensors.keys() == whole.keys()
+    assert {"model.1.weight", "optimizer.0.p", "optimizer.0.xi", "predictive.probabilities"} < tensors.keys()
+    assert all(torch.equal(tensors[name], whole[name]) for name in whole)
+
+    history = record["history"]
+    assert [told["epoch"] for told in history] == list(range(1, epochs + 4))
+    assert [told["lr"] for told in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
+    assert [told["draws"] for told in history] == [3 * k + 2 for k in range(epochs + 3)]  # every second of six steps, from the fourth
+    assert len(capsys.readouterr().out.splitlines()) == 2 * (epochs + 6)
+
+
+@pytest.mark.parametrize("harm, told", [
+    (lambda folder: [path.unlink() for path in folder.glob("*labels*")], "no train-labels-idx1-ubyte, no t10k-labels-idx1-ubyte, plain or .gz. Fetch"),
+    (lambda folder: truncate(folder / "train-images-idx3-ubyte.gz", -100), "train-images-idx3-ubyte.gz: it cannot be read"),
+    (lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", -1), "t10k-labels-idx1-ubyte: it is no intact idx file of 1 dimension of"),
+    (lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", 3), "t10k-labels-idx1-ubyte: it is no intact idx file"),
+    (lambda folder: (folder / "train-images-idx3-ubyte.gz").write_text("<html>"), "images-idx3-ubyte.gz: it is no intact idx file of 3"),
+    (lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.ones(3, dtype=torch.uint8))), "have 3 labels"),
+    (lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.full((40,), 11, dtype=torch.uint8))), "labels up to 11"),
+], ids=["missing", "cut gzip", "cut", "no header", "not idx", "too few labels", "no such class"])
+def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, capsys, harm, told):
+    import mnist
+
+    folder = tmp_path / "idx"
+    shutil.copytree(images, folder)
+    harm(folder)
+    assert mnist.main(mnist_options(folder, tmp_path / "out", 1)) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.startswith("mnist: ") and error.count("\n") == 1
+
+
+def truncate(path, length):
+    path.write_bytes(path.read_bytes()[:length])
+
+
+@pytest.mark.parametrize("options, told", [
+    (["--sampler", "atcm"], "no such stock sampler. Did you mean 'atmc'?"),
+    (["--set", "mu=-1"], "mu"),
+    (["--set", "nu=1"], "'nu' is not a parameter"),
+    (["--sampler", "sgnht", "--lr", "nan"], "lr = nan"),
+    (["--batch-size", "121"], "there are 120 images"),
+    (["--thin", "0"], "--thin: it is 0"),
+    (["--lr", "1e6"], "epoch 1: the weights are no longer finite"),
+    (["--resume"], "there is no run to resume"),
+])
+def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, told):
+    import mnist
+
+    assert mnist.main(mnist_options(images, tmp_path, 1, *options)) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+    assert not list(tmp_path.glob("*run*"))
+
+
+def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
+    """A run is not overwritten, not resumed with other settings, and not from what is no run."""
+    import mnist
+
+    assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
+    for options, told in (([], "there is a run already"), (["--resume", "--seed", "1"], "a run with seed = 0, not 1"),
+                          (["--resume", "--set", "mu=2"], "not {'mu': 2.0}")):
+        assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
+        assert told in capsys.readouterr().err
+    for harm in (lambda path: truncate(path, 1000), lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path)):
+        harm(tmp_path / "run.safetensors")
+        assert mnist.main(mnist_options(images, tmp_path, 2, "--resume")) == 2
+        assert "no intact run of this example" in capsys.readouterr().err

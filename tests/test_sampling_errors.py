@@ -15,7 +15,7 @@ from torch.nn import Linear, Parameter
 import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
 from samplers import (ATMC, SGHMC, SGLD, SGNHT, SGRLD, SGRLDCIR, VSGD, Phase, PreconditionedSGLD, SGLDSAGibbs,
-                      SGLDSAMarginal, UnderdampedLangevin, posterior, sampling)
+                      SGLDSAMarginal, UnderdampedLangevin, posterior, watching)
 from samplers.schedules import Cyclical
 
 theta, w = vector("theta"), vector("w", domain="positive")
@@ -53,7 +53,7 @@ def no_step(monkeypatch):
     def begun(*arguments, **more):
         raise AssertionError("the run began: the input was not refused before the first step")
 
-    monkeypatch.setattr(sampling, "tqdm", begun)
+    monkeypatch.setattr(watching, "tqdm", begun)
 
 
 def table(rows):
