@@ -53,6 +53,9 @@ class Energy:
         """Refuse columns that are none, and a U that is not an ordinary expression plus sums over the data."""
         if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
             raise RecipeError("Energy, data", f"its columns are data, each once, got {self.data}", do='Write data=(x, y) with y = datum("y").')
+        names = [s.name for s in (*self.coordinates, *self.data)]
+        if self.data and len(set(names)) < len(names):
+            raise RecipeError("Energy, data", f"two of {', '.join(names)} bear one name", do="Name each coordinate and column by itself.")
         for d in sorted(self.U.atoms(Datum) - set(self.data), key=str):
             raise RecipeError("Energy, data", f"'{d}' is not among its columns", do=f"Pass data=(..., {d}), in the order of the tensors.")
         outside, sums = freeze(self.U, DataTotal)

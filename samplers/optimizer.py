@@ -27,8 +27,9 @@ class Optimizer(torch.optim.Optimizer):
     """A recipe in a training loop: after `loss.backward()`, `step()` moves the parameters as one step of the sampler.
 
     The loss is the mean over the data, U = num_data loss, and the law is exp(-U/temperature). `lr` and `momentum` are those of
-    torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum"; a recipe without one takes the step size
-    lr/num_data, or sqrt(lr/num_data) if it has momenta. `step_size`, in units of time, stands for both. `weight_decay` w adds
+    torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum": SGHMC with the scheme "paper" is SGD at temperature 0,
+    the recommended words are of higher order in lr. A recipe without that conversion takes the step size lr/num_data, or
+    sqrt(lr/num_data) if it has momenta. `step_size`, in units of time, stands for both. `weight_decay` w adds
     num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave it at 0 where the loss holds the prior. All of these, and the
     recipe's `parameters`, may differ by parameter group, which has thermostats and adaptations of its own.
 
@@ -109,7 +110,8 @@ class Optimizer(torch.optim.Optimizer):
         if "lr, momentum" in known:
             found = self.recipe.convert(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
         elif momentum is not None:
-            raise RecipeError(self.where, "the recipe has no conversion of a momentum", do="Drop momentum, and give its parameters.")
+            raise RecipeError(self.where, "the recipe has no conversion of a momentum", do="Drop momentum (in a schedule: cycle_momentum=False), and give its "
+                              "parameters.")
         elif "lr" in known:
             found = self.recipe.convert(lr=lr, num_data=num_data)
         else:
@@ -123,10 +125,13 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for name in self.rotated.observations:
+            if not torch.is_tensor((observe or {}).get(name)):
+                raise RecipeError(f"{self.where}, step", f"the observation '{name}' is missing", do=f"Pass observe={{{name!r}: tensor}}.")
         for index, group in enumerate(self.param_groups):
             if group["params"] and group["lr"] != 0:
                 self._move(index, group, observe or {})
-            group["step_number"] += 1
+                group["step_number"] += 1
         return loss
 
     def _move(self, index, group, observe):
@@ -193,8 +198,38 @@ class Optimizer(torch.optim.Optimizer):
         mine, other = self.state_dict()["sampler"], state_dict.get("sampler")
         if other != mine:
             raise RecipeError(f"{self.where}, load_state_dict", f"it is the state of {other}, this is {mine}", do="Make the same one.")
+        before = {"state": self.state, "param_groups": self.param_groups}
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "sampler"})
+        try:
+            for index, group in enumerate(self.param_groups):
+                self._take_up(index, group)
+        except RecipeError:
+            self.__setstate__(before)
+            raise
         self._engines.clear()
+
+    def _take_up(self, index, group):
+        """Check the state of a group, and lay it in memory as its parameters are."""
+        for k, p in enumerate(group["params"]) if group["step_number"] else ():
+            for b in self.recipe.entries:
+                if b in self.recipe.targets or not b.is_vector and k:
+                    continue
+                value, shape = self.state[p].get(b.name), tuple(p.shape) if b.is_vector else (1,)
+                if not torch.is_tensor(value) or tuple(value.shape) != shape or value.dtype != p.dtype or not bool(value.isfinite().all()):
+                    got = "missing" if value is None else f"a {type(value).__name__}" if not torch.is_tensor(value) else (
+                        f"{tuple(value.shape)}, {value.dtype}" if tuple(value.shape) != shape or value.dtype != p.dtype else "not finite")
+                    raise RecipeError(f"{self.where}, load_state_dict", f"{b} of parameter {k} of group {index} is {got}, not {shape} of "
+                                      f"finite {p.dtype}", do="Load the state that state_dict() gave for these parameters.")
+                if b.is_vector and value.stride() != p.stride():
+                    self.state[p][b.name] = torch.empty_like(p).copy_(value)
+
+    def __getstate__(self) -> dict:
+        own = ("where", "recipe", "backend", "seed", "chain", "program", "rotated")
+        return super().__getstate__() | {name: getattr(self, name) for name in own}
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._engines, self._clipping = {}, self.__dict__.get("_clipping") or _Clipping(self.where)
 
 
 class _Engine:
@@ -330,19 +365,17 @@ class _Clipping:
     LOOKS, ALIKE = 24, 4
 
     def __init__(self, where):
-        self.where, self.norms, self.tops = where, [], []
+        self.where, self.seen = where, []
 
     def see(self, slopes):
-        if len(self.norms) >= self.LOOKS:
+        """Look at the gradients of a step: a norm that stays while the largest entry does not, or the other way round."""
+        if len(self.seen) >= self.LOOKS:
             return
-        tops = [float(g.abs().max()) for g in slopes if g.numel()]
-        self.norms.append(math.hypot(*(float(g.norm()) for g in slopes)))
-        self.tops.append(max(tops, default=0.0))
-        for seen, accuracy in ((self.norms, 1e-4), (self.tops, 0.0)):
-            last = seen[-1]
-            if last and sum(abs(x - last) <= accuracy * last for x in seen) == self.ALIKE:
-                warnings.warn(f"{self.where}: {self.ALIKE} gradients of the same norm or largest entry, as if they were clipped. A step that "
-                              "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
-                              "take a smaller lr.", RuntimeWarning, stacklevel=6)
-                self.norms += [0.0] * self.LOOKS  # told once
-                return
+        top = max((float(g.abs().max()) for g in slopes if g.numel()), default=0.0)
+        self.seen.append((math.hypot(*(float(g.norm()) for g in slopes)), top))
+        same = lambda i, k: sum(abs(x[i] - self.seen[-1][i]) <= 1e-5 * x[i] and abs(x[k] - self.seen[-1][k]) > 1e-3 * x[k] for x in self.seen)
+        if top and max(same(0, 1), same(1, 0)) == self.ALIKE - 1:
+            warnings.warn(f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that depends on "
+                          "the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller lr.",
+                          RuntimeWarning, stacklevel=6)
+            self.seen += [(0.0, 0.0)] * self.LOOKS  # told once

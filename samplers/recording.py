@@ -1,5 +1,6 @@
 """Where the draws of a run go: memory, or a folder from which the run goes on after it has ended in any way."""
 
+import math
 import os
 import signal
 import threading
@@ -60,7 +61,8 @@ class InFolder(InMemory):
     another run, one in which a run is going on, checkpoints that are not intact, and a disk that is full.
     """
 
-    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, account: dict):
+    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, account: dict, probe: list[float]):
+        self.probe = [x if math.isfinite(x) else None for x in probe]  # values of the energy, the same up to rounding
         self.folder, self.every, self.account, self.device = Path(folder), every, account, {b: x.device for b, x in like.items()}
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
         self.saved, self.generation, self.maps = time.monotonic(), 0, []
@@ -122,16 +124,20 @@ class InFolder(InMemory):
                 broken.append((path, error))
         if not found:
             if broken:
-                raise RecipeError(str(self.folder), f"no checkpoint is intact: {broken[0][1]}", do="Restore one from a copy, or start in another folder.")
+                raise RecipeError(str(self.folder), f"no checkpoint is intact, neither {' nor '.join(path.name for path, _ in broken)}", do="Restore one from a copy, or start in another folder.")
             return None
         _, path, values, account = max(found, key=lambda one: one[0])
         for other, _ in broken:
             warnings.warn(f"{other} is not intact: the run goes on from {path}, {account['steps_done']} steps in", RuntimeWarning, stacklevel=4)
-        for name in self.account.keys() | account["run"].keys():
+        for name in {**self.account, **account["run"]}:
             mine, other = self.account.get(name), account["run"].get(name)
             if mine != other:
                 raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
                                   do="Give the settings of that run, or choose another folder.")
+        apart = [(a, b) for a, b in zip(self.probe, account["probe"], strict=True) if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)]
+        if apart:
+            raise RecipeError(str(self.folder), f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
+                              f"is {apart[0][0]:.6g}", do="Give the energy of that run, or choose another folder.")
         self.generation = account["generation"] + 1
         return values, account
 
@@ -160,7 +166,7 @@ class InFolder(InMemory):
         tensors, account = chains.snapshot()
         storage.write(self._checkpoints()[self.generation % 2], "checkpoint",
                       tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
-                      {"run": self.account, "generation": self.generation, "steps_done": chains.moved, "stretches": self.stretches, "chains": account})
+                      {"run": self.account, "probe": self.probe, "generation": self.generation, "steps_done": chains.moved, "stretches": self.stretches, "chains": account})
         self.generation += 1
         self.saved = time.monotonic()
 

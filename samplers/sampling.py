@@ -2,6 +2,8 @@
 
 import inspect
 import itertools
+import math
+import numbers
 import os
 import time
 import warnings
@@ -61,6 +63,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     torch.Size([4, 50, 3])
     """
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
+    _check_record(where, checkpoint, checkpoint_every, watch)
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     symbolic = isinstance(energy, Energy)
     plan = _plan(phases, warmup, steps, thin, where)
@@ -81,9 +84,11 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                               do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]))
     step.check(step_size, temperature=1.0 if callable(temperature) else temperature, **parameters)
     settings = _settings(plan, step_size, schedule, temperature, where)
+    probed = []
     for phase, (h_of, T_of) in zip(plan, settings):
         some = range(0, phase.steps, 1 + phase.steps // PROBES)
         sizes, temperatures = (_probed(f, some, what, where) for f, what in ((h_of, "step size"), (T_of, "temperature")))
+        probed += [*sizes, *temperatures]
         for h, T in itertools.product({min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}):
             step.check(h, temperature=T, **parameters)
             step.check_budget(h, T, **parameters)
@@ -126,6 +131,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
                  first_chain, parameters)
     run.check_first_gradient(where)
     run.warn_of_sign(where)
+    probe = run.probe() if checkpoint is not None else []
     run.complete_state(energy, settings[0][1](0))
     run.choose_backend(backend, list(steps_of.values()), sum(phase.steps for phase in plan))
 
@@ -135,8 +141,8 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         record = InMemory(like, number)
     else:
         record = InFolder(checkpoint, like, number, checkpoint_every, _fingerprint(
-            step, energy, data=batches, plan=plan, settings=(step_size, schedule, temperature), thin=thin, seed=seed, start=state, keep=kept_blocks,
-            first_chain=first_chain, backend=run.backend, parameters=parameters))
+            step, energy, data=batches, plan=plan, frozen=still, thin=thin, seed=seed, start=state, keep=kept_blocks,
+            first_chain=first_chain, backend=run.backend, parameters=parameters, settings=torch.tensor(probed, dtype=torch.float64)), probe)
     started, total = time.monotonic(), sum(phase.steps for phase in plan)
 
     def result():
@@ -190,8 +196,8 @@ def _moves(run, plan, compiled, settings, where, *, thin, keep):
         seen += phase.steps * phase.keep
 
 
-def _fingerprint(step, energy, *, data, plan, settings, **more) -> dict:
-    """What must be the same for a run to go on: plain data, tensors by their digest, functions by their name."""
+def _fingerprint(step, energy, *, data, plan, **more) -> dict:
+    """What must be the same for a run to go on: plain data, and tensors by their digest; functions are known by their values."""
     def told(x):
         if torch.is_tensor(x):
             return storage.digest(x)
@@ -199,9 +205,9 @@ def _fingerprint(step, energy, *, data, plan, settings, **more) -> dict:
             return {str(k): told(v) for k, v in x.items()}
         if isinstance(x, (list, tuple)):
             return list(map(told, x))
-        return x if isinstance(x, (int, float, str, type(None))) else getattr(x, "__qualname__", None) or str(x)
+        return x if isinstance(x, (int, float, str, type(None))) else "a function" if callable(x) else str(x)
 
-    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__, phases=plan, settings=settings,
+    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__, phases=[(phase.steps, phase.keep) for phase in plan],
                      data=None if data is None else [*data.tensors], batch_size=data and data.batch_size, **more))
 
 
@@ -285,6 +291,15 @@ def _check_counts(where, *, chains, steps, warmup, thin, seed):
     if seed is None or isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise RecipeError(where, f"the seed is an integer >= 0, got {seed!r}",
                           do="Give one: noise is a function of it, and the global generator is never used.")
+
+
+def _check_record(where, checkpoint, every, watch):
+    if checkpoint is not None and (not isinstance(checkpoint, (str, os.PathLike)) or not str(checkpoint)):
+        raise RecipeError(where, f"checkpoint is the name of a folder, got {checkpoint!r}", do='Pass checkpoint="run".')
+    if not isinstance(every, numbers.Real) or isinstance(every, bool) or not 0 <= every < math.inf:
+        raise RecipeError(where, f"checkpoint_every is a number of seconds, got {every!r}", do="Pass a number >= 0.")
+    if watch is not None and not callable(watch):
+        raise RecipeError(where, f"watch is a function of a dict of scalars, got {watch!r}", do="Pass watch=print, say.")
 
 
 def _kept(recipe, keep):

@@ -77,13 +77,14 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
     chance, found = random.Random(seed), {}
     for name in names:
         torch.set_num_threads(1)
-        whole = sampled(name)
-        began = time.monotonic()
-        killed(name, folder / f"{name}-first", 600, context)
-        length, died, ended = time.monotonic() - began, 0, 0
+        whole, died, ended = sampled(name), 0, 0
+        for k in range(2):  # the first starts the server that others are forked from
+            began = time.monotonic()
+            killed(name, folder / f"{name}-alone-{k}", 600, context)
+        length = time.monotonic() - began
         while died < kills:
             at, starts = folder / f"{name}-{ended}", 0
-            while killed(name, at, chance.uniform(0.2, 1.0) * length / (1 + starts % 2), context):
+            while killed(name, at, chance.uniform(0.3, 1.1) * length, context):
                 starts += 1
                 died += 1
             ended += 1

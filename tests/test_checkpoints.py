@@ -144,6 +144,34 @@ def test_the_folder_of_another_run_is_refused(change, told, tmp_path):
         samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 
+def bowl(scale):
+    return lambda t: scale * (t**2).sum() / 2
+
+
+@pytest.mark.parametrize("change, told", [
+    (dict(energy=bowl(3.0)), "another energy"), (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
+    (dict(temperature=lambda k: 2.0), "settings"), (dict(freeze="xi"), "frozen"), (dict(energy=bowl(1.0)), None),
+])
+def test_functions_are_known_by_their_values_and_not_by_their_names(change, told, tmp_path):
+    how = dict(energy=bowl(1.0), init=torch.ones(3), steps=20, chains=2, step_size=0.1, schedule=(lambda c: lambda k: 0.1 * c)(1.0),
+               temperature=lambda k: 1.0, progress=False, checkpoint=tmp_path)
+    first = samplers.sample(samplers.SGNHT, **how)
+    if told is None:
+        assert torch.equal(samplers.sample(samplers.SGNHT, **how | change)["theta"], first["theta"])
+        return
+    with pytest.raises(RecipeError, match=told):
+        samplers.sample(samplers.SGNHT, **how | change)
+
+
+@pytest.mark.parametrize("more, told", [
+    (dict(checkpoint=3), "name of a folder"), (dict(checkpoint=""), "name of a folder"), (dict(checkpoint_every=-1), "number of seconds"),
+    (dict(checkpoint_every=float("nan")), "number of seconds"), (dict(checkpoint_every=None), "number of seconds"), (dict(watch=3), "function of a dict"),
+])
+def test_what_is_no_folder_no_time_and_no_function_is_refused(more, told):
+    with pytest.raises(RecipeError, match=told):
+        drawn("torch", **more)
+
+
 def test_a_second_writer_is_refused(tmp_path):
     seen = []
 

@@ -80,6 +80,21 @@ def trajectories(name, recipe, energy, batch_size, chains=3, steps=12, dtype=tor
     return runs
 
 
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("per_site, per_row", [("rows", "data"), ("row_total1", "row_sum1"), ("theta", "n"), ("total1", "num_data_"), ("i", "sum"),
+                                               ("WIDE", "out"), ("math", "torch"), ("double", "at"), ("row_total1_", "row_total1")])
+def test_columns_may_bear_any_name(per_site, per_row, backend):
+    weights = vector("w")
+    X, Y = datum(per_site, per=weights), datum(per_row + "_" * (per_row == "n"))
+    energy = Energy(weights, U=data_total((Y - total(X * weights))**2 * exp(-total(X * weights)**2 / 9)) + total(weights)**2, data=(X, Y))
+    by_hand = lambda t, A, B: mean((B - A @ t)**2 * torch.exp(-(A @ t)**2 / 9)) + t.sum()**2
+    run = dict(init=torch.linspace(-1, 1, 40, dtype=torch.float64), chains=2, steps=3, step_size=1e-4, progress=False,
+               data=columns(energy, 40))  # as many rows as sites: shapes alone find no mistake
+    found = samplers.sample(samplers.SGLD, energy, backend=backend, **run)["theta"]
+    expected = samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend="torch", **run)["theta"]
+    assert (found - expected).abs().max() < 1e-11
+
+
 @pytest.mark.parametrize("batch_size", [None, 7, 40, 100], ids=lambda b: f"batch {b}")
 @pytest.mark.parametrize("name", ENERGIES)
 def test_a_kernel_makes_the_steps_of_the_torch_text(name, batch_size):
@@ -219,6 +234,8 @@ def test_a_gradient_that_torch_cannot_compile_runs_as_it_is_and_says_so(monkeypa
     (lambda: Energy(theta, U=y * total(theta), data=(y,)), "outside of data_total"),
     (lambda: Energy(theta, U=log(data_total(y * z)), data=(x, y)), "not a sum over the data"),
     (lambda: Energy(theta, U=data_total(y * z), data=(x, x, y)), "each once"),
+    (lambda: Energy(theta, U=data_total(datum("x") * z), data=(x, datum("x"))), "bear one name"),
+    (lambda: Energy(theta, U=data_total(datum("theta") * total(theta)), data=(datum("theta"),)), "bear one name"),
     (lambda: Energy(theta, U=data_total(y * z), data="xy"), "its columns are data"),
     (lambda: Energy((a, b), U=data_total(total(x) * a * b), data=(x,)), "needs a vector block"),
     (lambda: data_total(x * theta), "one value per site"),

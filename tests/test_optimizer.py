@@ -1,6 +1,8 @@
 """The Optimizer: the one-gradient form of every recipe in a training loop, on torch's terms."""
 
+import copy
 import math
+import pickle
 import warnings
 
 import pytest
@@ -220,6 +222,66 @@ def test_a_state_that_is_loaded_goes_on_bit_for_bit(name):
     later = built(name, others, "auto")
     later.load_state_dict(kept)
     assert torch.equal(run(others, later, 7), whole)
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_copy_goes_on_as_the_original_does(twin, steps):
+    params = parameters()
+    optimizer = built("sgnht", params, "auto")
+    run(params, optimizer, steps)
+    others, later = twin((params, optimizer))
+    assert torch.equal(run(others, later, 4), run(params, optimizer, 4))
+
+
+def test_a_state_is_laid_out_as_the_weights_are():
+    """Momenta that were saved in another order of memory belong to the same weights."""
+    ends = []
+    for order in (torch.channels_last, torch.contiguous_format):
+        params = parameters()
+        optimizer = samplers.Optimizer(params, samplers.SGHMC, step_size=1e-3, num_data=DATA)
+        run(params, optimizer, 3)
+        kept = torch.utils._pytree.tree_map(lambda x: x.contiguous().clone() if torch.is_tensor(x) else x, optimizer.state_dict())
+        others = [torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format if p.dim() != 4 else order)) for p in params]
+        later = samplers.Optimizer(others, samplers.SGHMC, step_size=1e-3, num_data=DATA, temperature=0.0)
+        kept["param_groups"][0]["temperature"] = 0.0
+        later.load_state_dict(kept)
+        ends.append(run(others, later, 2))
+    assert (ends[0] - ends[1]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("harm, told", [
+    (lambda s: s["state"][1].pop("p"), "p of parameter 1 of group 0 is missing"), (lambda s: s["state"].clear(), "is missing"),
+    (lambda s: s["state"][1]["p"].fill_(math.nan), "not finite"), (lambda s: s["state"][0].update(p=torch.zeros(4, dtype=torch.float64)), r"\(4,\)"),
+    (lambda s: s["state"][0].update(xi="text"), "a str"),
+])
+def test_a_harmed_state_is_refused_and_the_one_before_it_kept(harm, told):
+    params = parameters()
+    optimizer = built("sgnht", params, "auto")
+    run(params, optimizer, 3)
+    kept = copy.deepcopy(optimizer.state_dict())
+    harm(kept)
+    with pytest.raises(RecipeError, match=told):
+        optimizer.load_state_dict(kept)
+    others = parameters()
+    assert torch.equal(run(params, optimizer, 2), run(others, built("sgnht", others, "auto"), 5))
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_an_observation_that_is_missing_is_asked_for(backend):
+    params = parameters()
+    optimizer = built("sgld-sa", params, backend)
+    loss_of(params).backward()
+    with pytest.raises(RecipeError, match="the observation 'squared_residuals' is missing"):
+        optimizer.step()
+
+
+def test_slow_gradients_of_all_data_are_not_taken_for_clipped():
+    params = parameters()
+    optimizer = samplers.Optimizer(params, samplers.SGLD, lr=1e-12, num_data=DATA, temperature=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(params, optimizer, 10)
 
 
 def test_a_state_of_another_sampler_is_refused():

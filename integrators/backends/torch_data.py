@@ -1,5 +1,7 @@
 """Printing the derivatives of an energy that sums over data, as a function of one chain and one batch."""
 
+import re
+
 from sympy import Mul
 
 from recipe import symbols
@@ -8,7 +10,9 @@ from recipe.symbols import Block
 
 from ..data_sums import OfRow, reads_rows, taken_apart
 from ..program import Local, Program
-from .torch_expressions import Writer
+from .torch_expressions import TAKEN, Writer
+
+OURS = re.compile(r"(row_)?(total|sum)\d*")  # names of sums
 
 
 def data_derivative_source(program: Program, writer_of_step: Writer, function: str, derivatives, what: str) -> str:
@@ -17,12 +21,16 @@ def data_derivative_source(program: Program, writer_of_step: Writer, function: s
     `data` are the columns of a batch, `(rows,)` or `(rows, sites)`; the sums over its rows are scaled to num_data.
     """
     energy, recipe, writer = program.energy, program.recipe, Writer(program)
-    for name in ("theta", "data", "rows"):
-        writer.rename(Local(name), name)  # kept apart from columns and coordinates
-    writer.names |= {c.name: "theta" for c in energy.coordinates if isinstance(c, Block)}
-    columns = {d: Local(d.name, True) if d.is_vector else OfRow(d.name) for d in energy.data}
-    places = {c: c if isinstance(c, Block) else Local(c.name if c.name.isidentifier() and c.name.isascii() else f"x{i}")
-              for i, c in enumerate(energy.coordinates)}
+    writer.names = {c.name: "theta" for c in energy.coordinates if isinstance(c, Block)} | {"num_data": "num_data"}
+    columns = {d: (Local if d.is_vector else OfRow)(f"column {i}", d.is_vector) for i, d in enumerate(energy.data)}
+    places = {c: c if isinstance(c, Block) else Local(f"coordinate {i}") for i, c in enumerate(energy.coordinates)}
+    taken = {*TAKEN, "theta", "data", "rows"}
+    for s, local in (columns | {c: local for c, local in places.items() if not isinstance(c, Block)}).items():
+        name = s.name if s.name.isidentifier() and s.name.isascii() else f"x{len(taken)}"
+        while name in taken or OURS.fullmatch(name):
+            name += "_"
+        taken.add(name)
+        writer.rename(local, name)
     given = [writer.name(c) for c in columns.values()]
     sums = taken_apart([e.xreplace(places) for e in derivatives])
     text = lambda e, level=None: writer.text(e.xreplace(columns), level)
