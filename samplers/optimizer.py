@@ -3,8 +3,10 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import torch
+from sympy import Symbol, lambdify
 
 import integrators
 from integrators import noise
@@ -14,6 +16,7 @@ from integrators.step import Step
 from integrators.sweep import Sweep
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
+from recipe.symbols import step_size
 
 from .gradients import Layout
 from .start import complete_state
@@ -80,8 +83,11 @@ class Optimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
 
-    def settings(self, group: Mapping) -> tuple[float, float, dict[str, float]]:
-        """Step size, temperature and parameters of a group, from lr and momentum or as they are given."""
+    def settings(self, group: Mapping, *, budget: bool = True) -> tuple[float, float, dict[str, float]]:
+        """Step size, temperature and parameters of a group, from lr and momentum or as they are given.
+
+        `budget`: whether to check that the noise which the gradient supplies is not more than there may be.
+        """
         num_data, lr, momentum, where = group["num_data"], group["lr"], group["momentum"], self.where
         if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
             raise RecipeError(where, f"num_data is the number of data, a positive integer, got {num_data!r}",
@@ -93,6 +99,8 @@ class Optimizer(torch.optim.Optimizer):
         for name, value in (("lr", lr), ("momentum", momentum)):
             if value is not None:
                 _check_number(where, name, value)
+        if momentum is not None and momentum >= 1:
+            raise RecipeError(where, f"momentum = {momentum!r}", do="Give a number below 1.")
         given = {name: group[name] for name in self.rotated.parameters if group.get(name) is not None}
         if lr == 0:  # as a schedule may have it: the weights stand still
             return 0.0, group["temperature"], given
@@ -101,22 +109,33 @@ class Optimizer(torch.optim.Optimizer):
             raise RecipeError(where, f"{name} is given, and follows from lr and momentum too", do=f"Drop it, or give step_size and {name}.")
         parameters = converted | given
         self.rotated.check(h, temperature=group["temperature"], **parameters)
-        self.rotated.check_budget(h, group["temperature"], **parameters)
+        if budget:
+            self.rotated.check_budget(h, group["temperature"], **parameters)
         return h, group["temperature"], parameters
 
     def _converted(self, lr, momentum, num_data):
         """The step size and parameters that lr and momentum stand for."""
         known = self.recipe.conversions
         if "lr, momentum" in known:
-            found = self.recipe.convert(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
+            given = dict(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
+            try:
+                found = {name: float(f(**given)) for name, f in self._conversion.items()}
+            except (ValueError, ZeroDivisionError):  # outside of its range: told there
+                found = self.recipe.convert(**given)
         elif momentum is not None:
             raise RecipeError(self.where, "the recipe has no conversion of a momentum", do="Drop momentum (in a schedule: cycle_momentum=False), and give its "
                               "parameters.")
-        elif "lr" in known:
-            found = self.recipe.convert(lr=lr, num_data=num_data)
         else:
             found = {"step_size": math.sqrt(lr / num_data) if self.recipe.momenta else lr / num_data}
         return found.pop("step_size"), found
+
+    @cached_property
+    def _conversion(self):
+        """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
+        names = ("lr", "momentum", "num_data")
+        formulas = self.recipe.conversions["lr, momentum"].items()
+        order = [next((s for s in set().union(*(e.free_symbols for _, e in formulas)) if s.name == name), Symbol(name)) for name in names]
+        return {"step_size" if s == step_size else s.name: lambdify(order, e, "math") for s, e in formulas}
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None, *, observe: Mapping[str, torch.Tensor] | None = None):
@@ -146,7 +165,7 @@ class Optimizer(torch.optim.Optimizer):
             _check_finite(self.where, group, slopes, index)
         setting = tuple(group[name] for name in engine.read)
         if setting != engine.setting:
-            engine.setting, engine.values = setting, self.settings(group)
+            engine.setting, engine.values = setting, self.settings(group, budget=False)  # a schedule comes here at every step
         h, temperature, parameters = engine.values
         key = noise.Key(self.seed, group["step_number"], self.chain + index * GROUPS)
         engine.move(h, slopes, key, observe, temperature=temperature, num_data=group["num_data"], weight_decay=group["weight_decay"],
