@@ -65,8 +65,10 @@ def killed(name, folder, seconds, context) -> bool:
     if going:
         os.kill(process.pid, signal.SIGKILL)
     process.join()
-    if not going and process.exitcode:
-        raise AssertionError(f"{name}: it ended with {process.exitcode}")
+    code = process.exitcode
+    process.close()
+    if not going and code:
+        raise AssertionError(f"{name}: it ended with {code}")
     return going
 
 
