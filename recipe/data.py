@@ -1,28 +1,16 @@
 """Sums over data: what an energy says of one datum, and its total over all of them."""
 
-from sympy import Add, Expr, S, Symbol, diff, exp
+from sympy import Add, Expr, S, diff, exp
 
 from .errors import RecipeError
-from .symbols import Block, Total, formula, freeze, is_site, valid_name
+from .symbols import Block, Supplied, Total, formula, freeze, is_site
 
 
-class Datum(Symbol):
+class Datum(Supplied):
     """A column of the data: one number for each row, or one for each row and site."""
 
-    __slots__ = ("is_vector",)
-
-    class_key = Symbol.class_key
-
-    def __new__(cls, name, is_vector):
-        datum = Symbol.__xnew__(cls, valid_name(name, "datum"), real=True)
-        datum.is_vector = is_vector
-        return datum
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector)
-
-    def __getnewargs_ex__(self):
-        return (self.name, self.is_vector), {}
+    __slots__ = ()
+    what = "datum"
 
 
 def datum(name: str, *, per: Block | None = None) -> Datum:
@@ -85,6 +73,7 @@ def data_total(integrand) -> Expr:
 def bounded(e: Expr) -> Expr:
     """The expression with exp(z)/(1 + exp(z)) as 1/(1 + exp(-z)), which does not overflow.
 
+    >>> from sympy import Symbol
     >>> z = Symbol("z", real=True)
     >>> bounded(exp(2*z)/(1 + exp(z))**2)
     (1 + exp(-z))**(-2)

@@ -83,23 +83,31 @@ class Adapted(Block):
         return (self.name, self.is_vector, self.domain, self.start), {}
 
 
-class Observed(Symbol):
-    """A statistic of the current batch that the caller supplies: `observe={name: function of theta}`."""
+class Supplied(Symbol):
+    """A symbol whose values the caller supplies; `is_vector` says whether it has one value per site."""
 
     __slots__ = ("is_vector",)
 
     class_key = Symbol.class_key
+    what = ""
 
     def __new__(cls, name, is_vector):
-        observed = Symbol.__xnew__(cls, valid_name(name, "observation"), real=True)
-        observed.is_vector = is_vector
-        return observed
+        supplied = Symbol.__xnew__(cls, valid_name(name, cls.what), real=True)
+        supplied.is_vector = is_vector
+        return supplied
 
     def _hashable_content(self):
         return (*super()._hashable_content(), self.is_vector)
 
     def __getnewargs_ex__(self):
         return (self.name, self.is_vector), {}
+
+
+class Observed(Supplied):
+    """A statistic of the current batch: `observe={name: function of theta}`."""
+
+    __slots__ = ()
+    what = "observation"
 
 
 class Parameter(Symbol):

@@ -166,9 +166,9 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
         column = lambda e: (jvp(slope, (theta.reshape(-1),), (e,))[1] * e).sum()
         return vmap(column)(basis).reshape(theta.shape)
 
-    of_data = () if data is None else (None if data.batch_size is None else 0,)
+    axes = _axes(data)
     if order != 1:
-        return vmap(diagonal if order else one, in_dims=(0, *of_data))
+        return vmap(diagonal if order else one, in_dims=axes)
 
     def gradient(theta, *batch):
         blocks = theta if isinstance(theta, Mapping) else {"": theta}
@@ -176,20 +176,25 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
         given = at if isinstance(theta, Mapping) else at[""]
         with torch.enable_grad():
             if len(next(iter(at.values()))) > 1:
-                U = vmap(one, in_dims=(0, *of_data))(given, *batch).sum()
+                U = vmap(one, in_dims=axes)(given, *batch).sum()
             else:  # the same without the cost of vectorising
                 first = lambda x: {k: v[0] for k, v in x.items()} if isinstance(x, Mapping) else x[0]
-                U = one(first(given), *(b if of_data == (None,) else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch))
+                U = one(first(given), *(b if axes[1] is None else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch))
         slopes = dict(zip(at, torch.autograd.grad(U, list(at.values()), materialize_grads=True)))
         return slopes if isinstance(theta, Mapping) else slopes[""]
 
     return gradient
 
 
+def _axes(data: Data | None) -> tuple:
+    """The axis of chains in theta, and in a batch, which is the same for all chains where it is all data."""
+    return (0,) if data is None else (0, None if data.batch_size is None else 0)
+
+
 def functional_gradient(energy: Callable, layout: Layout, data: Data | None) -> Callable:
     """The gradient of `vectorised` by torch.func, in the form that torch.compile takes."""
     one = lambda theta, *batch: energy(layout.by_name(theta), *batch)
-    return vmap(grad(one), in_dims=(0,) if data is None else (0, None if data.batch_size is None else 0))
+    return vmap(grad(one), in_dims=_axes(data))
 
 
 def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> Callable:
@@ -222,7 +227,7 @@ def _agree(found, expected):
 def emitted(derivative: Callable, data: Data) -> Callable:
     """A derivative of a symbolic energy on data, emitted for one chain, as `vectorised` gives it."""
     of_one = lambda theta, batch: derivative(theta, batch, data.rows)
-    return vmap(of_one, in_dims=(0, None if data.batch_size is None else 0))
+    return vmap(of_one, in_dims=_axes(data))
 
 
 @contextmanager

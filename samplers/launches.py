@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
@@ -26,16 +26,17 @@ def pays(steps: int, state, inlined: bool) -> bool:
 def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
     columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
-    return _made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size))
+    return made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size))
 
 
 def sweep(backend: str, run) -> Sweep | None:
     """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
     blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
-    return _made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
+    return made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
 
 
-def _made(backend, make):
+def made(backend: str, make: Callable):
+    """What `make` makes; None where it cannot, and the `backend` is "auto", with a warning if only the compiler is to blame."""
     try:
         return make()
     except Unsupported:

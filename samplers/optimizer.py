@@ -11,7 +11,6 @@ from sympy import Symbol, lambdify
 import integrators
 from integrators import noise
 from integrators.lower import of_the_loss, optimizer_form
-from integrators.passes import Unsupported
 from integrators.step import Step
 from integrators.sweep import Sweep
 from recipe import Recipe
@@ -19,8 +18,10 @@ from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import step_size
 
 from .gradients import Layout
+from .launches import made
 from .start import complete_state
 
+BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 OWN = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
 GROUPS = 2**20  # chains count in the noise from here on for the next parameter group
@@ -74,7 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         try:
             _check_tensors(self.where, group["params"])
-            known = {*OWN, *self.rotated.parameters, "params", "step_number", "initial_lr", "param_names"}
+            known = {*OWN, *self.rotated.parameters, *BOOKKEPT}
             for name in group:
                 if name not in known:
                     raise RecipeError(self.where, f"'{name}' is not a setting of a group", do=did_you_mean(name, known))
@@ -179,22 +180,15 @@ class Optimizer(torch.optim.Optimizer):
             self._start(index, group, slopes, temperature, parameters, observe)
         device = params[0].device.type
         backend = {"cpu": "cpp", "cuda": "triton"}.get(device, "torch") if self.backend == "auto" else self.backend
-        if backend != "torch":
-            try:
-                return _Kernel(self, group, backend)
-            except (Unsupported if self.backend != "auto" else RecipeError) as error:
-                if self.backend != "auto":
-                    raise
-                if not isinstance(error, Unsupported):
-                    warnings.warn(f"no kernel is compiled, steps run in torch: {error}", RuntimeWarning, stacklevel=5)
-        return _Engine(self, group)
+        kernel = None if backend == "torch" else made(self.backend, lambda: _Kernel(self, group, backend))
+        return kernel or _Engine(self, group)
 
     def _start(self, index, group, slopes, temperature, parameters, observe):
         """Auxiliary blocks from their stationary law, adapted quantities from the first gradient."""
         theta, gradient = _joined(group["params"]), _gradient(group, slopes)
         layout = Layout({str(k): tuple(p.shape) for k, p in enumerate(group["params"])})
         whole = complete_state(self.rotated, {self.recipe.target.name: theta}, layout, seed=self.seed, temperature=temperature,
-                               gradient=lambda theta: gradient, observe={k: lambda theta, v=v: v for k, v in observe.items()},
+                               gradient=lambda theta: gradient, observe=_functions(observe),
                                energy=None, arguments=parameters | {"num_data": group["num_data"]}, first_chain=self.chain + index * GROUPS)
         for b in self.recipe.entries:
             if b in self.recipe.targets:
@@ -225,7 +219,6 @@ class Optimizer(torch.optim.Optimizer):
         except RecipeError:
             self.__setstate__(before)
             raise
-        self._engines.clear()
 
     def _take_up(self, index, group):
         """Check the state of a group, and lay it in memory as its parameters are."""
@@ -234,9 +227,10 @@ class Optimizer(torch.optim.Optimizer):
                 if b in self.recipe.targets or not b.is_vector and k:
                     continue
                 value, shape = self.state[p].get(b.name), tuple(p.shape) if b.is_vector else (1,)
-                if not torch.is_tensor(value) or tuple(value.shape) != shape or value.dtype != p.dtype or not bool(value.isfinite().all()):
-                    got = "missing" if value is None else f"a {type(value).__name__}" if not torch.is_tensor(value) else (
-                        f"{tuple(value.shape)}, {value.dtype}" if tuple(value.shape) != shape or value.dtype != p.dtype else "not finite")
+                got = ("missing" if value is None else f"a {type(value).__name__}" if not torch.is_tensor(value) else
+                       f"{tuple(value.shape)}, {value.dtype}" if (tuple(value.shape), value.dtype) != (shape, p.dtype) else
+                       "" if bool(value.isfinite().all()) else "not finite")
+                if got:
                     raise RecipeError(f"{self.where}, load_state_dict", f"{b} of parameter {k} of group {index} is {got}, not {shape} of "
                                       f"finite {p.dtype}", do="Load the state that state_dict() gave for these parameters.")
                 if b.is_vector and value.stride() != p.stride():
@@ -256,7 +250,7 @@ class _Engine:
 
     def __init__(self, optimizer: Optimizer, group):
         self.step, self.recipe, self.params = optimizer.rotated, optimizer.recipe, group["params"]
-        self.read = [name for name in group if name not in ("params", "step_number", "initial_lr", "param_names")]
+        self.read = [name for name in group if name not in BOOKKEPT]
         self.setting, self.values, self.states = None, None, [optimizer.state[p] for p in self.params]
         self.vectors = [b.name for b in self.recipe.entries if b.is_vector and b not in self.recipe.targets]
         self.scalars = [b.name for b in self.recipe.entries if not b.is_vector]
@@ -279,8 +273,7 @@ class _Engine:
         state = {theta: _joined(self.params)} | {b: _joined([s[b] for s in self.states]) for b in self.vectors}
         state |= {b: self.states[0][b] for b in self.scalars}
         gradient = _gradient({"params": self.params, "num_data": num_data, "weight_decay": weight_decay}, slopes)
-        observed = {k: lambda theta, v=v: v for k, v in observe.items()}
-        new = self.step.function(state, h, **self.step.arguments(gradient, self.step.drawn(key, state), None, observed),
+        new = self.step.function(state, h, **self.step.arguments(gradient, self.step.drawn(key, state), None, _functions(observe)),
                                  **self.step.spelled(parameters | {"num_data": num_data}))
         for name in (theta, *self.vectors):
             parts = new[name][0].split([p.numel() for p in self.params])
@@ -308,6 +301,11 @@ class _Kernel(_Engine):
     def move(self, h, slopes, key, observe, *, weight_decay, **parameters):
         decay = {"prior_precision": parameters["num_data"] * weight_decay} if self.decays else {}
         self.sweep.step(h, key, slopes, observe, **parameters, **decay)
+
+
+def _functions(observe):
+    """Observations as functions of theta, which they have been taken at."""
+    return {name: lambda theta, value=value: value for name, value in observe.items()}
 
 
 def _flat(t):

@@ -47,7 +47,8 @@ class Progress:
             return
         now = time.monotonic()
         scalars = {"step": self.done, "steps_per_second": (self.done - self.since) / max(now - self.last, 1e-9), "lost": len(self.chains.diverged)}
-        scalars |= self.temperatures() | self.configurational() | self.effective(now)
+        state, T = self.chains.state_now(), float(self.temperature(max(self.done - 1, 0)))
+        scalars |= self.kinetic(state, T) | self.configurational(state, T) | self.effective(now)
         self.last, self.since = now, self.done
         kinetic = [f"{v:.3g}" for k, v in scalars.items() if k.startswith("kinetic") and not k.endswith(("low", "high"))]
         told = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
@@ -56,28 +57,26 @@ class Progress:
         if self.watch is not None:
             self.watch(scalars)
 
-    def temperatures(self) -> dict[str, float]:
+    def kinetic(self, state, T: float) -> dict[str, float]:
         """The kinetic temperature of each block of momenta, with its band."""
-        from .diagnostics import kinetic_temperature  # imports scipy.stats
+        found = {}
+        for name, mass in self.momenta.items() if bool(self.chains.alive.any()) else ():
+            from .diagnostics import kinetic_temperature  # imports scipy.stats
 
-        found, T = {}, float(self.temperature(max(self.done - 1, 0)))
-        for name, mass in self.momenta.items():
-            p = self.chains.state_now()[name][self.chains.alive]
-            if p.numel():
-                t = kinetic_temperature(p, mass, temperature=T)
-                found |= {f"kinetic_temperature.{name}": t.value, f"kinetic_temperature.{name}.low": t.low, f"kinetic_temperature.{name}.high": t.high}
+            t = kinetic_temperature(state[name][self.chains.alive], mass, temperature=T)
+            found |= _banded(f"kinetic_temperature.{name}", t.value, t.low, t.high)
         return found
 
-    def configurational(self) -> dict[str, float]:
+    def configurational(self, state, T: float) -> dict[str, float]:
         """The configurational temperature of each block of the target, with its band."""
-        state, alive, found = self.chains.state_now(), self.chains.alive, {}
-        gradient, n = state.get("gradient"), int(alive.sum())
-        blocks = [b.name for b in self.chains.step.recipe.targets]
-        for name, g in (gradient if isinstance(gradient, dict) else {blocks[0]: gradient}).items() if gradient is not None and n > 3 else ():
+        gradient, alive, found = state.get("gradient"), self.chains.alive, {}
+        n = int(alive.sum())
+        if gradient is None or n < 4:
+            return found
+        for name, g in (gradient if isinstance(gradient, dict) else {self.chains.step.recipe.targets[0].name: gradient}).items():
             of_chain = (state[name] * g)[alive].reshape(n, -1).mean(1)
-            T, error = float(self.temperature(max(self.done - 1, 0))), 2.6 * float(of_chain.std()) / n**0.5
-            found |= {f"configurational_temperature.{name}": float(of_chain.mean()), f"configurational_temperature.{name}.low": T - error,
-                      f"configurational_temperature.{name}.high": T + error}
+            error = 2.6 * float(of_chain.std()) / n**0.5
+            found |= _banded(f"configurational_temperature.{name}", float(of_chain.mean()), T - error, T + error)
         return found
 
     def effective(self, now) -> dict[str, float]:
@@ -92,6 +91,10 @@ class Progress:
                 some = values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN] if values.dim() > 2 else values[:, ::every]
                 self.ess = {"ess": float(effective_sample_size(Draws({"theta": some}, info={}), "theta").min())} if len(some) else {}
         return self.ess
+
+
+def _banded(name, value, low, high):
+    return {name: value, f"{name}.low": low, f"{name}.high": high}
 
 
 def _precisions(chains) -> dict[str, float | torch.Tensor]:

@@ -67,8 +67,7 @@ class _Writer:
         entries = sum(map(self.count, program.recipe.entries))
         inside = [f"for (int64_t i = 0; i < {self.count(b)}; ++i) ok &= {is_inside(b, f's[{self.rows[b]} + i]')};"
                   for b in program.recipe.entries if b.domain in INSIDE]
-        places = [f"R* {self.names.stem(s)} = s + {r};" if is_by_site(s) else f"R& {self.names.stem(s)} = s[{r}];"
-                  for s, r in self.rows.items()]
+        places = self.places(self.rows)
         places += [f"alignas(64) R {self.names.stem(g)}[S];" if is_by_site(g) else f"R {self.names.stem(g)} = 0;"
                    for s in self.gradients.values() for _, g in s.names if g not in self.rows]
         read = [f"const R {self.names.stem(s)} = R(c[{j}]);" for s, j in self.given.items() if not is_by_site(s)]
@@ -138,6 +137,11 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
 }}
 {self.carried_gradient() if self.carried else ""}"""
 
+    def places(self, symbols):
+        """Lines that name where numbers of a chain lie."""
+        return [f"R* {self.names.stem(s)} = s + {self.rows[s]};" if is_by_site(s) else f"R& {self.names.stem(s)} = s[{self.rows[s]}];"
+                for s in symbols]
+
     def noise(self, number, draw):
         """Lines that draw the numbers of one step."""
         stem, kind = self.names.stem(draw), "true" if draw.kind == "normal" else "false"
@@ -181,11 +185,11 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
         return [*lines, "{", *(f"    const R {self.names.stem(s)} = {self.write(e)};" for e, s in once.items()),
                 f"#pragma omp simd{sums}", "    for (int64_t i = 0; i < S; ++i) {", *inner(inner(inside)), "    }", "}"]
 
-    def evaluated(self, statement, evaluation, step="step", started="step == (uint64_t)started"):
+    def evaluated(self, statement, evaluation, started="step == (uint64_t)started"):
         """Lines that give the derivatives their values where the target is."""
         lines = []
         if self.energy.data and statement.order == 1:
-            lines.append(f"if (data->drawn) choose(chosen.data(), *data, {BATCH}u - {evaluation} - ({started}), who, {step}, seed);")
+            lines.append(f"if (data->drawn) choose(chosen.data(), *data, {BATCH}u - {evaluation} - ({started}), who, step, seed);")
         blocks = [b for b, _ in statement.names]
         if is_by_site(blocks[0]):
             lines.append(f"std::memcpy(at, {self.names.stem(blocks[0])}, S * sizeof(R));")
@@ -200,8 +204,7 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
 
     def carried_gradient(self):
         """The text of `gradient`: that of the start, on the first batch of its step."""
-        places = [f"R* {self.names.stem(s)} = s + {r};" if is_by_site(s) else f"R& {self.names.stem(s)} = s[{r}];"
-                  for s, r in self.rows.items() if s in self.program.recipe.targets or s in self.carried]
+        places = self.places([*self.program.recipe.targets, *self.carried])
         return f"""
 extern "C" void gradient(R* state, int64_t chains, int64_t first_chain, uint64_t step, uint64_t seed, const Data* data) {{
     std::vector<int32_t> chosen(data->drawn ? data->batch : 0);
