@@ -124,7 +124,9 @@ class InFolder(InMemory):
                 broken.append((path, error))
         if not found:
             if broken:
-                raise RecipeError(str(self.folder), f"no checkpoint is intact, neither {' nor '.join(path.name for path, _ in broken)}", do="Restore one from a copy, or start in another folder.")
+                told = " nor ".join(path.name for path, _ in broken)
+                raise RecipeError(str(self.folder), f"no checkpoint is intact, neither {told}",
+                                  do="Restore one from a copy, or start in another folder.")
             return None
         _, path, values, account = max(found, key=lambda one: one[0])
         for other, _ in broken:
@@ -134,7 +136,8 @@ class InFolder(InMemory):
             if mine != other:
                 raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
                                   do="Give the settings of that run, or choose another folder.")
-        apart = [(a, b) for a, b in zip(self.probe, account["probe"], strict=True) if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)]
+        apart = [(a, b) for a, b in zip(self.probe, account["probe"], strict=True)
+                 if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)]
         if apart:
             raise RecipeError(str(self.folder), f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
                               f"is {apart[0][0]:.6g}", do="Give the energy of that run, or choose another folder.")
@@ -166,7 +169,8 @@ class InFolder(InMemory):
         tensors, account = chains.snapshot()
         storage.write(self._checkpoints()[self.generation % 2], "checkpoint",
                       tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
-                      {"run": self.account, "probe": self.probe, "generation": self.generation, "steps_done": chains.moved, "stretches": self.stretches, "chains": account})
+                      {"run": self.account, "probe": self.probe, "generation": self.generation, "steps_done": chains.moved,
+                       "stretches": self.stretches, "chains": account})
         self.generation += 1
         self.saved = time.monotonic()
 

@@ -48,9 +48,9 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     stand for warmup and steps where the settings change; `freeze` names blocks and adapted quantities that stay as they
     are. `observe`: the statistics that the recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
     `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there
-    is a compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the
-    target. `keep`: names of other blocks and adapted quantities to return beside the target. Minibatches are uniform with
-    replacement and independent per chain.
+    is a compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to
+    rounding. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `keep`: names of other blocks
+    and adapted quantities to return beside the target. Minibatches are uniform with replacement and independent per chain.
     The noise of chain i is that of the number `first_chain` + i. `checkpoint`: a folder in which the draws and, every
     `checkpoint_every` seconds, the state are kept: the same call goes on from there, to the same draws bit for bit, and Ctrl-C
     ends a run with the draws so far. `watch`: called with a dict of scalars about once a second.
@@ -67,6 +67,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     symbolic = isinstance(energy, Energy)
     plan = _plan(phases, warmup, steps, thin, where)
+    total = sum(phase.steps for phase in plan)
     freeze = names_of(freeze, f"{where}, freeze")
     still = [(*freeze, *phase.freeze) for phase in plan]
     steps_of = {names: integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None,
@@ -123,7 +124,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         one_chain = {k: v[0] for k, v in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, one_chain, layout, batches)
         gradient = vectorised(energy, layout, batches)
-        if backend != "torch" and sum(phase.steps for phase in plan) >= WORTH_COMPILING:
+        if backend != "torch" and total >= WORTH_COMPILING:
             gradient = compiled_gradient(functional_gradient(energy, layout, batches), gradient, where)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
@@ -133,7 +134,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     run.warn_of_sign(where)
     probe = run.probe() if checkpoint is not None else []
     run.complete_state(energy, settings[0][1](0))
-    run.choose_backend(backend, list(steps_of.values()), sum(phase.steps for phase in plan))
+    run.choose_backend(backend, list(steps_of.values()), total)
 
     number = sum(phase.steps for phase in plan if phase.keep) // thin
     like = {b: run.state[b] for b in kept_blocks}
@@ -143,7 +144,7 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         record = InFolder(checkpoint, like, number, checkpoint_every, _fingerprint(
             step, energy, data=batches, plan=plan, frozen=still, thin=thin, seed=seed, start=state, keep=kept_blocks,
             first_chain=first_chain, backend=run.backend, parameters=parameters, settings=torch.tensor(probed, dtype=torch.float64)), probe)
-    started, total = time.monotonic(), sum(phase.steps for phase in plan)
+    started = time.monotonic()
 
     def result():
         values = {}
@@ -159,11 +160,11 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         varying = schedule is not None or any(phase.step_size is not None for phase in plan)
         return Draws(values, info=info, step_sizes=record.step_sizes if varying else None)
 
-    heat = lambda k: next(T_of(k - first) for first, phase, T_of in reversed(begun) if k >= first)
-    begun = [(sum(phase.steps for phase in plan[:i]), phase, settings[i][1]) for i, phase in enumerate(plan)]
+    begins = [0, *itertools.accumulate(phase.steps for phase in plan[:-1])]
+    heat = lambda k: next(T_of(k - first) for first, (_, T_of) in zip(reversed(begins), reversed(settings)) if k >= first)
     first_block = lambda: record.values[kept_blocks[0]][:, :len(record.step_sizes)]
-    with record, until_interrupted() as interrupted, Progress(total, recipe.name, progress, watch, run, heat,
-                                                                         first_block) as shown:
+    shown = Progress(total, recipe.name, progress, watch, run, heat, first_block)
+    with record, until_interrupted() as interrupted, shown:
         record.resume(run)
         shown.update(run.moved)
         try:
@@ -207,8 +208,8 @@ def _fingerprint(step, energy, *, data, plan, **more) -> dict:
             return list(map(told, x))
         return x if isinstance(x, (int, float, str, type(None))) else "a function" if callable(x) else str(x)
 
-    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__, phases=[(phase.steps, phase.keep) for phase in plan],
-                     data=None if data is None else [*data.tensors], batch_size=data and data.batch_size, **more))
+    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__,
+                     phases=[(phase.steps, phase.keep) for phase in plan], data=None if data is None else [*data.tensors], batch_size=data and data.batch_size, **more))
 
 
 def _settings(plan, step_size, schedule, temperature, where) -> list[tuple[Callable, Callable]]:
