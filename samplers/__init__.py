@@ -7,7 +7,7 @@ from .stock import *
 from .stock import CATALOGUE as catalogue
 
 _LAZY = {"sample": "sampling", "posterior": "gradients", "score_variance": "gradients", "Draws": "draws", "Phase": "phases",
-         "Optimizer": "optimizer", "Predictive": "predictive", "SWAG": "swag", "Minibatches": "minibatches",
+         "Optimizer": "optimizer", "Predictive": "predictive", "SWAG": "swag", "Minibatches": "minibatches", "Checkpoint": "checkpoints",
          "control_variate": "control_variates", "find_mode": "control_variates", "SVRG": "control_variates",
          "schedules": None, "distributed": None, "diagnostics": None}  # these import torch, or are seldom wanted
 

@@ -5,18 +5,16 @@ import os
 import signal
 import threading
 import time
-import warnings
 import zlib
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from recipe.errors import RecipeError
 
-from . import storage
 from .chains import Chains
+from .checkpoints import Pair
 
 
 class InMemory:
@@ -57,30 +55,32 @@ class InMemory:
 class InFolder(InMemory):
     """Draws in files that are mapped to memory, beside two checkpoints of the state, of which one is always whole.
 
-    `account` is plain JSON data: a run goes on only from checkpoints of the same account. Raises RecipeError for a folder of
+    `settings` are plain JSON data: a run goes on only from checkpoints of the same ones. Raises RecipeError for a folder of
     another run, one in which a run is going on, checkpoints that are not intact, and a disk that is full.
     """
 
-    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, account: dict, probe: list[float]):
+    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, settings: dict, probe: list[float]):
+        self.every, self.settings, self.device = every, settings, {b: x.device for b, x in like.items()}
         self.probe = [x if math.isfinite(x) else None for x in probe]  # values of the energy, the same up to rounding
-        self.folder, self.every, self.account, self.device = Path(folder), every, account, {b: x.device for b, x in like.items()}
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
-        self.saved, self.generation, self.maps = time.monotonic(), 0, []
+        self.saved, self.maps = time.monotonic(), []
+        self.pair = Pair(folder)
+        self.folder = self.pair.folder
+        self._lock()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock()
-        except OSError as error:
-            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
-                              do="Choose a folder with room that you may write to.") from error
-        try:
-            self.found = self._newest()
+            self.found = self.pair.newest(settings)
+            self._compare()
             super().__init__(like, number)
         except BaseException:
             self._lock_file.close()
             raise
 
     def _lock(self):
-        self._lock_file = open(self.folder / "lock", "w")
+        try:
+            self._lock_file = open(self.folder / "lock", "w")
+        except OSError as error:
+            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
+                              do="Choose a folder with room that you may write to.") from error
         try:
             import fcntl
 
@@ -90,6 +90,14 @@ class InFolder(InMemory):
         except BlockingIOError as error:
             self._lock_file.close()
             raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
+
+    def _compare(self):
+        """Refuse the folder of another energy."""
+        apart = [(a, b) for a, b in zip(self.probe, self.found[1]["probe"], strict=True)
+                 if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)] if self.found else []
+        if apart:
+            raise RecipeError(str(self.folder), f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
+                              f"is {apart[0][0]:.6g}", do="Give the energy of that run, or choose another folder.")
 
     def room(self, block, shape, like):
         path, size = self.folder / f"{block}.draws", int(np.prod(shape)) * like.element_size()
@@ -109,40 +117,6 @@ class InFolder(InMemory):
 
     def __exit__(self, *_):
         self._lock_file.close()
-
-    def _checkpoints(self):
-        return [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
-
-    def _newest(self):
-        """The latest checkpoint that is intact: (tensors, account); None in a new folder."""
-        found, broken = [], []
-        for path in filter(Path.exists, self._checkpoints()):
-            try:
-                values, account = storage.read(path, "checkpoint")
-                found.append((account["steps_done"], path, values, account))
-            except RecipeError as error:
-                broken.append((path, error))
-        if not found:
-            if broken:
-                told = " nor ".join(path.name for path, _ in broken)
-                raise RecipeError(str(self.folder), f"no checkpoint is intact, neither {told}",
-                                  do="Restore one from a copy, or start in another folder.")
-            return None
-        _, path, values, account = max(found, key=lambda one: one[0])
-        for other, _ in broken:
-            warnings.warn(f"{other} is not intact: the run goes on from {path}, {account['steps_done']} steps in", RuntimeWarning, stacklevel=4)
-        for name in {**self.account, **account["run"]}:
-            mine, other = self.account.get(name), account["run"].get(name)
-            if mine != other:
-                raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
-                                  do="Give the settings of that run, or choose another folder.")
-        apart = [(a, b) for a, b in zip(self.probe, account["probe"], strict=True)
-                 if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)]
-        if apart:
-            raise RecipeError(str(self.folder), f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
-                              f"is {apart[0][0]:.6g}", do="Give the energy of that run, or choose another folder.")
-        self.generation = account["generation"] + 1
-        return values, account
 
     def resume(self, chains):
         if self.found is None:
@@ -167,11 +141,8 @@ class InFolder(InMemory):
         if end > at:
             self.stretches.append([end, *(_checksum(x[:, at:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
-        storage.write(self._checkpoints()[self.generation % 2], "checkpoint",
-                      tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
-                      {"run": self.account, "probe": self.probe, "generation": self.generation, "steps_done": chains.moved,
-                       "stretches": self.stretches, "chains": account})
-        self.generation += 1
+        self.pair.write(tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)}, self.settings,
+                        {"probe": self.probe, "stretches": self.stretches, "chains": account})
         self.saved = time.monotonic()
 
     def draws(self):

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of sampling runs: every run goes on from its folder and ends with the draws of one that was left alone.
+"""kill -9 at random moments of runs and training loops: each goes on from its folder and ends as one that was left alone.
 
     python tests/crashes.py --kills 200
 """
@@ -42,8 +42,35 @@ RUNS = {
 }
 
 
-def sampled(name, folder=None):
-    """The draws of a run, in a folder or without one."""
+def trained(folder=None, steps=400):
+    """A training loop with all that has a state: the weights and predictions it ends with."""
+    torch.manual_seed(0)
+    X, y = data()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    optimizer = samplers.Optimizer(model.parameters(), samplers.ATMC, lr=0.05, momentum=0.9, num_data=30, weight_decay=0.01)
+    parts = dict(model=model, optimizer=optimizer, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 100),
+                 batches=samplers.Minibatches((X, y.long()), 10, seed=1), predictive=samplers.Predictive())
+    checkpoint = samplers.Checkpoint(folder, every=0.02, **parts) if folder else None
+    step = checkpoint.load().get("step", 0) if folder else 0
+    while step < steps:
+        for x, labels in parts["batches"]:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            parts["schedule"].step()
+            parts["predictive"].add(model(X).detach())
+            step += 1
+            if folder:
+                checkpoint.save(step=step, now=step == steps)
+            if step == steps:
+                break
+    return dict(model.named_parameters()) | {"probabilities": parts["predictive"].probabilities}
+
+
+def ended(name, folder=None):
+    """What a run ends with, in a folder or without one: its draws, or the weights of a training loop."""
+    if name == "loop":
+        return trained(folder)
     how = dict(RUNS[name])
     where = {} if folder is None else dict(checkpoint=folder, checkpoint_every=0.02)
     return samplers.sample(how.pop("recipe"), how.pop("energy"), init=torch.zeros(4), chains=3, data=data(), progress=False, step_size=0.02,
@@ -52,7 +79,7 @@ def sampled(name, folder=None):
 
 def _child(name, folder):
     torch.set_num_threads(1)
-    sampled(name, folder)
+    ended(name, folder)
     os._exit(0)
 
 
@@ -75,27 +102,27 @@ def killed(name, folder, seconds, context) -> bool:
 def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> dict:
     """Kill runs until so many have died; what happened, by name. Raises AssertionError for draws that differ."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "samplers", "samplers.sampling", "scipy.stats", __name__ if __name__ != "__main__" else "torch"])
+    context.set_forkserver_preload(["torch", "samplers", "samplers.sampling", "samplers.optimizer", "samplers.predictive", "scipy.stats", __name__ if __name__ != "__main__" else "torch"])
     chance, found = random.Random(seed), {}
     for name in names:
         torch.set_num_threads(1)
-        whole, died, ended = sampled(name), 0, 0
+        whole, died, runs = ended(name), 0, 0
         for k in range(2):  # the first starts the server that others are forked from
             began = time.monotonic()
             killed(name, folder / f"{name}-alone-{k}", 600, context)
         length = time.monotonic() - began
         while died < kills:
-            at, starts = folder / f"{name}-{ended}", 0
-            while killed(name, at, chance.uniform(0.3, 1.1) * length, context):
+            at, starts = folder / f"{name}-{runs}", 0
+            while killed(name, at, chance.uniform(0.3, 1.1 + starts / 10) * length, context):  # on a busy machine it may take longer
                 starts += 1
                 died += 1
-            ended += 1
-            again = sampled(name, at)
+            runs += 1
+            again = ended(name, at)
             for block in whole:
                 if not torch.equal(whole[block], again[block]):
-                    raise AssertionError(f"{name}: the draws of {block} differ after {starts} kills")
-            say(f"{name}: {died} killed, {ended} runs ended with the draws of an uninterrupted one")
-        found[name] = (died, ended)
+                    raise AssertionError(f"{name}: {block} differs after {starts} kills")
+            say(f"{name}: {died} killed, {runs} runs ended as an uninterrupted one")
+        found[name] = (died, runs)
     return found
 
 
@@ -105,7 +132,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        crash(RUNS, -(-options.kills // len(RUNS)), options.seed, Path(folder), print)
+        crash([*RUNS, "loop"], -(-options.kills // (len(RUNS) + 1)), options.seed, Path(folder), print)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,215 @@
+"""Training loops that survive: a loop that is begun anew from its checkpoint ends with the weights of one that was never interrupted."""
+
+import warnings
+
+import pytest
+import torch
+
+import samplers
+from crashes import trained
+from recipe import RecipeError
+from samplers import Checkpoint, Minibatches, Predictive, storage
+from torch.optim import lr_scheduler
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("saves", [1, 2, 7, 40])
+def test_a_loop_goes_on_bit_for_bit_wherever_it_was_broken_off(saves, tmp_path, monkeypatch):
+    """In the midst of an epoch too, with dropout, a schedule and predictions that are being averaged."""
+    whole, write = trained(steps=60), Checkpoint.save
+
+    def until(self, *, now=False, **told):
+        write(self, now=True, **told)
+        if told["step"] == saves:
+            raise Stop
+
+    monkeypatch.setattr(Checkpoint, "save", until)
+    with pytest.raises(Stop):
+        trained(tmp_path, steps=60)
+    monkeypatch.setattr(Checkpoint, "save", write)
+    resumed = trained(tmp_path, steps=60)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("kind", ["sghmc", "psgld-same-step", "sgnht", "santa", "torch.optim.Adam"])
+def test_any_optimizer_comes_back_as_it_was(kind, tmp_path):
+    def begun():
+        torch.manual_seed(1)
+        w = torch.nn.Parameter(torch.randn(3, 5))
+        if kind == "torch.optim.Adam":
+            return w, torch.optim.Adam([w], lr=0.1, betas=(0.8, 0.9))
+        return w, samplers.Optimizer([w], samplers.catalogue[kind], lr=1e-3, num_data=100)
+
+    def moved(w, optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            ((w - 1)**2).sum().backward()
+            optimizer.step()
+
+    w, optimizer = begun()
+    moved(w, optimizer, 5)
+    Checkpoint(tmp_path, w=torch.nn.ParameterList([w]), optimizer=optimizer).save()
+    moved(w, optimizer, 5)
+    again, other = begun()
+    Checkpoint(tmp_path, w=torch.nn.ParameterList([again]), optimizer=other).load()
+    moved(again, other, 5)
+    assert torch.equal(w, again)
+
+
+SCHEDULES = {
+    "StepLR": dict(step_size=3), "MultiStepLR": dict(milestones=[2, 2, 5]), "ExponentialLR": dict(gamma=0.9), "CosineAnnealingLR": dict(T_max=7),
+    "CosineAnnealingWarmRestarts": dict(T_0=3), "PolynomialLR": dict(total_iters=9), "LinearLR": {}, "ConstantLR": {},
+    "OneCycleLR": dict(max_lr=0.2, total_steps=20, cycle_momentum=False), "CyclicLR": dict(base_lr=0.1, max_lr=0.3, cycle_momentum=False),
+    "ReduceLROnPlateau": dict(patience=1), "LambdaLR": dict(lr_lambda=lambda k: 0.9**k),
+}
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, "SequentialLR"])
+def test_schedulers_come_back_as_they_were(name, tmp_path):
+    def begun():
+        optimizer = samplers.Optimizer([torch.nn.Parameter(torch.ones(2))], samplers.SGLD, lr=0.1, num_data=10)
+        if name == "SequentialLR":
+            return optimizer, lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer), lr_scheduler.StepLR(optimizer, 2)], [3])
+        return optimizer, getattr(lr_scheduler, name)(optimizer, **SCHEDULES[name])
+
+    def moved(scheduler, steps):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the optimizer has made no step
+            for _ in range(steps):
+                scheduler.step(*[1.0] * (name == "ReduceLROnPlateau"))
+        return scheduler.optimizer.param_groups[0]["lr"]
+
+    optimizer, scheduler = begun()
+    moved(scheduler, 4)
+    Checkpoint(tmp_path, optimizer=optimizer, scheduler=scheduler).save()
+    other, again = begun()
+    Checkpoint(tmp_path, optimizer=other, scheduler=again).load()
+    assert [moved(scheduler, 1) for _ in range(6)] == [moved(again, 1) for _ in range(6)]
+
+
+def test_numbers_lists_and_tensors_that_the_loop_tells_come_back(tmp_path):
+    told = dict(history=[{"epoch": 1, "nll": float("inf"), "seen": (1, 2)}], best=torch.arange(3), by={1: "a", (2, 3): None}, done=True)
+    generator = torch.Generator().manual_seed(3)
+    Checkpoint(tmp_path, generator=generator).save(**told)
+    expected = torch.rand(3, generator=generator)
+    found = Checkpoint(tmp_path, generator=(again := torch.Generator())).load()
+    assert torch.equal(found.pop("best"), told.pop("best")) and found == told
+    assert torch.equal(torch.rand(3, generator=again), expected)
+
+
+def test_weights_that_are_tied_or_no_float32_come_back(tmp_path):
+    def begun():
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(torch.bfloat16)
+        net[1].weight = net[0].weight
+        return net
+
+    one, other = begun(), begun()
+    Checkpoint(tmp_path, model=one).save()
+    Checkpoint(tmp_path, model=other).load()
+    assert all(torch.equal(x, y) for x, y in zip(one.state_dict().values(), other.state_dict().values()))
+    assert other[1].weight is other[0].weight
+
+
+def test_a_checkpoint_is_written_no_more_often_than_it_should_be(tmp_path):
+    checkpoint = Checkpoint(tmp_path, every=1000, predictive=Predictive())
+    for k in range(3):
+        checkpoint.save(k=k)
+    assert checkpoint.load() == {"k": 0}
+    checkpoint.save(k=9, now=True)
+    assert checkpoint.load() == {"k": 9}
+
+
+# ---- folders of others, harmed files
+
+
+def linear(*shape):
+    return torch.nn.Linear(*shape)
+
+
+@pytest.mark.parametrize("make, told", [
+    (dict(model=linear(2, 1)), "holds the states of model, batches, here are model"),
+    (dict(model=linear(3, 1), batches=Minibatches(torch.ones(6), 2)), "model: the state does not fit"),
+    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2, seed=4)), "it is a place where seed = 0, here it is 4"),
+    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={"lr": 0.2}), "a run of lr = 0.1, this one has 0.2"),
+    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={}), "a run of lr = 0.1, this one has None"),
+])
+def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
+    Checkpoint(tmp_path, settings={"lr": 0.1}, model=linear(2, 1), batches=Minibatches(torch.ones(6), 2)).save()
+    with pytest.raises(RecipeError, match=told):
+        Checkpoint(tmp_path, **{"settings": {"lr": 0.1}} | make).load()
+
+
+@pytest.mark.parametrize("make, told", [
+    (lambda at: Checkpoint(at), "there is nothing to save"),
+    (lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])), "loader, a DataLoader, has no state_dict .*as_sampler"),
+    (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
+    (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "save, f: a function cannot be saved"),
+    (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
+])
+def test_what_cannot_be_saved_is_refused(make, told, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecipeError, match=told):
+        make(tmp_path)
+
+
+def test_a_run_that_is_there_is_not_overwritten(tmp_path):
+    Checkpoint(tmp_path, model=linear(2, 1)).save(epoch=5)
+    with pytest.raises(RecipeError, match="holds a run that has not been loaded"):
+        Checkpoint(tmp_path, model=linear(2, 1)).save(epoch=1)
+    assert Checkpoint(tmp_path, model=linear(2, 1)).load() == {"epoch": 5}
+
+
+def test_a_second_writer_is_noticed(tmp_path):
+    one, other = (Checkpoint(tmp_path, model=linear(2, 1)) for _ in range(2))
+    one.load(), other.load()
+    one.save(epoch=1)
+    with pytest.raises(RecipeError, match="not been loaded|another run has written there"):
+        other.save(epoch=1)
+    other.load()
+    other.save(epoch=2)
+    with pytest.raises(RecipeError, match="another run has written there"):
+        one.save(epoch=3)
+
+
+@pytest.mark.parametrize("harm", [lambda raw: raw[:100], lambda raw: raw[:-3] + b"abc", lambda raw: b""], ids=["cut", "changed", "empty"])
+def test_a_harmed_checkpoint_is_named_and_the_one_before_it_taken(harm, tmp_path):
+    checkpoint = Checkpoint(tmp_path, model=linear(2, 1))
+    for epoch in (1, 2):
+        checkpoint.save(epoch=epoch)
+    newest = tmp_path / "state-1.safetensors"
+    newest.write_bytes(harm(newest.read_bytes()))
+    again = Checkpoint(tmp_path, model=linear(2, 1))
+    with pytest.warns(RuntimeWarning, match="state-1.safetensors is not intact"):
+        assert again.load() == {"epoch": 1}
+    again.save(epoch=2)
+    assert Checkpoint(tmp_path, model=linear(2, 1)).load() == {"epoch": 2}
+    for file in tmp_path.glob("state-*"):
+        file.write_bytes(harm(file.read_bytes()))
+    with pytest.raises(RecipeError, match="no checkpoint is intact"):
+        Checkpoint(tmp_path, model=linear(2, 1)).load()
+
+
+def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path, model=linear(2, 1))
+    checkpoint.save(epoch=1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(RecipeError, match="No space left on device"):
+        checkpoint.save(epoch=2)
+    monkeypatch.undo()
+    assert Checkpoint(tmp_path, model=linear(2, 1)).load() == {"epoch": 1}
+    checkpoint.save(epoch=2)
+    assert Checkpoint(tmp_path, model=linear(2, 1)).load() == {"epoch": 2}
+
+
+def test_what_a_killed_writer_has_left_is_swept_away(tmp_path):
+    (tmp_path / ".state-0.safetensors.0123abcd").write_bytes(b"half of it")
+    Checkpoint(tmp_path, model=linear(2, 1)).save()
+    assert [file.name for file in tmp_path.iterdir()] == ["state-0.safetensors"]
