@@ -29,8 +29,8 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import samplers
-from samplers import ATMC, SGHMC, PSGLDSameStep
-from samplers.predictive import Predictive, accuracy, expected_calibration_error, negative_log_likelihood, reliability, roc_auc
+from samplers import ATMC, SGHMC, Predictive, PSGLDSameStep
+from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood, reliability, roc_auc
 
 matplotlib.use("Agg")
 TRAIN, BATCH, PRIOR = 1200, 50, 0.3                   # images to learn from, images of a step, variance of the prior

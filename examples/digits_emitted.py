@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import samplers
 from digits import HEAD, PRIOR, TRAIN, Scores, data, line, loader, logits_of, network, verdict
 from samplers.cli import main as recipe_command
-from samplers.predictive import Predictive
+from samplers import Predictive
 
 LR, MOMENTUM = 0.03, 0.9
 SETTINGS = {"sghmc": samplers.SGHMC.convert(lr=LR, momentum=MOMENTUM, num_data=TRAIN),       # step_size and the friction C

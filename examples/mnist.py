@@ -18,8 +18,8 @@ average, and by 1.59 % with the last weights.
 The paper's Algorithm 1 is `psgld-same-step`. `psgld`, which divides by the V of the step before, needs a smaller step size: a
 weight without a gradient so far leaps by lr gradient/lam at its first.
 
-After every epoch the run is saved in --out, whole or not at all, and the same command with --resume goes on with it, bit for
-bit: the order of the data is a function of seed and epoch, the noise one of seed and step. More --epochs may be asked for.
+After every epoch the run is saved in --out, and the same command goes on with it where it was ended, bit for bit: the order of the
+data is a function of seed and epoch, the noise one of seed and step. More --epochs may be asked for.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from torch.nn.functional import cross_entropy
 
 import samplers
 from recipe.errors import RecipeError, did_you_mean
-from samplers import storage
-from samplers.predictive import Predictive, accuracy, negative_log_likelihood
+from samplers import Predictive, storage
+from samplers.scores import accuracy, negative_log_likelihood
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -124,37 +124,6 @@ def line(told) -> str:
     return " |".join(cells) + f" |{told['seconds']:7.1f} s"
 
 
-# ---- to a file and back: tensors as safetensors, all else as JSON in its header
-
-
-def save(path: Path, model, optimizer, predictive, batches, record) -> None:
-    """Write the run, whole or not at all."""
-    state, means = optimizer.state_dict(), predictive.state_dict()
-    tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
-    tensors |= {f"optimizer.{k}.{name}": x for k, kept in state.pop("state").items() for name, x in kept.items()}
-    tensors |= {f"predictive.{name}": means.pop(name) for name in list(means) if torch.is_tensor(means[name])}
-    storage.write(path, "mnist", tensors, record | {"optimizer": state, "predictive": means, "batches": batches.state_dict()})
-
-
-def load(path: Path, model, optimizer, predictive, batches, settings) -> dict:
-    """Take up the run of a file; returns its record. Refused if its settings are others."""
-    tensors, record = storage.read(path, "mnist")
-    for name, then in record["settings"].items():
-        if settings[name] != then:
-            raise RecipeError(str(path), f"it is a run with {name} = {then!r}, not {settings[name]!r}",
-                              do="Resume it with its own settings, or choose another --out.")
-    part = lambda prefix: {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-    state = {}
-    for name, x in part("optimizer.").items():
-        k, block = name.split(".", 1)
-        state.setdefault(int(k), {})[block] = x
-    model.load_state_dict(part("model."))
-    optimizer.load_state_dict(record["optimizer"] | {"state": state})
-    predictive.load_state_dict(record["predictive"] | part("predictive."))
-    batches.load_state_dict(record["batches"])
-    return record
-
-
 # ---- the command line
 
 
@@ -185,21 +154,17 @@ def run(options) -> list[dict]:
     optimizer = samplers.Optimizer(model.parameters(), samplers.catalogue[name], num_data=rows, lr=lr, momentum=options.momentum,
                                    temperature=options.temperature, weight_decay=1/(rows*options.prior_variance),
                                    seed=options.seed, **dict(options.set))
-    options.out.mkdir(parents=True, exist_ok=True)
-    file, history = options.out/"run.safetensors", []
-    if options.resume:
-        history = load(file, model, optimizer, predictive, batches, settings)["history"]
-    elif file.exists():
-        raise RecipeError(str(file), "there is a run already", do="Pass --resume to go on with it, or another --out.")
+    checkpoint = samplers.Checkpoint(options.out, settings=settings, model=model, optimizer=optimizer, batches=batches, predictive=predictive)
+    history = checkpoint.load().get("history", [])
     print(f"{name}, T = {options.temperature:g}, sigma^2 = {options.prior_variance:g}: {rows} images, {len(test_set[0])} of test")
     print(f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}")
     for told in history:
         print(line(told))
     for epoch in range(len(history), options.epochs):
         history.append(train(model, optimizer, predictive, batches, test_set, settings, epoch))
-        save(file, model, optimizer, predictive, batches, {"settings": settings, "history": history})
+        checkpoint.save(history=history)
         print(line(history[-1]), flush=True)
-    print(f"{sum(told['seconds'] for told in history):.0f} s in all; {file}")
+    print(f"{sum(told['seconds'] for told in history):.0f} s in all; {options.out}")
     return history
 
 
@@ -220,8 +185,7 @@ def main(argv=None) -> int:
     parser.add_argument("--thin", type=int, default=100, help="steps from draw to draw, default 100")
     parser.add_argument("--seed", type=int, default=0, help="of start, order and noise, default 0")
     parser.add_argument("--threads", type=int, default=1, help="of torch, default 1; sums are rounded by them")
-    parser.add_argument("--out", type=Path, default=Path("out/mnist"), help="folder for the run")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--out", type=Path, default=Path("out/mnist"), help="folder in which the run is saved, and goes on")
     try:
         run(parser.parse_args(argv))
     except (RecipeError, OSError) as error:

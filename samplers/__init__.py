@@ -7,9 +7,10 @@ from .stock import *
 from .stock import CATALOGUE as catalogue
 
 _LAZY = {"sample": "sampling", "posterior": "gradients", "score_variance": "gradients", "Draws": "draws", "Phase": "phases",
-         "Optimizer": "optimizer", "Predictive": "predictive", "SWAG": "swag", "Minibatches": "minibatches", "Checkpoint": "checkpoints",
-         "control_variate": "control_variates", "find_mode": "control_variates", "SVRG": "control_variates",
-         "schedules": None, "distributed": None, "diagnostics": None}  # these import torch, or are seldom wanted
+         "Optimizer": "optimizer", "Minibatches": "minibatches", "Checkpoint": "checkpoints", "Predictive": "predictive",
+         "PredictiveMoments": "predictive", "SWAG": "swag", "control_variate": "control_variates", "find_mode": "control_variates",
+         "SVRG": "control_variates",
+         "schedules": None, "scores": None, "distributed": None, "diagnostics": None}  # these import torch, or are seldom wanted
 
 __all__ = [*stock.__all__, "catalogue", *_LAZY]
 

@@ -25,15 +25,18 @@ class Pair:
     def __init__(self, folder):
         self.folder, self.generation = Path(folder), 0
         self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
+        self._seen = self._stamps()
+
+    def make_folder(self) -> None:
+        """Make the folder where there is none."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RecipeError(str(folder), f"cannot be written ({error.strerror or error})",
+            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
                               do="Choose a folder with room that you may write to.") from error
-        self._seen = self._stamps()
 
-    def newest(self, settings: Mapping) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """The latest that is intact, of a run of these settings: tensors and plain data; None in a new folder."""
+    def newest(self, settings: Mapping | None = None) -> tuple[dict[str, torch.Tensor], dict] | None:
+        """The latest that is intact, of a run of these settings if any are given: tensors and plain data; None in a new folder."""
         found, broken = [], []
         for path in filter(Path.exists, self.files):
             try:
@@ -49,7 +52,7 @@ class Pair:
         generation, path, values, account = max(found, key=lambda one: one[0])
         for other in broken:
             warnings.warn(f"{other} is not intact: the run goes on from the one before it, {path}", RuntimeWarning, stacklevel=4)
-        for name in {**settings, **account["settings"]}:
+        for name in {**settings, **account["settings"]} if settings is not None else ():
             mine, other = settings.get(name), account["settings"].get(name)
             if mine != other:
                 raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
@@ -106,6 +109,7 @@ class Checkpoint:
         except (TypeError, ValueError) as error:
             raise RecipeError(f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists.") from error
         self.pair = Pair(folder)
+        self.pair.make_folder()
 
     def load(self) -> dict:
         """Put all parts where the run before this one has left them; what `save` was told then, {} in a new folder."""
@@ -143,9 +147,17 @@ class Checkpoint:
         if torch.cuda.is_initialized():
             tensors |= {f"generator.{k}": x for k, x in enumerate(torch.cuda.get_rng_state_all())}
         states = {name: part.get_state() if isinstance(part, torch.Generator) else part.state_dict() for name, part in self.parts.items()}
-        account = {"states": _split(states, self.where, tensors), "told": _split(told, f"{self.where}, save", tensors)}
+        account = {"states": _split(states, "", tensors), "told": _split(told, "", tensors)}
         self.pair.write(tensors, self.settings, account)
         self.saved = time.monotonic()
+
+
+def read(folder) -> tuple[dict, dict]:
+    """The states of the parts of a training loop by name, and what `save` was told, without a loop to put them in."""
+    found = Pair(folder).newest()
+    if found is None or "states" not in found[1]:
+        raise RecipeError(str(folder), "there is no checkpoint of a training loop", do="Pass the folder of a Checkpoint.")
+    return tuple(_joined(found[1][part], found[0]) for part in ("states", "told"))
 
 
 def _rank():
@@ -155,20 +167,22 @@ def _rank():
 KINDS = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
 
 
-def _split(x, where, tensors):
+def _split(x, path, tensors):
     """Plain data that JSON can hold, with the names of the tensors that are put aside; keys need be no strings."""
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if torch.is_tensor(x) and x.layout is torch.strided:
-        tensors[str(len(tensors))] = x
-        return {"tensor": str(len(tensors) - 1)}
+        while path in tensors:
+            path += "'"
+        tensors[path] = x
+        return {"tensor": path}
+    inside = lambda key, value: _split(value, f"{path}.{key}" if path else str(key), tensors)
     if isinstance(x, Mapping):
-        pairs = [[_split(key, where, {}), _split(value, f"{where}, {key}", tensors)] for key, value in x.items()]
-        return {"Counter" if isinstance(x, Counter) else "dict": pairs}
+        return {"Counter" if isinstance(x, Counter) else "dict": [[_split(key, path, {}), inside(key, value)] for key, value in x.items()]}
     if isinstance(x, (list, tuple)):
-        return {"tuple" if isinstance(x, tuple) else "list": [_split(value, f"{where}, {i}", tensors) for i, value in enumerate(x)]}
-    raise RecipeError(where, f"a {type(x).__name__} cannot be saved", do="Keep tensors, numbers, strings, lists and dicts of them; functions are "
-                      "not written, nor read.")
+        return {"tuple" if isinstance(x, tuple) else "list": [inside(k, value) for k, value in enumerate(x)]}
+    raise RecipeError(f"Checkpoint, {path}", f"a {type(x).__name__} cannot be saved",
+                      do="Keep tensors, numbers, strings, lists and dicts of them; functions are not written, nor read.")
 
 
 def _joined(x, tensors):

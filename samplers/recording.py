@@ -65,6 +65,7 @@ class InFolder(InMemory):
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
         self.saved, self.maps = time.monotonic(), []
         self.pair = Pair(folder)
+        self.pair.make_folder()
         self.folder = self.pair.folder
         self._lock()
         try:

@@ -26,19 +26,22 @@ def drawn(name, **more):
         return distributed.sample(how.pop("recipe"), how.pop("energy"), **{"step_size": 0.02, "progress": False, **how})
 
 
-def trained(rank, ranks, steps=15):
-    """A regression on batches that the ranks divide between them."""
+def trained(rank, ranks, steps=15, folder=None):
+    """A regression on batches that the ranks divide between them, which goes on from the checkpoint in a folder."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
     X = torch.randn(96, 5, dtype=torch.float64)
     optimizer = samplers.Optimizer(model.parameters(), samplers.SGNHT, lr=0.05, momentum=0.9, num_data=96)
-    for k in range(steps):
+    checkpoint = folder and samplers.Checkpoint(folder, model=model, optimizer=optimizer)
+    for k in range(checkpoint.load().get("steps", 0) if folder else 0, steps):
         rows = torch.arange(k * 16, k * 16 + 16) % 96
         mine = rows[rank * 16 // ranks:(rank + 1) * 16 // ranks]
         optimizer.zero_grad()
         (model(X[mine]) - X[mine].sum(1, keepdim=True)).square().mean().backward()
         distributed.share_gradients(model.parameters())
         optimizer.step()
+        if folder:
+            checkpoint.save(steps=k + 1)
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
@@ -48,6 +51,8 @@ def main(folder):
     found = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
     found["weights"] = trained(rank, ranks)
+    for steps in (6, 15):
+        found["weights in two parts"] = trained(rank, ranks, steps, folder / "loop")
     kept = folder / "run"
     first = drawn("torch", checkpoint=kept)
     again = drawn("torch", checkpoint=kept)

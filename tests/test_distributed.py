@@ -48,6 +48,10 @@ def test_shared_gradients_make_the_weights_of_one_process_on_every_rank(found):
     assert (one["weights"] - ranks.trained(0, 1)).abs().max() < 1e-12
 
 
+def test_a_shared_loop_goes_on_from_what_rank_0_has_saved(found):
+    assert all(torch.equal(values["weights in two parts"], values["weights"]) for values, _ in found)
+
+
 def test_a_run_in_folders_goes_on_on_the_same_ranks(found):
     for values, _ in found:
         assert torch.equal(values["kept"], values["torch.theta"]) and torch.equal(values["kept"], values["kept again"])

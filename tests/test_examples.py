@@ -17,7 +17,7 @@ import integrators
 import samplers
 from recipe.algebra import vanishes
 from recipe.derive import residual
-from samplers import storage
+from samplers import checkpoints
 from samplers.cli import main as recipe_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -200,11 +200,13 @@ def mnist_options(images, out, epochs, *more):
 
 
 def record_of(folder):
-    """The tensors of a run and its record, without times."""
-    tensors, record = storage.read(folder / "run.safetensors", "mnist")
-    for told in record["history"]:
-        del told["seconds"]
-    return tensors, record
+    """The states of a run and its history, without times."""
+    states, told = checkpoints.read(folder)
+    return states, [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in told["history"]]
+
+
+def tensors_of(state):
+    return [state] if torch.is_tensor(state) else [x for part in state.values() for x in tensors_of(part)] if isinstance(state, dict) else []
 
 
 def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, float32):
@@ -212,19 +214,18 @@ def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, floa
 
     command = [sys.executable, str(EXAMPLES / "mnist.py"), *mnist_options(images, tmp_path / "killed", 100_000)]
     with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        while process.poll() is None and not (tmp_path / "killed" / "run.safetensors").exists():
+        while process.poll() is None and not (tmp_path / "killed" / "state-0.safetensors").exists():
             time.sleep(0.01)
         process.kill()
-    epochs = len(record_of(tmp_path / "killed")[1]["history"])
+    epochs = len(record_of(tmp_path / "killed")[1])
     assert epochs >= 1, (tmp_path / "log").read_text()
-    assert mnist.main(mnist_options(images, tmp_path / "killed", epochs + 3, "--resume")) == 0
-    assert mnist.main(mnist_options(images, tmp_path / "whole", epochs + 3)) == 0
-    (tensors, record), (whole, record_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
-    assert record == record_of_whole and tensors.keys() == whole.keys()
-    assert {"model.1.weight", "optimizer.0.p", "optimizer.0.xi", "predictive.probabilities"} < tensors.keys()
-    assert all(torch.equal(tensors[name], whole[name]) for name in whole)
+    for run in ("killed", "whole"):
+        assert mnist.main(mnist_options(images, tmp_path / run, epochs + 3)) == 0
+    (states, history), (whole, history_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
+    assert history == history_of_whole and states.keys() == whole.keys() == {"model", "optimizer", "batches", "predictive"}
+    assert len(tensors_of(whole)) == 6 + 2*6 + 2  # weights, momenta and thermostats, means
+    assert all(torch.equal(x, y) for x, y in zip(tensors_of(states), tensors_of(whole), strict=True))
 
-    history = record["history"]
     assert [told["epoch"] for told in history] == list(range(1, epochs + 4))
     assert [told["lr"] for told in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
     assert [told["draws"] for told in history] == [3 * k + 2 for k in range(epochs + 3)]  # every second of six steps, from the fourth
@@ -263,7 +264,6 @@ def truncate(path, length):
     (["--batch-size", "121"], "Choose an integer from 1 to 120"),
     (["--thin", "0"], "--thin: it is 0"),
     (["--lr", "1e6"], "epoch 1: the weights are no longer finite"),
-    (["--resume"], "run.safetensors: cannot be read"),
 ])
 def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, told):
     import mnist
@@ -271,19 +271,18 @@ def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path,
     assert mnist.main(mnist_options(images, tmp_path, 1, *options)) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
-    assert not list(tmp_path.glob("*run*"))
+    assert not list(tmp_path.glob("state-*"))
 
 
 def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
-    """A run is not overwritten, not resumed with other settings, and not from what is no run."""
+    """A run does not go on with other settings, and not from what is no run."""
     import mnist
 
     assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
-    for options, told in (([], "there is a run already"), (["--resume", "--seed", "1"], "a run with seed = 0, not 1"),
-                          (["--resume", "--set", "mu=2"], "not {'mu': 2.0}")):
+    for options, told in ((["--seed", "1"], "a run of seed = 0, this one has 1"), (["--set", "mu=2"], "this one has {'mu': 2.0}")):
         assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
         assert told in capsys.readouterr().err
     for harm in (lambda path: truncate(path, 1000), lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path)):
-        harm(tmp_path / "run.safetensors")
-        assert mnist.main(mnist_options(images, tmp_path, 2, "--resume")) == 2
-        assert "not an intact file of mnist" in capsys.readouterr().err
+        harm(tmp_path / "state-0.safetensors")
+        assert mnist.main(mnist_options(images, tmp_path, 2)) == 2
+        assert "no checkpoint is intact" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
     (lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])), "loader, a DataLoader, has no state_dict .*as_sampler"),
     (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
     (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "save, f: a function cannot be saved"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "Checkpoint, f: a function cannot be saved"),
     (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
 ])
 def test_what_cannot_be_saved_is_refused(make, told, tmp_path):
