@@ -1,9 +1,7 @@
 """The classifier of digits.py, trained with the one file that `recipe emit NAME -o FILE` writes, which needs torch alone.
 
-The file is emitted into --out, imported by its path, and its Optimizer put into an ordinary loop. It takes step_size, the h of
-the step in units of time, num_data, by which it multiplies the gradient of a mean loss, and the parameters of the sampler.
-It knows of no prior: the loss that is differentiated has |theta|^2/(2 PRIOR num_data) added, so that num_data times it is U,
-and the draws are from exp(-U) as in digits.py.
+The file is emitted into --out, imported by its path, and its Optimizer put into the loop of digits.py: the draws are from the
+same exp(-U), with other noise.
 """
 
 import argparse
@@ -15,15 +13,11 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-import samplers
-from digits import HEAD, PRIOR, TRAIN, Scores, data, line, loader, logits_of, network, verdict
-from samplers.cli import main as recipe_command
+from digits import DECAY, HEAD, TRAIN, Scores, data, line, loader, logits_of, network, verdict
 from samplers import Predictive
+from samplers.cli import main as recipe_command
 
-LR, MOMENTUM = 0.03, 0.9
-SETTINGS = {"sghmc": samplers.SGHMC.convert(lr=LR, momentum=MOMENTUM, num_data=TRAIN),       # step_size and the friction C
-            "atmc": samplers.ATMC.convert(lr=LR, momentum=MOMENTUM, num_data=TRAIN),
-            "psgld-same-step": {"step_size": 2e-3/TRAIN}}
+SETTINGS = {"sghmc": {"lr": 0.03, "momentum": 0.9}, "atmc": {"lr": 0.03, "momentum": 0.9}, "psgld-same-step": {"lr": 2e-3}}
 
 
 def emitted(name, folder):
@@ -43,8 +37,7 @@ def train(model, optimizer, batches, images, epochs):
     for epoch in range(epochs):
         for x, y in batches:
             optimizer.zero_grad()
-            prior = sum(w.square().sum() for w in model.parameters())/(2*PRIOR)
-            (cross_entropy(model(x), y) + prior/TRAIN).backward()
+            cross_entropy(model(x), y).backward()
             optimizer.step()
         if epoch >= epochs/2:
             predictive.add(logits_of(model, images))
@@ -68,8 +61,8 @@ def main(argv=None) -> dict:
 
     train_set, (test, labels), permuted = data()
     model = network(options.seed)
-    optimizer = emitted(options.sampler, options.out).Optimizer(model.parameters(), num_data=TRAIN, seed=options.seed,
-                                                                **SETTINGS[options.sampler])
+    optimizer = emitted(options.sampler, options.out).Optimizer(model.parameters(), num_data=TRAIN, weight_decay=DECAY,
+                                                                seed=options.seed, **SETTINGS[options.sampler])
     last, average = train(model, optimizer, loader(train_set, options.seed), torch.cat([test, permuted]),
                           60 if options.quick else options.epochs)
     found = {"last": Scores.of(last, labels), "average": Scores.of(average, labels)}

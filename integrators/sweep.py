@@ -121,8 +121,8 @@ class Sweep:
                 held.append(self._take(segment.before, given(segment)))
             self._launch(k, noise if keyed else None)
 
-    def step(self, h: float, key: Key, gradient, observe=None, *, temperature: float = 1.0, step_number: int = 0, **parameters) -> None:
-        """One step of an optimizer form, whose bound tensors have not moved: dense gradients, one for each part."""
+    def step(self, h: float, key: Key, gradient, observe, *, temperature: float = 1.0, step_number: int = 0, **parameters) -> None:
+        """One step of an optimizer form, whose bound tensors have not moved: a dense gradient for each part, the observations by name."""
         self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
         self.drawn[:], held = 0, []
         for k, segment in enumerate(self.layout.segments):
@@ -130,10 +130,7 @@ class Sweep:
                 case Gradient(((_, g),), _):
                     self.array_out[self.layout.arrays.index(g)] = [t.data_ptr() for t in gradient]
                 case Observe(_, observed) as statement:
-                    value = (observe or {}).get(observed.name)
-                    if not torch.is_tensor(value):
-                        raise RecipeError(f"{self.recipe.name}, step", f"the observation '{observed.name}' is missing",
-                                          do=f"Pass observe={{{observed.name!r}: tensor}}.")
+                    value = observe[observed.name]
                     cut = lambda: [x.reshape(shape) for x, shape in zip(value.reshape(-1).split(self.sites.tolist()), self.shapes)]
                     held.append(self._take(statement, [cut() if statement.name.is_vector else value]))
             self._launch(k, key)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sympy import Expr, ImmutableMatrix, S, Symbol
+from sympy import Expr, ImmutableMatrix, S, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
@@ -19,8 +19,8 @@ from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, formula, is_fraction, step_size,
-                      temperature)
+from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, formula, is_fraction, num_data, positive,
+                      step_size, temperature)
 
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 
@@ -229,6 +229,19 @@ class Recipe:
                 return {"step_size" if s == step_size else s.name: float(x) for s, x in found.items()}
         raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",
                           do=f"Known: {'; '.join(self.conversions) or 'none'}.")
+
+    @property
+    def learning_rate(self) -> dict:
+        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for: formulas by parameter and step_size.
+
+        The conversion "lr, momentum", or step_size = lr/num_data, and its root where there are momenta.
+
+        >>> from samplers import SGLD
+        >>> SGLD.learning_rate
+        {h: lr/num_data}
+        """
+        time = positive("lr") / num_data
+        return dict(self.conversions.get("lr, momentum") or {step_size: sqrt(time) if self.momenta else time})
 
     def latex(self) -> str:
         """H, D, Q, Gamma and the SDE as a LaTeX align environment."""

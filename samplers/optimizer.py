@@ -1,5 +1,6 @@
 """Any recipe as a torch.optim.Optimizer: posterior samples from an ordinary training loop."""
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ class Optimizer(torch.optim.Optimizer):
     The loss is the mean over the data, U = num_data loss, and the law is exp(-U/temperature). `lr` and `momentum` are those of
     torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum": SGHMC with the scheme "paper" is SGD at temperature 0,
     the recommended words are of higher order in lr. A recipe without that conversion takes the step size lr/num_data, or
-    sqrt(lr/num_data) if it has momenta. `step_size`, in units of time, stands for both. `weight_decay` w adds
+    sqrt(lr/num_data) if it has momenta. `step_size`, in units of time, stands for both; schedulers need `lr`. `weight_decay` w adds
     num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave it at 0 where the loss holds the prior. All of these, and the
     recipe's `parameters`, may differ by parameter group, which has thermostats and adaptations of its own.
 
@@ -61,6 +62,9 @@ class Optimizer(torch.optim.Optimizer):
         noise.Key(seed, 0, chain)  # refuses what is none
         self.program = optimizer_form(recipe, step.scheme, step.flows, recipe.adapt)
         self.rotated = Step(recipe, self.program.scheme, step.flows, self.program)
+        for name in self.rotated.parameters:
+            if name in inspect.signature(Optimizer).parameters:
+                raise RecipeError(self.where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
         for name in parameters:
             if name not in self.rotated.parameters:
                 raise RecipeError(self.where, f"'{name}' is not a parameter", do=did_you_mean(name, [*self.rotated.parameters, *OWN]))
@@ -116,27 +120,22 @@ class Optimizer(torch.optim.Optimizer):
 
     def _converted(self, lr, momentum, num_data):
         """The step size and parameters that lr and momentum stand for."""
-        known = self.recipe.conversions
-        if "lr, momentum" in known:
-            given = dict(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
-            try:
-                found = {name: float(f(**given)) for name, f in self._conversion.items()}
-            except (ValueError, ZeroDivisionError):  # outside of its range: told there
-                found = self.recipe.convert(**given)
-        elif momentum is not None:
+        if momentum is not None and "lr, momentum" not in self.recipe.conversions:
             raise RecipeError(self.where, "the recipe has no conversion of a momentum", do="Drop momentum (in a schedule: cycle_momentum=False), and give its "
                               "parameters.")
-        else:
-            found = {"step_size": math.sqrt(lr / num_data) if self.recipe.momenta else lr / num_data}
+        given = dict(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
+        try:
+            found = {name: float(f(**given)) for name, f in self._conversion.items()}
+        except (ValueError, ZeroDivisionError):  # outside of its range: told there
+            found = self.recipe.convert(**given)
         return found.pop("step_size"), found
 
     @cached_property
     def _conversion(self):
         """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
-        names = ("lr", "momentum", "num_data")
-        formulas = self.recipe.conversions["lr, momentum"].items()
-        order = [next((s for s in set().union(*(e.free_symbols for _, e in formulas)) if s.name == name), Symbol(name)) for name in names]
-        return {"step_size" if s == step_size else s.name: lambdify(order, e, "math") for s, e in formulas}
+        names, formulas = ("lr", "momentum", "num_data"), self.recipe.learning_rate
+        order = [next((s for s in set().union(*(e.free_symbols for e in formulas.values())) if s.name == name), Symbol(name)) for name in names]
+        return {"step_size" if s == step_size else s.name: lambdify(order, e, "math") for s, e in formulas.items()}
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None, *, observe: Mapping[str, torch.Tensor] | None = None):

@@ -20,7 +20,7 @@ from integrators.lower import optimizer_form
 from integrators.step import load
 from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnegative, numerical, positive, potential,
                     real, scalar, total, vector)
-from samplers import SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
+from samplers import SGHMC, SGLD, SGNHT, Optimizer, UnderdampedLangevin, catalogue
 from samplers.testing.arguments import (TEMPERATURE, asked, by_oracle, called, case_of, each, gradient, h, inputs,
                                         own_step_size, tensors, worst)
 from samplers.testing.cases import CASES as STOCK
@@ -529,6 +529,38 @@ def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
     optimizer = standalone(compile(SGLD))["Optimizer"]
     ours = trained(lambda w: optimizer(w, 0.001, num_data=30, temperature=0.0))
     assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"])
+def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_optimizer(name):
+    """At temperature 0, where both start at rest and make the same steps; the rate falls, and is 0 for a while."""
+    recipe = catalogue[name]
+    rate = dict(lr=0.02, momentum=0.8) if "lr, momentum" in recipe.conversions else dict(lr=0.002)
+    how = rate | dict(num_data=50, weight_decay=0.3, temperature=0.0)
+
+    def run(kind):
+        weights = torch.nn.Parameter(torch.tensor([[0.3, -1.2], [0.8, 0.1]], dtype=torch.float64))
+        optimizer = kind(weights)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.0 if 5 <= k < 8 else 0.9**k)
+        for _ in range(20):
+            optimizer.zero_grad()
+            (weights**4).sum().backward()
+            optimizer.step()
+            schedule.step()
+        return weights.detach()
+
+    ours = run(lambda w: standalone(compile(recipe))["Optimizer"]([w], **how))
+    theirs = run(lambda w: Optimizer([w], recipe, backend="torch", **how))
+    assert (ours - theirs).abs().max() <= 1e-12 and (ours - run(lambda w: torch.optim.SGD([w], lr=0.0))).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("given, told", [
+    (dict(), "give lr and momentum, or step_size"), (dict(lr=0.1, step_size=0.1), "give lr and momentum, or step_size"),
+    (dict(lr=0.1, C=2.0), "C, m follow from lr and momentum"),
+])
+def test_a_step_size_given_twice_or_not_at_all_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        standalone(compile(SGHMC))["Optimizer"]([torch.nn.Parameter(torch.ones(2))], **given)
 
 
 # ---- recipes nobody wrote: Euler's step is the SDE

@@ -8,8 +8,10 @@ import warnings
 import pytest
 import torch
 
+import integrators
 import samplers
-from recipe import RecipeError
+from recipe import Recipe, RecipeError, positive, potential, vector
+from samplers import Optimizer
 from samplers.testing.cases import CASES
 
 NO_FORM = {"psgld-gamma": "more than one gradient", "sgrld-dense": "explicit coordinates", "sgrld-cir": "is positive",
@@ -343,6 +345,16 @@ def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, told)
 def shared():
     x = torch.ones(6)
     return [torch.nn.Parameter(x[:4]), torch.nn.Parameter(x[2:])]
+
+
+@pytest.mark.parametrize("name", ["lr", "seed", "weight_decay"])
+def test_a_parameter_that_bears_the_name_of_an_argument_is_refused(name):
+    theta = vector("theta")
+    recipe = Recipe(name="own", state=(theta,), target=theta, H=potential(theta), D={theta: positive(name, default=1.0)}, Q={}, scheme="Euler")
+    with pytest.raises(RecipeError, match=f"'{name}' bears the name of an argument. Rename it"):
+        Optimizer([torch.nn.Parameter(torch.ones(2))], recipe, num_data=1, step_size=0.1)
+    assert "class Optimizer" in integrators.compile(recipe).standalone()
+    compile(integrators.compile(recipe).standalone(), name, "exec")
 
 
 def test_a_momentum_that_a_recipe_has_not_is_refused():

@@ -9,12 +9,12 @@ import textwrap
 from sympy import S, Symbol, cse, numbered_symbols
 
 from recipe import symbols
-from recipe.marginal import eliminate_gaussians
 from recipe.symbols import Block, is_site, num_data, step_number
 
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
 from .torch_data import data_derivative_source
+from .torch_optimizer import optimizer_source
 from .torch_expressions import PRELUDE, TAKEN, Writer
 
 
@@ -253,110 +253,3 @@ def _derivative_source(program, writer, function, slopes, what):
         result = f"torch.stack([{', '.join(texts)}], -1)"
     writer.used |= local.used
     return "\n".join([*lines, f"    return {result}"])
-
-
-def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
-    """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient."""
-    recipe, names = program.recipe, writer.names
-    target = recipe.targets[0].name
-    number = _like_a_number(writer)
-    draws = ", ".join(f'"{d.name}": draw("{d.kind}", {"theta" if d.is_vector else number})' for d in program.draws)
-    arguments = [names[s.name] for s in recipe.parameters]
-    fixed = ", ".join(["step_size=step_size", "num_data=num_data", "temperature=temperature", *(f"{a}={a}" for a in arguments)])
-    passed = lambda called: (
-        "".join(f', {a}=group["{a}"]' for a in ["temperature", *["num_data"] * called.reads(num_data), *arguments])
-        + ', step_number=kept["step_number"]' * called.reads(step_number) + ", sizes=sizes" * writer.by_tensor
-        + ", observe=observe" * bool(called.observations))
-    observe = ", observe=None" if program.observations or start.observations else ""
-    begin = f"""
-                kept.update(begin({{**kept, "{target}": theta}}, group["step_size"], gradient=gradient, noise={{}}{passed(start)}))
-                kept.pop("{target}")""" if recipe.adapted else ""
-    required = [names[s.name] for s in recipe.parameters if s.default is None]
-    head = ", ".join(["self", "params", "step_size", *required, "num_data=1", "temperature=1.0", "seed=0",
-                      *(f"{names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None)])
-    return f'''class Optimizer(torch.optim.Optimizer):
-    """{recipe.name} in a training loop: after loss.backward(), step() moves the parameters of each group as one vector.
-
-    The gradient of the potential is num_data times the gradient of the loss: num_data is 1 for a loss on the sum
-    scale, the number of data for a mean loss. step_size is the h of the step, in units of time.
-    """
-
-    def __init__({head}):
-        super().__init__(params, dict({fixed}))
-        self.seed, self.generators = seed, {{}}
-
-    def generator(self, device):
-        if device not in self.generators:
-            self.generators[device] = torch.Generator(device).manual_seed(self.seed)
-        return self.generators[device]
-
-    def draw(self, kind, like):
-        generator, options = self.generator(like.device), dict(dtype=like.dtype, device=like.device)
-        return {{"normal": lambda: torch.randn(like.shape, generator=generator, **options),
-                "uniform": lambda: torch.rand(like.shape, generator=generator, **options),
-                "poisson": lambda: lambda rate: torch.poisson(rate, generator),
-                "gamma": lambda: lambda shape: torch._standard_gamma(shape, generator)}}[kind]()
-
-    def state_dict(self):
-        noise = {{str(device): generator.get_state() for device, generator in self.generators.items()}}
-        return {{**super().state_dict(), "noise": noise}}
-
-    def load_state_dict(self, state_dict):
-        noise = state_dict["noise"]
-        super().load_state_dict({{name: value for name, value in state_dict.items() if name != "noise"}})
-        for device, state in noise.items():
-            self.generator(torch.device(device)).set_state(state)
-
-    @torch.no_grad()
-    def step(self, closure=None{observe}):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            moving = [p for p in group["params"] if p.grad is not None]
-            if not moving:
-                continue
-            theta = torch.cat([p.reshape(-1) for p in moving])[None]
-            gradient = group["num_data"]*torch.cat([p.grad.reshape(-1) for p in moving])[None]
-            sizes = [p.numel() for p in moving]
-            kept, draw = self.state[group["params"][0]], self.draw
-            if kept and kept["sizes"] != sizes:
-                raise RuntimeError("other parameters have a gradient than in the first step: give each its own group")
-            if not kept:
-                kept.update({{
-{chr(10).join(_starts(program, writer))}
-                }}){begin}
-            state = {{**kept, "{target}": theta}}
-            state = advance(state, group["step_size"], gradient=gradient, noise={{{draws}}}{passed(program)})
-            kept.update({{name: value for name, value in state.items() if name != "{target}"}})
-            kept["step_number"] += 1
-            for p, value in zip(moving, state["{target}"][0].split(sizes)):
-                p.copy_(value.view_as(p))
-        return loss
-'''
-
-
-def _like_a_number(writer):
-    """A tensor of the shape of a scalar block."""
-    return "theta[:, :len(sizes)]" if writer.by_tensor else "theta[:, 0]"
-
-
-def _starts(program, writer):
-    """Lines of a dict: the first value of every auxiliary block, and a place for every adapted quantity."""
-    recipe, names = program.recipe, writer.names
-    means = {g.block: g.mean for g in eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)[0]}
-    given = {s: Local(f'group["{names.get(s.name, s.name)}"]', constant=True) for s in (*recipe.parameters, num_data)}
-    lines = []
-    for b in recipe.entries:
-        if b in recipe.targets:
-            continue
-        start = means.get(b, S.One if b.domain == "positive" else S.Zero)
-        if start.has(symbols.Total, Block) or any(getattr(s, "per", None) for s in start.free_symbols):
-            start = S.Zero
-        start = start.xreplace(given)
-        like = "theta" if b.is_vector else _like_a_number(writer)
-        value = writer.text(start)
-        lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
-                     f'                    "{b.name}": torch.full_like({like}, {value}),')
-    return [*lines, '                    "step_number": 0,', '                    "sizes": sizes,']

@@ -22,7 +22,7 @@ _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
 TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "observe", "sizes", "step_number", "step", "advance",
-         "begin", "n", "self", "params", "num_data", "seed", *PRELUDE, *keyword.kwlist, *dir(builtins)}
+         "begin", "settings", "n", "self", "params", "num_data", "seed", "lr", "momentum", "weight_decay", "step_size", *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
 def python_names(program: Program) -> dict[str, str]:
