@@ -21,6 +21,7 @@ from recipe.symbols import step_size
 from .gradients import Layout
 from .launches import made
 from .start import complete_state
+from .watching import masses
 
 BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 OWN = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
@@ -199,6 +200,23 @@ class Optimizer(torch.optim.Optimizer):
                 like = torch.empty_like(p)
                 _flat(like).copy_(part)
                 self.state[p][b.name] = like
+
+    def kinetic_temperatures(self) -> dict:
+        """A `diagnostics.Temperature` for each tensor and block of Gaussian momenta, the mean of p^2/m with its 99 % band, of this moment.
+
+        By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block: "0.1, p".
+        """
+        from .diagnostics import kinetic_temperature  # imports scipy.stats
+
+        found = {}
+        for index, group in enumerate(self.param_groups):
+            _, temperature, parameters = self.settings(group, budget=False)
+            for block, mass in masses(self.rotated, parameters).items():
+                for k, p in enumerate(group["params"]):
+                    if self.state.get(p) and p.numel():
+                        name = group.get("param_names", {k: f"{index}.{k}"})[k]
+                        found[f"{name}, {block}"] = kinetic_temperature(self.state[p][block], mass, temperature=temperature)
+        return found
 
     def state_dict(self) -> dict:
         """The state, and what it is the state of."""

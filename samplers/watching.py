@@ -1,12 +1,13 @@
 """A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from sympy import lambdify
 from tqdm import tqdm
 
+from integrators.step import Step
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import Block
 
@@ -29,7 +30,7 @@ class Progress:
         self.total, self.watch, self.chains, self.temperature, self.kept = total, watch, chains, temperature, kept
         self.bar = tqdm(total=total, disable=not shown, unit="step", desc=name)
         self.looks = shown and not self.bar.disable or watch is not None
-        self.momenta = _precisions(chains) if self.looks else {}
+        self.momenta = masses(chains.step, chains.parameters) if self.looks else {}
         self.last, self.done, self.since = time.monotonic(), 0, 0
         self.counted, self.ess = time.monotonic(), {}
 
@@ -97,14 +98,14 @@ def _banded(name, value, low, high):
     return {name: value, f"{name}.low": low, f"{name}.high": high}
 
 
-def _precisions(chains) -> dict[str, float | torch.Tensor]:
+def masses(step: Step, parameters: Mapping) -> dict[str, float | torch.Tensor]:
     """The masses of the momenta that are N(0, mass T) whatever the other blocks are."""
-    recipe, found = chains.step.recipe, {}
+    recipe, found = step.recipe, {}
     for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
         given = sorted(law.precision.free_symbols, key=str)
-        if law.mean != 0 or any(isinstance(s, Block) for s in given) or law.block.name in chains.step.frozen:
+        if law.mean != 0 or any(isinstance(s, Block) for s in given) or law.block.name in step.frozen:
             continue
-        values = [chains.parameters.get(s.name, getattr(s, "default", None)) for s in given]
+        values = [parameters.get(s.name, getattr(s, "default", None)) for s in given]
         if None not in [v if not torch.is_tensor(v) else 0 for v in values]:
             found[law.block.name] = 1 / lambdify(given, law.precision, "math")(*values) if given else 1 / float(law.precision)
     return found

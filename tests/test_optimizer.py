@@ -209,6 +209,29 @@ def test_the_weights_of_a_gaussian_loss_have_its_variance(recipe, variance):
     assert abs(float(found) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
 
 
+def test_kinetic_temperatures_are_told_of_every_tensor_by_the_mass_and_temperature_of_its_group():
+    """After one step from the law, with gradients of 0: momenta of one temperature, whatever the mass."""
+    model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Linear(50, 50, bias=False))
+
+    def stepped(params, **settings):
+        optimizer = Optimizer(params, samplers.UnderdampedLangevin, step_size=0.01, num_data=5, **settings)
+        assert optimizer.kinetic_temperatures() == {}
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        return optimizer
+
+    cold = {"params": model[1].parameters(), "temperature": 0.1, "m": 3.0}
+    optimizer = stepped([{"params": model[0].parameters()}, cold])
+    found = optimizer.kinetic_temperatures()
+    assert list(found) == ["0.0, p", "0.1, p", "1.0, p"] and all(t.ok for t in found.values())
+    assert [t.expected for t in found.values()] == [1.0, 1.0, 0.1]
+    optimizer.param_groups[1]["m"] = 2.0
+    assert not optimizer.kinetic_temperatures()["1.0, p"].ok
+    assert list(stepped(model.named_parameters()).kinetic_temperatures()) == ["0.weight, p", "0.bias, p", "1.weight, p"]
+    assert Optimizer(model.parameters(), samplers.SGLD, lr=0.1, num_data=5).kinetic_temperatures() == {}
+
+
 # ---- going on later
 
 
