@@ -1,11 +1,14 @@
 """Checkpoints of a run: two files in a folder, of which one is always whole, and the state of a training loop in them."""
 
+import itertools
 import json
 import math
 import time
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -19,56 +22,100 @@ from . import storage
 class Pair:
     """Two checkpoints in a folder that are written in turn: a run that is killed leaves one of them whole.
 
-    Raises RecipeError for a folder that cannot be made, if no checkpoint in it is intact, and if somebody else has written there.
+    `what` is told of whose they are. Raises RecipeError for a folder that cannot be made, if no checkpoint in it is intact, for one
+    of another kind or other settings, and if somebody else writes there.
     """
 
-    def __init__(self, folder):
-        self.folder, self.generation = Path(folder), 0
-        self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
-        self._seen = self._stamps()
+    def __init__(self, folder, what: str):
+        with _refused(folder):
+            self.folder, self.what = Path(folder).absolute(), what
+            self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
+            self.next, self.generation, self._seen, self._lock = 0, 0, self._stamps(), None
 
     def make_folder(self) -> None:
         """Make the folder where there is none."""
-        try:
+        with _refused(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
-                              do="Choose a folder with room that you may write to.") from error
+
+    def lock(self) -> None:
+        """Let no other process write here until `unlock`."""
+        with _refused(self.folder):
+            self._lock = open(self.folder / "lock", "w")
+        try:
+            import fcntl
+
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # a system without such locks
+            pass
+        except BlockingIOError as error:
+            self.unlock()
+            raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
+
+    def unlock(self) -> None:
+        """Let others write here."""
+        self._lock.close()
+        self._lock = None
 
     def newest(self, settings: Mapping | None = None) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """The latest that is intact, of a run of these settings if any are given: tensors and plain data; None in a new folder."""
-        found, broken = [], []
-        for path in filter(Path.exists, self.files):
+        """The latest that is intact, of a run of these settings if any are given: tensors and plain data; None in a new folder.
+
+        `write` goes on after it, once `accept` has been called.
+        """
+        found, broken, self._found = [], [], (0, 0, self._stamps())
+        for k, path in enumerate(self.files):
             try:
-                values, account = storage.read(path, "checkpoint")
-                found.append((account["generation"], path, values, account))
+                if path.exists():
+                    values, account = storage.read(path, "checkpoint")
+                    if type(account.get("generation")) is not int or not isinstance(account.get("settings"), dict):
+                        raise RecipeError(str(path), "it is no checkpoint", do="Choose another folder.")
+                    found.append((account["generation"], k, values, account))
             except RecipeError:
                 broken.append(path)
         if broken and not found:
-            raise RecipeError(str(self.folder), f"no checkpoint is intact, neither {' nor '.join(path.name for path in broken)}",
-                              do="Restore one from a copy, or start in another folder.")
+            told = "neither " + " nor ".join(path.name for path in broken) if len(broken) > 1 else f"{broken[0].name} is the only one"
+            raise RecipeError(str(self.folder), f"no checkpoint is intact, {told}", do="Restore one from a copy, or start in another folder.")
         if not found:
             return None
-        generation, path, values, account = max(found, key=lambda one: one[0])
+        generation, k, values, account = max(found, key=lambda one: one[0])
         for other in broken:
-            warnings.warn(f"{other} is not intact: the run goes on from the one before it, {path}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{other} is not intact: the run goes on from the one before it, {self.files[k]}", RuntimeWarning, stacklevel=4)
+        if account.get("what") != self.what:
+            raise RecipeError(str(self.folder), f"it holds a {account.get('what', 'run of another version')}, this is a {self.what}", do="Choose another folder.")
         for name in {**settings, **account["settings"]} if settings is not None else ():
-            mine, other = settings.get(name), account["settings"].get(name)
+            mine, other = (json.dumps(x.get(name)) for x in (settings, account["settings"]))
             if mine != other:
+                mine, other = _differing(settings.get(name), account["settings"].get(name))
                 raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
                                   do="Give the settings of that run, or choose another folder.")
-        self.generation, self._seen = generation + 1, self._stamps()
+        self._found = 1 - k, generation + 1, self._stamps()
         return values, account
+
+    def accept(self) -> None:
+        """Go on after what `newest` has found."""
+        self.next, self.generation, self._seen = self._found
 
     def write(self, tensors: Mapping[str, torch.Tensor], settings: Mapping, account: Mapping) -> None:
         """Write the next, in place of the last but one."""
-        if self._stamps() != self._seen:
-            raise RecipeError(str(self.folder), "another run has written there", do="Choose another folder.")
-        for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
-            left.unlink(missing_ok=True)
-        storage.write(self.files[self.generation % 2], "checkpoint", tensors,
-                      {"generation": self.generation, "settings": settings, **account})
-        self.generation, self._seen = self.generation + 1, self._stamps()
+        with self._locked():
+            if self._stamps() != self._seen:
+                raise RecipeError(str(self.folder), "the checkpoints there are not those that this run has seen: another run has written there, "
+                                  "or somebody removed them", do="Choose another folder, or load again.")
+            for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
+                left.unlink(missing_ok=True)
+            storage.write(self.files[self.next], "checkpoint", tensors,
+                          {"what": self.what, "generation": self.generation, "settings": settings, **account})
+            self.next, self.generation, self._seen = 1 - self.next, self.generation + 1, self._stamps()
+
+    @contextmanager
+    def _locked(self):
+        if self._lock is not None:
+            yield
+            return
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
 
     def _stamps(self):
         found = [path.stat() if path.exists() else None for path in self.files]
@@ -79,10 +126,11 @@ class Checkpoint:
     """A training loop that goes on where it was killed: the states of its parts, saved whole or not at all.
 
     `parts` are what has `state_dict()` and `load_state_dict()`, by names of your choice: the model, the optimizer, schedulers, a GradScaler,
-    Minibatches, Predictive, SVRG; and torch.Generators. Torch's own generators, which dropout draws from, go along. `settings`,
-    plain data, must be the same for a run to go on. The two latest are kept in `folder`, tensors as safetensors, all else as JSON,
-    with a SHA-256 of both; nothing in them is executed. Under torchrun rank 0 saves for all, whose weights are the same, and all
-    ranks load what it has saved. Raises RecipeError for the folder of another run, before anything is overwritten.
+    Minibatches, Predictive, SVRG; and torch.Generators. Torch's own generators, which dropout draws from, go along; those of numpy
+    and Python do not. `settings`, plain data, must be the same for a run to go on. The two latest are kept in `folder`, tensors as
+    safetensors, all else as JSON, with a SHA-256 of both; nothing in them is executed. Under torchrun rank 0 saves for all, whose
+    weights are the same, and all ranks load what it has saved, but for torch's own generators. Raises RecipeError for the folder of
+    another run, before anything is overwritten.
 
     >>> import tempfile
     >>> checkpoint = Checkpoint(tempfile.mkdtemp(), model=torch.nn.Linear(2, 1))
@@ -93,96 +141,161 @@ class Checkpoint:
     {'epoch': 2}
     """
 
-    def __init__(self, folder, *, every: float = 0.0, settings: Mapping | None = None, **parts):
+    def __init__(self, folder, /, *, every: float = 0.0, settings: Mapping | None = None, **parts):
         self.where = f"Checkpoint in {folder}"
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < math.inf:
             raise RecipeError(self.where, f"every = {every!r}", do="Give the least number of seconds from one to the next.")
-        self.parts, self.every, self.saved = parts, every, -math.inf
+        try:
+            self.settings = json.loads(json.dumps(dict(settings or {})))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecipeError(f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists.") from error
+        self.parts, self.every, self.saved = {**parts, "torch's generators": _Generators()}, every, -math.inf
         for name, part in parts.items():
-            if not isinstance(part, torch.Generator) and not all(callable(getattr(part, f, None)) for f in ("state_dict", "load_state_dict")):
+            if isinstance(part, type) or not (isinstance(part, torch.Generator) or callable(getattr(part, "state_dict", None))
+                                              and callable(getattr(part, "load_state_dict", None))):
                 raise RecipeError(self.where, f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
                                   do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.")
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
-        try:
-            self.settings = json.loads(json.dumps(dict(settings or {})))
-        except (TypeError, ValueError) as error:
-            raise RecipeError(f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists.") from error
-        self.pair = Pair(folder)
+        self.pair = Pair(folder, "training loop")
         self.pair.make_folder()
 
     def load(self) -> dict:
-        """Put all parts where the run before this one has left them; what `save` was told then, {} in a new folder."""
+        """Put all parts where the run before this one has left them; what `save` was told then, {} in a new folder.
+
+        Where it raises RecipeError the parts are as they were.
+        """
         if dist.is_initialized():
             dist.barrier()
         found = self.pair.newest(self.settings)
         if dist.is_initialized():
             dist.barrier()
-        if found is None:
-            return {}
-        tensors, account = found
-        states = _joined(account["states"], tensors)
+        told: dict = {}
+        if found is not None:
+            states, told = _parts_of(self.pair.folder, *found)
+            self._take_up(states)
+        self.pair.accept()
+        return told
+
+    def _take_up(self, states):
         if states.keys() != self.parts.keys():
             raise RecipeError(self.where, f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}", do="Pass the same parts.")
-        for name, part in self.parts.items():
-            state = states[name]
+        before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
+        for k, (name, part) in enumerate(self.parts.items()):
             try:
-                part.set_state(state) if isinstance(part, torch.Generator) else part.load_state_dict(state)
-            except (RuntimeError, ValueError, TypeError, KeyError) as error:
-                raise RecipeError(f"{self.where}, {name}", f"the state does not fit ({str(error).strip()})", do="Make the same parts.") from error
-        if _rank() == 0:
-            torch.set_rng_state(tensors["generator"])
-            for k in range(torch.cuda.device_count()):
-                if f"generator.{k}" in tensors:
-                    torch.cuda.set_rng_state(tensors[f"generator.{k}"], k)
-        return _joined(account["told"], tensors)
+                _put(part, states[name])
+            except Exception as error:  # of the part's own code
+                for done in list(self.parts)[:k + 1]:
+                    _put(self.parts[done], before[done])
+                raise RecipeError(f"{self.where}, {name}", f"the state does not fit ({str(error).strip()})",
+                                  do="Make the same parts, without wrappers such as torch.compile.") from error
 
     def save(self, *, now: bool = False, **told) -> None:
         """Write the states of all parts, and plain data for `load` to return, unless that was done `every` seconds ago; `now` in any case."""
+        if not isinstance(now, bool):
+            raise RecipeError(self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name.")
         if _rank() or not now and time.monotonic() - self.saved < self.every:
             return
         if self.pair.generation == 0 and any(path.exists() for path in self.pair.files):
             raise RecipeError(self.where, "it holds a run that has not been loaded", do="Call load() before the loop, or choose another folder.")
-        tensors = {"generator": torch.get_rng_state()}
-        if torch.cuda.is_initialized():
-            tensors |= {f"generator.{k}": x for k, x in enumerate(torch.cuda.get_rng_state_all())}
-        states = {name: part.get_state() if isinstance(part, torch.Generator) else part.state_dict() for name, part in self.parts.items()}
-        account = {"states": _split(states, "", tensors), "told": _split(told, "", tensors)}
-        self.pair.write(tensors, self.settings, account)
+        tensors: dict = {}
+        try:
+            states = _split({name: _state_of(part) for name, part in self.parts.items()}, "states", tensors)
+            self.pair.write(tensors, self.settings, {"states": states, "told": _split(told, "told", tensors)})
+        except RecipeError:
+            raise
+        except (KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError) as error:
+            raise RecipeError(self.where, f"there is something in the states that cannot be written ({error})", do="Keep dense tensors of "
+                              "numbers, and plain data.") from error
         self.saved = time.monotonic()
 
 
 def read(folder) -> tuple[dict, dict]:
     """The states of the parts of a training loop by name, and what `save` was told, without a loop to put them in."""
-    found = Pair(folder).newest()
-    if found is None or "states" not in found[1]:
-        raise RecipeError(str(folder), "there is no checkpoint of a training loop", do="Pass the folder of a Checkpoint.")
-    return tuple(_joined(found[1][part], found[0]) for part in ("states", "told"))
+    pair = Pair(folder, "training loop")
+    found = pair.newest()
+    if found is None:
+        raise RecipeError(str(pair.folder), "there is no checkpoint", do="Pass the folder of a Checkpoint.")
+    return _parts_of(pair.folder, *found)
+
+
+def _parts_of(folder, tensors, account):
+    """The states of the parts by name, and what `save` was told."""
+    try:
+        states, told = (_joined(account[part], tensors) for part in ("states", "told"))
+        if not isinstance(states, dict) or not isinstance(told, dict):
+            raise TypeError("these are no dicts")
+        return states, told
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise RecipeError(str(folder), "it holds no checkpoint of a training loop", do="Choose another folder.") from error
+
+
+class _Generators:
+    """Torch's own generators, those of rank 0, as a part."""
+
+    def state_dict(self):
+        on_gpus = enumerate(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()
+        return {"cpu": torch.get_rng_state(), **dict(on_gpus)}
+
+    def load_state_dict(self, state):
+        for device, x in state.items() if _rank() == 0 else ():
+            if device == "cpu":
+                torch.set_rng_state(x)
+            elif device < torch.cuda.device_count():
+                torch.cuda.set_rng_state(x, device)
+
+
+def _state_of(part):
+    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+
+
+def _put(part, state):
+    part.set_state(state) if isinstance(part, torch.Generator) else part.load_state_dict(state)
 
 
 def _rank():
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-KINDS = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
+@contextmanager
+def _refused(folder):
+    """Say which folder it is that the system refuses."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        raise RecipeError(str(folder), f"cannot be written ({getattr(error, 'strerror', None) or error})",
+                          do="Choose a folder with room that you may write to.") from error
+
+
+def _differing(mine, other):
+    """Two settings, or the first lines in which long ones differ."""
+    if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
+        return next((a, b) for a, b in itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="") if a != b)
+    return mine, other
+
+
+PLAIN = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
 
 
 def _split(x, path, tensors):
     """Plain data that JSON can hold, with the names of the tensors that are put aside; keys need be no strings."""
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
-    if torch.is_tensor(x) and x.layout is torch.strided:
+    if torch.is_tensor(x) and x.layout is torch.strided and tensors is not None:
         while path in tensors:
             path += "'"
-        tensors[path] = x
-        return {"tensor": path}
-    inside = lambda key, value: _split(value, f"{path}.{key}" if path else str(key), tensors)
+        tensors[path] = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        return {"complex" if x.is_complex() else "tensor": path}
+    inside = lambda key, value: _split(value, f"{path}.{key}", tensors)
     if isinstance(x, Mapping):
-        return {"Counter" if isinstance(x, Counter) else "dict": [[_split(key, path, {}), inside(key, value)] for key, value in x.items()]}
+        pairs = [[_split(key, path, None), inside(key, value)] for key, value in x.items()]
+        if hasattr(x, "_metadata"):  # of a module: the versions of the states of its parts
+            return {"module": [pairs, _split(x._metadata, f"{path}._metadata", tensors)]}
+        return {"Counter" if isinstance(x, Counter) else "dict": pairs}
     if isinstance(x, (list, tuple)):
         return {"tuple" if isinstance(x, tuple) else "list": [inside(k, value) for k, value in enumerate(x)]}
-    raise RecipeError(f"Checkpoint, {path}", f"a {type(x).__name__} cannot be saved",
-                      do="Keep tensors, numbers, strings, lists and dicts of them; functions are not written, nor read.")
+    raise RecipeError(f"Checkpoint, {path.split('.', 1)[1]}", f"a {type(x).__name__} cannot be saved",
+                      do="Keep dense tensors, numbers (of numpy by .item()), strings, lists and dicts of them; functions are not written, nor read.")
 
 
 def _joined(x, tensors):
@@ -190,8 +303,12 @@ def _joined(x, tensors):
     if not isinstance(x, dict):
         return x
     (kind, inside), = x.items()
-    if kind == "tensor":
-        return tensors[inside]
+    if kind in ("tensor", "complex"):
+        return torch.view_as_complex(tensors[inside]) if kind == "complex" else tensors[inside]
+    if kind == "module":
+        state = OrderedDict((_joined(key, tensors), _joined(value, tensors)) for key, value in inside[0])
+        state._metadata = _joined(inside[1], tensors)
+        return state
     if kind in ("dict", "Counter"):
-        return KINDS[kind]({_joined(key, tensors): _joined(value, tensors) for key, value in inside})
-    return KINDS[kind](_joined(value, tensors) for value in inside)
+        return PLAIN[kind]({_joined(key, tensors): _joined(value, tensors) for key, value in inside})
+    return PLAIN[kind](_joined(value, tensors) for value in inside)

@@ -64,33 +64,18 @@ class InFolder(InMemory):
         self.probe = [x if math.isfinite(x) else None for x in probe]  # values of the energy, the same up to rounding
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
         self.saved, self.maps = time.monotonic(), []
-        self.pair = Pair(folder)
-        self.pair.make_folder()
+        self.pair = Pair(folder, "sampling run")
         self.folder = self.pair.folder
-        self._lock()
+        self.pair.make_folder()
+        self.pair.lock()
         try:
             self.found = self.pair.newest(settings)
             self._compare()
             super().__init__(like, number)
+            self.pair.accept()
         except BaseException:
-            self._lock_file.close()
+            self.pair.unlock()
             raise
-
-    def _lock(self):
-        try:
-            self._lock_file = open(self.folder / "lock", "w")
-        except OSError as error:
-            raise RecipeError(str(self.folder), f"cannot be written ({error.strerror or error})",
-                              do="Choose a folder with room that you may write to.") from error
-        try:
-            import fcntl
-
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # a system without such locks
-            pass
-        except BlockingIOError as error:
-            self._lock_file.close()
-            raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
 
     def _compare(self):
         """Refuse the folder of another energy."""
@@ -117,7 +102,7 @@ class InFolder(InMemory):
         return torch.from_numpy(self.maps[-1])
 
     def __exit__(self, *_):
-        self._lock_file.close()
+        self.pair.unlock()
 
     def resume(self, chains):
         if self.found is None:

@@ -41,7 +41,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
         return values, header
     except OSError as error:
         raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again.") from error
 
 

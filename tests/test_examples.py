@@ -222,8 +222,8 @@ def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, floa
     for run in ("killed", "whole"):
         assert mnist.main(mnist_options(images, tmp_path / run, epochs + 3)) == 0
     (states, history), (whole, history_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
-    assert history == history_of_whole and states.keys() == whole.keys() == {"model", "optimizer", "batches", "predictive"}
-    assert len(tensors_of(whole)) == 6 + 2*6 + 2  # weights, momenta and thermostats, means
+    assert history == history_of_whole and states.keys() == whole.keys() == {"model", "optimizer", "batches", "predictive", "torch's generators"}
+    assert len(tensors_of(whole)) == 6 + 2*6 + 2 + 1  # weights, momenta and thermostats, means, the generator
     assert all(torch.equal(x, y) for x, y in zip(tensors_of(states), tensors_of(whole), strict=True))
 
     assert [told["epoch"] for told in history] == list(range(1, epochs + 4))

@@ -1,5 +1,6 @@
 """Training loops that survive: a loop that is begun anew from its checkpoint ends with the weights of one that was never interrupted."""
 
+import math
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import samplers
 from crashes import trained
 from recipe import RecipeError
-from samplers import Checkpoint, Minibatches, Predictive, storage
+from samplers import Checkpoint, Minibatches, Predictive, checkpoints, storage
 from torch.optim import lr_scheduler
 
 
@@ -113,6 +114,26 @@ def test_weights_that_are_tied_or_no_float32_come_back(tmp_path):
     assert other[1].weight is other[0].weight
 
 
+def test_modules_are_told_the_version_of_their_state(tmp_path):
+    class Versioned(torch.nn.Linear):
+        _version = 2
+
+        def _load_from_state_dict(self, state, prefix, metadata, *more):
+            assert metadata["version"] == 2
+            super()._load_from_state_dict(state, prefix, metadata, *more)
+
+    Checkpoint(tmp_path, model=Versioned(2, 1)).save()
+    Checkpoint(tmp_path, model=Versioned(2, 1)).load()
+
+
+def test_odd_names_and_complex_numbers_come_back(tmp_path):
+    parts = {name: torch.Generator().manual_seed(k) for k, name in enumerate(["__metadata__", "torch", "states", "a b\u00e9\n"])}
+    told = {"z": torch.tensor([1 + 2j, 3j], dtype=torch.complex128), "a.b": 1, "a": {"b": torch.tensor(2)}}
+    Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).save(**told)
+    found = Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).load()
+    assert torch.equal(found["z"], told["z"]) and found["a.b"] == 1 and found["a"]["b"] == 2
+
+
 def test_a_checkpoint_is_written_no_more_often_than_it_should_be(tmp_path):
     checkpoint = Checkpoint(tmp_path, every=1000, predictive=Predictive())
     for k in range(3):
@@ -130,7 +151,7 @@ def linear(*shape):
 
 
 @pytest.mark.parametrize("make, told", [
-    (dict(model=linear(2, 1)), "holds the states of model, batches, here are model"),
+    (dict(model=linear(2, 1)), "holds the states of model, batches, torch's generators, here are model"),
     (dict(model=linear(3, 1), batches=Minibatches(torch.ones(6), 2)), "model: the state does not fit"),
     (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2, seed=4)), "it is a place where seed = 0, here it is 4"),
     (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={"lr": 0.2}), "a run of lr = 0.1, this one has 0.2"),
@@ -147,6 +168,15 @@ def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
     (lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])), "loader, a DataLoader, has no state_dict .*as_sampler"),
     (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
     (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
+    (lambda at: Checkpoint(at, settings=linear(1, 1)), "settings: "),
+    (lambda at: Checkpoint(at, model=torch.nn.Linear), "model, a type, has no state_dict"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(now="2026"), "now = '2026'"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2).to_sparse()), "Checkpoint, x: a Tensor cannot be saved. Keep dense"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2, device="meta")), "cannot be written"),
+    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x={torch.ones(2): 1}), "Checkpoint, x: a Tensor cannot be saved"),
+    (lambda at: Checkpoint("a\0b", model=linear(1, 1)), "cannot be written"),
+    (lambda at: Checkpoint(at / ("x" * 300), model=linear(1, 1)), "cannot be written"),
+    (lambda at: Checkpoint(None, model=linear(1, 1)), "cannot be written"),
     (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "Checkpoint, f: a function cannot be saved"),
     (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
 ])
@@ -154,6 +184,58 @@ def test_what_cannot_be_saved_is_refused(make, told, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RecipeError, match=told):
         make(tmp_path)
+
+
+@pytest.mark.parametrize("parts", [lambda: dict(model=linear(2, 1), more=linear(1, 1)),
+                                   lambda: dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 3))])
+def test_a_load_that_is_refused_leaves_parts_and_folder_as_they_were(parts, tmp_path):
+    Checkpoint(tmp_path, model=linear(2, 1), batches=Minibatches(torch.ones(6), 2)).save(epoch=5)
+    parts = parts()
+    before, checkpoint = parts["model"].weight.clone(), Checkpoint(tmp_path, **parts)
+    with pytest.raises(RecipeError):
+        checkpoint.load()
+    with pytest.raises(RecipeError, match="has not been loaded"):
+        checkpoint.save(epoch=1)
+    assert torch.equal(parts["model"].weight, before) and checkpoints.read(tmp_path)[1] == {"epoch": 5}
+
+
+FORGED = {
+    "what": [None, 3, "sampling run"], "generation": [None, "1", [0], 0.5, True, math.nan], "settings": [None, [], 3, {"lr": 1}],
+    "states": [None, 3, [], {}, {"dict": 3}, {"dict": [1]}, {"dict": [[{"list": []}, 1]]}, {"list": [], "dict": []}, {"exec": "1"},
+               {"tensor": "no such"}, {"dict": [["model", 3]]}, {"dict": [["model", {"dict": []}]]}, {"module": [[["model", 1]], 3]}],
+    "told": [None, 7, [1], {"tensor": "states.model.weight"}],
+}
+
+
+@pytest.mark.parametrize("entry, value", [(entry, value) for entry, values in FORGED.items() for value in values])
+def test_a_forged_checkpoint_is_refused(entry, value, tmp_path):
+    """Whoever forges a file can forge its SHA-256."""
+    Checkpoint(tmp_path, model=linear(2, 1)).save(epoch=1)
+    tensors, account = storage.read(tmp_path / "state-0.safetensors", "checkpoint")
+    storage.write(tmp_path / "state-0.safetensors", "checkpoint", tensors, account | {entry: value})
+    with pytest.raises(RecipeError):
+        Checkpoint(tmp_path, model=linear(2, 1)).load()
+
+
+def test_folders_of_sampling_runs_and_of_loops_are_told_apart(tmp_path):
+    sampled = lambda at: samplers.sample(samplers.SGLD, lambda t: (t**2).sum() / 2, init=torch.zeros(2), steps=5, step_size=0.1, progress=False, checkpoint=at)
+    sampled(tmp_path / "run")
+    Checkpoint(tmp_path / "loop", model=linear(2, 1)).save()
+    with pytest.raises(RecipeError, match="holds a sampling run, this is a training loop"):
+        Checkpoint(tmp_path / "run", model=linear(2, 1)).load()
+    with pytest.raises(RecipeError, match="holds a training loop, this is a sampling run"):
+        sampled(tmp_path / "loop")
+
+
+def test_checkpoints_that_are_removed_are_missed_once(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "run", model=linear(2, 1))
+    checkpoint.save(epoch=1)
+    (tmp_path / "run" / "state-0.safetensors").unlink()
+    with pytest.raises(RecipeError, match="somebody removed them"):
+        checkpoint.save(epoch=2)
+    assert checkpoint.load() == {}
+    checkpoint.save(epoch=1)
+    assert checkpoint.load() == {"epoch": 1}
 
 
 def test_a_run_that_is_there_is_not_overwritten(tmp_path):
@@ -173,6 +255,20 @@ def test_a_second_writer_is_noticed(tmp_path):
     other.save(epoch=2)
     with pytest.raises(RecipeError, match="another run has written there"):
         one.save(epoch=3)
+
+
+def test_two_writers_at_once_do_not_meet(tmp_path, monkeypatch):
+    one, other = (Checkpoint(tmp_path, model=linear(2, 1)) for _ in range(2))
+    write = storage.write
+
+    def slow(*given):
+        with pytest.raises(RecipeError, match="another run writes there"):
+            other.save(by="other")
+        write(*given)
+
+    monkeypatch.setattr(storage, "write", slow)
+    one.save(by="one")
+    assert one.load() == {"by": "one"}
 
 
 @pytest.mark.parametrize("harm", [lambda raw: raw[:100], lambda raw: raw[:-3] + b"abc", lambda raw: b""], ids=["cut", "changed", "empty"])
@@ -212,4 +308,4 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path, monkeypatch
 def test_what_a_killed_writer_has_left_is_swept_away(tmp_path):
     (tmp_path / ".state-0.safetensors.0123abcd").write_bytes(b"half of it")
     Checkpoint(tmp_path, model=linear(2, 1)).save()
-    assert [file.name for file in tmp_path.iterdir()] == ["state-0.safetensors"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", "state-0.safetensors"]
