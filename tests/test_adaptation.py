@@ -327,7 +327,7 @@ def test_a_frozen_block_takes_no_drift_and_no_noise(freeze):
 def test_the_optimizer_of_a_standalone_file_keeps_what_is_frozen(freeze):
     weights = torch.tensor([0.5, -1.5], dtype=torch.float64, requires_grad=True)
     text = compile(PSGLD, freeze=freeze).standalone()
-    optimizer = load(text, "standalone")["Optimizer"]([weights], 0.1, temperature=0.0)
+    optimizer = load(text, "standalone")["Optimizer"]([weights], step_size=0.1, temperature=0.0)
     seen = []
     for _ in range(3):
         weights.grad = 2 * weights.detach()

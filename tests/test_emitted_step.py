@@ -1,6 +1,7 @@
 """The emitted torch step against two oracles of its own Program and flows, its gradients, its standalone text."""
 
 import ast
+import copy
 import math
 import os
 import subprocess
@@ -448,7 +449,7 @@ def test_the_standalone_optimizer_lowers_a_loss(case):
              for q in step.recipe.parameters}
     optimizer = standalone(step)["Optimizer"]
     before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
-    after = trained(lambda w: optimizer(w, 0.05, temperature=1e-4, **given), steps=400)
+    after = trained(lambda w: optimizer(w, step_size=0.05, temperature=1e-4, **given), steps=400)
     assert after.isfinite().all() and after.abs().max() < before.abs().max() / 2
 
 
@@ -462,7 +463,7 @@ def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_
     of_the_run = {"temperature": TEMPERATURE, "num_data": 3}
     given = {q.name: float(parameters[q.name]) for q in step.recipe.parameters}
     weights = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64, requires_grad=True)
-    optimizer = standalone(step)["Optimizer"]([weights], size, **of_the_run, **given)
+    optimizer = standalone(step)["Optimizer"]([weights], step_size=size, **of_the_run, **given)
     optimizer.draw = lambda kind, like: torch.full_like(like, 0.4)
     drawn = {d.name: torch.full((1, 3) if d.is_vector else (1,), 0.4, dtype=torch.float64) for d in same.program.draws}
     state = None
@@ -483,7 +484,7 @@ def test_at_temperature_0_the_word_F_A_is_sgd_with_momentum():
     step_size, gamma = 0.07, 1.3
     optimizer = standalone(compile(UnderdampedLangevin, "F A"))["Optimizer"]
     response = -math.expm1(-gamma * step_size) / (gamma * step_size)
-    ours = trained(lambda w: optimizer(w, step_size, gamma=gamma, m=1.0, temperature=0.0))
+    ours = trained(lambda w: optimizer(w, step_size=step_size, gamma=gamma, m=1.0, temperature=0.0))
     torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 * response, momentum=math.exp(-gamma * step_size)))
     assert (ours - torchs).abs().max() <= 1e-12
 
@@ -491,7 +492,7 @@ def test_at_temperature_0_the_word_F_A_is_sgd_with_momentum():
 def test_at_temperature_0_the_word_G_A_is_sgd_with_momentum():
     step_size, friction_rate, mass = 0.07, 1.3, 1.7
     optimizer = standalone(compile(SGHMC, "G A", pieces=PAPER))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, step_size, C=friction_rate * mass, m=mass, temperature=0.0))
+    ours = trained(lambda w: optimizer(w, step_size=step_size, C=friction_rate * mass, m=mass, temperature=0.0))
     momentum = 1 - friction_rate * step_size
     torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 / mass, momentum=momentum))
     assert (ours - torchs).abs().max() <= 1e-12
@@ -499,7 +500,7 @@ def test_at_temperature_0_the_word_G_A_is_sgd_with_momentum():
 
 def test_at_temperature_0_sgld_is_sgd():
     optimizer = standalone(compile(SGLD))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, 0.03, temperature=0.0))
+    ours = trained(lambda w: optimizer(w, step_size=0.03, temperature=0.0))
     assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
 
 
@@ -510,7 +511,7 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
     weights = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64, requires_grad=True)
     field = lambda at: at**3 + at
     state = {"theta": weights.detach()[None].clone(), "p": -step_size / 2 * field(weights.detach())[None]}
-    optimizer = standalone(step)["Optimizer"]([weights], step_size, gamma=gamma, m=m, temperature=0.0)
+    optimizer = standalone(step)["Optimizer"]([weights], step_size=step_size, gamma=gamma, m=m, temperature=0.0)
     for _ in range(50):
         weights.grad = field(weights.detach())
         optimizer.step()
@@ -521,13 +522,13 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
 
 def test_the_optimizer_repeats_its_seed_and_no_other():
     optimizer = standalone(compile(SGHMC, "F A"))["Optimizer"]
-    runs = [trained(lambda w: optimizer(w, 0.03, seed=seed), steps=5) for seed in (4, 4, 5)]
+    runs = [trained(lambda w: optimizer(w, step_size=0.03, seed=seed), steps=5) for seed in (4, 4, 5)]
     assert torch.equal(runs[0], runs[1]) and (runs[0] - runs[2]).abs().min() > 0
 
 
 def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
     optimizer = standalone(compile(SGLD))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, 0.001, num_data=30, temperature=0.0))
+    ours = trained(lambda w: optimizer(w, step_size=0.001, num_data=30, temperature=0.0))
     assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
 
 
@@ -556,11 +557,55 @@ def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_opti
 
 @pytest.mark.parametrize("given, told", [
     (dict(), "give lr and momentum, or step_size"), (dict(lr=0.1, step_size=0.1), "give lr and momentum, or step_size"),
-    (dict(lr=0.1, C=2.0), "C, m follow from lr and momentum"),
+    (dict(lr=0.1, C=2.0), "C, m follow from lr and momentum"), (dict(lr=math.nan), "none below 0"), (dict(step_size=-1.0), "none below 0"),
+    (dict(lr=0.1, weight_decay=-1.0), "none below 0"), (dict(lr=0.1, num_data=0), "num_data is a positive"), (dict(lr=0.1, momentum=1.0), "from 0 to 1"),
 ])
-def test_a_step_size_given_twice_or_not_at_all_is_refused(given, told):
+def test_settings_that_fit_no_step_are_refused_for_every_group(given, told):
+    optimizer, weights = standalone(compile(SGHMC))["Optimizer"], torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=told):
-        standalone(compile(SGHMC))["Optimizer"]([torch.nn.Parameter(torch.ones(2))], **given)
+        optimizer([weights], **given)
+    if "lr" in given and "step_size" not in given:
+        with pytest.raises(ValueError, match=told):
+            optimizer([weights], lr=0.2).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **given})
+
+
+def test_a_group_holds_tensors_of_one_kind_and_the_same_ones_at_every_step():
+    optimizer, weights = standalone(compile(SGHMC))["Optimizer"], [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    with pytest.raises(ValueError, match="differ in dtype"):
+        optimizer([weights[0], torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))], lr=0.1)
+    running = optimizer(weights, lr=0.1)
+    weights[0].grad = torch.ones(3)
+    running.step()
+    weights[0].grad, weights[1].grad = None, torch.ones(3)
+    with pytest.raises(RuntimeError, match="other parameters have a gradient"):
+        running.step()
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("twin", ["copy", "state"])
+def test_a_copy_of_the_standalone_optimizer_has_the_same_noise_to_come(twin, before):
+    module = standalone(compile(SGNHT))
+    weights = torch.nn.Parameter(torch.zeros(4))
+
+    def moved(optimizer, steps):
+        w = optimizer.param_groups[0]["params"][0]
+        for _ in range(steps):
+            w.grad = w.detach() - 1
+            optimizer.step()
+        return w.detach().clone()
+
+    optimizer = module["Optimizer"]([weights], lr=0.1, num_data=9, seed=3)
+    moved(optimizer, before)
+    kept, at = copy.deepcopy(optimizer.state_dict()), weights.detach().clone()
+    other = copy.deepcopy(optimizer)
+    expected = moved(optimizer, 4)
+    if twin == "state":
+        other = module["Optimizer"]([torch.nn.Parameter(at)], lr=0.1, num_data=9, seed=7)
+        other.load_state_dict(kept)
+        optimizer.load_state_dict(kept)
+        weights.data.copy_(at)
+        assert torch.equal(moved(optimizer, 4), expected)
+    assert torch.equal(moved(other, 4), expected)
 
 
 # ---- recipes nobody wrote: Euler's step is the SDE

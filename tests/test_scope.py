@@ -174,7 +174,7 @@ def test_the_optimizer_of_a_standalone_file_keeps_the_scope():
     def trained(groups):
         weights = [torch.linspace(0, size, size, dtype=torch.float64, requires_grad=True) for size in (2, 3)]
         chosen = [[weights[k] for k in group] for group in groups]
-        running = [optimizer(group, 0.1, temperature=0.0) for group in chosen]
+        running = [optimizer(group, step_size=0.1, temperature=0.0) for group in chosen]
         for _ in range(5):
             for w in weights:
                 w.grad = sitewise(w.detach())

@@ -33,7 +33,7 @@ def standalone_source(program: Program, rotated: Program | None, start: Program 
     recipe, writer = program.recipe, Writer(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
-    if rotated and len(recipe.targets) == 1:
+    if rotated and len(recipe.targets) == 1 and recipe.target.domain == "real":
         writers = [Writer(rotated), Writer(start)]
         parts += [step_source(rotated, writers[0], "advance")]
         parts += [step_source(start, writers[1], "begin")] * bool(recipe.adapted)
