@@ -45,11 +45,11 @@ class Pair:
             import fcntl
 
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # a system without such locks
-            pass
         except BlockingIOError as error:
             self.unlock()
             raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
+        except (ImportError, OSError):  # a system, or a file system, without such locks
+            pass
 
     def unlock(self) -> None:
         """Let others write here."""
