@@ -101,6 +101,34 @@ def parameters(sizes, peers=True):
     return found | ({"posteriors SGHMC": of_posteriors(sizes)} if "posteriors" not in MISSING and peers else {})
 
 
+# ---- iterations of a training loop
+
+
+def iterations(make, count):
+    """Whole iterations of a 784-400-400-10 network on batches of 100 images: zero_grad, forward, backward, step."""
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.rand(100, 784, generator=random), torch.randint(0, 10, (100,), generator=random)
+    net = torch.nn.Sequential(torch.nn.Linear(784, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400), torch.nn.ReLU(), torch.nn.Linear(400, 10))
+    opt = make(net.parameters())
+
+    def run(count):
+        for _ in range(count):
+            opt.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            opt.step()
+
+    run(25)
+    return lambda k: run(count)
+
+
+def training(count):
+    """Contenders of a training loop."""
+    of = lambda name, **rate: partial(samplers.Optimizer, recipe=samplers.catalogue[name], num_data=60_000, weight_decay=1e-5, **rate)
+    rates = {"sghmc": dict(lr=0.01, momentum=0.9), "atmc": dict(lr=0.01, momentum=0.9), "sgld": dict(lr=0.01), "psgld-same-step": dict(lr=1e-4)}
+    found = {"torch.optim.SGD(momentum)": iterations(partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=1e-5), count)}
+    return found | {name: iterations(of(name, **rate), count) for name, rate in rates.items()}
+
+
 # ---- many steps of many chains
 
 
@@ -261,6 +289,10 @@ def main(argv=None):
     title = "one step, 160 tensors of 10 to 500 parameters, 1 thread, ns per step"
     found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
     show(title, found[title], "sghmc")
+    count = 3 if options.quick else 50
+    title, base = "one iteration of a 784-400-400-10 network, batch 100, 1 thread, ns per iteration", "torch.optim.SGD(momentum)"
+    found[title] = rows(interleaved(training(count), count, 2 * options.rounds, time.process_time), base)
+    show(title, found[title], base)
     for title, contenders, units in (*chains(options.quick), *regression(options.quick)):
         title += ", processor's ns per chain and step"
         found[title] = rows(interleaved(contenders, units, options.rounds, time.process_time), "sgld")
