@@ -1,5 +1,6 @@
 """More than one process under torchrun: chains over ranks, and gradients that ranks share."""
 
+import atexit
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from .sampling import sample as sample_here
 
 
 def begin(backend: str | None = None) -> tuple[int, int]:
-    """Join the group of processes that torchrun has started: (rank, world size); (0, 1) without torchrun.
+    """Join the group of processes that torchrun has started, until the process ends: (rank, world size); (0, 1) without torchrun.
 
     `backend`: "gloo", or "nccl" where there are GPUs, which is the default there.
     """
@@ -24,9 +25,16 @@ def begin(backend: str | None = None) -> tuple[int, int]:
         if "WORLD_SIZE" not in os.environ:
             return 0, 1
         dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+        atexit.register(_end)
         if dist.get_backend() == "nccl":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     return dist.get_rank(), dist.get_world_size()
+
+
+def _end():
+    """Leave the group while the interpreter is whole: gloo's threads may hold tensors, and abort a process that frees them later."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def sample(recipe: Recipe, energy=None, *, chains: int = 4, init=None, checkpoint: str | os.PathLike | None = None,

@@ -419,7 +419,7 @@ def test_any_name_of_a_parameter_gives_a_standalone_optimizer(name):
     rate = positive(name, default=2.0)
     recipe = Recipe(name="renamed", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1})
     weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"]([weights], 0.1, temperature=0.0)
+    optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"]([weights], step_size=0.1, temperature=0.0)
     (weights**2).sum().backward()
     optimizer.step()
     assert weights.detach() == pytest.approx(np.full(3, 1 - 0.1 * (1 - math.exp(-0.2)) / 2 * 2))
