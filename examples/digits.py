@@ -163,13 +163,19 @@ def picture(path, predictions, labels) -> None:
     pyplot.close(figure)
 
 
-def main(argv=None) -> dict:
-    """Run the example; returns the Scores by method, and by "last" and "average"."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command_line(description, out) -> argparse.ArgumentParser:
+    """What can be said to an example that trains the network."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=400, help="of every method, default 400")
     parser.add_argument("--seed", type=int, default=0, help="of start, order and noise, default 0")
-    parser.add_argument("--out", type=Path, default=Path("out/digits"), help="folder for the table and the picture")
-    parser.add_argument("--quick", action="store_true", help="60 epochs: seconds")
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for what is written, default {out}")
+    parser.add_argument("--quick", action="store_const", dest="epochs", const=60, help="60 epochs: seconds")
+    return parser
+
+
+def main(argv=None) -> dict:
+    """Run the example; returns the Scores by method, and by "last" and "average"."""
+    parser = command_line(__doc__, "out/digits")
     options = parser.parse_args(argv)
     if options.epochs < 8:
         parser.error("argument --epochs: at least 8, two for each cycle")
@@ -181,7 +187,7 @@ def main(argv=None) -> dict:
     images, predictions, found, rows, lines = torch.cat([test, permuted]), {}, {}, [], [HEAD]
     print(HEAD)
     for name, method in METHODS.items():
-        last, average = train(method, train_set, images, 60 if options.quick else options.epochs, options.seed)
+        last, average = train(method, train_set, images, options.epochs, options.seed)
         predictions[name] = {"last": last, "average": average}
         found[name] = {kind: Scores.of(p, labels) for kind, p in predictions[name].items()}
         for kind, scores in found[name].items():

@@ -27,19 +27,14 @@ class Pair:
     """
 
     def __init__(self, folder, what: str):
-        with _refused(folder):
+        with storage.refused(folder):
             self.folder, self.what = Path(folder).absolute(), what
             self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
             self.next, self.generation, self._seen, self._lock = 0, 0, self._stamps(), None
 
-    def make_folder(self) -> None:
-        """Make the folder where there is none."""
-        with _refused(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-
     def lock(self) -> None:
         """Let no other process write here until `unlock`."""
-        with _refused(self.folder):
+        with storage.refused(self.folder):
             self._lock = open(self.folder / "lock", "w")
         try:
             import fcntl
@@ -158,7 +153,7 @@ class Checkpoint:
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.pair = Pair(folder, "training loop")
-        self.pair.make_folder()
+        storage.make_folder(self.pair.folder)
 
     def load(self) -> dict:
         """Put all parts where the run before this one has left them; what `save` was told then, {} in a new folder.
@@ -255,16 +250,6 @@ def _put(part, state):
 
 def _rank():
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-@contextmanager
-def _refused(folder):
-    """Say which folder it is that the system refuses."""
-    try:
-        yield
-    except (OSError, ValueError, TypeError) as error:
-        raise RecipeError(str(folder), f"cannot be written ({getattr(error, 'strerror', None) or error})",
-                          do="Choose a folder with room that you may write to.") from error
 
 
 def _differing(mine, other):

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from recipe import Recipe
 from recipe.errors import RecipeError
 
+from . import storage
 from .draws import Draws
 from .sampling import sample as sample_here
 
@@ -98,10 +99,7 @@ def share_gradients(params) -> None:
 
 def _folder(folder, rank, ranks, where):
     """The folder of a rank; refused where some ranks have one and others not, or for another number of ranks."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecipeError(str(folder), f"cannot be written ({error.strerror or error})", do="Choose a folder you may write to.") from error
+    storage.make_folder(folder)
     if ranks > 1:
         dist.barrier()
     found = sorted(p.name for p in folder.glob("rank-*"))

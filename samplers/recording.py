@@ -13,6 +13,7 @@ import torch
 
 from recipe.errors import RecipeError
 
+from . import storage
 from .chains import Chains
 from .checkpoints import Pair
 
@@ -66,7 +67,7 @@ class InFolder(InMemory):
         self.saved, self.maps = time.monotonic(), []
         self.pair = Pair(folder, "sampling run")
         self.folder = self.pair.folder
-        self.pair.make_folder()
+        storage.make_folder(self.folder)
         self.pair.lock()
         try:
             self.found = self.pair.newest(settings)

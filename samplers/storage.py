@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+from contextlib import contextmanager
 from pathlib import Path
 
 import safetensors.torch
@@ -19,11 +20,8 @@ def write(path: Path, kind: str, values: dict[str, torch.Tensor], account: dict)
     header = {"names": list(values), **account, "sha256": _sha256(values, account)}
     # One metadata entry: safetensors writes several in no fixed order.
     data = safetensors.torch.save(values, {kind: json.dumps(header)})
-    try:
+    with refused(path):
         _replace(path, data)
-    except OSError as error:
-        raise RecipeError(str(path), f"cannot be written ({error.strerror or error})",
-                          do="Choose a folder with room that you may write to.") from error
 
 
 def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
@@ -43,6 +41,22 @@ def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
         raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again.") from error
+
+
+@contextmanager
+def refused(path):
+    """Say which path it is that the system refuses."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        raise RecipeError(str(path), f"cannot be written ({getattr(error, 'strerror', None) or error})",
+                          do="Choose a folder with room that you may write to.") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where there is none. Raises RecipeError with the system's reason."""
+    with refused(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def digest(x: torch.Tensor) -> str:
