@@ -15,12 +15,12 @@ from textwrap import fill
 import matplotlib
 import numpy
 import torch
+from riemann_thermostat import RiemannThermostat, TailThermostat
 from sklearn.datasets import load_breast_cancer
 from torch.nn.functional import softplus
 
 import integrators
 import samplers
-from riemann_thermostat import RiemannThermostat, TailThermostat
 
 matplotlib.use("Agg")
 PRIOR_SD = 10.0

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import samplers
 from samplers import ATMC, SGHMC, Predictive, PSGLDSameStep
-from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood, reliability, roc_auc
+from samplers.results.scores import accuracy, expected_calibration_error, negative_log_likelihood, reliability, roc_auc
 
 matplotlib.use("Agg")
 TRAIN, BATCH, PRIOR = 1200, 50, 0.3                   # images to learn from, images of a step, variance of the prior

@@ -10,8 +10,8 @@ from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 
 import torch
-
 from digits import DECAY, HEAD, TRAIN, Method, Scores, command_line, data, line, train, verdict
+
 from samplers.cli import main as recipe_command
 
 SETTINGS = {"sghmc": {"lr": 0.03, "momentum": 0.9}, "atmc": {"lr": 0.03, "momentum": 0.9}, "psgld-same-step": {"lr": 2e-3}}

@@ -43,8 +43,9 @@ from torch.nn.functional import cross_entropy
 
 import samplers
 from recipe.errors import RecipeError, did_you_mean
-from samplers import Predictive, storage
-from samplers.scores import accuracy, negative_log_likelihood
+from samplers import Predictive
+from samplers.files import storage
+from samplers.results.scores import accuracy, negative_log_likelihood
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"

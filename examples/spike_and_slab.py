@@ -21,7 +21,7 @@ import torch
 from scipy.signal import lfilter
 
 from samplers import SGLD, SGLDSA, SGLDSAGibbs, SGLDSAMarginal, posterior, sample
-from samplers.schedules import Polynomial
+from samplers.running.schedules import Polynomial
 
 matplotlib.use("Agg")
 N, P, NOISE = 100, 1000, 3.0                          # data, predictors, variance of the noise

@@ -9,12 +9,30 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sympy import Abs, Add, Expr, Function, ImmutableMatrix, S, Symbol, Tuple, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
+from sympy import (
+    Abs,
+    Add,
+    Expr,
+    Function,
+    ImmutableMatrix,
+    S,
+    Symbol,
+    Tuple,
+    cos,
+    diff,
+    exp,
+    expand,
+    factor_terms,
+    sin,
+    sqrt,
+    zeros,
+)
 
 from recipe.algebra import random_value, vanishes
 from recipe.errors import RecipeError
 from recipe.proof import numeric
-from recipe.symbols import OPAQUE, Block, Partial, Total, duration as t, freeze, step_size, temperature
+from recipe.symbols import OPAQUE, Block, Partial, Total, freeze, step_size, temperature
+from recipe.symbols import duration as t
 
 from .split import Subsystem
 

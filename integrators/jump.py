@@ -5,7 +5,8 @@ from sympy import Piecewise, S, diff, exp, expand, sqrt
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import Jump
-from recipe.symbols import duration as t, temperature as T
+from recipe.symbols import duration as t
+from recipe.symbols import temperature as T
 
 from .flow import Flow, Normal, Uniform
 

@@ -12,7 +12,8 @@ from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, symbols
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, num_data, step_size as h
+from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, num_data
+from recipe.symbols import step_size as h
 
 from .flow import Drawn, Flow, MatrixFunction, Variate
 from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Total, rewritten, verify

@@ -1,29 +1,29 @@
 """compile(recipe, scheme) -> Step: a pure function of state, step size, gradient and noise."""
 
-import builtins
-import linecache
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from sympy import Dummy, Pow, S, lambdify, sqrt
+from sympy import Dummy, Pow, S, lambdify
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
-from recipe.marginal import eliminate_gaussians
 from recipe.proof import minimum_eigenvalue
 from recipe.symbols import Block, Partial, Potential, duration, num_data, step_number, step_size
 from recipe.symbols import freeze as frozen_terms
 from recipe.symbols import temperature as T
 
 from . import accuracy
+from .auxiliary import adaptation_word
 from .backends import torch as torch_backend
+from .backends.loading import load
 from .backends.torch_expressions import python_names
-from .flow import Drawn, Flow, Gamma, Normal, solve
+from .flow import Drawn, Flow, Gamma, solve
 from .jump import solve_jump
 from .lower import lower, optimizer_form
 from .program import Program
-from .scheme import EULER, Scheme, scheme as read_scheme
+from .scheme import EULER, Scheme
+from .scheme import scheme as read_scheme
 from .split import all_letters, split
 
 BACKENDS = ("auto", "torch", "cpp", "triton")
@@ -74,26 +74,6 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
                     adapt=_moving(recipe, freeze), scope=scope)
     return Step(recipe, word, flows, program, dtype, "torch" if backend == "auto" else backend, freeze, dict(pieces or {}))
-
-
-def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain", **how) -> "Step":
-    """A step that gives the adapted quantities their first values, from the gradient at the state."""
-    flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
-    word = Scheme("start", tuple((name, S.One) for name in flows))
-    return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope, **how))
-
-
-def stationary_start(recipe: Recipe, scope: str = "chain") -> "Step":
-    """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
-
-    Its draws bear the blocks' names; blocks of another law are left as they are.
-    """
-    laws, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
-    flows = {law.block.name: Flow(law.block.name, {law.block: law.mean + sqrt(T / law.precision) * Normal(law.block)},
-                                  (Normal(law.block),), "stationary law", True, f"{law.block} ~ N({law.mean}, T/({law.precision}))")
-             for law in reversed(laws)}
-    word = Scheme("stationary start", tuple((name, S.One) for name in flows))
-    return Step(recipe, word, flows, lower(recipe, word, flows, scope=scope))
 
 
 def default_word(recipe: Recipe, letters) -> str:
@@ -225,8 +205,9 @@ class Step:
             rotated = optimizer_form(self.recipe, self.scheme, self.flows, _moving(self.recipe, self.frozen), self.program.scope)
         except RecipeError:
             rotated = None
-        start = adaptation_start(self.recipe, scope=self.program.scope, given_gradient=True)
-        return torch_backend.standalone_source(self.program, rotated, start.program, list(self.flows.values()))
+        word, flows = adaptation_word(self.recipe)
+        start = lower(self.recipe, word, flows, given_gradient=True, scope=self.program.scope)
+        return torch_backend.standalone_source(self.program, rotated, start, list(self.flows.values()))
 
     @cached_property
     def namespace(self) -> dict:
@@ -267,7 +248,7 @@ class Step:
 
     def swept(self, state, h, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
         """The step by a kernel; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
-        from .sweep import sweep  # imports torch
+        from .kernels.sweep import sweep  # imports torch
 
         return sweep(self, state, h, gradient=gradient, noise=noise, curvature=curvature, observe=observe, **parameters)
 
@@ -412,11 +393,3 @@ def _check_sign(where, s, value):
     if not allowed:
         raise RecipeError(where, f"'{s.name}' must be {_IN_WORDS.get(s.sign, s.sign)}, got "
                           f"{low if low < 0 or s.sign != 'fraction' else high:g}", do=s.doc or f"It is a {s.sign} parameter.")
-
-
-def load(source: str, filename: str) -> dict:
-    """The names that our own emitted text defines; the text is visible to tracebacks."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    namespace: dict = {}
-    exec(builtins.compile(source, filename, "exec"), namespace)
-    return namespace

@@ -7,8 +7,24 @@ from .energy import Energy
 from .errors import RecipeError
 from .pieces import euler, force, friction, kick, noise, numerical, refresh, spring
 from .proof import Certificate
-from .symbols import (adapted, fraction, function, grad, nonnegative, num_data, observe, positive, potential, real,
-                      scalar, step_number, step_size, temperature, total, vector)
+from .symbols import (
+           adapted,
+           fraction,
+           function,
+           grad,
+           nonnegative,
+           num_data,
+           observe,
+           positive,
+           potential,
+           real,
+           scalar,
+           step_number,
+           step_size,
+           temperature,
+           total,
+           vector,
+)
 
 __all__ = ["Certificate", "Energy", "Recipe", "RecipeError", "Recovery", "adapted", "data_total", "datum", "euler", "force", "fraction",
            "friction", "function", "grad", "kick", "noise", "nonnegative", "num_data", "numerical", "observe", "positive", "potential",

@@ -8,8 +8,21 @@ import random
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 
-from sympy import (Dummy, Expr, ImmutableMatrix, Matrix, Mul, S, Tuple, diff, expand, lambdify,
-                   linear_eq_to_matrix, simplify, zeros)
+from sympy import (
+    Dummy,
+    Expr,
+    ImmutableMatrix,
+    Matrix,
+    Mul,
+    S,
+    Tuple,
+    diff,
+    expand,
+    lambdify,
+    linear_eq_to_matrix,
+    simplify,
+    zeros,
+)
 from sympy.core.function import AppliedUndef
 
 from . import derive

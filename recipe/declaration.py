@@ -19,8 +19,20 @@ from .pieces import Jump, Piece, lettered
 from .proof import Certificate, certify
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import (OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, formula, is_fraction, num_data, positive,
-                      step_size, temperature)
+from .symbols import (
+    OF_THE_STEP,
+    Adapted,
+    Block,
+    Observed,
+    Parameter,
+    Potential,
+    formula,
+    is_fraction,
+    num_data,
+    positive,
+    step_size,
+    temperature,
+)
 
 Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
 

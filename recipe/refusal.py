@@ -7,8 +7,19 @@ from .algebra import is_continuous
 from .errors import RecipeError, did_you_mean
 from .marginal import refuse_jump
 from .proof import minimum_eigenvalue
-from .symbols import (Adapted, Block, Observed, Parameter, Partial, Potential, Total, is_site, step_number, step_size,
-                      valid_name)
+from .symbols import (
+    Adapted,
+    Block,
+    Observed,
+    Parameter,
+    Partial,
+    Potential,
+    Total,
+    is_site,
+    step_number,
+    step_size,
+    valid_name,
+)
 
 
 def refuse_malformed(recipe) -> None:

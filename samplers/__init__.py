@@ -6,17 +6,25 @@ from . import stock
 from .stock import *
 from .stock import CATALOGUE as catalogue
 
-_LAZY = {"sample": "sampling", "posterior": "gradients", "score_variance": "gradients", "Draws": "draws", "Phase": "phases",
-         "Optimizer": "optimizer", "Minibatches": "minibatches", "Checkpoint": "checkpoints", "Predictive": "predictive",
-         "PredictiveMoments": "predictive", "SWAG": "swag", "control_variate": "control_variates", "find_mode": "control_variates",
-         "SVRG": "control_variates",
-         "schedules": None, "scores": None, "distributed": None, "diagnostics": None}  # these import torch, or are seldom wanted
+_LAZY = {
+    "sample": "running.sampling", "Phase": "running.phases",
+    "posterior": "energies.posterior", "score_variance": "energies.posterior",
+    "control_variate": "energies.control_variates", "find_mode": "energies.control_variates",
+    "Optimizer": "training.optimizer", "Minibatches": "training.minibatches", "Checkpoint": "training.checkpoint",
+    "SVRG": "training.svrg",
+    "Draws": "results.draws", "Predictive": "results.predictive", "PredictiveMoments": "results.predictive", "SWAG": "results.swag",
+}  # these import torch
+_MODULES = ("checkpoints", "diagnostics", "distributed", "schedules", "scores", "testing")
 
-__all__ = [*stock.__all__, "catalogue", *_LAZY]
+__all__ = [*stock.__all__, "catalogue", *_LAZY, *_MODULES]
+
+
+def __dir__():
+    return sorted([*globals(), *_LAZY, *_MODULES])
 
 
 def __getattr__(name):
-    if name in _LAZY and _LAZY[name] is None:
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name in _LAZY:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)

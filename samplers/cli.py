@@ -23,8 +23,8 @@ import integrators
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
+from .energies.targets import TARGETS
 from .stock import CATALOGUE
-from .targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
     elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
         raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
     options |= _parameters(recipe, parameters)
-    from . import sampling  # imports torch
+    from .running import sampling  # imports torch
 
     with _blaming(energy and _file_and_name(energy)[0]):
         draws = sampling.sample(recipe, U, **options)

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from . import storage
-from .draws import Draws
-from .sampling import sample as sample_here
+from .files import storage
+from .results.draws import Draws
+from .running.sampling import sample as sample_here
 
 
 def begin(backend: str | None = None) -> tuple[int, int]:

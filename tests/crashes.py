@@ -17,7 +17,7 @@ from sympy import exp, log
 
 import samplers
 from recipe import Energy, data_total, datum, total, vector
-from samplers.schedules import Polynomial
+from samplers.running.schedules import Polynomial
 
 theta = vector("theta")
 x, y = datum("x", per=theta), datum("y")
@@ -102,7 +102,7 @@ def killed(name, folder, seconds, context) -> bool:
 def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> dict:
     """Kill runs until so many have died; what happened, by name. Raises AssertionError for draws that differ."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "samplers", "samplers.sampling", "samplers.optimizer", "samplers.predictive", "scipy.stats", __name__ if __name__ != "__main__" else "torch"])
+    context.set_forkserver_preload(["torch", "samplers", "samplers.running.sampling", "samplers.training.optimizer", "samplers.results.predictive", "scipy.stats", __name__ if __name__ != "__main__" else "torch"])
     chance, found = random.Random(seed), {}
     for name in names:
         torch.set_num_threads(1)

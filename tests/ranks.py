@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 
 import samplers
-from samplers import distributed, storage
-from samplers.targets import TARGETS
+from recipe import RecipeError
+from samplers import distributed
+from samplers.energies.targets import TARGETS
+from samplers.files import storage
 
 RUNS = {
     "kernel": dict(recipe=samplers.SGNHT, energy=TARGETS["banana"], init=torch.linspace(-1, 1, 14).reshape(7, 2), chains=7, steps=60, thin=2,
@@ -61,7 +63,7 @@ def main(folder):
         try:
             run()
             account[what] = "went well"
-        except samplers.sampling.RecipeError as error:
+        except RecipeError as error:
             account[what] = str(error)
     storage.write(folder / f"rank-{rank}.safetensors", "found", found, {"account": {k: str(v) for k, v in account.items()}})
 

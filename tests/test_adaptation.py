@@ -13,11 +13,26 @@ from sympy import Piecewise, Symbol, exp, sqrt
 
 import samplers
 from integrators import compile
-from integrators.step import adaptation_start, load
-from recipe import (Recipe, RecipeError, adapted, fraction, grad, num_data, observe, positive, potential, refresh,
-                    step_number, step_size, total, vector)
+from integrators.backends.loading import load
+from integrators.start import adaptation_start
+from recipe import (
+    Recipe,
+    RecipeError,
+    adapted,
+    fraction,
+    grad,
+    num_data,
+    observe,
+    positive,
+    potential,
+    refresh,
+    step_number,
+    step_size,
+    total,
+    vector,
+)
 from samplers import PSGLD, SANTA, SGNHT, Phase, PSGLDGamma
-from samplers.schedules import Polynomial
+from samplers.running.schedules import Polynomial
 from samplers.testing.arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow, interpret

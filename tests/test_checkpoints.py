@@ -8,14 +8,15 @@ import time
 
 import pytest
 import torch
+from crashes import LOGISTIC, RUNS, by_hand, crash, data
 
 import samplers
-from crashes import LOGISTIC, RUNS, by_hand, crash, data
 from recipe import RecipeError
-from samplers import checkpoints, storage
-from samplers.chains import Diverged
-from samplers.targets import TARGETS
+from samplers.energies.targets import TARGETS
+from samplers.files import storage
+from samplers.running.chains import Diverged
 from samplers.testing.cases import CASES as STOCK
+from samplers.training import checkpoint as checkpoints
 
 
 def test_runs_that_are_killed_at_random_moments_end_with_the_same_draws(tmp_path):
@@ -64,7 +65,7 @@ def drawn(name, **more):
 @pytest.mark.parametrize("saves", [1, 2, 5])
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
-    monkeypatch.setattr("samplers.launches.SECONDS", 0.0)  # launches stay short
+    monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
     kept = dict(checkpoint=tmp_path / "run", checkpoint_every=0.0)
     stopped_after(monkeypatch, saves, lambda: drawn(name, **kept))
     whole, resumed = drawn(name), drawn(name, **kept)
@@ -221,8 +222,8 @@ def interrupt_when(step):
 
 @pytest.mark.parametrize("name", ["torch", "kernel"])
 def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
-    monkeypatch.setattr("samplers.launches.SECONDS", 0.0)
+    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)
     with pytest.warns(RuntimeWarning, match="stopped after"):
         part = drawn(name, checkpoint=tmp_path, watch=interrupt_when(30))
     whole = drawn(name)
@@ -233,7 +234,7 @@ def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path
 
 
 def test_a_second_ctrl_c_ends_at_once(monkeypatch):
-    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
 
     def twice(scalars):
         for _ in range(2):
@@ -264,7 +265,7 @@ def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
 
 
 def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
-    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
     seen = []
     samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=torch.zeros(400), chains=25, steps=40, step_size=0.1, m=3.0,
                     temperature=2.0, watch=seen.append, progress=False)
@@ -276,8 +277,8 @@ def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
 
 def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_draws(monkeypatch):
     """Of 200 chains of 50 sites on a unit normal: theta^2 has the mean T, within 7.5 standard errors, alpha 6e-14."""
-    monkeypatch.setattr("samplers.watching.EVERY", 0.0)
-    monkeypatch.setattr("samplers.watching.OFTEN", 0.0)
+    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.running.watching.OFTEN", 0.0)
     seen = []
     start = torch.randn(200, 50, generator=torch.Generator().manual_seed(0)) * 2**0.5
     samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=start, chains=200, steps=120, step_size=0.5,

@@ -1,7 +1,7 @@
 import ast
 import json
-import re
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -18,8 +18,8 @@ import integrators
 import samplers
 from samplers import SGHMC, SGLD, catalogue
 from samplers.cli import NUMBERS, find_energy, find_recipe, main
-from samplers.draws import Draws
-from samplers.targets import TARGETS
+from samplers.energies.targets import TARGETS
+from samplers.results.draws import Draws
 from samplers.testing.layers import LAYERS
 
 COMMAND = Path(sys.executable).with_name("recipe")

@@ -17,9 +17,12 @@ from torch.func import grad
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
-from samplers.control_variates import SVRG, control_variate, find_mode
-from samplers.gradients import Data, Layout, functional_gradient, vectorised
-from samplers.minibatches import Minibatches
+from samplers.energies.control_variates import control_variate, find_mode
+from samplers.energies.data import Data
+from samplers.energies.gradients import functional_gradient, vectorised
+from samplers.energies.layout import Layout
+from samplers.training.minibatches import Minibatches
+from samplers.training.svrg import SVRG
 
 F64 = torch.float64
 N, B = 60, 5

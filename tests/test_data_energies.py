@@ -9,10 +9,11 @@ from torch.func import grad, hessian, vmap
 
 import integrators
 import samplers
-from integrators.trajectory import Trajectory
+from integrators.kernels.trajectory import Trajectory
 from recipe import Energy, RecipeError, data_total, datum, total, vector
-from samplers import sampling
-from samplers.gradients import Data, compiled_gradient, emitted
+from samplers.energies.data import Data
+from samplers.energies.gradients import compiled_gradient, emitted
+from samplers.running import sampling
 from samplers.testing.cases import CASES
 
 theta = vector("theta")

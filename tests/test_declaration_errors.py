@@ -8,8 +8,23 @@ import re
 import pytest
 from sympy import Abs, Function, I, Matrix, Max, Symbol, nan, oo, sign, sqrt
 
-from recipe import (Energy, Recipe, RecipeError, euler, force, function, grad, nonnegative, numerical, positive,
-                    potential, real, scalar, total, vector)
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    euler,
+    force,
+    function,
+    grad,
+    nonnegative,
+    numerical,
+    positive,
+    potential,
+    real,
+    scalar,
+    total,
+    vector,
+)
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta, x, y = scalar("xi"), scalar("eta"), scalar("x"), scalar("y")

@@ -7,16 +7,24 @@ import numpy as np
 import pytest
 import scipy.signal
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from torch.func import grad, jacrev
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipe.errors import RecipeError
-from samplers.diagnostics import (Temperature, autocorrelation_time, configurational_temperature, effective_sample_size,
-                                  kernel_stein_discrepancy, kinetic_temperature, r_hat)
-from samplers.draws import Draws
-from samplers.plots import plot
+from samplers.results.diagnostics import (
+    Temperature,
+    autocorrelation_time,
+    configurational_temperature,
+    effective_sample_size,
+    kernel_stein_discrepancy,
+    kinetic_temperature,
+    r_hat,
+)
+from samplers.results.draws import Draws
+from samplers.results.plots import plot
 
 
 def normal(*shape, seed=0):
@@ -464,7 +472,7 @@ def test_without_matplotlib_the_advice_is_to_install_it(monkeypatch):
 
 
 def test_importing_the_modules_imports_neither_matplotlib_nor_arviz():
-    code = "import sys, samplers.plots; print({'arviz', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, samplers.results.plots; print({'arviz', 'matplotlib'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 

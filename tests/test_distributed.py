@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import ranks
 import torch
 
-import ranks
 from recipe import RecipeError
-from samplers import storage
+from samplers.files import storage
 
 SCRIPT = Path(ranks.__file__)
 

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from recipe.errors import RecipeError
-from samplers.draws import Draws
+from samplers.results.draws import Draws
 
 INFO = {"recipe": "sghmc", "scheme": "baoab", "step_size": 0.1, "seed": 7, "parameters": {"gamma": 1.0}}
 
@@ -273,7 +273,7 @@ def test_summary_of_one_chain_has_no_r_hat():
 
 
 def test_importing_draws_does_not_import_arviz_or_pandas():
-    code = "import sys, samplers.draws; print({'arviz', 'pandas'} & set(sys.modules))"
+    code = "import sys, samplers.results.draws; print({'arviz', 'pandas'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 

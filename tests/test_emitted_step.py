@@ -13,17 +13,69 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from sympy import (Abs, ImmutableMatrix, Integer, Max, Min, Piecewise, Rational, acos, acosh, asin, asinh, atan,
-                   atanh, cos, cosh, erf, erfc, exp, log, sin, sinh, sqrt, symbols, tan, tanh)
+from sympy import (
+    Abs,
+    ImmutableMatrix,
+    Integer,
+    Max,
+    Min,
+    Piecewise,
+    Rational,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    erf,
+    erfc,
+    exp,
+    log,
+    sin,
+    sinh,
+    sqrt,
+    symbols,
+    tan,
+    tanh,
+)
 
 from integrators import compile
+from integrators.backends.loading import load
 from integrators.lower import optimizer_form
-from integrators.step import load
-from recipe import (Energy, Recipe, euler, force, friction, grad, noise, nonnegative, numerical, positive, potential,
-                    real, scalar, total, vector)
+from recipe import (
+    Energy,
+    Recipe,
+    euler,
+    force,
+    friction,
+    grad,
+    noise,
+    nonnegative,
+    numerical,
+    positive,
+    potential,
+    real,
+    scalar,
+    total,
+    vector,
+)
 from samplers import SGHMC, SGLD, SGNHT, Optimizer, UnderdampedLangevin, catalogue
-from samplers.testing.arguments import (TEMPERATURE, asked, by_oracle, called, case_of, each, gradient, h, inputs,
-                                        own_step_size, tensors, worst)
+from samplers.testing.arguments import (
+    TEMPERATURE,
+    asked,
+    by_oracle,
+    called,
+    case_of,
+    each,
+    gradient,
+    h,
+    inputs,
+    own_step_size,
+    tensors,
+    worst,
+)
 from samplers.testing.cases import CASES as STOCK
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 from samplers.testing.properties import residual_is_zero

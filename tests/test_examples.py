@@ -17,8 +17,8 @@ import integrators
 import samplers
 from recipe.algebra import vanishes
 from recipe.derive import residual
-from samplers import checkpoints
 from samplers.cli import main as recipe_command
+from samplers.training import checkpoint as checkpoints
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE_FILE = EXAMPLES / "riemann_thermostat.py"

@@ -14,8 +14,22 @@ from scipy.linalg import expm
 from sympy import log, sqrt
 
 from integrators import compile
-from recipe import (Recipe, RecipeError, force, friction, kick, noise, numerical, positive, potential, real, scalar,
-                    spring, total, vector)
+from recipe import (
+    Recipe,
+    RecipeError,
+    force,
+    friction,
+    kick,
+    noise,
+    numerical,
+    positive,
+    potential,
+    real,
+    scalar,
+    spring,
+    total,
+    vector,
+)
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import braked, flow_by_flow, interpret

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from samplers.testing.cases import DENSE, METRIC
 
 from integrators import compile
 from recipe import Recipe, euler, force, friction, noise, numerical, positive, potential, total, vector
 from samplers import UnderdampedLangevin, catalogue
+from samplers.testing.cases import DENSE, METRIC
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import (boltzmann, defect, gamma as gamma_law, gaussian, relativistic, slopes,
-                                         thermostat)
+from samplers.testing.quadrature import boltzmann, defect, gaussian, relativistic, slopes, thermostat
+from samplers.testing.quadrature import gamma as gamma_law
 
 T, m, gamma, A, mu, Dmin, B, light = 1.25, 1.7, 1.1, 0.7, 4.0, 0.8, 0.3, 1.3
 V, V_last, root, N = 0.7, 1.9, 0.3, 3

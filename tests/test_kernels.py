@@ -8,10 +8,10 @@ import torch
 
 import integrators
 import samplers
-from integrators.passes import Unsupported
-from integrators.sweep import RUN, Sweep
+from integrators.kernels.sweep import RUN, Sweep
 from integrators.lower import optimizer_form
 from integrators.noise import Key
+from integrators.passes import Unsupported
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
 from samplers.testing import check
 from samplers.testing.arguments import called, inputs, worst

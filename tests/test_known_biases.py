@@ -13,8 +13,19 @@ import torch
 from error_budget import CLAIMS, Z, beyond
 
 from integrators import compile
-from samplers import (ISGD, PSGLD, SANTA, VSGD, AdaptiveSGHMC, PSGLDGamma, PSGLDSameStep, SGHMCSAClassification,
-                      SGHMCSAGibbs, SGHMCSAMarginal, SGLDSAClassification)
+from samplers import (
+    ISGD,
+    PSGLD,
+    SANTA,
+    VSGD,
+    AdaptiveSGHMC,
+    PSGLDGamma,
+    PSGLDSameStep,
+    SGHMCSAClassification,
+    SGHMCSAGibbs,
+    SGHMCSAMarginal,
+    SGLDSAClassification,
+)
 from samplers.testing.mutation import planted
 from samplers.testing.quadrature import Law, gaussian, normal
 

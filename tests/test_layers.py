@@ -6,8 +6,23 @@ import pytest
 from sympy import Symbol, exp, symbols, tanh
 
 import integrators
-from recipe import (Energy, Recipe, RecipeError, adapted, friction, function, grad, noise, numerical, positive, potential,
-                    refresh, scalar, total, vector)
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    adapted,
+    friction,
+    function,
+    grad,
+    noise,
+    numerical,
+    positive,
+    potential,
+    refresh,
+    scalar,
+    total,
+    vector,
+)
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of

@@ -6,11 +6,11 @@ The means at h and h/2 are extrapolated by the order of the step; what is left m
 import numpy as np
 import pytest
 import torch
+from error_budget import Z
 from sympy import exp, lambdify, log, symbols
 
 import integrators
 import samplers
-from error_budget import Z
 from recipe import Energy
 from samplers.testing.cases import CASES
 

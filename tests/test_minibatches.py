@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from integrators import noise
 from recipe import RecipeError
-from samplers import minibatches, swag
-from samplers.minibatches import Minibatches
+from samplers.results import swag
+from samplers.training import minibatches
+from samplers.training.minibatches import Minibatches
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 

@@ -10,8 +10,17 @@ import pytest
 import torch
 
 from integrators import compile
-from samplers import (PSGLD, SANTA, SGHMC, SGLD, PreconditionedSGLD, PSGLDSameStep, RelativisticATMC,
-                      RelativisticSGHMC, UnderdampedLangevin)
+from samplers import (
+    PSGLD,
+    SANTA,
+    SGHMC,
+    SGLD,
+    PreconditionedSGLD,
+    PSGLDSameStep,
+    RelativisticATMC,
+    RelativisticSGHMC,
+    UnderdampedLangevin,
+)
 from samplers.testing.mutation import planted
 
 STEPS = 1000

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipe.errors import RecipeError
-from samplers.predictive import Predictive, PredictiveMoments
-from samplers.scores import accuracy
+from samplers.results.predictive import Predictive, PredictiveMoments
+from samplers.results.scores import accuracy
 
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}

@@ -5,9 +5,9 @@ import sys
 import time
 
 import pytest
-from samplers.testing.cases import CASES
 
 import integrators
+from samplers.testing.cases import CASES
 
 
 def test_importing_recipe_takes_less_than_a_second_and_no_torch():

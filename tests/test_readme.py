@@ -4,8 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import integrators
 import pytest
+
+import integrators
 from samplers import SGHMC, catalogue
 from samplers.cli import main
 

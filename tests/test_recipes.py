@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from sympy import ImmutableMatrix, Matrix, S, cos, hessian, log, sin, sqrt, symbols
 from sympy.core.function import AppliedUndef
 
-from recipe import (Energy, Recipe, RecipeError, derive, function, grad, positive, potential, scalar, total,
-                    vector)
+from recipe import Energy, Recipe, RecipeError, derive, function, grad, positive, potential, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import temperature

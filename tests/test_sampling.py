@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS, Z
-from samplers.testing.cases import CASES
 from sympy import sin, symbols
 
 import samplers
 from integrators import noise
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
-from samplers import (ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, chains, posterior)
+from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
+from samplers.running import chains
+from samplers.testing.cases import CASES
 
 theta, p = vector("theta"), vector("p")
 x, y = scalar("x"), scalar("y")

@@ -14,9 +14,23 @@ from torch.nn import Linear, Parameter
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
-from samplers import (ATMC, SGHMC, SGLD, SGNHT, SGRLD, SGRLDCIR, VSGD, Phase, PreconditionedSGLD, SGLDSAGibbs,
-                      SGLDSAMarginal, UnderdampedLangevin, posterior, watching)
-from samplers.schedules import Cyclical
+from samplers import (
+    ATMC,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    SGRLD,
+    SGRLDCIR,
+    VSGD,
+    Phase,
+    PreconditionedSGLD,
+    SGLDSAGibbs,
+    SGLDSAMarginal,
+    UnderdampedLangevin,
+    posterior,
+)
+from samplers.running import watching
+from samplers.running.schedules import Cyclical
 
 theta, w = vector("theta"), vector("w", domain="positive")
 x, y = scalar("x"), scalar("y")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recipe.errors import RecipeError
 from samplers import SGLD, sample
-from samplers.schedules import BlockDecay, Cyclical, Polynomial
+from samplers.running.schedules import BlockDecay, Cyclical, Polynomial
 
 sizes = st.floats(1e-6, 10)
 steps = st.integers(0, 10**6)
@@ -126,4 +126,4 @@ def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight()
     code = ("import sys, samplers; before = set(sys.modules); import samplers.schedules; "
             "print(sorted(set(sys.modules) - before), 'torch' in sys.modules)")
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert output == "['samplers.phases', 'samplers.schedules'] False\n"
+    assert output == "['samplers.running', 'samplers.running.phases', 'samplers.running.schedules', 'samplers.schedules'] False\n"

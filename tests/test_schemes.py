@@ -9,13 +9,28 @@ import torch
 from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, zeta
 
 from integrators import compile
+from integrators.backends.loading import load
 from integrators.flow import phi1
 from integrators.program import Draw, Gradient, Set, Stage, verify
 from integrators.scheme import scheme
 from integrators.split import all_letters, split
-from integrators.step import load
-from recipe import (Energy, Recipe, RecipeError, euler, force, friction, grad, noise, numerical, positive, potential,
-                    real, scalar, total, vector)
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    euler,
+    force,
+    friction,
+    grad,
+    noise,
+    numerical,
+    positive,
+    potential,
+    real,
+    scalar,
+    total,
+    vector,
+)
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, UnderdampedLangevin
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 

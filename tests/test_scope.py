@@ -10,9 +10,22 @@ from sympy import Symbol, sqrt
 
 import samplers
 from integrators import compile
-from integrators.step import load, stationary_start
-from recipe import (Energy, Recipe, RecipeError, adapted, grad, observe, positive, potential, refresh, scalar, total,
-                    vector)
+from integrators.backends.loading import load
+from integrators.start import stationary_start
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    adapted,
+    grad,
+    observe,
+    positive,
+    potential,
+    refresh,
+    scalar,
+    total,
+    vector,
+)
 from samplers import HMC, ISGD, PSGLD, SGNHT, SGRLDDense
 from samplers.testing.arguments import by_oracle, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES

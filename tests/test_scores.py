@@ -10,7 +10,15 @@ import sklearn.metrics
 import torch
 
 from recipe.errors import RecipeError
-from samplers.scores import accuracy, brier, expected_calibration_error, negative_log_likelihood, reliability, roc, roc_auc
+from samplers.results.scores import (
+    accuracy,
+    brier,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability,
+    roc,
+    roc_auc,
+)
 
 matplotlib.use("Agg")
 F64 = torch.float64

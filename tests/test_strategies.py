@@ -19,10 +19,22 @@ from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, s
 from recipe.symbols import duration as t
 from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
 from samplers.testing.mutation import planted
-from samplers.testing.properties import (PROPERTIES, At, called, chains_permute, coordinates_permute, derivatives,
-                                         emitted_equals_interpreted, flows_are_semigroups, inputs,
-                                         pieces_sum_to_the_sde, residual_is_zero, reversible, volume_is_preserved,
-                                         word_verifies)
+from samplers.testing.properties import (
+    PROPERTIES,
+    At,
+    called,
+    chains_permute,
+    coordinates_permute,
+    derivatives,
+    emitted_equals_interpreted,
+    flows_are_semigroups,
+    inputs,
+    pieces_sum_to_the_sde,
+    residual_is_zero,
+    reversible,
+    volume_is_preserved,
+    word_verifies,
+)
 from samplers.testing.strategies import KINDS, energies, recipes, schemes, states, steps
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")

@@ -2,12 +2,13 @@
 
 import pickle
 
-import integrators
 import pytest
-import samplers
 import torch
-from recipe import Energy, Recipe, RecipeError, positive, potential, scalar, total, vector
 from sympy import Piecewise, Rational, symbols
+
+import integrators
+import samplers
+from recipe import Energy, Recipe, RecipeError, positive, potential, scalar, total, vector
 
 theta, p = vector("theta"), vector("p")
 x, y = scalar("x"), scalar("y")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from integrators import noise
 from recipe.errors import RecipeError
-from samplers.swag import DIAGONAL, LOW_RANK, SWAG
+from samplers.results.swag import DIAGONAL, LOW_RANK, SWAG
 
 F64 = torch.float64
 

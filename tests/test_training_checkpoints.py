@@ -5,12 +5,14 @@ import warnings
 
 import pytest
 import torch
+from crashes import trained
+from torch.optim import lr_scheduler
 
 import samplers
-from crashes import trained
 from recipe import RecipeError
-from samplers import Checkpoint, Minibatches, Predictive, checkpoints, storage
-from torch.optim import lr_scheduler
+from samplers import Checkpoint, Minibatches, Predictive
+from samplers.files import storage
+from samplers.training import checkpoint as checkpoints
 
 
 class Stop(Exception):

@@ -13,13 +13,14 @@ from sympy import Rational, cos, exp, gamma, log, symbols, tanh
 
 import integrators
 import samplers
-from integrators import native, noise
+from integrators import noise
 from integrators.backends.cpp import PRELUDE, trajectory_source
+from integrators.kernels import native
+from integrators.kernels.trajectory import Trajectory
 from integrators.passes import Unsupported
-from integrators.trajectory import Trajectory
 from recipe import Energy, Recipe, RecipeError, function, potential, scalar, total, vector
-from samplers import launches
-from samplers.targets import TARGETS
+from samplers.energies.targets import TARGETS
+from samplers.running import launches
 from samplers.testing.arguments import IN_DOMAIN
 from samplers.testing.cases import CASES
 

@@ -10,14 +10,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
+from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of  # noqa: E402
+
 import integrators  # noqa: E402
+from integrators.kernels.sweep import GROUPS  # noqa: E402
 from integrators.noise import Key  # noqa: E402
-from integrators.sweep import GROUPS  # noqa: E402
 from recipe import Recipe, RecipeError, potential, scalar, total, vector  # noqa: E402
 from samplers.testing import check  # noqa: E402
 from samplers.testing.cases import CASES  # noqa: E402
-from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of  # noqa: E402
-
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 

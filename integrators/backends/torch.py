@@ -14,8 +14,8 @@ from recipe.symbols import Block, is_site, num_data, step_number
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
 from .torch_data import data_derivative_source
-from .torch_optimizer import optimizer_source
 from .torch_expressions import PRELUDE, TAKEN, Writer
+from .torch_optimizer import optimizer_source
 
 
 def module_source(program: Program, *, title: str) -> str:

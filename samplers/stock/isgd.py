@@ -9,8 +9,19 @@ the bias of Euler while b stays below lam; with lam = 10 and B = 9.5 Var theta o
 
 from sympy import Min, Piecewise
 
-from recipe import (Recipe, adapted, fraction, grad, nonnegative, positive, potential, step_number, step_size, total,
-                    vector)
+from recipe import (
+                    Recipe,
+                    adapted,
+                    fraction,
+                    grad,
+                    nonnegative,
+                    positive,
+                    potential,
+                    step_number,
+                    step_size,
+                    total,
+                    vector,
+)
 
 theta = vector("theta")
 lam = positive("lam", default=1.0, per=theta, doc="inverse of the learning rate, at least B")

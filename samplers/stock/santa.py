@@ -9,8 +9,22 @@ At temperature 1, with lam = 0.3 and h = 0.05, E theta^2 is off by +8 % under th
 
 from sympy import sqrt
 
-from recipe import (Recipe, adapted, euler, force, fraction, friction, grad, noise, num_data, positive, potential,
-                    step_size, total, vector)
+from recipe import (
+                    Recipe,
+                    adapted,
+                    euler,
+                    force,
+                    fraction,
+                    friction,
+                    grad,
+                    noise,
+                    num_data,
+                    positive,
+                    potential,
+                    step_size,
+                    total,
+                    vector,
+)
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 sigma = fraction("sigma", default=0.99, doc="weight of the past in V")

@@ -6,8 +6,7 @@ single terms of -log likelihood: observe={"score_variance": samplers.score_varia
 the batch_size, of at least 2. At a temperature T, N/b becomes N/(b T).
 """
 
-from recipe import (Recipe, adapted, num_data, observe, positive, potential, step_number, step_size, temperature,
-                    vector)
+from recipe import Recipe, adapted, num_data, observe, positive, potential, step_number, step_size, temperature, vector
 
 theta = vector("theta")
 B = positive("B", default=1.0, per=theta, doc="the preconditioner's inverse, as h goes to 0")

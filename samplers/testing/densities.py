@@ -17,7 +17,8 @@ from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 
 from recipe import Energy, RecipeError
-from recipe.symbols import Block, Partial, Potential, Total, formula, temperature as T
+from recipe.symbols import Block, Partial, Potential, Total, formula
+from recipe.symbols import temperature as T
 
 LEAST = 1e-17  # what is left out, of the mass and of the moments
 WINDOW = {"real": (-45.0, 45.0), "positive": (-400.0, 45.0), "nonnegative": (-400.0, 45.0), "fraction": (-400.0, 400.0)}

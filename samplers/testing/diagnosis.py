@@ -15,8 +15,23 @@ from recipe.algebra import vanishes
 from recipe.converse import coefficients, recover
 from recipe.errors import did_you_mean
 from recipe.reading import drift_of, matrix_of, state_of
-from recipe.symbols import (OF_THE_STEP, OPAQUE, Adapted, Block, Parameter, Potential, Total, formula, is_fraction,
-                            is_site, num_data, step_number, step_size, temperature as T, total)
+from recipe.symbols import (
+    OF_THE_STEP,
+    OPAQUE,
+    Adapted,
+    Block,
+    Parameter,
+    Potential,
+    Total,
+    formula,
+    is_fraction,
+    is_site,
+    num_data,
+    step_number,
+    step_size,
+    total,
+)
+from recipe.symbols import temperature as T
 
 from .generator import BOUND, Generator
 from .results import Result

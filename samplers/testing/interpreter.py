@@ -22,7 +22,8 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 from integrators.flow import Drawn, MatrixOU, SquareRoot
 from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve
 from integrators.program import Total as Sum
-from recipe.symbols import Observed, Partial, Total, num_data, step_number, step_size, temperature as T
+from recipe.symbols import Observed, Partial, Total, num_data, step_number, step_size
+from recipe.symbols import temperature as T
 
 
 @np.vectorize

@@ -19,6 +19,7 @@ from sympy.core.function import AppliedUndef
 
 import integrators
 from integrators import accuracy, noise
+from integrators.domains import INSIDE
 from integrators.split import all_letters, split
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError
@@ -26,7 +27,6 @@ from recipe.errors import did_you_mean
 from recipe.symbols import Partial, Potential, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
-from ..start import INSIDE
 from .arguments import by_oracle, called, inputs, worst
 from .cases import Case, case_of
 from .densities import density

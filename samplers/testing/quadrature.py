@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
-
 # ---- the law of one coordinate: points and weights
 
 

@@ -10,8 +10,25 @@ from integrators.flow import joined, solve
 from integrators.scheme import EULER, Scheme
 from integrators.split import split
 from integrators.step import Step
-from recipe import (Energy, Recipe, RecipeError, adapted, force, fraction, friction, grad, noise, numerical, positive,
-                    potential, real, refresh, scalar, total, vector)
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    adapted,
+    force,
+    fraction,
+    friction,
+    grad,
+    noise,
+    numerical,
+    positive,
+    potential,
+    real,
+    refresh,
+    scalar,
+    total,
+    vector,
+)
 from recipe.errors import did_you_mean
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece

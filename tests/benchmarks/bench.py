@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from sympy import exp, log, symbols
 
 import integrators
 import samplers
-from integrators import native
-from integrators.trajectory import Trajectory
+from integrators.kernels import native
+from integrators.kernels.trajectory import Trajectory
 from recipe import Energy, data_total, datum, total, vector
-from samplers.targets import TARGETS
-from sympy import exp, log, symbols
+from samplers.energies.targets import TARGETS
 
 PEERS = ("posteriors", "jax")
 SAMPLERS = ("sghmc", "sgld", "psgld", "underdamped-langevin", "msgnht", "atmc", "sgnht", "santa")

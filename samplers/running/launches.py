@@ -1,15 +1,13 @@
 """Launches of compiled kernels: many steps of many chains in one call, with a look at the chains after each."""
 
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 
 import torch
 
-from integrators.passes import Unsupported
-from integrators.sweep import Sweep
-from integrators.trajectory import Trajectory
+from integrators.kernels.choice import made
+from integrators.kernels.sweep import Sweep
+from integrators.kernels.trajectory import Trajectory
 from recipe.errors import RecipeError
 
 STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
@@ -33,25 +31,6 @@ def sweep(backend: str, run) -> Sweep | None:
     """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
     blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
     return made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
-
-
-def made(backend: str, make: Callable):
-    """What `make` makes; None where it cannot, and the `backend` is "auto", with a warning if only the compiler is to blame."""
-    try:
-        return make()
-    except Unsupported:
-        if backend != "auto":
-            raise
-    except RecipeError as error:
-        if backend != "auto":
-            raise
-        _say_once(str(error))
-    return None
-
-
-@cache
-def _say_once(reason):
-    warnings.warn(f"no kernel is compiled, steps run in torch: {reason}", RuntimeWarning, stacklevel=4)
 
 
 def launches(run, kernel: Trajectory, count: int, step_size, temperature, where: str, *, thin: int, first: int,

@@ -1,15 +1,11 @@
 """A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import torch
-from sympy import lambdify
 from tqdm import tqdm
 
-from integrators.step import Step
-from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Block
+from integrators.auxiliary import masses
 
 from .chains import Chains
 
@@ -62,7 +58,7 @@ class Progress:
         """The kinetic temperature of each block of momenta, with its band."""
         found = {}
         for name, mass in self.momenta.items() if bool(self.chains.alive.any()) else ():
-            from .diagnostics import kinetic_temperature  # imports scipy.stats
+            from ..results.diagnostics import kinetic_temperature  # imports scipy.stats
 
             t = kinetic_temperature(state[name][self.chains.alive], mass, temperature=T)
             found |= _banded(f"kinetic_temperature.{name}", t.value, t.low, t.high)
@@ -85,8 +81,8 @@ class Progress:
         if now - self.counted >= OFTEN:
             self.counted, values = now, self.kept()
             if values.shape[1] >= 100:
-                from .diagnostics import effective_sample_size  # imports arviz
-                from .draws import Draws
+                from ..results.diagnostics import effective_sample_size  # imports arviz
+                from ..results.draws import Draws
 
                 every = -(-values.shape[1] // 2000)
                 some = values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN] if values.dim() > 2 else values[:, ::every]
@@ -96,16 +92,3 @@ class Progress:
 
 def _banded(name, value, low, high):
     return {name: value, f"{name}.low": low, f"{name}.high": high}
-
-
-def masses(step: Step, parameters: Mapping) -> dict[str, float | torch.Tensor]:
-    """The masses of the momenta that are N(0, mass T) whatever the other blocks are."""
-    recipe, found = step.recipe, {}
-    for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
-        given = sorted(law.precision.free_symbols, key=str)
-        if law.mean != 0 or any(isinstance(s, Block) for s in given) or law.block.name in step.frozen:
-            continue
-        values = [parameters.get(s.name, getattr(s, "default", None)) for s in given]
-        if None not in [v if not torch.is_tensor(v) else 0 for v in values]:
-            found[law.block.name] = 1 / lambdify(given, law.precision, "math")(*values) if given else 1 / float(law.precision)
-    return found

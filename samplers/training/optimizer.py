@@ -11,17 +11,17 @@ from sympy import Symbol, lambdify
 
 import integrators
 from integrators import noise
+from integrators.auxiliary import masses
+from integrators.kernels.choice import made
+from integrators.kernels.sweep import Sweep
 from integrators.lower import of_the_loss, optimizer_form
+from integrators.start import complete_state
 from integrators.step import Step
-from integrators.sweep import Sweep
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import step_size
 
-from .gradients import Layout
-from .launches import made
-from .start import complete_state
-from .watching import masses
+from ..energies.layout import Layout
 
 BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 OWN = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
@@ -206,7 +206,7 @@ class Optimizer(torch.optim.Optimizer):
 
         By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block: "0.1, p".
         """
-        from .diagnostics import kinetic_temperature  # imports scipy.stats
+        from ..results.diagnostics import kinetic_temperature  # imports scipy.stats
 
         found = {}
         for index, group in enumerate(self.param_groups):

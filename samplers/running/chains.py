@@ -7,12 +7,13 @@ import warnings
 import torch
 
 from integrators import noise
+from integrators.domains import INSIDE
+from integrators.start import complete_state
 from integrators.step import Step
 from recipe.errors import RecipeError
 
-from .gradients import explained
+from ..energies.gradients import explained
 from .launches import launches, pays, sweep, trajectory
-from .start import INSIDE, complete_state
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 

@@ -13,9 +13,9 @@ import torch
 
 from recipe.errors import RecipeError
 
-from . import storage
+from ..files import storage
+from ..files.pair import Pair
 from .chains import Chains
-from .checkpoints import Pair
 
 
 class InMemory:

@@ -10,12 +10,13 @@ import torch
 
 from recipe.errors import RecipeError
 
-from .backends.cpp_sweep import sweep_text
+from ..backends.cpp_sweep import sweep_text
+from ..backends.loading import load
+from ..noise import Key
+from ..passes import layout
+from ..program import Gradient, Observe, Program
+from ..step import Step
 from .native import library
-from .noise import Key
-from .passes import layout
-from .program import Gradient, Observe, Program
-from .step import Step, load
 from .trajectory import NUMBER_TYPES, Constants, check_numbers
 
 RUN = 16384  # sites of one item of a C++ kernel: a multiple of its blocks
@@ -218,8 +219,9 @@ class InTriton:
 
     def __init__(self, sweep: Sweep):
         try:
-            from .backends.triton import triton_source
             import triton.language as tl
+
+            from ..backends.triton import triton_source
         except ImportError as error:
             raise RecipeError(f"{sweep.recipe.name}, triton", "Triton is not installed", do="pip install triton.") from error
         self.sweep, program = sweep, sweep.program

@@ -9,7 +9,7 @@ import torch
 from integrators import noise
 from recipe.errors import RecipeError
 
-from .gradients import Layout
+from ..energies.layout import Layout
 
 DIAGONAL, LOW_RANK = 0x8000, 0x8001  # numbers of the noise draws, which no run reaches
 

@@ -10,15 +10,16 @@ import torch.nn.functional as F
 from recipe.errors import RecipeError
 from recipe.symbols import num_data, step_number
 
-from .backends.cpp import SITES, sites_of, trajectory_source
-from .backends.cpp_by_site import by_site_source
-from .backends.torch import constants_source
-from .backends.torch_expressions import python_names
+from ..backends.cpp import SITES, sites_of, trajectory_source
+from ..backends.cpp_by_site import by_site_source
+from ..backends.loading import load
+from ..backends.torch import constants_source
+from ..backends.torch_expressions import python_names
+from ..noise import Key
+from ..passes import inputs, is_by_site
+from ..program import Program
+from ..step import Step
 from .native import library
-from .noise import Key
-from .passes import inputs, is_by_site
-from .program import Program
-from .step import Step, load
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest

@@ -4,17 +4,13 @@ from collections.abc import Mapping
 
 import torch
 
-from integrators import noise
-from integrators.step import Step, adaptation_start, stationary_start
+from integrators.domains import INSIDE
+from integrators.start import spread
+from integrators.step import Step
 from recipe import Energy
 from recipe.errors import RecipeError, did_you_mean
-from recipe.symbols import Partial
 
-from .gradients import Layout
-
-
-INSIDE = {"positive": lambda x: x > 0, "nonnegative": lambda x: x >= 0, "fraction": lambda x: (x >= 0) & (x <= 1),
-          "binary": lambda x: (x == 0) | (x == 1)}
+from ..energies.layout import Layout
 
 
 def given_state(step: Step, energy, init, *, chains, device, parameters):
@@ -32,43 +28,6 @@ def given_state(step: Step, energy, init, *, chains, device, parameters):
         _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
     return {name: spread(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x
             for name, x in given.items()}, layout
-
-
-def complete_state(step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments, first_chain=0):
-    """The whole state: adapted quantities at their start, auxiliary blocks drawn from their law given the target.
-
-    That law is N(mean, T/precision) where H is quadratic; other blocks start at 0, or at 1 on a positive domain.
-    """
-    recipe = step.recipe
-    target = given[recipe.targets[0].name]
-    chains = len(target)
-    per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
-    if step.program.scope == "tensor":
-        per_chain = spread(per_chain, layout)
-    state = dict(given)
-    for b in recipe.entries:
-        if b.name not in given:
-            state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
-    if any(a.name not in given for a in recipe.adapted):
-        start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, step.program.scope)
-        started = start(state, 1.0, gradient=gradient, observe=observe, sizes=layout.sizes, **arguments)
-        state |= {a.name: started[a.name] for a in recipe.adapted if a.name not in given}
-        for a in recipe.adapted:
-            inside = INSIDE.get(a.domain, torch.isfinite)(state[a.name]).all()
-            if not inside or a.domain == "nonnegative" and a.start.has(Partial) and not state[a.name].any():
-                value = "0" if inside or a.start.has(Partial) else f"outside of its domain, {a.domain},"
-                raise RecipeError(f"{recipe.name}, start", f"{a} starts as {a.start}, which is {value} where the chains start",
-                                  do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.')
-    start = stationary_start(recipe, step.program.scope)
-    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
-                                device=target.device, first_chain=first_chain) for i, (name, b) in enumerate(start.draw_blocks.items())}
-    started = start(state, 1.0, noise=drawn, temperature=temperature, sizes=layout.sizes, **arguments)
-    return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
-
-
-def spread(x, layout):
-    """One value per chain, for every tensor of the target."""
-    return x[:, None].expand(-1, len(layout.shapes)).clone()
 
 
 def _check_device(device):

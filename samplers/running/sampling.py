@@ -14,18 +14,26 @@ import torch
 
 import integrators
 from integrators import accuracy
+from integrators.start import spread
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Total
 
-from . import storage
+from ..energies.data import Data
+from ..energies.gradients import (
+    WORTH_COMPILING,
+    check_energy,
+    compiled_gradient,
+    emitted,
+    functional_gradient,
+    vectorised,
+)
+from ..files import storage
+from ..results.draws import Draws
 from .chains import Chains, Diverged, number_of, target_of
-from .draws import Draws
-from .gradients import (WORTH_COMPILING, Data, check_energy, compiled_gradient, emitted, functional_gradient,
-                        vectorised)
 from .phases import Phase, names_of
 from .recording import InFolder, InMemory, until_interrupted
-from .start import given_state, spread
+from .start import given_state
 from .watching import Progress
 
 PROBES = 10_000  # how many values of a schedule are looked at before the first step

@@ -10,7 +10,7 @@ import torch
 
 from recipe.errors import RecipeError, did_you_mean
 
-from . import storage
+from ..files import storage
 
 
 class UnknownBlock(RecipeError, KeyError):

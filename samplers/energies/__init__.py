@@ -1,0 +1,1 @@
+"""Energies: posteriors, gradients of many chains, data and minibatches, control variates, test targets."""

@@ -1,0 +1,1 @@
+"""What comes of a run: draws, diagnostics, pictures, predictions and their scores."""

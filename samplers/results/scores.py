@@ -1,0 +1,179 @@
+"""Scores of predictions: accuracy, likelihood, calibration, and how well a score tells what was never seen."""
+
+from dataclasses import dataclass
+
+import torch
+
+from recipe.errors import RecipeError
+
+from .predictive import distributions, tensor_of
+
+
+def accuracy(probabilities, labels) -> float:
+    """The fraction of data whose label is the most probable class; the first of equals.
+
+    `probabilities` (data, classes), `labels` (data,) integers below classes; RecipeError for others.
+
+    >>> accuracy(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), [0, 1])
+    0.5
+    """
+    p, y = _labelled("accuracy", probabilities, labels)
+    return float((p.argmax(-1) == y).double().mean())
+
+
+def negative_log_likelihood(probabilities, labels) -> float:
+    """The mean of -log p(label) in nats, where p is at least the smallest normal number: at most 708.4.
+
+    Shapes and errors as for `accuracy`.
+
+    >>> negative_log_likelihood(torch.tensor([[1.0, 0.0]]), [0])
+    0.0
+    """
+    p, y = _labelled("negative_log_likelihood", probabilities, labels)
+    of_label = p.gather(-1, y[:, None]).clamp(min=torch.finfo(p.dtype).tiny)
+    return 0.0 - float(of_label.log().mean())  # not -0.0
+
+
+def brier(probabilities, labels) -> float:
+    """The mean over data of sum_c (p_c - [c is the label])^2, from 0 to 2.
+
+    Shapes and errors as for `accuracy`. Source: Brier 1950.
+
+    >>> brier(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), [0, 0])
+    1.25
+    """
+    p, y = _labelled("brier", probabilities, labels)
+    return float((p - torch.nn.functional.one_hot(y, p.shape[-1])).square().sum(-1).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability diagram: of each bin the mean confidence, the accuracy, and the count of data, all `(bins,)`.
+
+    Confidence and accuracy of an empty bin are nan.
+    """
+
+    confidence: torch.Tensor
+    accuracy: torch.Tensor
+    count: torch.Tensor
+
+    def plot(self, ax=None):
+        """Bars of the accuracy beside the diagonal, on matplotlib axes `ax` or new ones, which are returned.
+
+        Raises RecipeError where no axes are given and matplotlib is missing.
+        """
+        if ax is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                raise RecipeError("Reliability, plot", f"matplotlib cannot be imported ({error})",
+                                  do="pip install matplotlib, or draw confidence and accuracy otherwise.") from error
+            ax = pyplot.subplots()[1]
+        full, bins = (self.count > 0).cpu(), len(self.count)
+        centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
+        heights = self.accuracy.cpu()[full]
+        ax.bar(centre[full].numpy(), heights.numpy(), width=1/bins, edgecolor="white", label="accuracy")
+        ax.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
+        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
+        ax.legend()
+        return ax
+
+
+def reliability(probabilities, labels, bins: int = 15) -> Reliability:
+    """Confidence, the largest probability, and accuracy in `bins` intervals ((m - 1)/bins, m/bins] of confidence.
+
+    Shapes and errors as for `accuracy`; RecipeError also unless bins is an integer >= 1.
+    Source: Guo, Pleiss, Sun & Weinberger 2017, section 2.
+
+    >>> reliability(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]]), [0, 0, 1], bins=2).accuracy
+    tensor([   nan, 0.6667], dtype=torch.float64)
+    """
+    return _binned("reliability", probabilities, labels, bins)
+
+
+def expected_calibration_error(probabilities, labels, bins: int = 15) -> float:
+    """ECE = sum_m (n_m/n) |accuracy_m - confidence_m| over the bins of `reliability`, whose errors it shares.
+
+    It is biased: of calibrated predictions it is not 0, but of the order of sqrt(bins/n).
+    Source: Guo, Pleiss, Sun & Weinberger 2017, eq. (3).
+
+    >>> expected_calibration_error(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0])
+    0.25
+    """
+    diagram = _binned("expected_calibration_error", probabilities, labels, bins)
+    gaps = (diagram.accuracy - diagram.confidence).abs()
+    return float((gaps * diagram.count / diagram.count.sum()).nansum())
+
+
+def roc(inside, outside) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rates of false and true alarms of "score >= t is outside", for t from above all scores to the smallest.
+
+    `inside` and `outside` are scores `(data,)`, such as entropies, of data like the training data and of others. Both
+    rates are `(thresholds,)` in float64, from 0 to 1. Raises RecipeError for other shapes, no scores, and nan.
+
+    >>> false, true = roc([0.1, 0.2], [0.2, 0.3])
+    >>> false.tolist(), true.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    inside, outside = _scores("roc", inside, outside)
+    thresholds = torch.cat([inside, outside]).unique().flip(0)
+
+    def rate(scores):
+        alarms = len(scores) - torch.searchsorted(scores.sort().values, thresholds)
+        return torch.cat([alarms.new_zeros(1), alarms]).double() / len(scores)
+
+    return rate(inside), rate(outside)
+
+
+def roc_auc(inside, outside) -> float:
+    """The area under `roc`: the chance that a score outside exceeds one inside, where ties count half.
+
+    Scores and errors as for `roc`. Source: Hanley & McNeil 1982.
+
+    >>> roc_auc([0.1, 0.2], [0.2, 0.3])
+    0.875
+    """
+    from scipy.stats import rankdata  # scipy.stats is slow to import
+
+    inside, outside = _scores("roc_auc", inside, outside)
+    n, m = len(inside), len(outside)
+    ranks = rankdata(torch.cat([outside, inside]).cpu().numpy())[:m]
+    return float((ranks.sum() - m * (m + 1) / 2) / (n * m))
+
+
+def _binned(where, probabilities, labels, bins):
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise RecipeError(where, f"bins is an integer >= 1, got {bins!r}", do="Choose 15 if unsure.")
+    p, y = _labelled(where, probabilities, labels)
+    confidence, prediction = p.max(-1)
+    # k/bins by division: the edges that the decimals of a user round to, as 0.6 does for 3/5.
+    index = torch.bucketize(confidence, torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins)
+    count = torch.bincount(index, minlength=bins)
+    sums = p.new_zeros(2, bins).index_add_(1, index, torch.stack([confidence, (prediction == y).to(p.dtype)]))
+    return Reliability(*(sums / count), count)
+
+
+def _labelled(where, probabilities, labels):
+    """The probabilities `(data, classes)` in float64, and the labels `(data,)` beside them."""
+    p, y = distributions(where, probabilities), tensor_of(where, "labels", labels)
+    if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
+        raise RecipeError(where, f"the labels are {y.dtype}", do="Pass integers: labels.long().")
+    if p.dim() != 2 or y.shape != p.shape[:1]:
+        raise RecipeError(where, f"the probabilities have the shape {tuple(p.shape)}, the labels {tuple(y.shape)}",
+                          do="Pass (data, classes) and (data,).")
+    y = y.to(p.device, torch.int64)
+    if y.min() < 0 or y.max() >= p.shape[-1]:
+        raise RecipeError(where, f"the labels go from {int(y.min())} to {int(y.max())}, for {p.shape[-1]} classes",
+                          do="Count the classes from 0.")
+    return p, y
+
+
+def _scores(where, inside, outside):
+    both = [tensor_of(where, "scores", x) for x in (inside, outside)]
+    for name, x in zip(("inside", "outside"), both):
+        if x.dim() != 1 or not len(x):
+            raise RecipeError(where, f"the scores {name} have the shape {tuple(x.shape)}",
+                              do="Pass one number per datum, and at least one.")
+        if x.isnan().any():
+            raise RecipeError(where, f"a score {name} is nan", do="Leave out what was not predicted.")
+    return both[0].double(), both[1].to(both[0].device).double()

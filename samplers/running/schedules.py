@@ -1,0 +1,156 @@
+"""Step sizes and temperatures as functions of the step number k = 0, 1, ..., written as data.
+
+    samplers.sample(..., schedule=Polynomial(a=0.1, b=100, gamma=0.55))
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+
+from recipe.errors import RecipeError
+
+from .phases import Phase
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Polynomial decay from a b^-gamma: h_k = a (b + k)^-gamma.
+
+    `a` has the units of the step size, b and gamma are numbers. SGLD needs sum h_k = inf and sum h_k^2 < inf, which is
+    1/2 < gamma <= 1; this is not enforced. Raises RecipeError unless a, b and gamma are positive.
+    Source: Welling & Teh 2011.
+
+    >>> h = Polynomial(a=1.0, b=4, gamma=0.5)
+    >>> h(0), h(5)
+    (0.5, 0.3333333333333333)
+    """
+
+    a: float
+    b: float
+    gamma: float
+
+    def __post_init__(self):
+        _check_positive(self, "a", "b", "gamma")
+
+    def __call__(self, k: int) -> float:
+        return self.a * (self.b + k) ** -self.gamma
+
+
+@dataclass(frozen=True)
+class BlockDecay:
+    """Constant on blocks of `every` steps, each lower than the last: h_k = start factor^floor(k/every).
+
+    `start` has the units of the step size. Raises RecipeError unless start is positive, 0 < factor <= 1, and `every` is
+    a positive integer.
+
+    >>> h = BlockDecay(start=0.1, factor=0.5, every=1000)
+    >>> h(999), h(1000)
+    (0.1, 0.05)
+    """
+
+    start: float
+    factor: float
+    every: int
+
+    def __post_init__(self):
+        _check_positive(self, "start", "factor")
+        _check_count(self, "every")
+        if self.factor > 1:
+            raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
+
+    def __call__(self, k: int) -> float:
+        return self.start * self.factor ** (k // self.every)
+
+
+@dataclass(frozen=True)
+class Cyclical:
+    """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
+
+    `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while
+    r_k < explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
+    it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and
+    steps are positive integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples.
+    Source: Zhang, Li, Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
+
+    >>> h = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
+    >>> [round(h(k), 4) for k in range(5)]
+    [0.1, 0.0854, 0.05, 0.0146, 0.1]
+    >>> [(phase.steps, phase.keep) for phase in h.phases]
+    [(2, False), (2, True), (2, False), (2, True)]
+    """
+
+    start: float
+    cycles: int
+    steps: int
+    explore: float = 0.0
+
+    def __post_init__(self):
+        _check_positive(self, "start")
+        _check_count(self, "cycles")
+        _check_count(self, "steps")
+        if self.cycles > self.steps:
+            raise RecipeError("Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps",
+                              do="Choose cycles <= steps.")
+        if not _is_number(self.explore) or not 0 <= self.explore < 1:
+            raise RecipeError("Cyclical", f"explore is a fraction in [0, 1), got {self.explore!r}",
+                              do="Pass the part of each cycle that explores.")
+        if not self.sampling(self.length - 1):
+            raise RecipeError("Cyclical", f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}",
+                              do="Lower explore, or make fewer cycles.")
+
+    def __call__(self, k: int) -> float:
+        # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
+        return self.start * math.cos(math.pi / 2 * self._phase(k)) ** 2
+
+    @property
+    def length(self) -> int:
+        """L, the number of steps in a cycle; the last cycle may be shorter."""
+        return -(-self.steps // self.cycles)
+
+    def sampling(self, k: int) -> bool:
+        """Whether step k samples, rather than explores."""
+        return self._phase(k) >= self.explore
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
+        stretches = [(sampling, list(steps)) for sampling, steps in groupby(range(self.steps), self.sampling)]
+        cold = {"temperature": 0.0, "keep": False}
+        return tuple(Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else cold))
+                     for sampling, steps in stretches)
+
+    def _phase(self, k: int) -> float:
+        return k % self.length / self.length
+
+
+@dataclass(frozen=True)
+class Later:
+    """A schedule from step `by` on: h_k = schedule(k + by).
+
+    >>> Later(Polynomial(a=1.0, b=4, gamma=0.5), by=5)(0)
+    0.3333333333333333
+    """
+
+    schedule: Callable[[int], float]
+    by: int
+
+    def __call__(self, k: int) -> float:
+        return self.schedule(k + self.by)
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_positive(schedule, *names):
+    for name in names:
+        value = getattr(schedule, name)
+        if not _is_number(value) or not 0 < value < math.inf:
+            raise RecipeError(type(schedule).__name__, f"{name} is a number > 0, got {value!r}", do=f"Pass {name}=...")
+
+
+def _check_count(schedule, name):
+    value = getattr(schedule, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RecipeError(type(schedule).__name__, f"{name} is an integer >= 1, got {value!r}", do=f"Pass {name}=...")

@@ -1,0 +1,1 @@
+"""Training loops: the optimizer, minibatches, SVRG, checkpoints of a loop."""
