@@ -10,15 +10,15 @@ def langevin(potential, init, *, steps, step_size, temperature, seed):
     generator, h, theta = torch.Generator().manual_seed(seed), step_size, init
     normal = lambda: torch.randn(theta.shape, generator=generator)
     kept = exp(-h)
-    p = temperature**0.5*normal()
+    p = temperature**0.5 * normal()
     force = gradient(potential, theta)
     for _ in range(steps):
-        p = p - h/2*force
-        theta = theta + h/2*p
-        p = kept*p + ((1 - kept**2)*temperature)**0.5*normal()
-        theta = theta + h/2*p
+        p = p - h / 2 * force
+        theta = theta + h / 2 * p
+        p = kept * p + ((1 - kept**2) * temperature) ** 0.5 * normal()
+        theta = theta + h / 2 * p
         force = gradient(potential, theta)
-        p = p - h/2*force
+        p = p - h / 2 * force
     return theta
 
 

@@ -13,9 +13,9 @@ def refreshed(potential, init, *, steps, step_size, temperature, seed):
     generator, theta = torch.Generator().manual_seed(seed), init
     for k in range(steps):
         if k % L == 0:
-            p = temperature**0.5*torch.randn(theta.shape, generator=generator)
-        theta = theta + step_size*p
-        p = p - step_size*gradient(potential, theta)
+            p = temperature**0.5 * torch.randn(theta.shape, generator=generator)
+        theta = theta + step_size * p
+        p = p - step_size * gradient(potential, theta)
     return theta
 
 

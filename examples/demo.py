@@ -41,10 +41,10 @@ class LogisticRegression:
 
     def energy(self, theta):
         logits = theta @ self.X.T
-        return softplus(logits).sum(-1) - logits @ self.y + theta.square().sum(-1)/(2*PRIOR_SD**2)
+        return softplus(logits).sum(-1) - logits @ self.y + theta.square().sum(-1) / (2 * PRIOR_SD**2)
 
     def gradient(self, theta):
-        return self.residuals(theta) @ self.X + theta/PRIOR_SD**2
+        return self.residuals(theta) @ self.X + theta / PRIOR_SD**2
 
     def residuals(self, theta):
         """p_i - y_i: the gradient of the i-th term of the likelihood is this number times x_i."""
@@ -54,10 +54,11 @@ class LogisticRegression:
 def breast_cancer() -> LogisticRegression:
     """569 tumours, 30 standardised features and an intercept; y = 1 is benign."""
     data = load_breast_cancer()
-    X = (data.data - data.data.mean(0))/data.data.std(0)
+    X = (data.data - data.data.mean(0)) / data.data.std(0)
     X = numpy.column_stack([numpy.ones(len(X)), X])
-    return LogisticRegression(torch.tensor(X), torch.tensor(data.target, dtype=torch.float64),
-                              ("intercept", *data.feature_names))
+    return LogisticRegression(
+        torch.tensor(X), torch.tensor(data.target, dtype=torch.float64), ("intercept", *data.feature_names)
+    )
 
 
 # ---- coordinates z, theta = centre + scale z, in which the posterior is round and the gradient noise diagonal
@@ -80,16 +81,16 @@ def gaussian_approximation(model: LogisticRegression, iterations=150) -> Coordin
     The mode will not do: the posterior is skewed, and its mean is two standard deviations away.
     """
     nodes, weights = map(torch.tensor, numpy.polynomial.hermite_e.hermegauss(21))
-    weights = weights/weights.sum()
-    X, prior = model.X, torch.eye(model.X.shape[1])/PRIOR_SD**2
-    mean, precision = torch.zeros(X.shape[1]), X.T @ X/4 + prior
+    weights = weights / weights.sum()
+    X, prior = model.X, torch.eye(model.X.shape[1]) / PRIOR_SD**2
+    mean, precision = torch.zeros(X.shape[1]), X.T @ X / 4 + prior
     for _ in range(iterations):
-        spread = ((X @ torch.linalg.inv(precision))*X).sum(1).sqrt()
-        p = torch.sigmoid((X @ mean)[:, None] + spread[:, None]*nodes)
+        spread = ((X @ torch.linalg.inv(precision)) * X).sum(1).sqrt()
+        p = torch.sigmoid((X @ mean)[:, None] + spread[:, None] * nodes)
         gradient = X.T @ (p @ weights - model.y) + prior @ mean
-        hessian = X.T @ ((p*(1 - p)) @ weights[:, None]*X) + prior
-        precision = 0.7*precision + 0.3*hessian
-        mean = mean - 0.3*torch.linalg.solve(precision, gradient)
+        hessian = X.T @ ((p * (1 - p)) @ weights[:, None] * X) + prior
+        precision = 0.7 * precision + 0.3 * hessian
+        mean = mean - 0.3 * torch.linalg.solve(precision, gradient)
     return Coordinates(mean, torch.linalg.cholesky(torch.linalg.inv(precision)))
 
 
@@ -98,7 +99,7 @@ def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator) -> C
     theta = q.theta(torch.randn(400, len(q.centre), generator=generator))
     r = model.residuals(theta)
     G = r @ model.X
-    covariance = model.X.T @ (r.square().mean(0)[:, None]*model.X) - G.T @ G/len(theta)/len(model.y)
+    covariance = model.X.T @ (r.square().mean(0)[:, None] * model.X) - G.T @ G / len(theta) / len(model.y)
     _, rotation = torch.linalg.eigh(q.scale.T @ covariance @ q.scale)
     return Coordinates(q.centre, q.scale @ rotation)
 
@@ -106,32 +107,33 @@ def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator) -> C
 def gradient_noise(model: LogisticRegression, coordinates: Coordinates, theta, batch_size: int):
     """The variances V_g of the minibatch gradient by each z, at each theta: N^2/b times those over the examples."""
     X, r = model.X @ coordinates.scale, model.residuals(theta)
-    return len(X)/batch_size*(r.square() @ X.square() - (r @ X).square()/len(X))
+    return len(X) / batch_size * (r.square() @ X.square() - (r @ X).square() / len(X))
 
 
 # ---- the reference, in plain torch
 
 
-def metropolised_hmc(model: LogisticRegression, q: Coordinates, generator, *, chains, draws, warmup, step=0.3,
-                     leapfrogs=12):
+def metropolised_hmc(
+    model: LogisticRegression, q: Coordinates, generator, *, chains, draws, warmup, step=0.3, leapfrogs=12
+):
     """Hamiltonian Monte Carlo with a Metropolis test: exact, whatever the coordinates q.
 
     The step is uniform on (0, step): short ones free a chain from the far tails, where the curvature is large.
     """
-    z = 1.5*torch.randn(chains, len(q.centre), generator=generator)
+    z = 1.5 * torch.randn(chains, len(q.centre), generator=generator)
     energy, force = (lambda z: model.energy(q.theta(z))), (lambda z: -model.gradient(q.theta(z)) @ q.scale)
     U, f, kept = energy(z), force(z), []
     for k in range(warmup + draws):
-        h = step*torch.rand(chains, 1, generator=generator)
+        h = step * torch.rand(chains, 1, generator=generator)
         p = torch.randn(z.shape, generator=generator)
         new_z, new_f, new_p = z, f, p
         for _ in range(leapfrogs):
-            new_p = new_p + h/2*new_f
-            new_z = new_z + h*new_p
+            new_p = new_p + h / 2 * new_f
+            new_z = new_z + h * new_p
             new_f = force(new_z)
-            new_p = new_p + h/2*new_f
+            new_p = new_p + h / 2 * new_f
         new_U = energy(new_z)
-        rise = new_U - U + (new_p.square() - p.square()).sum(1)/2
+        rise = new_U - U + (new_p.square() - p.square()).sum(1) / 2
         accept = torch.rand(chains, generator=generator).log() < -rise
         z, f = torch.where(accept[:, None], new_z, z), torch.where(accept[:, None], new_f, f)
         U = torch.where(accept, new_U, U)
@@ -143,24 +145,37 @@ def metropolised_hmc(model: LogisticRegression, q: Coordinates, generator, *, ch
 # ---- our sampler
 
 
-def run(model: LogisticRegression, coordinates: Coordinates, *, step_size, duration, warmup, chains, batch_size=None,
-        seed=0):
+def run(
+    model: LogisticRegression, coordinates: Coordinates, *, step_size, duration, warmup, chains, batch_size=None, seed=0
+):
     """Draws of theta and the mean of xi in each coordinate, after `warmup` and `duration` units of time."""
     X, offset = model.X @ coordinates.scale, model.X @ coordinates.centre
 
-    def loss(z, batch):                               # one chain; one value per example
+    def loss(z, batch):  # one chain; one value per example
         x, o, y = batch
         logits = x @ z + o
-        return softplus(logits) - y*logits
+        return softplus(logits) - y * logits
 
     def negative_log_prior(z):
-        return coordinates.theta(z).square().sum()/(2*PRIOR_SD**2)
+        return coordinates.theta(z).square().sum() / (2 * PRIOR_SD**2)
 
     energy = samplers.posterior(loss, negative_log_prior, num_data=len(X))
-    start = 1.5*torch.randn(chains, X.shape[1], generator=torch.Generator().manual_seed(seed))
-    draws = samplers.sample(TailThermostat, energy, init=start, chains=chains, data=(X, offset, model.y),
-                            batch_size=batch_size, step_size=step_size, steps=round(duration/step_size),
-                            warmup=round(warmup/step_size), thin=round(1/step_size), keep="xi", seed=seed, A=FRICTION)
+    start = 1.5 * torch.randn(chains, X.shape[1], generator=torch.Generator().manual_seed(seed))
+    draws = samplers.sample(
+        TailThermostat,
+        energy,
+        init=start,
+        chains=chains,
+        data=(X, offset, model.y),
+        batch_size=batch_size,
+        step_size=step_size,
+        steps=round(duration / step_size),
+        warmup=round(warmup / step_size),
+        thin=round(1 / step_size),
+        keep="xi",
+        seed=seed,
+        A=FRICTION,
+    )
     return samplers.Draws({"theta": coordinates.theta(draws["theta"])}, info=draws.info), draws["xi"].mean((0, 1))
 
 
@@ -177,69 +192,73 @@ class Comparison:
     @property
     def bias(self):
         """The difference of the means in standard deviations of the posterior."""
-        return ((self.run["mean"] - self.reference["mean"])/self.reference["sd"]).to_numpy()
+        return ((self.run["mean"] - self.reference["mean"]) / self.reference["sd"]).to_numpy()
 
     @property
     def error(self):
         """The Monte Carlo standard error of `bias`."""
-        return (numpy.hypot(self.run["mcse_mean"], self.reference["mcse_mean"])/self.reference["sd"]).to_numpy()
+        return (numpy.hypot(self.run["mcse_mean"], self.reference["mcse_mean"]) / self.reference["sd"]).to_numpy()
 
     @property
     def spread(self):
         """The ratio of the standard deviations."""
-        return (self.run["sd"]/self.reference["sd"]).to_numpy()
+        return (self.run["sd"] / self.reference["sd"]).to_numpy()
 
     @property
     def rms(self):
         """The root mean square of the bias, less what Monte Carlo error adds to it."""
-        return max(0.0, (self.bias**2 - self.error**2).mean())**0.5
+        return max(0.0, (self.bias**2 - self.error**2).mean()) ** 0.5
 
 
 def table(names, full: Comparison, mini: Comparison) -> str:
     """One line per coefficient: z is the difference of the means in standard errors, bias in posterior sds."""
     blank = ""
-    lines = [f"{blank:24}|{'reference (HMC)':^16}|{'full gradient':^35}|{f'minibatches of {BATCH}':^43}",
-             f"{'coefficient':24}|{'mean':>8}{'sd':>7} |{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'z':>6}"
-             f"|{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'bias/sd':>8}{'sd/sd':>6}"]
-    lines.append("-"*24 + "+" + "-"*16 + "+" + "-"*35 + "+" + "-"*43)
+    lines = [
+        f"{blank:24}|{'reference (HMC)':^16}|{'full gradient':^35}|{f'minibatches of {BATCH}':^43}",
+        f"{'coefficient':24}|{'mean':>8}{'sd':>7} |{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'z':>6}"
+        f"|{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'bias/sd':>8}{'sd/sd':>6}",
+    ]
+    lines.append("-" * 24 + "+" + "-" * 16 + "+" + "-" * 35 + "+" + "-" * 43)
     for i, name in enumerate(names):
         r, f, m = full.reference.iloc[i], full.run.iloc[i], mini.run.iloc[i]
-        lines.append(f"{name:24}|{r['mean']:8.2f}{r['sd']:7.2f} "
-                     f"|{f['mean']:8.2f}{f['sd']:7.2f}{f['ess_bulk']:7.0f}{f['r_hat']:7.3f}"
-                     f"{full.bias[i]/full.error[i]:6.1f}"
-                     f"|{m['mean']:8.2f}{m['sd']:7.2f}{m['ess_bulk']:7.0f}{m['r_hat']:7.3f}"
-                     f"{mini.bias[i]:8.3f}{mini.spread[i]:6.2f}")
+        lines.append(
+            f"{name:24}|{r['mean']:8.2f}{r['sd']:7.2f} "
+            f"|{f['mean']:8.2f}{f['sd']:7.2f}{f['ess_bulk']:7.0f}{f['r_hat']:7.3f}"
+            f"{full.bias[i] / full.error[i]:6.1f}"
+            f"|{m['mean']:8.2f}{m['sd']:7.2f}{m['ess_bulk']:7.0f}{m['r_hat']:7.3f}"
+            f"{mini.bias[i]:8.3f}{mini.spread[i]:6.2f}"
+        )
     return "\n".join(lines)
 
 
 def account(full: Comparison, mini: Comparison, double: Comparison, V, xi, coordinates: Coordinates) -> str:
     """How large the minibatch bias is, and why; V: the variances of the gradient at draws of the reference."""
-    z = numpy.abs(full.bias/full.error)
-    heat, noise = MINI_STEP*V/2, MINI_STEP*V.mean(0)/2
-    widening = (coordinates.scale.square() @ (1 + noise/FRICTION)/coordinates.scale.square().sum(1)).sqrt() - 1
-    ratio = xi/(FRICTION + noise)
-    swing = ((FRICTION + heat)/(FRICTION + noise)).std(0)
-    half_swing = ((FRICTION + heat/2)/(FRICTION + noise/2)).std(0)
+    z = numpy.abs(full.bias / full.error)
+    heat, noise = MINI_STEP * V / 2, MINI_STEP * V.mean(0) / 2
+    widening = (coordinates.scale.square() @ (1 + noise / FRICTION) / coordinates.scale.square().sum(1)).sqrt() - 1
+    ratio = xi / (FRICTION + noise)
+    swing = ((FRICTION + heat) / (FRICTION + noise)).std(0)
+    half_swing = ((FRICTION + heat / 2) / (FRICTION + noise / 2)).std(0)
     signal = (mini.bias**2 - mini.error**2).sum()
-    slope, slope_error = mini.bias @ double.bias/signal, (mini.bias**2 @ double.error**2)**0.5/signal
+    slope, slope_error = mini.bias @ double.bias / signal, (mini.bias**2 @ double.error**2) ** 0.5 / signal
     return paragraphs(f"""
-Full gradient: no bias that {full.run['ess_bulk'].min():.0f} effective draws or more could show. The largest |z| of
-{len(z)} is {z.max():.1f}; the sds agree within {100*abs(full.spread - 1).max():.1f} %.
+Full gradient: no bias that {full.run["ess_bulk"].min():.0f} effective draws or more could show. The largest |z| of
+{len(z)} is {z.max():.1f}; the sds agree within {100 * abs(full.spread - 1).max():.1f} %.
 
 Minibatches of {BATCH}: the means are off by {mini.rms:.3f} posterior sds (root mean square, Monte Carlo error removed),
 and by {abs(mini.bias).max():.3f} at most; sd/sd is {mini.spread.min():.3f} to {mini.spread.max():.3f}. Why, from the
 variances V_g of the minibatch gradient at the draws of the reference:
 
 1. Averaged over the posterior, V_g is {V.mean(0).min():.2f} to {V.mean(0).max():.1f} in the {len(ratio)} coordinates.
-As heat in Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100*widening.min():.0f}
-to {100*widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as
+As heat in Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100 * widening.min():.0f}
+to {100 * widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as
 A + h E V_g/2, is measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
 
 2. What is left comes from V_g not being constant, which no xi can follow: across the posterior the temperature
 (A + h V_g/2)/(A + h E V_g/2) of a coordinate has an sd of {swing.median():.2f} (median; at most {swing.max():.2f}).
 
-3. If so, the bias shrinks with these swings. With minibatches of {2*BATCH} they are
-{half_swing.norm()/swing.norm():.2f} as large, and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large
+3. If so, the bias shrinks with these swings. With minibatches of {2 * BATCH} they are
+{half_swing.norm() / swing.norm():.2f} as large, and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large
 (least squares): {double.rms:.3f} sds (root mean square), with sd/sd {double.spread.min():.3f} to
 {double.spread.max():.3f}.""")
 
@@ -255,9 +274,11 @@ def picture(path, names, reference, full, mini, V, xi) -> None:
 
     figure, axes = pyplot.subplots(4, 8, figsize=(20, 11), layout="constrained")
     flat = [x.flatten(0, 1).numpy() for x in (reference, full, mini)]
-    styles = [dict(color="0.8", histtype="stepfilled", label="reference: Metropolised HMC"),
-              dict(color="tab:blue", histtype="step", lw=1.4, label=f"full gradient, h = {FULL_STEP:g}"),
-              dict(color="tab:orange", histtype="step", lw=1.4, label=f"minibatches of {BATCH}, h = {MINI_STEP:g}")]
+    styles = [
+        dict(color="0.8", histtype="stepfilled", label="reference: Metropolised HMC"),
+        dict(color="tab:blue", histtype="step", lw=1.4, label=f"full gradient, h = {FULL_STEP:g}"),
+        dict(color="tab:orange", histtype="step", lw=1.4, label=f"minibatches of {BATCH}, h = {MINI_STEP:g}"),
+    ]
     for i, (name, ax) in enumerate(zip(names, axes.flat)):
         bins = numpy.linspace(*numpy.quantile(flat[0][:, i], [0.0005, 0.9995]), 46)
         for x, style in zip(flat, styles):
@@ -265,7 +286,7 @@ def picture(path, names, reference, full, mini, V, xi) -> None:
         ax.set_title(name, fontsize=10)
         ax.set_yticks([])
         ax.locator_params(axis="x", nbins=4)
-    predicted, ax = FRICTION + MINI_STEP*V.mean(0)/2, axes.flat[len(names)]
+    predicted, ax = FRICTION + MINI_STEP * V.mean(0) / 2, axes.flat[len(names)]
     ax.plot(predicted, predicted, color="0.6", lw=1)
     ax.plot(predicted, xi, "o", color="tab:orange", ms=4)
     ax.set_title("E xi of the 31 thermostats,\nagainst A + h E V_g/2", fontsize=10)
@@ -290,7 +311,7 @@ def main(argv=None) -> dict:
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)                          # the tensors are small: threads would wait for each other
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started, generator = time.monotonic(), torch.Generator().manual_seed(2015)
     duration, warmup, chains, draws = (120, 30, 16, 150) if options.quick else (1200, 60, 32, 2000)
 
@@ -299,28 +320,29 @@ def main(argv=None) -> dict:
     model = breast_cancer()
     q = diagonalise_noise(model, gaussian_approximation(model), generator)
     print(f"Breast cancer data: {len(model.y)} rows, {len(model.names)} coefficients, prior N(0, {PRIOR_SD:g}^2)\n")
-    reference = metropolised_hmc(model, q, generator, chains=2*chains, draws=draws, warmup=200)
-    print(f"reference: {2*chains} chains x {draws} draws of Metropolised HMC")
+    reference = metropolised_hmc(model, q, generator, chains=2 * chains, draws=draws, warmup=200)
+    print(f"reference: {2 * chains} chains x {draws} draws of Metropolised HMC")
 
     kind = dict(duration=duration, warmup=warmup, chains=chains)
     print(f"full gradients, h = {FULL_STEP:g}")
     full, _ = run(model, q, step_size=FULL_STEP, seed=1, **kind)
     print(f"minibatches of {BATCH}, h = {MINI_STEP:g}")
     mini, xi = run(model, q, step_size=MINI_STEP, batch_size=BATCH, seed=2, **kind)
-    print(f"minibatches of {2*BATCH}, h = {MINI_STEP:g}")
-    double, _ = run(model, q, step_size=MINI_STEP, batch_size=2*BATCH, seed=3, **kind)
+    print(f"minibatches of {2 * BATCH}, h = {MINI_STEP:g}")
+    double, _ = run(model, q, step_size=MINI_STEP, batch_size=2 * BATCH, seed=3, **kind)
 
     exact = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
-    against = {name: Comparison(draws.summary(), exact)
-               for name, draws in (("full", full), ("mini", mini), ("double", double))}
+    against = {
+        name: Comparison(draws.summary(), exact) for name, draws in (("full", full), ("mini", mini), ("double", double))
+    }
     V = gradient_noise(model, q, reference[:, ::50].flatten(0, 1), BATCH)
     print("", table(model.names, against["full"], against["mini"]), sep="\n")
     print(f"reference: R-hat at most {exact['r_hat'].max():.3f}, ESS at least {exact['ess_bulk'].min():.0f}\n")
     print(account(**against, V=V, xi=xi, coordinates=q))
 
-    picture(options.out/"marginals.png", model.names, reference, full["theta"], mini["theta"], V, xi)
+    picture(options.out / "marginals.png", model.names, reference, full["theta"], mini["theta"], V, xi)
     for name, draws in (("full", full), ("minibatch", mini)):
-        draws.save(options.out/f"{name}.safetensors")
+        draws.save(options.out / f"{name}.safetensors")
     print(f"\n{options.out}: marginals.png, full.safetensors, minibatch.safetensors (samplers.Draws.load reads them)")
     print(f"{time.monotonic() - started:.0f} s in all")
     return against

@@ -33,8 +33,8 @@ from samplers import ATMC, SGHMC, Predictive, PSGLDSameStep
 from samplers.results.scores import accuracy, expected_calibration_error, negative_log_likelihood, reliability, roc_auc
 
 matplotlib.use("Agg")
-TRAIN, BATCH, PRIOR = 1200, 50, 0.3                   # images to learn from, images of a step, variance of the prior
-DECAY = 1/(TRAIN*PRIOR)
+TRAIN, BATCH, PRIOR = 1200, 50, 0.3  # images to learn from, images of a step, variance of the prior
+DECAY = 1 / (TRAIN * PRIOR)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ def sampler(recipe, parameters, seed, **settings):
 
 
 METHODS = {
-    "SGD": Method(lambda parameters, seed: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=DECAY), temperature="-"),
+    "SGD": Method(
+        lambda parameters, seed: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=DECAY), temperature="-"
+    ),
     "pSGLD": Method(partial(sampler, PSGLDSameStep, lr=5e-3)),
     "SGHMC": Method(partial(sampler, SGHMC, lr=0.05, momentum=0.9)),
     "ATMC": Method(partial(sampler, ATMC, lr=0.05, momentum=0.9)),
@@ -63,7 +65,7 @@ METHODS = {
 def data():
     """Digits to learn from and to test on, as pairs of images `(rows, 64)` and labels, and the test images permuted."""
     X, y = load_digits(return_X_y=True)
-    X, y = torch.tensor(X/16, dtype=torch.float32), torch.tensor(y)
+    X, y = torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y)
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(y), generator=generator)
     test = X[order[TRAIN:]]
@@ -84,11 +86,14 @@ def train(method, train_set, images, epochs, seed):
     """Train a network; the probabilities of `images` by its last weights, and by the average of the draws."""
     model, batches, predictive = network(seed), loader(train_set, seed), Predictive()
     optimizer = method.optimizer(model.parameters(), seed=seed)
-    length = epochs//method.cycles
-    scheduler = (StepLR(optimizer, max(1, length//3), gamma=0.5) if method.cycles == 1 else
-                 CosineAnnealingWarmRestarts(optimizer, length))
-    for epoch in range(length*method.cycles):
-        draws = epoch % length >= length/2
+    length = epochs // method.cycles
+    scheduler = (
+        StepLR(optimizer, max(1, length // 3), gamma=0.5)
+        if method.cycles == 1
+        else CosineAnnealingWarmRestarts(optimizer, length)
+    )
+    for epoch in range(length * method.cycles):
+        draws = epoch % length >= length / 2
         if method.cycles > 1:
             optimizer.param_groups[0]["temperature"] = float(draws)
         for x, y in batches:
@@ -119,10 +124,16 @@ class Scores:
 
     @classmethod
     def of(cls, probabilities, labels):
-        p, entropy = probabilities[:len(labels)], torch.special.entr(probabilities).sum(-1)
-        inside, outside = entropy[:len(labels)], entropy[len(labels):]
-        return cls(accuracy(p, labels), negative_log_likelihood(p, labels), expected_calibration_error(p, labels),
-                   float(inside.mean()), float(outside.mean()), roc_auc(inside, outside))
+        p, entropy = probabilities[: len(labels)], torch.special.entr(probabilities).sum(-1)
+        inside, outside = entropy[: len(labels)], entropy[len(labels) :]
+        return cls(
+            accuracy(p, labels),
+            negative_log_likelihood(p, labels),
+            expected_calibration_error(p, labels),
+            float(inside.mean()),
+            float(outside.mean()),
+            roc_auc(inside, outside),
+        )
 
 
 HEAD = f"{'':16}{'T':>5}  {'predictions':12}{'accuracy':>9}{'NLL':>8}{'ECE':>8}{'entropy':>9}{'permuted':>10}{'AUC':>8}"
@@ -130,23 +141,28 @@ HEAD = f"{'':16}{'T':>5}  {'predictions':12}{'accuracy':>9}{'NLL':>8}{'ECE':>8}{
 
 def line(name, temperature, kind, s: Scores) -> str:
     """A line under HEAD; `kind` is "last" or "average"."""
-    return (f"{name:16}{temperature:>5}  {kind:12}{s.accuracy:9.3f}{s.nll:8.3f}{s.ece:8.3f}{s.entropy:9.3f}"
-            f"{s.entropy_permuted:10.3f}{s.auc:8.3f}")
+    return (
+        f"{name:16}{temperature:>5}  {kind:12}{s.accuracy:9.3f}{s.nll:8.3f}{s.ece:8.3f}{s.entropy:9.3f}"
+        f"{s.entropy_permuted:10.3f}{s.auc:8.3f}"
+    )
 
 
 def verdict(found) -> str:
     """Whether the averages have the lower NLL; `found`: the Scores by method, and by "last" and "average"."""
     better = [name for name, scores in found.items() if scores["average"].nll < scores["last"].nll]
     worse = [name for name in found if name not in better]
-    return (f"NLL of the average below that of the last weights: {', '.join(better) or 'none'}"
-            + (f"; not of {', '.join(worse)}" if worse else ""))
+    return f"NLL of the average below that of the last weights: {', '.join(better) or 'none'}" + (
+        f"; not of {', '.join(worse)}" if worse else ""
+    )
 
 
 def picture(path, predictions, labels) -> None:
     """Of each method the reliability diagrams and the entropies, of the last weights above the average."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(4, len(predictions), figsize=(3.4*len(predictions), 12), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(
+        4, len(predictions), figsize=(3.4 * len(predictions), 12), layout="constrained", squeeze=False
+    )
     n, bins = len(labels), torch.linspace(0, 2.4, 25).numpy()
     for j, (name, by_kind) in enumerate(predictions.items()):
         for i, (kind, p) in enumerate(by_kind.items()):
@@ -180,7 +196,7 @@ def main(argv=None) -> dict:
     if options.epochs < 8:
         parser.error("argument --epochs: at least 8, two for each cycle")
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)                          # the tensors are small: threads would wait for each other
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.monotonic()
 
     train_set, (test, labels), permuted = data()
@@ -195,9 +211,9 @@ def main(argv=None) -> dict:
             lines.append(line(name, method.temperature, kind, scores))
             print(lines[-1], flush=True)
     print("", verdict(found), sep="\n")
-    picture(options.out/"digits.png", predictions, labels)
-    (options.out/"digits.txt").write_text("\n".join(lines) + "\n")
-    (options.out/"digits.json").write_text(json.dumps(rows, indent=1) + "\n")
+    picture(options.out / "digits.png", predictions, labels)
+    (options.out / "digits.txt").write_text("\n".join(lines) + "\n")
+    (options.out / "digits.json").write_text(json.dumps(rows, indent=1) + "\n")
     print(f"{options.out}: digits.txt, digits.json, digits.png; {time.monotonic() - started:.0f} s in all")
     return found
 

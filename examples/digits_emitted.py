@@ -14,12 +14,16 @@ from digits import DECAY, HEAD, TRAIN, Method, Scores, command_line, data, line,
 
 from samplers.cli import main as recipe_command
 
-SETTINGS = {"sghmc": {"lr": 0.03, "momentum": 0.9}, "atmc": {"lr": 0.03, "momentum": 0.9}, "psgld-same-step": {"lr": 2e-3}}
+SETTINGS = {
+    "sghmc": {"lr": 0.03, "momentum": 0.9},
+    "atmc": {"lr": 0.03, "momentum": 0.9},
+    "psgld-same-step": {"lr": 2e-3},
+}
 
 
 def emitted(name, folder):
     """The module that `recipe emit` writes."""
-    path = folder/f"{name.replace('-', '_')}.py"
+    path = folder / f"{name.replace('-', '_')}.py"
     if recipe_command(["emit", name, "-o", str(path)]):
         sys.exit(2)
     spec = spec_from_file_location(path.stem, path)
@@ -36,15 +40,23 @@ def main(argv=None) -> dict:
     if options.epochs < 2:
         parser.error("argument --epochs: at least 2")
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)                          # the tensors are small: threads would wait for each other
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.monotonic()
 
     train_set, (test, labels), permuted = data()
-    optimizer = partial(emitted(options.sampler, options.out).Optimizer, num_data=TRAIN, weight_decay=DECAY, **SETTINGS[options.sampler])
+    optimizer = partial(
+        emitted(options.sampler, options.out).Optimizer, num_data=TRAIN, weight_decay=DECAY, **SETTINGS[options.sampler]
+    )
     last, average = train(Method(optimizer), train_set, torch.cat([test, permuted]), options.epochs, options.seed)
     found = {"last": Scores.of(last, labels), "average": Scores.of(average, labels)}
-    print(HEAD, *(line(options.sampler, "1", kind, scores) for kind, scores in found.items()), "",
-          verdict({options.sampler: found}), f"{time.monotonic() - started:.0f} s in all", sep="\n")
+    print(
+        HEAD,
+        *(line(options.sampler, "1", kind, scores) for kind, scores in found.items()),
+        "",
+        verdict({options.sampler: found}),
+        f"{time.monotonic() - started:.0f} s in all",
+        sep="\n",
+    )
     return found
 
 

@@ -49,7 +49,7 @@ from samplers.results.scores import accuracy, negative_log_likelihood
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-LR = {"psgld-same-step": 1e-3, "psgld": 2e-4, "sgld": 0.5, "sghmc": 0.05, "atmc": 0.05}        # for T = 1
+LR = {"psgld-same-step": 1e-3, "psgld": 2e-4, "sgld": 0.5, "sghmc": 0.05, "atmc": 0.05}  # for T = 1
 
 
 # ---- the data
@@ -62,28 +62,37 @@ def read_idx(path: Path, dimensions: int) -> torch.Tensor:
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     except (OSError, EOFError, zlib.error) as error:
         raise RecipeError(str(path), f"it cannot be read ({error})", do=f"Fetch it again from {MIRROR}.") from error
-    start = 4 + 4*dimensions
-    shape = [int.from_bytes(data[k:k + 4], "big") for k in range(4, start, 4)]
+    start = 4 + 4 * dimensions
+    shape = [int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4)]
     if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) != start + math.prod(shape) or not math.prod(shape):
-        raise RecipeError(str(path), f"it is no intact idx file of {dimensions} dimension{'s'*(dimensions > 1)} of bytes",
-                          do=f"Fetch it again from {MIRROR}.")
+        raise RecipeError(
+            str(path),
+            f"it is no intact idx file of {dimensions} dimension{'s' * (dimensions > 1)} of bytes",
+            do=f"Fetch it again from {MIRROR}.",
+        )
     return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).reshape(shape)
 
 
 def read_mnist(folder: Path):
     """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test, and the SHA-256 of each file's bytes."""
-    found = [next((p for p in (folder/name, folder/f"{name}.gz") if p.is_file()), None) for name in FILES]
+    found = [next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None) for name in FILES]
     missing = [name for name, path in zip(FILES, found) if path is None]
     if missing:
-        raise RecipeError(str(folder), f"there is no {', no '.join(missing)}, plain or .gz",
-                          do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {MIRROR} ({missing[0]}.gz ...).")
+        raise RecipeError(
+            str(folder),
+            f"there is no {', no '.join(missing)}, plain or .gz",
+            do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {MIRROR} ({missing[0]}.gz ...).",
+        )
     parts = [read_idx(path, 3 if "images" in path.name else 1) for path in found]
     for x, y, path in ((*parts[:2], found[1]), (*parts[2:], found[3])):
         if x.shape[1:] != (28, 28) or len(x) != len(y) or y.max() > 9:
-            raise RecipeError(str(path), f"images of the shape {tuple(x.shape)} have {len(y)} labels up to {int(y.max())}",
-                              do="Pass a folder with images of 28 x 28 and a label from 0 to 9 for each.")
+            raise RecipeError(
+                str(path),
+                f"images of the shape {tuple(x.shape)} have {len(y)} labels up to {int(y.max())}",
+                do="Pass a folder with images of 28 x 28 and a label from 0 to 9 for each.",
+            )
     x, y, test_x, test_y = parts
-    return (x/255, y.long()), (test_x/255, test_y.long()), [storage.digest(part) for part in parts]
+    return (x / 255, y.long()), (test_x / 255, test_y.long()), [storage.digest(part) for part in parts]
 
 
 # ---- the run
@@ -105,8 +114,8 @@ def logits_of(model, x, epoch):
 
 def train(model, optimizer, predictive, batches, test_set, settings, epoch):
     """One epoch, whose draws `predictive` takes up; returns what is to be told of it."""
-    (test_x, test_y), started, done = test_set, time.monotonic(), epoch*len(batches)
-    lr = settings["lr"]*0.5**(epoch//settings["halve"])
+    (test_x, test_y), started, done = test_set, time.monotonic(), epoch * len(batches)
+    lr = settings["lr"] * 0.5 ** (epoch // settings["halve"])
     optimizer.param_groups[0]["lr"] = lr
     for x, y in batches:
         optimizer.zero_grad()
@@ -118,8 +127,10 @@ def train(model, optimizer, predictive, batches, test_set, settings, epoch):
     told = {"epoch": epoch + 1, "lr": lr, "draws": predictive.draws}
     last = logits_of(model, test_x, epoch).double().softmax(-1)
     for name, p in (("last", last), ("average", predictive.probabilities if predictive.draws else None)):
-        told |= {f"{name} error": None if p is None else 1 - accuracy(p, test_y),
-                 f"{name} nll": None if p is None else negative_log_likelihood(p, test_y)}
+        told |= {
+            f"{name} error": None if p is None else 1 - accuracy(p, test_y),
+            f"{name} nll": None if p is None else negative_log_likelihood(p, test_y),
+        }
     return told | {"seconds": time.monotonic() - started}
 
 
@@ -128,7 +139,7 @@ def line(told) -> str:
     cells = [f"{told['epoch']:5}{told['lr']:10.2e}{told['draws']:7}"]
     for name in ("last", "average"):
         error, nll = told[f"{name} error"], told[f"{name} nll"]
-        cells.append(f"{'-':>10}{'-':>10}" if error is None else f"{100*error:8.2f} %{nll:10.4f}")
+        cells.append(f"{'-':>10}{'-':>10}" if error is None else f"{100 * error:8.2f} %{nll:10.4f}")
     return " |".join(cells) + f" |{told['seconds']:7.1f} s"
 
 
@@ -144,7 +155,9 @@ def run(options) -> list[dict]:
     """What was found, epoch by epoch."""
     name = options.sampler
     if name not in samplers.catalogue:
-        raise RecipeError(f"--sampler {name}", "there is no such stock sampler", do=did_you_mean(name, samplers.catalogue))
+        raise RecipeError(
+            f"--sampler {name}", "there is no such stock sampler", do=did_you_mean(name, samplers.catalogue)
+        )
     lr = LR.get(name) if options.lr is None else options.lr
     if lr is None:
         raise RecipeError(f"--sampler {name}", "no step size was tried out for it here", do="Pass --lr.")
@@ -154,18 +167,44 @@ def run(options) -> list[dict]:
     torch.set_num_threads(options.threads)
     train_set, test_set, sha256 = read_mnist(options.data)
     rows, batches = len(train_set[0]), samplers.Minibatches(train_set, options.batch_size, seed=options.seed)
-    settings = {key: getattr(options, key) for key in ("sampler", "momentum", "temperature", "prior_variance", "batch_size",
-                                                       "halve", "burn_in", "thin", "seed")}
+    settings = {
+        key: getattr(options, key)
+        for key in (
+            "sampler",
+            "momentum",
+            "temperature",
+            "prior_variance",
+            "batch_size",
+            "halve",
+            "burn_in",
+            "thin",
+            "seed",
+        )
+    }
     settings |= {"lr": lr, "set": dict(options.set), "data": sha256}
 
     model, predictive = network(options.seed), Predictive()
-    optimizer = samplers.Optimizer(model.parameters(), samplers.catalogue[name], num_data=rows, lr=lr, momentum=options.momentum,
-                                   temperature=options.temperature, weight_decay=1/(rows*options.prior_variance),
-                                   seed=options.seed, **dict(options.set))
-    checkpoint = samplers.Checkpoint(options.out, settings=settings, model=model, optimizer=optimizer, batches=batches, predictive=predictive)
+    optimizer = samplers.Optimizer(
+        model.parameters(),
+        samplers.catalogue[name],
+        num_data=rows,
+        lr=lr,
+        momentum=options.momentum,
+        temperature=options.temperature,
+        weight_decay=1 / (rows * options.prior_variance),
+        seed=options.seed,
+        **dict(options.set),
+    )
+    checkpoint = samplers.Checkpoint(
+        options.out, settings=settings, model=model, optimizer=optimizer, batches=batches, predictive=predictive
+    )
     history = checkpoint.load().get("history", [])
-    print(f"{name}, T = {options.temperature:g}, sigma^2 = {options.prior_variance:g}: {rows} images, {len(test_set[0])} of test")
-    print(f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}")
+    print(
+        f"{name}, T = {options.temperature:g}, sigma^2 = {options.prior_variance:g}: {rows} images, {len(test_set[0])} of test"
+    )
+    print(
+        f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}"
+    )
     for told in history:
         print(line(told))
     for epoch in range(len(history), options.epochs):
@@ -185,7 +224,9 @@ def main(argv=None) -> int:
     parser.add_argument("--momentum", type=float, help="for samplers that convert one, default .9")
     parser.add_argument("--temperature", type=float, default=1.0, help="T, default 1: the posterior")
     parser.add_argument("--prior-variance", type=float, default=1.0, help="sigma^2, default 1")
-    parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a parameter of the sampler")
+    parser.add_argument(
+        "--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a parameter of the sampler"
+    )
     parser.add_argument("--epochs", type=int, default=20, help="epochs in all, default 20")
     parser.add_argument("--halve", type=int, default=20, help="halve the step size after so many epochs, default 20")
     parser.add_argument("--batch-size", type=int, default=100, help="images of a step, default 100")
@@ -193,13 +234,15 @@ def main(argv=None) -> int:
     parser.add_argument("--thin", type=int, default=100, help="steps from draw to draw, default 100")
     parser.add_argument("--seed", type=int, default=0, help="of start, order and noise, default 0")
     parser.add_argument("--threads", type=int, default=1, help="of torch, default 1; sums are rounded by them")
-    parser.add_argument("--out", type=Path, default=Path("out/mnist"), help="folder in which the run is saved, and goes on")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/mnist"), help="folder in which the run is saved, and goes on"
+    )
     try:
         run(parser.parse_args(argv))
     except (RecipeError, OSError) as error:
         print("mnist:", *str(error).split(), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:                         # the epochs so far are saved
+    except KeyboardInterrupt:  # the epochs so far are saved
         return 130
     return 0
 

@@ -19,12 +19,12 @@ from samplers import PSGLD, SGLD, sample
 
 matplotlib.use("Agg")
 VARIANCES = numpy.array([0.16, 1.0])
-K = 1/VARIANCES
-STEP_SIZES = [0.0125, 0.05, 0.15, 0.30]               # the paper's eps is 2h
-ALPHAS = [0.999, 0.99, 0.9]                           # weight of the past in V
+K = 1 / VARIANCES
+STEP_SIZES = [0.0125, 0.05, 0.15, 0.30]  # the paper's eps is 2h
+ALPHAS = [0.999, 0.99, 0.9]  # weight of the past in V
 
 x, y = sympy.symbols("x y", real=True)
-TARGET = Energy((x, y), U=x**2*K[0]/2 + y**2*K[1]/2)
+TARGET = Energy((x, y), U=x**2 * K[0] / 2 + y**2 * K[1] / 2)
 
 
 # Exact laws. Coordinate by coordinate theta' = (1 - h G k) theta + sqrt(2 h G) N(0, 1): the variances, and h G k.
@@ -32,13 +32,13 @@ TARGET = Energy((x, y), U=x**2*K[0]/2 + y**2*K[1]/2)
 
 def sgld_law(h):
     """G = 1."""
-    return VARIANCES/(1 - h*K/2), h*K
+    return VARIANCES / (1 - h * K / 2), h * K
 
 
 def psgld_law(h):
     """As alpha -> 1, V is the constant E g^2 = k^2 Var, so G = 1/(k sd), and sd solves a quadratic."""
-    sd = (K*h/2 + numpy.sqrt(K**2*h**2/4 + 4*K))/(2*K)
-    return sd**2, h/sd
+    sd = (K * h / 2 + numpy.sqrt(K**2 * h**2 / 4 + 4 * K)) / (2 * K)
+    return sd**2, h / sd
 
 
 def covariance_error(covariance):
@@ -49,7 +49,7 @@ def covariance_error(covariance):
 def exact(law, h):
     """The error of the covariance and the autocorrelation times 1 + 2 sum rho^t, rho = 1 - h G k."""
     variances, rate = law(h)
-    return covariance_error(numpy.diag(variances)), (2 - rate)/rate
+    return covariance_error(numpy.diag(variances)), (2 - rate) / rate
 
 
 def measured(recipe, h, chains, steps, **parameters):
@@ -58,21 +58,31 @@ def measured(recipe, h, chains, steps, **parameters):
     They start one standard deviation from the mode: V starts as the square of the first gradient, and has the right size
     there. Nearer to the mode the first V is next to nothing, and the first step of any length.
     """
-    memory = 1/(1 - parameters.get("alpha", 0))
-    draws = sample(recipe, TARGET, init=torch.tensor(VARIANCES).sqrt(), chains=chains, step_size=h, steps=steps, seed=1,
-                   warmup=round(5/h + 3*memory), progress=False, **parameters)
+    memory = 1 / (1 - parameters.get("alpha", 0))
+    draws = sample(
+        recipe,
+        TARGET,
+        init=torch.tensor(VARIANCES).sqrt(),
+        chains=chains,
+        step_size=h,
+        steps=steps,
+        seed=1,
+        warmup=round(5 / h + 3 * memory),
+        progress=False,
+        **parameters,
+    )
     theta = draws["theta"].numpy()
-    covariance = numpy.einsum("cti,ctj->ij", theta, theta)/(chains*steps)        # the mean is known to be 0
+    covariance = numpy.einsum("cti,ctj->ij", theta, theta) / (chains * steps)  # the mean is known to be 0
     return covariance_error(covariance), autocorrelation_time(theta), covariance
 
 
 def autocorrelation_time(theta):
     """1 + 2 sum of the autocorrelations, averaged over the chains, up to the first lag whose pair sums below .01."""
     steps = theta.shape[1]
-    power = (abs(rfft(theta, 2*steps, axis=1))**2).mean(0)
-    rho = irfft(power, axis=0)[:steps]/numpy.arange(steps, 0, -1)[:, None]
-    pairs = (rho[:-1] + rho[1:])[::2]/rho[0]
-    return numpy.array([2*p[numpy.logical_and.accumulate(p >= 0.01)].sum() - 1 for p in pairs.T])
+    power = (abs(rfft(theta, 2 * steps, axis=1)) ** 2).mean(0)
+    rho = irfft(power, axis=0)[:steps] / numpy.arange(steps, 0, -1)[:, None]
+    pairs = (rho[:-1] + rho[1:])[::2] / rho[0]
+    return numpy.array([2 * p[numpy.logical_and.accumulate(p >= 0.01)].sum() - 1 for p in pairs.T])
 
 
 def table(found):
@@ -96,8 +106,12 @@ def picture(path, found, paths):
     """Error and autocorrelation time by step size, and 600 draws of both samplers at the paper's eps = .3."""
     from matplotlib import pyplot
 
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4.5), layout="constrained", width_ratios=(2, 2, 1))
-    styles = dict(zip(dict.fromkeys(name for name, _ in found), ("k--", "0.5", "b--", "tab:green", "tab:red", "tab:orange")))
+    figure, (left, middle, right) = pyplot.subplots(
+        1, 3, figsize=(13, 4.5), layout="constrained", width_ratios=(2, 2, 1)
+    )
+    styles = dict(
+        zip(dict.fromkeys(name for name, _ in found), ("k--", "0.5", "b--", "tab:green", "tab:red", "tab:orange"))
+    )
     for name, style in styles.items():
         look = dict(ls="--", color=style[0]) if "--" in style else dict(marker="o", color=style, ls="-")
         left.loglog(STEP_SIZES, [found[name, h][0] for h in STEP_SIZES], label=name, **look)
@@ -128,13 +142,19 @@ def main(argv=None) -> dict:
     found |= {("SGLD", h): measured(SGLD, h, options.chains, options.steps) for h in STEP_SIZES}
     found |= {("pSGLD, alpha -> 1, exact", h): exact(psgld_law, h) for h in STEP_SIZES}
     for alpha in ALPHAS:
-        found |= {(f"pSGLD, alpha = {alpha:g}", h): measured(PSGLD, h, options.chains, options.steps, alpha=alpha)
-                  for h in STEP_SIZES}
+        found |= {
+            (f"pSGLD, alpha = {alpha:g}", h): measured(PSGLD, h, options.chains, options.steps, alpha=alpha)
+            for h in STEP_SIZES
+        }
     print(table(found), VERDICT, sep="\n")
-    paths = {name: sample(recipe, TARGET, init=torch.tensor(VARIANCES).sqrt(), chains=1, steps=600, step_size=0.15,
-                          progress=False)["theta"][0].numpy() for name, recipe in (("SGLD", SGLD), ("pSGLD", PSGLD))}
-    picture(options.out/"gaussian.png", found, paths)
-    print(f"\n{options.out/'gaussian.png'}")
+    paths = {
+        name: sample(
+            recipe, TARGET, init=torch.tensor(VARIANCES).sqrt(), chains=1, steps=600, step_size=0.15, progress=False
+        )["theta"][0].numpy()
+        for name, recipe in (("SGLD", SGLD), ("pSGLD", PSGLD))
+    }
+    picture(options.out / "gaussian.png", found, paths)
+    print(f"\n{options.out / 'gaussian.png'}")
     return found
 
 

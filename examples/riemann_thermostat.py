@@ -17,13 +17,15 @@ l = positive("l", default=3.0, doc="distance from the centre at which the steps 
 S = function("S", theta, sign="positive")
 
 RiemannThermostat = Recipe(
-    name="riemann-thermostat", source="after Ma, Chen & Fox 2015 and Gan et al. 2015",
-    state=(theta, p, xi), target=theta,
-    H=potential(theta) + total(p**2)/2 + total(mu*(xi - A)**2)/2,
-    D={p: A*S**2},
-    Q={(theta, p): -S, (p, xi): S**2*p/mu},
-    pieces={"A": numerical(theta, "heun")},       # dtheta = S(theta) p dt has no closed form in the table
+    name="riemann-thermostat",
+    source="after Ma, Chen & Fox 2015 and Gan et al. 2015",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2 + total(mu * (xi - A) ** 2) / 2,
+    D={p: A * S**2},
+    Q={(theta, p): -S, (p, xi): S**2 * p / mu},
+    pieces={"A": numerical(theta, "heun")},  # dtheta = S(theta) p dt has no closed form in the table
     scheme="B A C O C A B",
 )
 
-TailThermostat = RiemannThermostat.bind(S=lambda theta: sqrt(1 + (theta/l)**2))     # long steps in the tails
+TailThermostat = RiemannThermostat.bind(S=lambda theta: sqrt(1 + (theta / l) ** 2))  # long steps in the tails

@@ -22,26 +22,26 @@ matplotlib.use("Agg")
 
 
 def U(theta):
-    return (theta + 4)*(theta + 1)*(theta - 1)*(theta - 3)/14
+    return (theta + 4) * (theta + 1) * (theta - 1) * (theta - 3) / 14
 
 
 x = sympy.Symbol("x", real=True)
 ENERGY = Energy(x, U=U(x))
 GLOBAL, BARRIER, _ = (float(root) for root in sympy.real_roots(U(x).diff(x)))
 START, STEP, RECORD = 2.5, 0.1, 10
-HOT, COLD = 3.0, 0.1                                  # temperatures at the start and the end of the exploration
+HOT, COLD = 3.0, 0.1  # temperatures at the start and the end of the exploration
 
 
 def cooling(steps):
     """Temperatures that fall from HOT to COLD by the same factor in every step, and stay there."""
-    return lambda k: HOT*(COLD/HOT)**min(1.0, k/steps)
+    return lambda k: HOT * (COLD / HOT) ** min(1.0, k / steps)
 
 
 def boltzmann(T):
     """The probability of the global well at temperature T."""
     grid = numpy.linspace(-7, 7, 4001)
-    weight = numpy.exp(-(U(grid) - U(GLOBAL))/T)
-    return weight[grid < BARRIER].sum()/weight.sum()
+    weight = numpy.exp(-(U(grid) - U(GLOBAL)) / T)
+    return weight[grid < BARRIER].sum() / weight.sum()
 
 
 def race(chains, explore, refine):
@@ -51,12 +51,18 @@ def race(chains, explore, refine):
     rest = Phase(refine, temperature=0.0, freeze="xi")
     runs = {
         "Santa": sample(SANTA, ENERGY, phases=[Phase(explore, temperature=cooling(explore)), rest], **santa),
-        "exploration only": sample(SANTA, ENERGY, phases=[Phase(explore + refine, temperature=cooling(explore))],
-                                   **santa),
-        "refinement only": sample(SANTA, ENERGY, phases=[Phase(explore + refine, temperature=0.0, freeze="xi")],
-                                  **santa | {"init": {"theta": torch.tensor([START]), "xi": torch.tensor([1.0])}}),
-        "RMSprop": sample(PSGLDSameStep, ENERGY, temperature=0.0, steps=explore + refine,
-                          **settings | {"step_size": STEP**2}),
+        "exploration only": sample(
+            SANTA, ENERGY, phases=[Phase(explore + refine, temperature=cooling(explore))], **santa
+        ),
+        "refinement only": sample(
+            SANTA,
+            ENERGY,
+            phases=[Phase(explore + refine, temperature=0.0, freeze="xi")],
+            **santa | {"init": {"theta": torch.tensor([START]), "xi": torch.tensor([1.0])}},
+        ),
+        "RMSprop": sample(
+            PSGLDSameStep, ENERGY, temperature=0.0, steps=explore + refine, **settings | {"step_size": STEP**2}
+        ),
     }
     return {name: draws["theta"][..., 0].numpy() for name, draws in runs.items()}
 
@@ -81,7 +87,7 @@ def picture(path, paths, explore):
     left.plot(grid, U(grid), color="k")
     left.plot(START, U(START), "o", color="tab:red")
     left.set(xlabel="theta", ylabel="U")
-    steps = RECORD*numpy.arange(1, paths["Santa"].shape[1] + 1)
+    steps = RECORD * numpy.arange(1, paths["Santa"].shape[1] + 1)
     middle.plot(steps, paths["Santa"][:3].T, lw=0.6, color="tab:blue")
     middle.plot(steps, paths["RMSprop"][0], color="tab:red", label="RMSprop")
     middle.plot([], [], color="tab:blue", label="Santa, three chains")
@@ -91,7 +97,9 @@ def picture(path, paths, explore):
     right.plot(steps, (paths["Santa"] < BARRIER).mean(0), color="tab:blue", label="Santa")
     right.plot(steps, (paths["RMSprop"] < BARRIER).mean(0), color="tab:red", label="RMSprop")
     explored = steps[steps <= explore]
-    right.plot(explored, [boltzmann(cooling(explore)(k)) for k in explored], color="k", ls="--", label="equilibrium at T_k")
+    right.plot(
+        explored, [boltzmann(cooling(explore)(k)) for k in explored], color="k", ls="--", label="equilibrium at T_k"
+    )
     right.set(xlabel="step", ylabel="fraction in the global well")
     right.legend()
     figure.savefig(path, dpi=110)
@@ -106,11 +114,11 @@ def main(argv=None) -> dict:
     parser.add_argument("--out", type=Path, default=Path("out/santa_double_well"), help="folder for the picture")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    paths = race(options.chains, options.steps, options.steps//3)
+    paths = race(options.chains, options.steps, options.steps // 3)
     print(table(paths))
     print(f"equilibrium: {boltzmann(HOT):.3f} at T = {HOT:g}, {boltzmann(1.0):.3f} at 1, {boltzmann(0.5):.3f} at .5")
-    picture(options.out/"double_well.png", paths, options.steps)
-    print(f"\n{options.out/'double_well.png'}")
+    picture(options.out / "double_well.png", paths, options.steps)
+    print(f"\n{options.out / 'double_well.png'}")
     return paths
 
 

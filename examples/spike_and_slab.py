@@ -24,12 +24,15 @@ from samplers import SGLD, SGLDSA, SGLDSAGibbs, SGLDSAMarginal, posterior, sampl
 from samplers.running.schedules import Polynomial
 
 matplotlib.use("Agg")
-N, P, NOISE = 100, 1000, 3.0                          # data, predictors, variance of the noise
-COLUMNS = [(1e-3, 0.4), (1e-3, 0.5), (1e-2, 0.4), (1e-2, 0.5)]              # v0, the variance of the spike, and first sigma
+N, P, NOISE = 100, 1000, 3.0  # data, predictors, variance of the noise
+COLUMNS = [(1e-3, 0.4), (1e-3, 0.5), (1e-2, 0.4), (1e-2, 0.5)]  # v0, the variance of the spike, and first sigma
 V1, DELTA, A, B = 100.0, 0.5, 1.0, float(P)
 OFFSET, PAPER_STEPS = 1000, 500_000
-PAPER = {"SGLD-SA": [(1.32, 2.85), (1.34, 2.90), (1.34, 2.92), (1.37, 2.93)],
-         "EMVS": [(1.43, 3.19), (3.04, 13.6), (3.40, 18.8), (1.33, 2.95)], "SGLD": [(4.98, 42.6)]*4}
+PAPER = {
+    "SGLD-SA": [(1.32, 2.85), (1.34, 2.90), (1.34, 2.92), (1.37, 2.93)],
+    "EMVS": [(1.43, 3.19), (3.04, 13.6), (3.40, 18.8), (1.33, 2.95)],
+    "SGLD": [(4.98, 42.6)] * 4,
+}
 
 
 def simulate(rows, beta, generator):
@@ -37,13 +40,13 @@ def simulate(rows, beta, generator):
     innovations = torch.randn(rows, P, generator=generator)
     innovations[:, 1:] *= 0.8
     X = torch.as_tensor(lfilter([1.0], [1.0, -0.6], innovations, axis=1), dtype=torch.float32)
-    return X, X[:, :3] @ beta + math.sqrt(NOISE)*torch.randn(rows, generator=generator)
+    return X, X[:, :3] @ beta + math.sqrt(NOISE) * torch.randn(rows, generator=generator)
 
 
 def data_set(seed):
     """beta = (N(3, .2^2), N(2, .2^2), N(1, .2^2), 0, ...), 100 rows to learn from and 1000 to test on."""
     generator = torch.Generator().manual_seed(seed)
-    beta = torch.tensor([3.0, 2.0, 1.0]) + 0.2*torch.randn(3, generator=generator)
+    beta = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=generator)
     return beta, simulate(N, beta, generator), simulate(1000, beta, generator)
 
 
@@ -61,14 +64,16 @@ def errors(w, data):
 def emvs(data, v0, sigma, iterations=300):
     """The mode by EM: each of w, rho, kappa, sigma and delta in turn is put at its optimum given the others."""
     X, y = (x.double() for x in data)
-    delta, kappa = DELTA, torch.full((P,), (1/v0 + 1/V1)/2, dtype=X.dtype)
+    delta, kappa = DELTA, torch.full((P,), (1 / v0 + 1 / V1) / 2, dtype=X.dtype)
     for _ in range(iterations):
-        scaled = X/kappa
+        scaled = X / kappa
         w = scaled.T @ torch.linalg.solve(X @ scaled.T + torch.eye(N, dtype=X.dtype), y)
-        rho = (math.log(delta/(1 - delta)) - math.log(V1/v0)/2 + w**2/(2*sigma**2)*(1/v0 - 1/V1)).sigmoid()
-        kappa = (1 - rho)/v0 + rho/V1
-        sigma = math.sqrt(((y - X @ w).square().sum() + (kappa*w**2).sum() + 1)/(N + P + 1))
-        delta = min(max(float(rho.sum() + A - 1)/(A + B + P - 2), 1e-6), 1 - 1e-6)
+        rho = (
+            math.log(delta / (1 - delta)) - math.log(V1 / v0) / 2 + w**2 / (2 * sigma**2) * (1 / v0 - 1 / V1)
+        ).sigmoid()
+        kappa = (1 - rho) / v0 + rho / V1
+        sigma = math.sqrt(((y - X @ w).square().sum() + (kappa * w**2).sum() + 1) / (N + P + 1))
+        delta = min(max(float(rho.sum() + A - 1) / (A + B + P - 2), 1e-6), 1 - 1e-6)
     return w
 
 
@@ -77,20 +82,48 @@ def run(recipe, data, steps, variance=1.0, precision=0.0, **settings):
 
     U is half the squared residuals, over `variance` where the recipe does not divide.
     """
-    energy = posterior(lambda w, batch: residuals(w, batch)**2/(2*variance), lambda w: precision/2*w.square().sum(),
-                       num_data=N)
-    schedule = Polynomial(a=0.001, b=OFFSET, gamma=1/3)
-    return sample(recipe, energy, **{"init": torch.zeros(P)} | settings, data=data, batch_size=50, warmup=steps//2,
-                  steps=steps - steps//2, thin=10, step_size=schedule(0), schedule=schedule, progress=False)
+    energy = posterior(
+        lambda w, batch: residuals(w, batch) ** 2 / (2 * variance),
+        lambda w: precision / 2 * w.square().sum(),
+        num_data=N,
+    )
+    schedule = Polynomial(a=0.001, b=OFFSET, gamma=1 / 3)
+    return sample(
+        recipe,
+        energy,
+        **{"init": torch.zeros(P)} | settings,
+        data=data,
+        batch_size=50,
+        warmup=steps // 2,
+        steps=steps - steps // 2,
+        thin=10,
+        step_size=schedule(0),
+        schedule=schedule,
+        progress=False,
+    )
 
 
 def sgld_sa(data, v0, sigmas, steps, seed):
     """One chain per first sigma. The gain of the averages is raised, so that they forget their start as in a long run."""
-    gain = 0.1*((PAPER_STEPS + OFFSET)**0.25 - OFFSET**0.25)/((steps + OFFSET)**0.25 - OFFSET**0.25)
-    squares = lambda w, batch: N*residuals(w, batch).square().mean()
-    return run(SGLDSA, data, steps, init={"theta": torch.zeros(P), "sigma": torch.tensor(sigmas)}, chains=len(sigmas),
-               observe={"squared_residuals": squares}, keep=("sigma", "delta"), seed=seed,
-               v0=v0, v1=V1, delta0=DELTA, a=A, b=B, A=gain, Z=float(OFFSET))
+    gain = 0.1 * ((PAPER_STEPS + OFFSET) ** 0.25 - OFFSET**0.25) / ((steps + OFFSET) ** 0.25 - OFFSET**0.25)
+    squares = lambda w, batch: N * residuals(w, batch).square().mean()
+    return run(
+        SGLDSA,
+        data,
+        steps,
+        init={"theta": torch.zeros(P), "sigma": torch.tensor(sigmas)},
+        chains=len(sigmas),
+        observe={"squared_residuals": squares},
+        keep=("sigma", "delta"),
+        seed=seed,
+        v0=v0,
+        v1=V1,
+        delta0=DELTA,
+        a=A,
+        b=B,
+        A=gain,
+        Z=float(OFFSET),
+    )
 
 
 def compare(seed, steps):
@@ -100,19 +133,23 @@ def compare(seed, steps):
     X, y = train
     known = torch.cat([torch.linalg.lstsq(X[:, :3], y).solution, torch.zeros(P - 3)])
     plain = run(SGLD, train, steps, chains=1, seed=seed, variance=NOISE, precision=1.0)
-    ridge = X.T @ torch.linalg.solve(X @ X.T + NOISE*torch.eye(N), y)
-    weights = {"SGLD": [plain.average("theta")]*4, "SGLD, exact mean": [ridge]*4,
-               "EMVS": [emvs(train, *column) for column in COLUMNS],
-               "least squares on the three": [known]*4, "true weights": [truth]*4}
+    ridge = X.T @ torch.linalg.solve(X @ X.T + NOISE * torch.eye(N), y)
+    weights = {
+        "SGLD": [plain.average("theta")] * 4,
+        "SGLD, exact mean": [ridge] * 4,
+        "EMVS": [emvs(train, *column) for column in COLUMNS],
+        "least squares on the three": [known] * 4,
+        "true weights": [truth] * 4,
+    }
     draws = {"SGLD": plain["theta"][0]}
     for v0 in (1e-3, 1e-2):
         sa = sgld_sa(train, v0, [0.4, 0.5], steps, seed)
         given = dict(v0=v0, v1=V1, sigma=float(sa["sigma"][:, -1].mean()), delta=float(sa["delta"][:, -1].mean()))
-        weights.setdefault("SGLD-SA", []).extend((sa["theta"]*(sa.step_sizes/sa.step_sizes.sum())[:, None]).sum(1))
-        draws.setdefault("SGLD-SA", sa["theta"][1])                  # v0 = 1e-3, sigma = .5, as in the paper's Figure 2
+        weights.setdefault("SGLD-SA", []).extend((sa["theta"] * (sa.step_sizes / sa.step_sizes.sum())[:, None]).sum(1))
+        draws.setdefault("SGLD-SA", sa["theta"][1])  # v0 = 1e-3, sigma = .5, as in the paper's Figure 2
         for name, recipe in (("marginal", SGLDSAMarginal), ("gibbs", SGLDSAGibbs)):
             drawn = run(recipe, train, steps, chains=1, seed=seed, **given)
-            weights.setdefault(name, []).extend([drawn.average("theta")]*2)
+            weights.setdefault(name, []).extend([drawn.average("theta")] * 2)
             draws.setdefault(name, drawn["theta"][0])
     return {name: [errors(w, test) for w in ws] for name, ws in weights.items()}, weights, draws, beta
 
@@ -153,16 +190,25 @@ def main(argv=None) -> dict:
     parser.add_argument("--out", type=Path, default=Path("out/spike_and_slab"), help="folder for the picture")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)                          # the tensors are small: threads would wait for each other
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.monotonic()
 
     runs = [compare(seed, options.steps) for seed in range(options.seeds)]
-    names = ("SGLD-SA", "marginal", "gibbs", "EMVS", "SGLD", "SGLD, exact mean", "least squares on the three", "true weights")
+    names = (
+        "SGLD-SA",
+        "marginal",
+        "gibbs",
+        "EMVS",
+        "SGLD",
+        "SGLD, exact mean",
+        "least squares on the three",
+        "true weights",
+    )
     found = {name: torch.tensor([errors[name] for errors, *_ in runs]) for name in names}
     print(table(found))
     _, weights, draws, beta = runs[0]
-    picture(options.out/"posteriors.png", draws, weights, beta)
-    print(f"\n{options.out/'posteriors.png'}; {time.monotonic() - started:.0f} s in all")
+    picture(options.out / "posteriors.png", draws, weights, beta)
+    print(f"\n{options.out / 'posteriors.png'}; {time.monotonic() - started:.0f} s in all")
     return {"errors": found, "weights": weights, "beta": beta}
 
 

@@ -18,13 +18,13 @@ def thermostatted(energy, init, *, steps, step_size, temperature, seed):
     """The sampler as it was written: Euler in p, then theta, then xi."""
     random = torch.Generator().manual_seed(seed)
     draw = lambda: torch.randn(init.shape, generator=random, dtype=init.dtype)
-    theta, p, xi, h = init.clone(), (M*temperature)**0.5*draw(), torch.full_like(init, FRICTION), step_size
+    theta, p, xi, h = init.clone(), (M * temperature) ** 0.5 * draw(), torch.full_like(init, FRICTION), step_size
     for _ in range(steps):
         at = theta.requires_grad_()
-        force, = torch.autograd.grad(energy(at).sum(), at)
-        p = p - h*force - h*xi*p + (2*FRICTION*M*temperature*h)**0.5*draw()
-        theta = theta.detach() + h*p/M
-        xi = xi + h/MU*(p**2 - temperature)
+        (force,) = torch.autograd.grad(energy(at).sum(), at)
+        p = p - h * force - h * xi * p + (2 * FRICTION * M * temperature * h) ** 0.5 * draw()
+        theta = theta.detach() + h * p / M
+        xi = xi + h / MU * (p**2 - temperature)
     return theta
 
 
@@ -35,14 +35,21 @@ def main(chains=4096):
     print("\n".join(str(found).splitlines()[:4]), "\n")
 
     print("2. The equation\n")
-    H = U + total(p**2/m)/2 + total(mu*(xi - A)**2)/2
-    drift = {theta: p/m, p: -grad(U) - xi*p, xi: (p**2 - 1)/mu}
-    diagnosis = diagnose((theta, p, xi), H, drift, {p: A*m})
+    H = U + total(p**2 / m) / 2 + total(mu * (xi - A) ** 2) / 2
+    drift = {theta: p / m, p: -grad(U) - xi * p, xi: (p**2 - 1) / mu}
+    diagnosis = diagnose((theta, p, xi), H, drift, {p: A * m})
     print(diagnosis, "\n")
 
     print("3. The remedy\n")
-    right = Recipe(name="thermostat", state=(theta, p, xi), target=theta, H=H, D={p: A*m},
-                   Q={(theta, p): -1, (p, xi): p/mu}, scheme="B A' O A' B")
+    right = Recipe(
+        name="thermostat",
+        state=(theta, p, xi),
+        target=theta,
+        H=H,
+        D={p: A * m},
+        Q={(theta, p): -1, (p, xi): p / mu},
+        scheme="B A' O A' B",
+    )
     report = check(right, m=M)
     print(f"dxi = {right.drift[2]} dt\n{report}")
     return found, diagnosis, report

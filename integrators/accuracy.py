@@ -26,7 +26,7 @@ def marginal_order(scheme: Scheme, flows, targets) -> int:
     front = next((i for i, (letter, _) in enumerate(moves) if not idle(letter)), 0)
     back = next((i for i, (letter, _) in enumerate(moves[::-1]) if not idle(letter)), 0)
     words = [moves[i:] + moves[:i] for i in range(front + 1)]
-    words += [moves[len(moves) - i:] + moves[:len(moves) - i] for i in range(1, back + 1)]
+    words += [moves[len(moves) - i :] + moves[: len(moves) - i] for i in range(1, back + 1)]
     orders = [weak_order(Scheme("", tuple(word)), flows) for word in words]
     for (letter, share), *rest in words:
         if idle(letter) and flows[letter].exact:
@@ -68,8 +68,11 @@ class LinearChain:
         from scipy.linalg import solve_discrete_lyapunov
 
         if not self.spectral_radius < 1:
-            raise RecipeError("stability", f"the spectral radius of the step is {self.spectral_radius:.4g}",
-                              do="Take a smaller step size.")
+            raise RecipeError(
+                "stability",
+                f"the spectral radius of the step is {self.spectral_radius:.4g}",
+                do="Take a smaller step size.",
+            )
         return solve_discrete_lyapunov(self.M, self.B @ self.B.T)
 
     def variance(self, block: str):

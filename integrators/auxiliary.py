@@ -23,9 +23,17 @@ def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     """A word whose flows draw each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a)."""
     laws, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
-    flows = {law.block.name: Flow(law.block.name, {law.block: law.mean + sqrt(T / law.precision) * Normal(law.block)},
-                                  (Normal(law.block),), "stationary law", True, f"{law.block} ~ N({law.mean}, T/({law.precision}))")
-             for law in reversed(laws)}
+    flows = {
+        law.block.name: Flow(
+            law.block.name,
+            {law.block: law.mean + sqrt(T / law.precision) * Normal(law.block)},
+            (Normal(law.block),),
+            "stationary law",
+            True,
+            f"{law.block} ~ N({law.mean}, T/({law.precision}))",
+        )
+        for law in reversed(laws)
+    }
     return Scheme("stationary start", tuple((name, S.One) for name in flows)), flows
 
 
@@ -38,5 +46,7 @@ def masses(step, parameters: Mapping) -> dict[str, float | torch.Tensor]:
             continue
         values = [parameters.get(s.name, getattr(s, "default", None)) for s in given]
         if None not in [v if not torch.is_tensor(v) else 0 for v in values]:
-            found[law.block.name] = 1 / lambdify(given, law.precision, "math")(*values) if given else 1 / float(law.precision)
+            found[law.block.name] = (
+                1 / lambdify(given, law.precision, "math")(*values) if given else 1 / float(law.precision)
+            )
     return found

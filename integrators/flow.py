@@ -141,8 +141,13 @@ class MatrixFunction(Function):
     def siblings(self) -> tuple["MatrixFunction", ...]:
         """All entries of the matrices of the same system."""
         size = range(int(self.system[0]))
-        return tuple(type(self)(Symbol(part), i, j, *self.system) for part in self.parts for i in size for j in size
-                     if j <= i or not self.is_triangular)
+        return tuple(
+            type(self)(Symbol(part), i, j, *self.system)
+            for part in self.parts
+            for i in size
+            for j in size
+            if j <= i or not self.is_triangular
+        )
 
 
 class MatrixOU(MatrixFunction):
@@ -203,7 +208,7 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
         rows = sorted(group)
         system = (len(rows), *C.extract(rows, rows))
         for k, i in enumerate(rows):
-            for l, j in enumerate(rows[:k + 1]):
+            for l, j in enumerate(rows[: k + 1]):
                 L[i, j] = sqrt(C[i, i]) if len(rows) == 1 else SquareRoot(Symbol("L"), k, l, *system)
     return ImmutableMatrix(L)
 
@@ -221,8 +226,9 @@ def _brownian(piece: Subsystem, f: dict):
     blocks, L = piece.moving, injected(piece)
     draws = [Normal(b) for b in blocks]
     used = tuple(d for j, d in enumerate(draws) if any(L[:, j]))
-    return {b: b + t * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws)))
-            for i, b in enumerate(blocks)}, used
+    return {
+        b: b + t * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws))) for i, b in enumerate(blocks)
+    }, used
 
 
 def shift(piece: Subsystem):
@@ -257,8 +263,13 @@ def matrix_ornstein_uhlenbeck(piece: Subsystem):
     part = lambda name, i, j: MatrixOU(Symbol(name), i, j, N, t, *A, *D)
     noisy = not D.is_zero_matrix
     draws = tuple(Normal(b) for b in blocks) if noisy else ()
-    return {b: Add(*(part("M", i, j) * x + (part("J", i, j) * c[j] if c[j] != 0 else 0) for j, x in enumerate(blocks)),
-                   *(part("L", i, j) * d for j, d in enumerate(draws))) for i, b in enumerate(blocks)}, draws
+    return {
+        b: Add(
+            *(part("M", i, j) * x + (part("J", i, j) * c[j] if c[j] != 0 else 0) for j, x in enumerate(blocks)),
+            *(part("L", i, j) * d for j, d in enumerate(draws)),
+        )
+        for i, b in enumerate(blocks)
+    }, draws
 
 
 def geometric(piece: Subsystem):
@@ -296,8 +307,10 @@ def rotation(piece: Subsystem):
     if A[0, 0] != 0 or A[1, 1] != 0 or not ((a * b).is_positive and a.is_positive):
         return None
     angle, q0, p0 = sqrt(a * b) * t, cp / b, -cq / a
-    return {q: q0 + cos(angle) * (q - q0) + sqrt(a / b) * sin(angle) * (p - p0),
-            p: p0 + cos(angle) * (p - p0) - sqrt(b / a) * sin(angle) * (q - q0)}, ()
+    return {
+        q: q0 + cos(angle) * (q - q0) + sqrt(a / b) * sin(angle) * (p - p0),
+        p: p0 + cos(angle) * (p - p0) - sqrt(b / a) * sin(angle) * (q - q0),
+    }, ()
 
 
 def _agree(one, other) -> bool:
@@ -312,7 +325,7 @@ def relativistic_friction(piece: Subsystem):
     """dp = -a p/sqrt(1 + b p^2) dt: sqrt(b) p is `braked` for a time a t."""
     if len(piece.moving) != 1 or piece.diffusion:
         return None
-    (p, f), = piece.drift.items()
+    ((p, f),) = piece.drift.items()
     if any(e.has(p) for e in f.atoms(Total, Partial)):
         return None
     a = -diff(f, p).subs(p, 0)
@@ -365,10 +378,12 @@ def _verify(x, a, c, mean, decay, spread):
     """The closed form against its own equations: m' = c - a m, v' = 1 - 2 a v, and the semigroup property."""
     s = Symbol("s", positive=True)
     after = lambda e: e.xreplace({t: s})
-    equations = (diff(mean, t) - c + a * mean,
-                 diff(spread, t) - 1 + 2 * a * spread,
-                 mean.xreplace({t: t + s}) - after(mean).xreplace({x: mean}),
-                 spread.xreplace({t: t + s}) - after(decay) * spread - after(spread))
+    equations = (
+        diff(mean, t) - c + a * mean,
+        diff(spread, t) - 1 + 2 * a * spread,
+        mean.xreplace({t: t + s}) - after(mean).xreplace({x: mean}),
+        spread.xreplace({t: t + s}) - after(decay) * spread - after(spread),
+    )
     draw = random.Random(2015)
     for equation in equations:
         e, _ = freeze(equation, *OPAQUE)
@@ -395,8 +410,11 @@ def euler(piece: Subsystem):
 def reflected(piece: Subsystem):
     """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive."""
     if any(b.domain == "real" for b in piece.moving):
-        raise RecipeError(f"numerical(..., 'reflected') for {piece.letter!r}", "it moves a block that may be negative",
-                          do='Declare it with domain="positive", or use "euler".')
+        raise RecipeError(
+            f"numerical(..., 'reflected') for {piece.letter!r}",
+            "it moves a block that may be negative",
+            do='Declare it with domain="positive", or use "euler".',
+        )
     updates, draws = _brownian(piece, piece.drift)
     return {b: Abs(e) for b, e in updates.items()}, draws
 
@@ -433,8 +451,11 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
             if solved := form(part):
                 break
         else:
-            raise RecipeError(f"{name}, solve", f"no closed form is known for piece {piece.letter!r}: {part}",
-                              do="Cut it finer, ask for numerical(piece, 'heun'), or use the word 'Euler'.")
+            raise RecipeError(
+                f"{name}, solve",
+                f"no closed form is known for piece {piece.letter!r}: {part}",
+                do="Cut it finer, ask for numerical(piece, 'heun'), or use the word 'Euler'.",
+            )
         updates |= solved[0]
         draws += solved[1]
         rules.append(rule)

@@ -35,4 +35,8 @@ def _bernoulli(recipe, b):
     """1 with the odds exp(-(H(1) - H(0))/T)."""
     cost = expand(diff(recipe.H, b))
     draw = Uniform(b)
-    return Piecewise((S.One, draw * (1 + exp(cost / T)) < 1), (S.Zero, True)), draw, f"Bernoulli(1/(1 + exp({cost / T})))"
+    return (
+        Piecewise((S.One, draw * (1 + exp(cost / T)) < 1), (S.Zero, True)),
+        draw,
+        f"Bernoulli(1/(1 + exp({cost / T})))",
+    )

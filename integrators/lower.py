@@ -22,9 +22,17 @@ from .scheme import Scheme
 _CALLS = (Function, Pow)
 
 
-def lower(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], *, reuse_gradient: bool = True,
-          energy: Energy | None = None, given_gradient: bool = False, adapt: Mapping | None = None,
-          scope: str = "chain") -> Program:
+def lower(
+    recipe: Recipe,
+    scheme: Scheme,
+    flows: Mapping[str, Flow],
+    *,
+    reuse_gradient: bool = True,
+    energy: Energy | None = None,
+    given_gradient: bool = False,
+    adapt: Mapping | None = None,
+    scope: str = "chain",
+) -> Program:
     """The Program of a scheme's flows, with the updates of adapted quantities where the recipe's order puts them.
 
     With `reuse_gradient` a gradient serves until the target moves, across steps too; without, each piece that reads
@@ -32,7 +40,9 @@ def lower(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], *, reuse_gr
     RecipeError where a formula asks for more of U than its gradient and Hessian diagonal.
     """
     entry = "given" if given_gradient else None
-    assembled = lambda entry: _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope).program(entry)
+    assembled = lambda entry: _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope).program(
+        entry
+    )
     program, current = assembled(entry)
     if reuse_gradient and entry is None and current and _reads_before_moving(scheme, flows, recipe):
         program, _ = assembled("carried")
@@ -52,21 +62,32 @@ def optimizer_form(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], ad
         program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope)
         if program.gradients_per_step == 0 and not program.needs_curvature:
             return program
-    raise RecipeError(f"{recipe.name}, optimizer form", f"the word {scheme} needs more than one gradient per step",
-                      do="Choose a word with one, such as 'B A O A B' or 'F A'.")
+    raise RecipeError(
+        f"{recipe.name}, optimizer form",
+        f"the word {scheme} needs more than one gradient per step",
+        do="Choose a word with one, such as 'B A O A B' or 'F A'.",
+    )
 
 
 def of_the_loss(program: Program, *, prior: bool) -> Program:
     """The optimizer form that is given the gradient of a mean loss: grad U = num_data g, plus prior_precision theta with a prior."""
-    (theta, g), = next(s.names for s in program.statements if isinstance(s, Gradient))
+    ((theta, g),) = next(s.names for s in program.statements if isinstance(s, Gradient))
     slope = num_data * g
     lets = ()
     if prior:
         if any(s.name == "prior_precision" for s in program.recipe.symbols):
-            raise RecipeError(f"{program.recipe.name}, weight_decay", "the recipe has a prior_precision of its own", do="Use that.")
-        slope, lets = Local("slope", True), (Let(Local("slope", True), num_data * g + Symbol("prior_precision", real=True) * theta),)
+            raise RecipeError(
+                f"{program.recipe.name}, weight_decay", "the recipe has a prior_precision of its own", do="Use that."
+            )
+        slope, lets = (
+            Local("slope", True),
+            (Let(Local("slope", True), num_data * g + Symbol("prior_precision", real=True) * theta),),
+        )
     first, *others = program.stages
-    moved = tuple(Stage(s.title, tuple(x if isinstance(x, Gradient) else rewritten(x, {g: slope}) for x in s.statements)) for s in others)
+    moved = tuple(
+        Stage(s.title, tuple(x if isinstance(x, Gradient) else rewritten(x, {g: slope}) for x in s.statements))
+        for s in others
+    )
     return replace(program, stages=(Stage(first.title, (*first.statements, *lets)), *moved))
 
 
@@ -87,8 +108,10 @@ class _Assembly:
         self.energy, self.adapt, self.scope = energy, adapt, scope
         self.constants, self.names, self.fresh, self.stages = _Constants(scope), _Names(recipe), set(), []
         several = len(recipe.targets) > 1
-        self.locals = {order: {b: Local(f"{stem}_{b}" if several else stem, b.is_vector) for b in recipe.targets}
-                       for order, stem in ((1, "g"), (2, "c"))}
+        self.locals = {
+            order: {b: Local(f"{stem}_{b}" if several else stem, b.is_vector) for b in recipe.targets}
+            for order, stem in ((1, "g"), (2, "c"))
+        }
         self.first_gradient = None
 
     def program(self, entry) -> tuple[Program, bool]:
@@ -109,15 +132,26 @@ class _Assembly:
             lets, updates = _settled(updates, self.names, self.constants)
             drawn = [s.name for s in lets if isinstance(s, Draw)]
             statements += [Draw(d) for d in map(normals[k].get, flow.draws) if d not in drawn]
-            self.stages.append(Stage(f"{letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]",
-                                     tuple(statements + lets + _simultaneous(updates, self.names))))
+            self.stages.append(
+                Stage(
+                    f"{letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]",
+                    tuple(statements + lets + _simultaneous(updates, self.names)),
+                )
+            )
             if any(b in recipe.targets for b in updates):
                 self.fresh.clear()
         current = 1 in self.fresh
         if recipe.order != "same_step":
             self.adapt_now()
-        return Program(recipe, self.scheme, self.constants.statements, tuple(self.stages), entry == "carried",
-                       self.energy, self.scope), current
+        return Program(
+            recipe,
+            self.scheme,
+            self.constants.statements,
+            tuple(self.stages),
+            entry == "carried",
+            self.energy,
+            self.scope,
+        ), current
 
     def with_derivatives(self, updates, letter, again):
         """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
@@ -145,7 +179,9 @@ class _Assembly:
         updates = dict(self.adapt)
         if self.first_gradient and self.recipe.order != "same_step":
             updates = {a: e.xreplace(self.partials(1)) for a, e in updates.items()}
-            gradients = [s for stage in self.stages for s in stage.statements if isinstance(s, Gradient) and s.order == 1]
+            gradients = [
+                s for stage in self.stages for s in stage.statements if isinstance(s, Gradient) and s.order == 1
+            ]
             if len(gradients) > 1:
                 updates = self.remembering_the_first(updates)
         statements, updates = self.with_derivatives(updates, "adapt", again=False)
@@ -159,7 +195,7 @@ class _Assembly:
         stage, place = self.first_gradient
         copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.locals[1].values()}
         statements = list(self.stages[stage].statements)
-        statements[place + 1:place + 1] = [Let(copy, g) for g, copy in copies.items()]
+        statements[place + 1 : place + 1] = [Let(copy, g) for g, copy in copies.items()]
         self.stages[stage] = Stage(self.stages[stage].title, tuple(statements))
         return {a: e.xreplace(copies) for a, e in updates.items()}
 
@@ -191,11 +227,17 @@ def _refuse_more_of_U(recipe, letter, updates):
             f = next(iter(frozen)).func.__name__
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")
         if e.has(Partial):
-            raise RecipeError(where, f"the motion of {block} asks for {next(iter(e.atoms(Partial)))}",
-                              do="Pass a symbolic energy: recipe.bind(U=Energy(...)).")
+            raise RecipeError(
+                where,
+                f"the motion of {block} asks for {next(iter(e.atoms(Partial)))}",
+                do="Pass a symbolic energy: recipe.bind(U=Energy(...)).",
+            )
         if e.has(Potential):
-            raise RecipeError(where, f"the motion of {block} asks for the value of U, not only its gradient",
-                              do="Pass a symbolic energy: recipe.bind(U=Energy(...)).")
+            raise RecipeError(
+                where,
+                f"the motion of {block} asks for the value of U, not only its gradient",
+                do="Pass a symbolic energy: recipe.bind(U=Energy(...)).",
+            )
 
 
 class _Constants:
@@ -215,8 +257,11 @@ class _Constants:
         terms = []
         for term in Add.make_args(expression):
             kinds = term.free_symbols
-            role = "spread" if any(isinstance(s, Variate) for s in kinds) else (
-                "kick" if any(isinstance(s, Local) for s in kinds) else "drift")
+            role = (
+                "spread"
+                if any(isinstance(s, Variate) for s in kinds)
+                else ("kick" if any(isinstance(s, Local) for s in kinds) else "drift")
+            )
             role = "decay" if block in Mul.make_args(term) else role
             terms.append(self.hoist(term, f"{role}_{block}"))
         return Add(*terms)
@@ -238,8 +283,10 @@ class _Constants:
     def is_constant(self, e):
         """Whether e depends on the step and the parameters alone; n counts as such where there is one of it."""
         totals = any(t.integrand is not S.One or self.scope == "tensor" for t in e.atoms(symbols.Total))
-        symbols_are = all(isinstance(s, Parameter) or s in OF_THE_STEP or getattr(s, "is_constant_in_step", False)
-                          for s in e.free_symbols)
+        symbols_are = all(
+            isinstance(s, Parameter) or s in OF_THE_STEP or getattr(s, "is_constant_in_step", False)
+            for s in e.free_symbols
+        )
         return not totals and (symbols_are or isinstance(e, MatrixFunction) and not e.atoms(Block))
 
     @staticmethod

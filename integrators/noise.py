@@ -38,8 +38,9 @@ class Key:
 
     def draw(self, kind: str, number: int, chains: int, shape, *, dtype, device=None):
         """The numbers of the draw of this number, of a kind: normal, uniform, poisson or gamma."""
-        return (KINDS | STATE_DEPENDENT)[kind](self.seed, self.step, number, chains, shape, dtype=dtype, device=device,
-                                               first_chain=self.first_chain)
+        return (KINDS | STATE_DEPENDENT)[kind](
+            self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain
+        )
 
 
 INITIAL = 0xFFFF  # draw: initial momenta
@@ -149,12 +150,15 @@ def gamma(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0)
 
     Drawn in float64 from a generator of its own, keyed by (seed, step, draw): in float32 a draw of a small shape is 0.
     """
-    standard = lambda a, generator: torch._standard_gamma(a.double(), generator).clamp(min=torch.finfo(a.dtype).tiny).to(a.dtype)
+    standard = lambda a, generator: (
+        torch._standard_gamma(a.double(), generator).clamp(min=torch.finfo(a.dtype).tiny).to(a.dtype)
+    )
     return _keyed(seed, step, draw, first_chain, device, standard)
 
 
 def _keyed(seed, step, draw, first_chain, device, function):
     """The function with a generator whose seed is a Philox number of (seed, step, draw, first_chain)."""
+
     def of_step(k):
         word, other = (int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, first_chain=first_chain)[0])
         return lambda parameter: function(parameter, torch.Generator(device or "cpu").manual_seed(word << 31 | other))
@@ -169,8 +173,7 @@ STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 def _words(seed, step, draw, chains, shape, device, first_chain):
     """The four Philox words, each (steps, chains, ceil(sites / 4))."""
     if seed is None:
-        raise RecipeError("noise, seed", "no seed is given",
-                          do="Give a seed: the global generator is never used.")
+        raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
     _check_int("seed", seed, 0, 2**64)
     _check_int("draw", draw, 0, 2**16)
     _check_int("chains", chains, 0, 2**32 + 1)
@@ -192,8 +195,7 @@ def _words(seed, step, draw, chains, shape, device, first_chain):
 def _unit(words, dtype):
     """(x + 1/2) 2^-32; in float32 the largest words round to 1."""
     if dtype not in (torch.float32, torch.float64):
-        raise RecipeError("noise, dtype", f"{dtype} is not supported",
-                          do="Use torch.float32 or torch.float64.")
+        raise RecipeError("noise, dtype", f"{dtype} is not supported", do="Use torch.float32 or torch.float64.")
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
 
 

@@ -83,7 +83,11 @@ class Layout:
 
     def is_supplied(self, s) -> bool:
         """Whether a value is a derivative or a statistic of the caller's."""
-        names = [[g for _, g in b.names] if isinstance(b, Gradient) else [b.name] for b in (x.before for x in self.segments) if b]
+        names = [
+            [g for _, g in b.names] if isinstance(b, Gradient) else [b.name]
+            for b in (x.before for x in self.segments)
+            if b
+        ]
         return any(s in some for some in names)
 
     def outlives(self, local, p) -> bool:
@@ -101,21 +105,30 @@ def layout(program: Program) -> Layout:
     defined = [s.name for s in program.statements if isinstance(s, (Let, Total))]
     known = list(dict.fromkeys([*program.recipe.entries, *supplied(program), *defined]))
     arrays = tuple(filter(is_by_site, known))
-    return Layout(program, _segments(program, where), arrays, tuple(s for s in known if s not in arrays), tuple(inputs(program)))
+    return Layout(
+        program, _segments(program, where), arrays, tuple(s for s in known if s not in arrays), tuple(inputs(program))
+    )
 
 
 def check_draws(program: Program) -> None:
     """Refuse random numbers whose law depends on the state."""
     for d in program.draws:
         if d.kind not in ("normal", "uniform"):
-            raise Unsupported(f"{program.recipe.name}, kernel", f"the law of the {d.kind} number of {d.name} depends on the state",
-                              do="Use backend='torch'.")
+            raise Unsupported(
+                f"{program.recipe.name}, kernel",
+                f"the law of the {d.kind} number of {d.name} depends on the state",
+                do="Use backend='torch'.",
+            )
 
 
 def supplied(program: Program) -> list[Symbol]:
     """The derivatives and statistics that the caller supplies."""
-    return [x for s in program.statements if isinstance(s, (Gradient, Observe))
-            for x in ([g for _, g in s.names] if isinstance(s, Gradient) else [s.name])]
+    return [
+        x
+        for s in program.statements
+        if isinstance(s, (Gradient, Observe))
+        for x in ([g for _, g in s.names] if isinstance(s, Gradient) else [s.name])
+    ]
 
 
 def inputs(program: Program) -> list[Symbol]:
@@ -162,7 +175,9 @@ def _segments(program, where):
             case Let() | Set() | Adapt() | Total():
                 _place(statement, passes)
             case _:
-                raise Unsupported(where, f"there is no form of {type(statement).__name__.lower()}", do="Use backend='torch'.")
+                raise Unsupported(
+                    where, f"there is no form of {type(statement).__name__.lower()}", do="Use backend='torch'."
+                )
     return (*segments, Segment(before, tuple(passes), written))
 
 

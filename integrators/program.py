@@ -221,7 +221,9 @@ def verify(program: Program) -> None:
     def read(e, own=()):
         for s in sorted(e.free_symbols, key=str):
             if s in stale and s not in own:
-                raise RecipeError(where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again.")
+                raise RecipeError(
+                    where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again."
+                )
             if s not in (own if isinstance(s, Variate) else known):
                 raise RecipeError(where, f"{s} is used before it is defined", do="This Program cannot run.")
 
@@ -237,7 +239,9 @@ def verify(program: Program) -> None:
             case Set(block, value):
                 read(value, own)
                 if block in own:
-                    raise RecipeError(where, f"the block {block} is set twice in one flow", do="A flow moves a block once.")
+                    raise RecipeError(
+                        where, f"the block {block} is set twice in one flow", do="A flow moves a block once."
+                    )
                 own.add(block)
             case Gradient(names, _, _):
                 fresh = {g for _, g in names}

@@ -68,8 +68,11 @@ def _spell(word, letters):
     if bracket:
         parts = [part.strip() for part in inside.rstrip().removesuffix(")").split(",")]
         if name not in ("Lie", "Strang") or not inside.rstrip().endswith(")") or len(parts) < 2 or not all(parts):
-            raise RecipeError(f"scheme {word!r}", "not a word that can be read",
-                              do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".')
+            raise RecipeError(
+                f"scheme {word!r}",
+                "not a word that can be read",
+                do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".',
+            )
         sequence = parts + parts[-2::-1] if name == "Strang" else parts
     elif word.strip() == EULER or word.strip() in letters:
         sequence = [word.strip()]
@@ -94,14 +97,20 @@ def _fractions(pairs):
     try:
         moves = tuple((letter, sympify(fraction, strict=True)) for letter, fraction in pairs)
     except (SympifyError, TypeError, ValueError) as error:
-        raise RecipeError(f"scheme {pairs!r}", "not a word and not a list of (letter, fraction)",
-                          do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].') from error
+        raise RecipeError(
+            f"scheme {pairs!r}",
+            "not a word and not a list of (letter, fraction)",
+            do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].',
+        ) from error
     text = " ".join(f"{letter}({fraction})" for letter, fraction in moves)
     for letter in dict.fromkeys(letter for letter, _ in moves):
         share = sum((f for name, f in moves if name == letter), S.Zero)
         if not abs(float(share) - 1) < 1e-12:
-            raise RecipeError(f"scheme {text}", f"the fractions of {letter!r} add up to {share}, not 1",
-                              do="Every piece must run for the whole step.")
+            raise RecipeError(
+                f"scheme {text}",
+                f"the fractions of {letter!r} add up to {share}, not 1",
+                do="Every piece must run for the whole step.",
+            )
     if not moves:
         raise RecipeError("scheme", "the list of moves is empty", do='Write [("A", 0.5), ("B", 1), ("A", 0.5)].')
     return text, moves

@@ -38,15 +38,23 @@ class Subsystem:
     def restricted(self, blocks) -> "Subsystem":
         """The same SDE for some of its blocks."""
         keep = lambda entries: {(a, b): e for (a, b), e in entries.items() if a in blocks and b in blocks}
-        return Subsystem(self.letter, {b: f for b, f in self.drift.items() if b in blocks},
-                         keep(self.diffusion), keep(self.supplied), self.method)
+        return Subsystem(
+            self.letter,
+            {b: f for b, f in self.drift.items() if b in blocks},
+            keep(self.diffusion),
+            keep(self.supplied),
+            self.method,
+        )
 
     def __str__(self):
         rows = []
         for b in self.moving:
-            terms = [f"({self.drift[b]}) dt" if self.drift[b].is_Add else f"{self.drift[b]} dt"] if b in self.drift else []
-            terms += [f"sqrt({2 * e}) dW_{c}" if b == c else f"[...] dW_{c}"
-                      for (a, c), e in self.injected.items() if a == b]
+            terms = (
+                [f"({self.drift[b]}) dt" if self.drift[b].is_Add else f"{self.drift[b]} dt"] if b in self.drift else []
+            )
+            terms += [
+                f"sqrt({2 * e}) dW_{c}" if b == c else f"[...] dW_{c}" for (a, c), e in self.injected.items() if a == b
+            ]
             rows.append(f"d{b} = {' + '.join(terms)}")
         return ", ".join(rows)
 
@@ -84,21 +92,33 @@ def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze=(
     words = [letter for letter in scheme.letters if letter not in recipe.jumps]
     for letter, jump in recipe.jumps.items():
         if letter not in scheme.letters and jump.block.name not in freeze:
-            raise RecipeError(f"{recipe.name}, split", f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
-                              do="Add its letter to the word.")
+            raise RecipeError(
+                f"{recipe.name}, split",
+                f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
+                do="Add its letter to the word.",
+            )
     for letter in words:
         for key in letters[letter].parts:
             if key[1] not in recipe.state:
-                raise RecipeError(f"{recipe.name}, split", f"piece {letter!r} names {key[1]}, which is not in the state",
-                                  do=f"The state is {', '.join(b.name for b in recipe.state)}.")
+                raise RecipeError(
+                    f"{recipe.name}, split",
+                    f"piece {letter!r} names {key[1]}, which is not in the state",
+                    do=f"The state is {', '.join(b.name for b in recipe.state)}.",
+                )
             if key in taken and content[key] != 0:
-                raise RecipeError(f"{recipe.name}, split", f"pieces {taken[key]!r} and {letter!r} both take "
-                                  f"{_words(key, content[key])}", do="Each term belongs to one piece.")
+                raise RecipeError(
+                    f"{recipe.name}, split",
+                    f"pieces {taken[key]!r} and {letter!r} both take {_words(key, content[key])}",
+                    do="Each term belongs to one piece.",
+                )
             taken[key] = letter
     for key, term in content.items():
         if key not in taken and term != 0:
-            raise RecipeError(f"{recipe.name}, split", f"no piece takes {_words(key, term)} in {scheme.text!r}",
-                              do=f'Add it to a piece, e.g. pieces={{"X": {key[0]}({key[1]})}}, or use another word.')
+            raise RecipeError(
+                f"{recipe.name}, split",
+                f"no piece takes {_words(key, term)} in {scheme.text!r}",
+                do=f'Add it to a piece, e.g. pieces={{"X": {key[0]}({key[1]})}}, or use another word.',
+            )
     return {letter: _subsystem(recipe, letter, letters[letter], content) for letter in words}
 
 
@@ -131,7 +151,10 @@ def _subsystem(recipe, letter, piece, content):
         for j, b in enumerate(recipe.state):
             if a in noisy and recipe.D[i, j] != 0:
                 if b not in noisy:
-                    raise RecipeError(f"{recipe.name}, split", f"the noises of {a} and {b} are correlated, but piece "
-                                      f"{letter!r} takes only that of {a}", do="Put both noises into one piece.")
+                    raise RecipeError(
+                        f"{recipe.name}, split",
+                        f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}",
+                        do="Put both noises into one piece.",
+                    )
                 diffusion[a, b], supplied[a, b] = recipe.D[i, j], recipe.supplied[i, j]
     return Subsystem(letter, drift, diffusion, supplied, piece.method)

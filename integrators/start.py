@@ -28,7 +28,9 @@ def stationary_start(recipe: Recipe, scope: str = "chain") -> Step:
     return Step(recipe, word, flows, lower(recipe, word, flows, scope=scope))
 
 
-def complete_state(step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments, first_chain=0):
+def complete_state(
+    step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments, first_chain=0
+):
     """The whole state: adapted quantities at their start, auxiliary blocks drawn from their law given the target.
 
     That law is N(mean, T/precision) where H is quadratic; other blocks start at 0, or at 1 on a positive domain.
@@ -42,7 +44,9 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
     state = dict(given)
     for b in recipe.entries:
         if b.name not in given:
-            state[b.name] = torch.full_like(target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0)
+            state[b.name] = torch.full_like(
+                target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0
+            )
     if any(a.name not in given for a in recipe.adapted):
         start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, step.program.scope)
         started = start(state, 1.0, gradient=gradient, observe=observe, sizes=layout.sizes, **arguments)
@@ -51,11 +55,25 @@ def complete_state(step: Step, given, layout, *, seed, temperature, gradient, ob
             inside = INSIDE.get(a.domain, torch.isfinite)(state[a.name]).all()
             if not inside or a.domain == "nonnegative" and a.start.has(Partial) and not state[a.name].any():
                 value = "0" if inside or a.start.has(Partial) else f"outside of its domain, {a.domain},"
-                raise RecipeError(f"{recipe.name}, start", f"{a} starts as {a.start}, which is {value} where the chains start",
-                                  do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.')
+                raise RecipeError(
+                    f"{recipe.name}, start",
+                    f"{a} starts as {a.start}, which is {value} where the chains start",
+                    do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.',
+                )
     start = stationary_start(recipe, step.program.scope)
-    drawn = {name: noise.normal(seed, i, noise.INITIAL, chains, tuple(state[b.name].shape[1:]), dtype=target.dtype,
-                                device=target.device, first_chain=first_chain) for i, (name, b) in enumerate(start.draw_blocks.items())}
+    drawn = {
+        name: noise.normal(
+            seed,
+            i,
+            noise.INITIAL,
+            chains,
+            tuple(state[b.name].shape[1:]),
+            dtype=target.dtype,
+            device=target.device,
+            first_chain=first_chain,
+        )
+        for i, (name, b) in enumerate(start.draw_blocks.items())
+    }
     started = start(state, 1.0, noise=drawn, temperature=temperature, sizes=layout.sizes, **arguments)
     return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
 

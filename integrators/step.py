@@ -30,8 +30,18 @@ BACKENDS = ("auto", "torch", "cpp", "triton")
 SCOPES = ("chain", "tensor")
 
 
-def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None = None, backend: str = "auto",
-            dtype=None, reuse_gradient: bool = True, scope: str = "chain", freeze=()) -> "Step":
+def compile(
+    recipe: Recipe,
+    scheme=None,
+    *,
+    pieces=None,
+    energy: Energy | None = None,
+    backend: str = "auto",
+    dtype=None,
+    reuse_gradient: bool = True,
+    scope: str = "chain",
+    freeze=(),
+) -> "Step":
     """Cut a recipe into pieces, solve each over h, and compose them by a splitting word.
 
     `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", a list of (letter, fraction), or the name of
@@ -69,11 +79,23 @@ def compile(recipe: Recipe, scheme=None, *, pieces=None, energy: Energy | None =
     flows = _flows(recipe, word, letters, freeze)
     for letter, fraction in word.moves:
         if fraction < 0 and flows[letter].draws:
-            raise RecipeError(f"{recipe.name}, scheme {word}", f"piece {letter!r} has noise and cannot run backwards, "
-                              f"for {fraction} of the step", do="Give pieces with noise positive fractions.")
-    program = lower(recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy if recipe.potential else None,
-                    adapt=_moving(recipe, freeze), scope=scope)
-    return Step(recipe, word, flows, program, dtype, "torch" if backend == "auto" else backend, freeze, dict(pieces or {}))
+            raise RecipeError(
+                f"{recipe.name}, scheme {word}",
+                f"piece {letter!r} has noise and cannot run backwards, for {fraction} of the step",
+                do="Give pieces with noise positive fractions.",
+            )
+    program = lower(
+        recipe,
+        word,
+        flows,
+        reuse_gradient=reuse_gradient,
+        energy=energy if recipe.potential else None,
+        adapt=_moving(recipe, freeze),
+        scope=scope,
+    )
+    return Step(
+        recipe, word, flows, program, dtype, "torch" if backend == "auto" else backend, freeze, dict(pieces or {})
+    )
 
 
 def default_word(recipe: Recipe, letters) -> str:
@@ -104,8 +126,11 @@ def _refuse_shared_energy(recipe):
     scale = recipe.H.xreplace({recipe.potential: U}).diff(U)
     shared = sorted((s for s in scale.free_symbols if isinstance(s, Block) and not s.is_vector), key=str)
     if shared:
-        raise RecipeError(f"{recipe.name}, scope 'tensor'", f"H has U times {scale}, and there would be one {shared[0]} for "
-                          "every tensor, but U is one for all", do="Use scope='chain'.")
+        raise RecipeError(
+            f"{recipe.name}, scope 'tensor'",
+            f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all",
+            do="Use scope='chain'.",
+        )
 
 
 def _moving(recipe, freeze) -> dict:
@@ -126,11 +151,15 @@ def _names(freeze, recipe) -> tuple[str, ...]:
 def _with_energy(recipe, energy):
     """The recipe with U given, where the pieces need more of it than a gradient function can say."""
     if not isinstance(energy, Energy):
-        raise RecipeError(f"{recipe.name}, energy", f"compile takes a symbolic Energy, got {type(energy).__name__}",
-                          do="Hand a torch function to samplers.sample, or its gradient to the step.")
+        raise RecipeError(
+            f"{recipe.name}, energy",
+            f"compile takes a symbolic Energy, got {type(energy).__name__}",
+            do="Hand a torch function to samplers.sample, or its gradient to the step.",
+        )
     if recipe.potential is None:
-        raise RecipeError(f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy",
-                          do="Drop energy=.")
+        raise RecipeError(
+            f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
+        )
     if not recipe.target_is_vector or energy.is_sitewise:
         values = energy.on(recipe.targets)
         mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
@@ -202,7 +231,9 @@ class Step:
     def standalone(self) -> str:
         """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
         try:
-            rotated = optimizer_form(self.recipe, self.scheme, self.flows, _moving(self.recipe, self.frozen), self.program.scope)
+            rotated = optimizer_form(
+                self.recipe, self.scheme, self.flows, _moving(self.recipe, self.frozen), self.program.scope
+            )
         except RecipeError:
             rotated = None
         word, flows = adaptation_word(self.recipe)
@@ -222,7 +253,9 @@ class Step:
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name not in ("namespace", "kernels")}
 
-    def __call__(self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
+    def __call__(
+        self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters
+    ):
         self.check(h, **{k: v for k, v in parameters.items() if k not in self._of_the_run})
         wanted = {"state": [b.name for b in self.recipe.entries], "noise": self.draws, "observe": self.observations}
         empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
@@ -232,19 +265,30 @@ class Step:
         for what, given in (("state", state), ("noise", noise or {}), ("observe", observe or {})):
             for name in () if what == "noise" and keyed else wanted[what]:
                 if name not in given:
-                    raise RecipeError(f"{self.recipe.name}, step", f"{what}[{name!r}] is missing",
-                                      do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.")
+                    raise RecipeError(
+                        f"{self.recipe.name}, step",
+                        f"{what}[{name!r}] is missing",
+                        do=f"It takes {', '.join(n for names in wanted.values() for n in names)}.",
+                    )
         if self.program.needs_curvature and curvature is None and not self.program.energy:
-            raise RecipeError(f"{self.recipe.name}, step", "curvature is missing", do="Pass the Hessian diagonal of U, a function.")
+            raise RecipeError(
+                f"{self.recipe.name}, step", "curvature is missing", do="Pass the Hessian diagonal of U, a function."
+            )
         if self.dtype is not None and any(state[b.name].dtype != self.dtype for b in self.recipe.state):
-            raise RecipeError(f"{self.recipe.name}, step", f"it was compiled for {self.dtype}, but the state is "
-                              f"{state[self.recipe.state[0].name].dtype}", do="Convert the state, or compile without dtype.")
+            raise RecipeError(
+                f"{self.recipe.name}, step",
+                f"it was compiled for {self.dtype}, but the state is {state[self.recipe.state[0].name].dtype}",
+                do="Convert the state, or compile without dtype.",
+            )
         if self.program.scope == "tensor":
             _check_sizes(f"{self.recipe.name}, step", sizes, state[self.recipe.targets[0].name].shape[-1])
         if self.backend != "torch" and not empty:
-            return self.swept(state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters)
-        return self.function(state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes),
-                             **self.spelled(parameters))
+            return self.swept(
+                state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters
+            )
+        return self.function(
+            state, h, **self.arguments(gradient, noise or {}, curvature, observe, sizes), **self.spelled(parameters)
+        )
 
     def swept(self, state, h, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
         """The step by a kernel; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
@@ -260,13 +304,21 @@ class Step:
     def drawn(self, key, state) -> dict:
         """The numbers of a `noise.Key` for a state, by name."""
         like = next((state[b.name] for b in self.recipe.state if b.is_vector), state[self.recipe.state[0].name])
-        return {d.name: key.draw(d.kind, k, len(like), tuple(like.shape[1:]) if d.is_vector else (), dtype=like.dtype,
-                                 device=like.device) for k, d in enumerate(self.program.draws)}
+        return {
+            d.name: key.draw(
+                d.kind, k, len(like), tuple(like.shape[1:]) if d.is_vector else (), dtype=like.dtype, device=like.device
+            )
+            for k, d in enumerate(self.program.draws)
+        }
 
     def arguments(self, gradient, noise, curvature=None, observe=None, sizes=None) -> dict:
         """The keyword arguments of `function` that are given: gradient, noise, curvature, observe, sizes."""
-        given = {"gradient": gradient, "curvature": curvature, "observe": observe if self.observations else None,
-                 "sizes": sizes if self.program.scope == "tensor" else None}
+        given = {
+            "gradient": gradient,
+            "curvature": curvature,
+            "observe": observe if self.observations else None,
+            "sizes": sizes if self.program.scope == "tensor" else None,
+        }
         return {"noise": noise, **{k: v for k, v in given.items() if v is not None}}
 
     def spelled(self, parameters) -> dict:
@@ -289,7 +341,9 @@ class Step:
             raise RecipeError(where, f"the step size is a positive number, got {h!r}", do="It is in units of time.")
         temperature = parameters.pop("temperature", 1.0)
         if not isinstance(temperature, (int, float)) or not (temperature >= 0 and math.isfinite(temperature)):
-            raise RecipeError(where, f"the temperature is a number >= 0, got {temperature!r}", do="1 is the target itself.")
+            raise RecipeError(
+                where, f"the temperature is a number >= 0, got {temperature!r}", do="1 is the target itself."
+            )
         if temperature == 0 and self.needs_heat:
             raise RecipeError(where, "a piece has no limit at temperature 0", do="Take a small temperature > 0.")
         for name in parameters:
@@ -322,8 +376,11 @@ class Step:
         budget = T * self.recipe.D - self.recipe.supplied
         value, where = minimum_eigenvalue(budget, points=64, fixed={**given, **per_site, T: temperature, step_size: h})
         if value < -1e-12:
-            raise RecipeError(f"{self.recipe.name}, supplied", f"T D - supplied has the eigenvalue {value:.3g} at {where}",
-                              do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.")
+            raise RecipeError(
+                f"{self.recipe.name}, supplied",
+                f"T D - supplied has the eigenvalue {value:.3g} at {where}",
+                do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.",
+            )
 
     def _check_shapes(self, h, temperature, parameters):
         """Refuse a Gamma number of a shape that is not positive where its Poisson number is 0: no law is stationary there."""
@@ -334,15 +391,20 @@ class Step:
             for drawn in (d for e in flow.updates.values() for d in e.atoms(Drawn) if isinstance(d.variate, Gamma)):
                 shape = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)}).xreplace(numbers)
                 if shape.is_number and not shape > 0:
-                    raise RecipeError(f"{self.recipe.name}, piece {letter!r}", f"at temperature {temperature:g} the target is not "
-                                      f"normalisable: a Gamma number would have the shape {float(shape):.3g}",
-                                      do="Raise the prior weight, or the temperature.")
+                    raise RecipeError(
+                        f"{self.recipe.name}, piece {letter!r}",
+                        f"at temperature {temperature:g} the target is not "
+                        f"normalisable: a Gamma number would have the shape {float(shape):.3g}",
+                        do="Raise the prior weight, or the temperature.",
+                    )
 
     def __str__(self):
         flows = "\n".join(f"  {flow}" for flow in self.flows.values())
         kind = "exact flows" if self.exact else "with numerical flows"
-        return (f"{self.recipe.name}, {self.scheme}: weak order {self.order}, order {self.marginal_order} for the target, "
-                f"{kind}, {self.program.gradients_per_step} gradient(s) per step\n{flows}")
+        return (
+            f"{self.recipe.name}, {self.scheme}: weak order {self.order}, order {self.marginal_order} for the target, "
+            f"{kind}, {self.program.gradients_per_step} gradient(s) per step\n{flows}"
+        )
 
     def __repr__(self):
         return f"Step({self.recipe.name!r}, {self.scheme.text!r}, order={self.order}, exact={self.exact})"
@@ -355,7 +417,7 @@ def _some_sites(tensors: dict) -> dict[object, list[float]]:
     import torch
 
     flat = [x.detach().double().reshape(-1) for x in torch.broadcast_tensors(*tensors.values())]
-    some = torch.arange(len(flat[0]), device=flat[0].device)[::max(1, len(flat[0]) // 2048)]
+    some = torch.arange(len(flat[0]), device=flat[0].device)[:: max(1, len(flat[0]) // 2048)]
     at = torch.cat([some, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
     return {s: x[at].tolist() for s, x in zip(tensors, flat)}
 
@@ -363,8 +425,11 @@ def _some_sites(tensors: dict) -> dict[object, list[float]]:
 def _check_sizes(where, sizes, sites):
     """Refuse sizes of tensors that do not make up the target."""
     if not sizes or sum(sizes) != sites:
-        raise RecipeError(where, f"sizes = {sizes} are not those of the tensors of a target with {sites} sites",
-                          do="Give the number of sites of each tensor, in their order.")
+        raise RecipeError(
+            where,
+            f"sizes = {sizes} are not those of the tensors of a target with {sites} sites",
+            do="Give the number of sites of each tensor, in their order.",
+        )
 
 
 def _holds(relation, given):
@@ -380,8 +445,11 @@ _IN_WORDS = {"fraction": "between 0 and 1"}
 def _check_sign(where, s, value):
     if hasattr(value, "min") and not isinstance(value, (int, float)):
         if not s.per and getattr(value, "numel", lambda: 1)() > 1:
-            raise RecipeError(where, f"'{s.name}' is one number, got shape {tuple(value.shape)}",
-                              do="Declare it with per=theta for one value per site.")
+            raise RecipeError(
+                where,
+                f"'{s.name}' is one number, got shape {tuple(value.shape)}",
+                do="Declare it with per=theta for one value per site.",
+            )
         low, high = float(value.min()), float(value.max())
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         low = high = float(value)
@@ -391,5 +459,9 @@ def _check_sign(where, s, value):
         raise RecipeError(where, f"'{s.name}' is not finite", do="Pass a finite number.")
     allowed = {"positive": low > 0, "nonnegative": low >= 0, "fraction": 0 <= low and high <= 1}.get(s.sign, True)
     if not allowed:
-        raise RecipeError(where, f"'{s.name}' must be {_IN_WORDS.get(s.sign, s.sign)}, got "
-                          f"{low if low < 0 or s.sign != 'fraction' else high:g}", do=s.doc or f"It is a {s.sign} parameter.")
+        raise RecipeError(
+            where,
+            f"'{s.name}' must be {_IN_WORDS.get(s.sign, s.sign)}, got "
+            f"{low if low < 0 or s.sign != 'fraction' else high:g}",
+            do=s.doc or f"It is a {s.sign} parameter.",
+        )

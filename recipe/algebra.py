@@ -36,8 +36,11 @@ _copies: dict = {}
 def at_site(expression: Expr, k: int) -> Expr:
     """The site-level expression with its blocks and per-site parameters renamed to those of site k."""
     frozen, back = freeze(expression, Total)
-    own = {s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **_signs(s))) for s in frozen.free_symbols
-           if isinstance(s, (Block, Parameter)) and is_site(s)}
+    own = {
+        s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **_signs(s)))
+        for s in frozen.free_symbols
+        if isinstance(s, (Block, Parameter)) and is_site(s)
+    }
     return frozen.xreplace(own).xreplace(back)
 
 

@@ -97,8 +97,9 @@ def _column(drift, recipe):
     rows = drift_of(drift, state, "recover")
     for b, row in zip(state, rows):
         if not b.is_vector and is_site(row):
-            raise RecipeError(f"recover, drift[{b}]", f"{row} has one value per site, but {b} is a scalar",
-                              do="Wrap it in total().")
+            raise RecipeError(
+                f"recover, drift[{b}]", f"{row} has one value per site, but {b} is a scalar", do="Wrap it in total()."
+            )
     return ImmutableMatrix(rows)
 
 
@@ -107,8 +108,11 @@ def _known_symbols(formulas, recipe):
     names = [s.name for s in recipe.state + tuple(used | set(recipe.parameters))]
     for s in sorted(used, key=str):
         if not isinstance(s, Parameter):
-            raise RecipeError("recover", f"'{s}' is unbound: neither a block of the state nor a parameter",
-                              do=did_you_mean(s.name, set(names) - {s.name}))
+            raise RecipeError(
+                "recover",
+                f"'{s}' is unbound: neither a block of the state nor a parameter",
+                do=did_you_mean(s.name, set(names) - {s.name}),
+            )
         if names.count(s.name) > 1:
             raise RecipeError("recover", f"two blocks or parameters are named '{s}'", do="Rename one.")
 
@@ -154,14 +158,18 @@ def _solve(A, b, n):
     draw = random.Random(2015)
     symbols = sorted(A.free_symbols | b.free_symbols, key=lambda s: s.sort_key())
     constant = {s: random_value(s, draw) for s in symbols if s is n or isinstance(s, Parameter)}
-    points = [{s: S(round(16 * random_value(s, draw)) or 1) / 16 for s in symbols if s not in constant}
-              for _ in range(POINTS)]
+    points = [
+        {s: S(round(16 * random_value(s, draw)) or 1) / 16 for s in symbols if s not in constant} for _ in range(POINTS)
+    ]
     at = [constant.get(s) or numpy.array([float(z[s]) for z in points]) for s in symbols]
     with numpy.errstate(all="ignore"):
         values = lambdify([symbols], [*A, *b], "numpy")(at)
     values = numpy.array([numpy.broadcast_to(v, POINTS) for v in values], dtype=float)
     values[:, ~numpy.isfinite(values).all(0)] = 0
-    M, y = values[:-A.rows].reshape(A.rows, A.cols, POINTS).swapaxes(1, 2).reshape(-1, A.cols), values[-A.rows:].ravel()
+    M, y = (
+        values[: -A.rows].reshape(A.rows, A.cols, POINTS).swapaxes(1, 2).reshape(-1, A.cols),
+        values[-A.rows :].ravel(),
+    )
 
     free = _independent(M.T)
     x = lstsq(M[:, free], y, rcond=None)[0]
@@ -198,8 +206,15 @@ def _independent(vectors):
 def _diagnosis(F, R, recipe):
     """F, the residual, the missing drift, and what the density does first."""
     rows = [f"  F[{b}] = {f}" for b, f in zip(recipe.state, F) if f != 0]
-    return "\n".join(["exp(-H) is not stationary: no Q exists", *rows, f"  residual {R}", *_missing(R, recipe),
-                      *_first_moments(R, recipe)])
+    return "\n".join(
+        [
+            "exp(-H) is not stationary: no Q exists",
+            *rows,
+            f"  residual {R}",
+            *_missing(R, recipe),
+            *_first_moments(R, recipe),
+        ]
+    )
 
 
 def _missing(R, recipe):
@@ -235,8 +250,10 @@ def _first_moments(R, recipe):
         return []
     t = numpy.linspace(-4.5, 4.5, 51)
     real, positive = (numpy.sinh(t), numpy.cosh(t)), (numpy.exp(t), numpy.exp(t))
-    z, width = (numpy.array(numpy.meshgrid(*ways, indexing="ij"))
-                for ways in zip(*(real if b.domain == "real" else positive for b in state)))
+    z, width = (
+        numpy.array(numpy.meshgrid(*ways, indexing="ij"))
+        for ways in zip(*(real if b.domain == "real" else positive for b in state))
+    )
     on_grid = lambda e: numpy.broadcast_to(lambdify([state], e, "numpy")(z), width[0].shape)
     with numpy.errstate(all="ignore"):
         energy, rest = on_grid(H), on_grid(R)
@@ -246,9 +263,11 @@ def _first_moments(R, recipe):
             return []  # the grid does not hold the density
     mean = lambda f: float((law * f).sum())
     rate = lambda phi: mean(on_grid(phi) * rest)
-    score = lambda phi: abs(rate(phi)) / mean((on_grid(phi) - mean(on_grid(phi)))**2) ** 0.5
+    score = lambda phi: abs(rate(phi)) / mean((on_grid(phi) - mean(on_grid(phi))) ** 2) ** 0.5
     phi = max((Mul(*c) for d in range(1, 5) for c in combinations_with_replacement(state, d)), key=score)
     if score(phi) < 1e-7:
         return []
-    return [f"  one site, parameters at their defaults{f', U = {quartic}' if U else ''}:",
-            f"    heating E[L H] = {round(rate(H), 6) + 0.0:.3g}, worst monomial E[L {phi}] = {rate(phi):.3g}"]
+    return [
+        f"  one site, parameters at their defaults{f', U = {quartic}' if U else ''}:",
+        f"    heating E[L H] = {round(rate(H), 6) + 0.0:.3g}, worst monomial E[L {phi}] = {rate(phi):.3g}",
+    ]

@@ -22,7 +22,9 @@ def datum(name: str, *, per: Block | None = None) -> Datum:
     (True, False)
     """
     if per is not None and not (isinstance(per, Block) and per.is_vector):
-        raise RecipeError(f"datum {name!r}", f"per={per} is not a vector block", do="Pass the block it has one value per site of.")
+        raise RecipeError(
+            f"datum {name!r}", f"per={per} is not a vector block", do="Pass the block it has one value per site of."
+        )
     return Datum(name, per is not None)
 
 
@@ -64,7 +66,9 @@ def data_total(integrand) -> Expr:
     """
     integrand = formula(integrand, "data_total")
     if is_site(integrand):
-        raise RecipeError("data_total", f"{integrand} has one value per site, not one per row", do="Wrap it in total().")
+        raise RecipeError(
+            "data_total", f"{integrand} has one value per site, not one per row", do="Wrap it in total()."
+        )
     if integrand.has(DataTotal):
         raise RecipeError("data_total", "one stands inside of another", do="Sum over the data once.")
     return DataTotal(integrand)
@@ -88,5 +92,11 @@ def bounded(e: Expr) -> Expr:
             for g in (t for t in below.base.args if isinstance(t, exp)):
                 times = above.args[0] / g.args[0]
                 if times.is_Integer and 0 < times <= -below.exp:
-                    return e / above / below * Add(*(t / g for t in below.base.args))**-times * below.base**(below.exp + times)
+                    return (
+                        e
+                        / above
+                        / below
+                        * Add(*(t / g for t in below.base.args)) ** -times
+                        * below.base ** (below.exp + times)
+                    )
     return e

@@ -86,8 +86,11 @@ class Recipe:
             object.__setattr__(self, name, value)
 
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
-            raise RecipeError(f"recipe {self.name!r}", "a name is a letter followed by letters, digits, _ . or -",
-                              do="Choose such a name.")
+            raise RecipeError(
+                f"recipe {self.name!r}",
+                "a name is a letter followed by letters, digits, _ . or -",
+                do="Choose such a name.",
+            )
         settle("state", state_of(self.state, self.name))
         settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))
@@ -153,8 +156,9 @@ class Recipe:
     def momenta(self) -> tuple[Block, ...]:
         """The blocks that Q couples to the target."""
         rows = [i for i, b in enumerate(self.state) if b in self.targets]
-        return tuple(b for j, b in enumerate(self.state)
-                     if b not in self.targets and any(self.Q[i, j] != 0 for i in rows))
+        return tuple(
+            b for j, b in enumerate(self.state) if b not in self.targets and any(self.Q[i, j] != 0 for i in rows)
+        )
 
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
@@ -197,8 +201,9 @@ class Recipe:
         if self.potential is not None:
             opaque["U"] = self.potential
         for name in functions.keys() - opaque.keys():
-            raise RecipeError(f"{self.name}, bind", f"there is no opaque function {name!r}",
-                              do=did_you_mean(name, opaque))
+            raise RecipeError(
+                f"{self.name}, bind", f"there is no opaque function {name!r}", do=did_you_mean(name, opaque)
+            )
         values = {}
         for name, given in functions.items():
             f = opaque[name]
@@ -207,13 +212,22 @@ class Recipe:
                 try:
                     value = given(*f.args)
                 except TypeError as error:
-                    raise RecipeError(f"{self.name}, bind({name}=...)", f"calling it failed: {error}",
-                                      do=f"Pass a function of ({', '.join(map(str, f.args))}).") from error
+                    raise RecipeError(
+                        f"{self.name}, bind({name}=...)",
+                        f"calling it failed: {error}",
+                        do=f"Pass a function of ({', '.join(map(str, f.args))}).",
+                    ) from error
             values[f] = formula(value, f"{self.name}, bind({name}=...)")
         swap = lambda e: e.xreplace(values).doit()
-        return replace(self, H=swap(self.H), D=self.D.applyfunc(swap), Q=self.Q.applyfunc(swap),
-                       supplied=self.supplied.applyfunc(swap), adapt={a: swap(e) for a, e in self.adapt.items()},
-                       marginal=None if self.marginal is None else swap(self.marginal))
+        return replace(
+            self,
+            H=swap(self.H),
+            D=self.D.applyfunc(swap),
+            Q=self.Q.applyfunc(swap),
+            supplied=self.supplied.applyfunc(swap),
+            adapt={a: swap(e) for a, e in self.adapt.items()},
+            marginal=None if self.marginal is None else swap(self.marginal),
+        )
 
     def convert(self, **given: float) -> dict[str, float]:
         """step_size and parameters from the parameters of a paper, by one of the `conversions`; `num_data` is 1 if left out.
@@ -231,16 +245,21 @@ class Recipe:
                 for s in set().union(*(e.free_symbols for e in values.values())):
                     x = numbers[s] = formula(given.get(s.name, 1), f"{self.name}, convert, {s}")
                     if not x.is_number or not _allows(s, x):
-                        raise RecipeError(f"{self.name}, convert, {s}", f"{x} is out of its range",
-                                          do="Give it as the paper does.")
+                        raise RecipeError(
+                            f"{self.name}, convert, {s}", f"{x} is out of its range", do="Give it as the paper does."
+                        )
                 found = {s: e.xreplace(numbers) for s, e in values.items()}
                 for s, x in found.items():
                     if not x.is_finite or not _allows(s, x):
-                        raise RecipeError(f"{self.name}, convert({key})", f"it gives {s} = {x}",
-                                          do="Give it as the paper does.")
+                        raise RecipeError(
+                            f"{self.name}, convert({key})", f"it gives {s} = {x}", do="Give it as the paper does."
+                        )
                 return {"step_size" if s == step_size else s.name: float(x) for s, x in found.items()}
-        raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion",
-                          do=f"Known: {'; '.join(self.conversions) or 'none'}.")
+        raise RecipeError(
+            f"{self.name}, convert({', '.join(sorted(names))})",
+            "there is no such conversion",
+            do=f"Known: {'; '.join(self.conversions) or 'none'}.",
+        )
 
     @property
     def learning_rate(self) -> dict:

@@ -19,8 +19,11 @@ def terms(expression: Expr) -> Expr:
     a/(a + b) + 1/(a + b)
     """
     outside, totals = freeze(expression, Total)
-    kept = {x: Dummy() for x in outside.atoms(Pow, Function)
-            if x.is_Function or x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)}
+    kept = {
+        x: Dummy()
+        for x in outside.atoms(Pow, Function)
+        if x.is_Function or x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)
+    }
     back = {d: x.xreplace(totals) for x, d in kept.items()}
     return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
 
@@ -32,14 +35,22 @@ def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
 
 def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
     """sum_j dA_ij/dz_j, for each row i."""
-    return ImmutableMatrix([terms(sum(over_sites(diff(A[i, j], column), row, column)
-                                      for j, column in enumerate(state))) for i, row in enumerate(state)])
+    return ImmutableMatrix(
+        [
+            terms(sum(over_sites(diff(A[i, j], column), row, column) for j, column in enumerate(state)))
+            for i, row in enumerate(state)
+        ]
+    )
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
     """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i."""
-    return ImmutableMatrix([terms(sum(over_sites(A[i, j] * diff(H, column), row, column)
-                                      for j, column in enumerate(state))) for i, row in enumerate(state)])
+    return ImmutableMatrix(
+        [
+            terms(sum(over_sites(A[i, j] * diff(H, column), row, column) for j, column in enumerate(state)))
+            for i, row in enumerate(state)
+        ]
+    )
 
 
 def circulation(drift, H, D, state) -> ImmutableMatrix:

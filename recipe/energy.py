@@ -29,42 +29,82 @@ class Energy:
 
     def __post_init__(self):
         given = self.coordinates
-        coordinates = (given,) if isinstance(given, Symbol) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        coordinates = (
+            (given,) if isinstance(given, Symbol) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        )
         object.__setattr__(self, "coordinates", coordinates)
         object.__setattr__(self, "U", formula(self.U, "Energy, U"))
-        object.__setattr__(self, "data", (self.data,) if isinstance(self.data, Datum) else tuple(self.data) if isinstance(self.data, (tuple, list)) else (None,))
+        object.__setattr__(
+            self,
+            "data",
+            (self.data,)
+            if isinstance(self.data, Datum)
+            else tuple(self.data)
+            if isinstance(self.data, (tuple, list))
+            else (None,),
+        )
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
-            raise RecipeError("Energy", f"the coordinates are sympy symbols, got {given!r}",
-                              do='Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).')
+            raise RecipeError(
+                "Energy",
+                f"the coordinates are sympy symbols, got {given!r}",
+                do='Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).',
+            )
         if len(set(self.coordinates)) < len(self.coordinates):
             raise RecipeError("Energy", f"a coordinate occurs twice in {self.coordinates}", do="Name each once.")
         if self.is_sitewise and len(self.coordinates) > 1:
-            raise RecipeError("Energy", "a vector block cannot stand beside other coordinates",
-                              do="Give one vector block, or one symbol per coordinate.")
+            raise RecipeError(
+                "Energy",
+                "a vector block cannot stand beside other coordinates",
+                do="Give one vector block, or one symbol per coordinate.",
+            )
         self._check_data()
         for s in self.U.free_symbols - {*self.coordinates, *self.data}:
-            raise RecipeError("Energy", f"'{s}' in U is not a coordinate",
-                              do=did_you_mean(s.name, [c.name for c in self.coordinates]))
+            raise RecipeError(
+                "Energy", f"'{s}' in U is not a coordinate", do=did_you_mean(s.name, [c.name for c in self.coordinates])
+            )
         if is_site(self.U):
-            raise RecipeError("Energy", f"U = {self.U} has one value per site, not one per chain",
-                              do="Wrap it in total().")
+            raise RecipeError(
+                "Energy", f"U = {self.U} has one value per site, not one per chain", do="Wrap it in total()."
+            )
 
     def _check_data(self):
         """Refuse columns that are none, and a U that is not an ordinary expression plus sums over the data."""
         if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
-            raise RecipeError("Energy, data", f"its columns are data, each once, got {self.data}", do='Write data=(x, y) with y = datum("y").')
+            raise RecipeError(
+                "Energy, data",
+                f"its columns are data, each once, got {self.data}",
+                do='Write data=(x, y) with y = datum("y").',
+            )
         names = [s.name for s in (*self.coordinates, *self.data)]
         if self.data and len(set(names)) < len(names):
-            raise RecipeError("Energy, data", f"two of {', '.join(names)} bear one name", do="Name each coordinate and column by itself.")
+            raise RecipeError(
+                "Energy, data",
+                f"two of {', '.join(names)} bear one name",
+                do="Name each coordinate and column by itself.",
+            )
         for d in sorted(self.U.atoms(Datum) - set(self.data), key=str):
-            raise RecipeError("Energy, data", f"'{d}' is not among its columns", do=f"Pass data=(..., {d}), in the order of the tensors.")
+            raise RecipeError(
+                "Energy, data",
+                f"'{d}' is not among its columns",
+                do=f"Pass data=(..., {d}), in the order of the tensors.",
+            )
         outside, sums = freeze(self.U, DataTotal)
         if outside.has(Datum):
-            raise RecipeError("Energy", f"{outside} reads data outside of data_total()", do="Sum what is read of a row over the rows.")
+            raise RecipeError(
+                "Energy", f"{outside} reads data outside of data_total()", do="Sum what is read of a row over the rows."
+            )
         if any(diff(outside, d).has(*sums) for d in sums):
-            raise RecipeError("Energy", "U is not a sum over the data: a minibatch cannot estimate it", do="Add the terms of the rows.")
+            raise RecipeError(
+                "Energy",
+                "U is not a sum over the data: a minibatch cannot estimate it",
+                do="Add the terms of the rows.",
+            )
         if any(d.is_vector for d in self.data) and not self.is_sitewise:
-            raise RecipeError("Energy, data", "a value per site needs a vector block among the coordinates", do='Write theta = vector("theta").')
+            raise RecipeError(
+                "Energy, data",
+                "a value per site needs a vector block among the coordinates",
+                do='Write theta = vector("theta").',
+            )
         if self.data and not sums:
             raise RecipeError("Energy, data", "U reads no data", do="Sum over the rows with data_total().")
 
@@ -86,6 +126,9 @@ class Energy:
     def on(self, blocks: tuple[Block, ...]) -> Expr:
         """U as an expression of a recipe's target blocks."""
         if len(blocks) != len(self.coordinates):
-            raise RecipeError("Energy", f"it has {len(self.coordinates)} coordinates for {len(blocks)} target blocks",
-                              do="Give one coordinate for each block.")
+            raise RecipeError(
+                "Energy",
+                f"it has {len(self.coordinates)} coordinates for {len(blocks)} target blocks",
+                do="Give one coordinate for each block.",
+            )
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))

@@ -48,11 +48,17 @@ def refuse_jump(recipe, letter: str, b: Block) -> None:
     if b.domain == "binary":
         cost = diff(recipe.H, b)
         if expand(cost).has(b) or any(e.has(b) for e in expand(cost).atoms(Total)):
-            raise RecipeError(where, f"H is not linear in the binary block {b}",
-                              do=f"Write H = total({b}*f + g), with f and g free of {b}.")
+            raise RecipeError(
+                where,
+                f"H is not linear in the binary block {b}",
+                do=f"Write H = total({b}*f + g), with f and g free of {b}.",
+            )
     elif any(b in U.blocks for U in recipe.H.atoms(Potential)) or not eliminate_gaussians(recipe.H, (b,))[0]:
-        raise RecipeError(where, f"the law of {b} is not Gaussian, H is not quadratic in it",
-                          do="Only Gaussian and binary blocks can be refreshed.")
+        raise RecipeError(
+            where,
+            f"the law of {b} is not Gaussian, H is not quadratic in it",
+            do="Only Gaussian and binary blocks can be refreshed.",
+        )
 
 
 def _quadratic(H, b):

@@ -35,8 +35,11 @@ class Piece:
         other = piece(other)
         methods = {self.method, other.method} - {None}
         if len(methods) > 1:
-            raise RecipeError(f"piece {self} + {other}", "one piece has one numerical method",
-                              do="Use two letters, or numerical(a + b, method).")
+            raise RecipeError(
+                f"piece {self} + {other}",
+                "one piece has one numerical method",
+                do="Use two letters, or numerical(a + b, method).",
+            )
         return Piece(tuple(dict.fromkeys(self.parts + other.parts)), methods.pop() if methods else None)
 
     __radd__ = __add__
@@ -61,14 +64,19 @@ def piece(spec) -> Piece:
             return Piece(tuple((part, spec) for part in PARTS))
         case (first, *rest):
             return sum(map(piece, rest), piece(first))
-    raise RecipeError("pieces", f"a piece is made of blocks, force, friction and noise, got {spec!r}",
-                      do='Write for example {"O": friction(p) + noise(p), "C": xi}, or (x, y) for several blocks.')
+    raise RecipeError(
+        "pieces",
+        f"a piece is made of blocks, force, friction and noise, got {spec!r}",
+        do='Write for example {"O": friction(p) + noise(p), "C": xi}, or (x, y) for several blocks.',
+    )
 
 
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
     """The pieces by letter; a letter is a word of letters and digits, with primes at its end."""
     if not isinstance(pieces, Mapping):
-        raise RecipeError(where, f"pieces are a dict by letter, got {pieces!r}", do='Write {"O": friction(p) + noise(p)}.')
+        raise RecipeError(
+            where, f"pieces are a dict by letter, got {pieces!r}", do='Write {"O": friction(p) + noise(p)}.'
+        )
     for letter in pieces:
         if not isinstance(letter, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*'*", letter):
             raise RecipeError(where, f"{letter!r} is no name of a piece", do="Use a letter such as O, R or A'.")
@@ -88,7 +96,9 @@ def _part(name, doc, parts=()):
 
 force = _part("force", "The drift terms of a block that read the target alone: its kick and its spring.", FORCE)
 kick = _part("kick", "The drift terms of a block that read the target alone, and grad(U).")
-spring = _part("spring", "The drift terms of a block that read the target alone, but not grad(U): a symbolic prior's force.")
+spring = _part(
+    "spring", "The drift terms of a block that read the target alone, but not grad(U): a symbolic prior's force."
+)
 friction = _part("friction", "The drift terms of a block that read an auxiliary block, such as -gamma*p or -xi*p.")
 noise = _part("noise", "The Brownian noise of a block.")
 

@@ -53,7 +53,11 @@ def certify(recipe) -> Certificate:
     """Answer every question of the certificate for one recipe (Ma, Chen & Fox 2015, Theorem 1)."""
     findings = (
         Finding("Q is skew, D symmetric", "by construction", "proved"),
-        _definite(recipe), _stationary(recipe), _normalisable(recipe), _marginal(recipe), _reach(recipe),
+        _definite(recipe),
+        _stationary(recipe),
+        _normalisable(recipe),
+        _marginal(recipe),
+        _reach(recipe),
     )
     return Certificate(recipe.name, (*findings, _claim(recipe, findings)))
 
@@ -104,8 +108,9 @@ def _normalisable(recipe):
     for b in others:
         if not _integrable(rest, b):
             return Finding(question, f"exp(-H) has no finite integral over {b}", "failed")
-    text = ", ".join([f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
-                     + [f"{b} by its tails" for b in others])
+    text = ", ".join(
+        [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians] + [f"{b} by its tails" for b in others]
+    )
     return Finding(question, text, "proved" if known and not others else "checked")
 
 
@@ -115,7 +120,9 @@ def _marginal(recipe):
     gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
     left = [b for b in auxiliary if b not in [g.block for g in gaussians]]
     energy = recipe.potential if recipe.marginal is None else recipe.marginal
-    question = f"the marginal of {names} is exp(-U)" if recipe.marginal is None else f"the marginal of {names} is as declared"
+    question = (
+        f"the marginal of {names} is exp(-U)" if recipe.marginal is None else f"the marginal of {names} is as declared"
+    )
     if energy is None:
         question = f"the marginal of {names} is exp(-H) integrated"
         return Finding(question, f"energy {rest}" if not left else "H is wholly symbolic", "proved")
@@ -132,15 +139,19 @@ def _marginal(recipe):
             return Finding(question, "the auxiliary blocks integrate to a constant", "proved")
         return Finding(question, f"exp(-U) is multiplied by exp(-({Add(*coupled)}))", "failed")
     sums = integrands(extra)
-    by_site = left[0].is_vector == recipe.target_is_vector and max(sums) <= 1 and not any(
-        t.has(*recipe.state) for e in sums.values() for t in e.atoms(Total))
+    by_site = (
+        left[0].is_vector == recipe.target_is_vector
+        and max(sums) <= 1
+        and not any(t.has(*recipe.state) for e in sums.values() for t in e.atoms(Total))
+    )
     if len(left) > 1 or not by_site or extra.has(*OPAQUE[1:]):
         return Finding(question, f"not decided: the integral of exp(-({Add(*coupled)}))", "open")
     spread = _log_integral_spread(extra, left[0], recipe.targets)
     if spread < 1e-6:
         return Finding(question, f"by quadrature over {left[0]}", "checked")
-    return Finding(question, f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}",
-                   "failed")
+    return Finding(
+        question, f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}", "failed"
+    )
 
 
 def _reach(recipe):
@@ -166,8 +177,9 @@ def minimum_eigenvalue(A: ImmutableMatrix, *, points: int, fixed: dict | None = 
 
     `fixed`: numbers, or lists of one number per site, of which every point takes the next; None for a random value.
     """
-    return _minimum_eigenvalue(A, points, tuple((s, tuple(v) if isinstance(v, list) else v) for s, v in (fixed or {}).items()
-                                                if v is not None))
+    return _minimum_eigenvalue(
+        A, points, tuple((s, tuple(v) if isinstance(v, list) else v) for s, v in (fixed or {}).items() if v is not None)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -177,8 +189,15 @@ def _minimum_eigenvalue(A, points, fixed):
     points = max(points, *(len(v) for v in fixed.values() if isinstance(v, tuple)), 0)
     rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
     A = A.extract(rows, rows)
-    if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)) or all(A.extract(list(s), list(s)).det().is_nonnegative
-           for k in range(1, A.rows + 1) for s in combinations(range(A.rows), k)):
+    if (
+        A.is_diagonal()
+        and all(A[i, i].is_nonnegative for i in range(A.rows))
+        or all(
+            A.extract(list(s), list(s)).det().is_nonnegative
+            for k in range(1, A.rows + 1)
+            for s in combinations(range(A.rows), k)
+        )
+    ):
         return 0.0, ""
     from numpy import array
     from numpy.linalg import eigvalsh
@@ -222,6 +241,7 @@ def _integrable(H, b):
 
 def _one_site(H):
     """H for one site: every total replaced by its integrand, opaque terms by constants."""
+
     def visit(e):
         if isinstance(e, Total):
             return visit(e.integrand)

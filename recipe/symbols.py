@@ -15,29 +15,46 @@ from sympy.core.function import AppliedUndef
 from .errors import RecipeError
 
 RESERVED = {
-    "h": "the step size", "T": "the temperature", "n": "the number of sites, total(1)", "U": "the potential",
-    "temperature": "the temperature", "step_size": "the step size", "gradient": "the gradient of U",
-    "noise": "the noise of a step", "curvature": "the Hessian diagonal of U", "state": "the state of a step",
-    "diverged": "a field of the draws", "num_data": "the number of data", "step_number": "the number of the step",
-    "observe": "the observations of a step", "sizes": "the sizes of the tensors",
+    "h": "the step size",
+    "T": "the temperature",
+    "n": "the number of sites, total(1)",
+    "U": "the potential",
+    "temperature": "the temperature",
+    "step_size": "the step size",
+    "gradient": "the gradient of U",
+    "noise": "the noise of a step",
+    "curvature": "the Hessian diagonal of U",
+    "state": "the state of a step",
+    "diverged": "a field of the draws",
+    "num_data": "the number of data",
+    "step_number": "the number of the step",
+    "observe": "the observations of a step",
+    "sizes": "the sizes of the tensors",
 }
 
 
 def valid_name(name: str, what: str) -> str:
     """The name itself, if it can stand in emitted code in every backend; refused otherwise."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        raise RecipeError(f"{what} {name!r}", "a name is a letter followed by letters, digits or _",
-                          do="Choose such a name.")
+        raise RecipeError(
+            f"{what} {name!r}", "a name is a letter followed by letters, digits or _", do="Choose such a name."
+        )
     if keyword.iskeyword(name):
         raise RecipeError(f"{what} {name!r}", "this is a keyword of Python", do=f"Write {name + '_'!r}.")
     if name in RESERVED:
-        raise RecipeError(f"{what} {name!r}", f"this name is taken: it is {RESERVED[name]} of every recipe",
-                          do="Choose another name.")
+        raise RecipeError(
+            f"{what} {name!r}", f"this name is taken: it is {RESERVED[name]} of every recipe", do="Choose another name."
+        )
     return name
 
 
-_SIGNS = {"real": {"real": True}, "positive": {"positive": True}, "nonnegative": {"nonnegative": True},
-          "fraction": {"nonnegative": True}, "binary": {"integer": True, "nonnegative": True}}
+_SIGNS = {
+    "real": {"real": True},
+    "positive": {"positive": True},
+    "nonnegative": {"nonnegative": True},
+    "fraction": {"nonnegative": True},
+    "binary": {"integer": True, "nonnegative": True},
+}
 
 
 def _assumptions(sign: str, where: str) -> dict:
@@ -125,7 +142,13 @@ class Parameter(Symbol):
     is_vector = property(lambda self: self.per is not None)
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))  # sympy sorts by these
+        return (
+            *super()._hashable_content(),
+            self.sign,
+            str(self.default),
+            self.doc,
+            str(self.per),
+        )  # sympy sorts by these
 
     def __getnewargs_ex__(self):
         return (self.name, self.sign, self.default, self.doc, self.per), {}
@@ -187,30 +210,43 @@ def observe(name: str, *, like: Block | None = None) -> Observed:
 
 def _is_like(like, where):
     if like is not None and not isinstance(like, Block):
-        raise RecipeError(where, f"like={like} is not a block", do="Pass the block it has the shape of, e.g. like=theta.")
+        raise RecipeError(
+            where, f"like={like} is not a block", do="Pass the block it has the shape of, e.g. like=theta."
+        )
     return like is not None and like.is_vector
 
 
 def _parameter(sign):
     def declare(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
         if per is not None and not (isinstance(per, Block) and per.is_vector):
-            raise RecipeError(f"parameter {name!r}", f"per={per} is not a vector block",
-                              do="Pass the block it has one value per site of, e.g. per=theta.")
+            raise RecipeError(
+                f"parameter {name!r}",
+                f"per={per} is not a vector block",
+                do="Pass the block it has one value per site of, e.g. per=theta.",
+            )
         if default is not None:
             if isinstance(default, bool) or not isinstance(default, (int, float)):
                 raise RecipeError(f"parameter {name!r}", f"the default {default!r} is not a number", do="Pass a float.")
             default = float(default)
-            allowed = {"real": True, "positive": default > 0, "nonnegative": default >= 0, "fraction": 0 <= default <= 1}[sign]
+            allowed = {
+                "real": True,
+                "positive": default > 0,
+                "nonnegative": default >= 0,
+                "fraction": 0 <= default <= 1,
+            }[sign]
             if not (allowed and abs(default) < float("inf")):
                 told = "between 0 and 1" if sign == "fraction" else sign
-                raise RecipeError(f"parameter {name!r}", f"the default {default} is not {told}",
-                                  do="Change the default or the sign.")
+                raise RecipeError(
+                    f"parameter {name!r}", f"the default {default} is not {told}", do="Change the default or the sign."
+                )
         return Parameter(name, sign, default, doc, per)
 
     declare.__name__ = declare.__qualname__ = sign
     what = "parameter between 0 and 1" if sign == "fraction" else f"{sign} parameter"
-    declare.__doc__ = (f"A {what} with a default, a line of doc, and optionally one value per site "
-                       f"(`per=theta`).\n\n    >>> {sign}('a', default=1).default\n    1.0\n    ")
+    declare.__doc__ = (
+        f"A {what} with a default, a line of doc, and optionally one value per site "
+        f"(`per=theta`).\n\n    >>> {sign}('a', default=1).default\n    1.0\n    "
+    )
     return declare
 
 
@@ -267,8 +303,11 @@ class Total(Expr):
         if not (isinstance(s, Block) and s.is_vector):
             return Total(diff(self.integrand, s))
         if any(s in p.U.blocks and is_site(p) for p in self.integrand.atoms(Partial)):
-            raise RecipeError(f"d {self}/d{s}", "this derivative needs the full Hessian of U",
-                              do="Only the Hessian diagonal is available: keep grad(U) outside of total().")
+            raise RecipeError(
+                f"d {self}/d{s}",
+                "this derivative needs the full Hessian of U",
+                do="Only the Hessian diagonal is available: keep grad(U) outside of total().",
+            )
         inner, outer = freeze(self.integrand, Total, Potential, Partial)
         through = Add(*(Total(diff(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
         return diff(inner, s).xreplace(outer) + through
@@ -354,8 +393,11 @@ def potential(*blocks: Block) -> Potential:
     grad(U)
     """
     if not blocks or not all(isinstance(b, Block) for b in blocks):
-        raise RecipeError("potential", f"its arguments are the target's blocks, got {blocks}",
-                          do="Write potential(theta), or potential(x, y) for explicit coordinates.")
+        raise RecipeError(
+            "potential",
+            f"its arguments are the target's blocks, got {blocks}",
+            do="Write potential(theta), or potential(x, y) for explicit coordinates.",
+        )
     return Potential(*blocks)
 
 
@@ -383,22 +425,31 @@ def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
     """
     valid_name(name, "function")
     if not blocks or not all(isinstance(b, Block) for b in blocks):
-        raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}",
-                          do=f"Write function({name!r}, theta).")
+        raise RecipeError(
+            f"function {name!r}", f"its arguments are blocks, got {blocks}", do=f"Write function({name!r}, theta)."
+        )
     return Function(name, **_assumptions(sign, f"function {name!r}"))(*blocks)
 
 
 def formula(expression, where: str) -> Expr:
     """A sympy expression from an expression or a number; text is refused, never parsed."""
     if isinstance(expression, str) or isinstance(expression, Iterable) and not isinstance(expression, Expr):
-        raise RecipeError(where, f"a formula is a sympy expression or a number, got {expression!r}",
-                          do="Text is never evaluated: build the formula from blocks and parameters.")
+        raise RecipeError(
+            where,
+            f"a formula is a sympy expression or a number, got {expression!r}",
+            do="Text is never evaluated: build the formula from blocks and parameters.",
+        )
     try:
         value = sympify(expression, strict=True)
     except (SympifyError, TypeError, ValueError, AttributeError) as error:
-        raise RecipeError(where, f"a formula is a sympy expression or a number, got {type(expression).__name__}",
-                          do="Build it from blocks and parameters.") from error
-    if not isinstance(value, Expr) or value.has(S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit):
+        raise RecipeError(
+            where,
+            f"a formula is a sympy expression or a number, got {type(expression).__name__}",
+            do="Build it from blocks and parameters.",
+        ) from error
+    if not isinstance(value, Expr) or value.has(
+        S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit
+    ):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
     # Decimals are meant exactly: 0.3 is 3/10, so that proofs do not meet rounding errors.
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})

@@ -7,12 +7,20 @@ from .stock import *
 from .stock import CATALOGUE as catalogue
 
 _LAZY = {
-    "sample": "running.sampling", "Phase": "running.phases",
-    "posterior": "energies.posterior", "score_variance": "energies.posterior",
-    "control_variate": "energies.control_variates", "find_mode": "energies.control_variates",
-    "Optimizer": "training.optimizer", "Minibatches": "training.minibatches", "Checkpoint": "training.checkpoint",
+    "sample": "running.sampling",
+    "Phase": "running.phases",
+    "posterior": "energies.posterior",
+    "score_variance": "energies.posterior",
+    "control_variate": "energies.control_variates",
+    "find_mode": "energies.control_variates",
+    "Optimizer": "training.optimizer",
+    "Minibatches": "training.minibatches",
+    "Checkpoint": "training.checkpoint",
     "SVRG": "training.svrg",
-    "Draws": "results.draws", "Predictive": "results.predictive", "PredictiveMoments": "results.predictive", "SWAG": "results.swag",
+    "Draws": "results.draws",
+    "Predictive": "results.predictive",
+    "PredictiveMoments": "results.predictive",
+    "SWAG": "results.swag",
 }  # these import torch
 _MODULES = ("checkpoints", "diagnostics", "distributed", "schedules", "scores", "testing")
 

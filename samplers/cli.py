@@ -41,8 +41,10 @@ class Answer:
 
 def list_recipes() -> Answer:
     """The stock samplers: name, paper, claim and recommended word."""
-    rows = [{"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
-            for name, R in CATALOGUE.items()]
+    rows = [
+        {"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
+        for name, R in CATALOGUE.items()
+    ]
     table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table)]
     return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
@@ -52,12 +54,23 @@ def show(name: str) -> Answer:
     """A recipe as mathematics, its certificate, its flows and the text of its step."""
     recipe = find_recipe(name)
     certificate = recipe.check()
-    data = {"recipe": recipe.name, "source": recipe.source, "claim": recipe.claim, "text": str(recipe),
-            "latex": recipe.latex(), "certificate": certificate.to_dict()}
+    data = {
+        "recipe": recipe.name,
+        "source": recipe.source,
+        "claim": recipe.claim,
+        "text": str(recipe),
+        "latex": recipe.latex(),
+        "certificate": certificate.to_dict(),
+    }
     try:
         step = integrators.compile(recipe)
-        data["step"] = {"scheme": str(step.scheme), "order": step.order, "exact": step.exact,
-                        "flows": list(map(str, step.flows.values())), "source": step.source}
+        data["step"] = {
+            "scheme": str(step.scheme),
+            "order": step.order,
+            "exact": step.exact,
+            "flows": list(map(str, step.flows.values())),
+            "source": step.source,
+        }
         texts = [str(step), step.source.rstrip()]
     except RecipeError as error:  # such as an opaque function, which needs recipe.bind
         data |= {"step": None, "missing": str(error)}
@@ -87,8 +100,15 @@ def emit(name: str, scheme: str | None = None, out: str | None = None, force: bo
     return Answer(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
 
 
-def sample(name: str, energy: str | None = None, init: str | None = None, parameters=(), out: str | None = None,
-           plot: str | None = None, **options) -> Answer:
+def sample(
+    name: str,
+    energy: str | None = None,
+    init: str | None = None,
+    parameters=(),
+    out: str | None = None,
+    plot: str | None = None,
+    **options,
+) -> Answer:
     """Draw from an energy with a recipe; the summary of the draws."""
     recipe, U = find_recipe(name), None if energy is None else find_energy(energy)
     for option, file in (("--out", out), ("--plot", plot)):
@@ -110,8 +130,10 @@ def sample(name: str, energy: str | None = None, init: str | None = None, parame
     if plot is not None:
         draws.plot().savefig(plot)
     table = draws.summary()
-    rows = [{"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}  # JSON has no nan
-            for index, row in table.to_dict("index").items()]
+    rows = [
+        {"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}  # JSON has no nan
+        for index, row in table.to_dict("index").items()
+    ]
     data = {"summary": rows, "info": draws.info}
     text = [repr(draws), table.to_string(float_format="{:.4g}".format), *(() if draws.diverged else ["diverged: none"])]
     files = {"file": out, "plot": plot}
@@ -223,8 +245,9 @@ def _point(recipe, text):
     if recipe.targets[0].is_vector:
         return point
     if len(point) != len(recipe.targets):
-        raise RecipeError(f"--init {text}", f"the target has {len(recipe.targets)} coordinates",
-                          do="Give one number for each.")
+        raise RecipeError(
+            f"--init {text}", f"the target has {len(recipe.targets)} coordinates", do="Give one number for each."
+        )
     return {b.name: x for b, x in zip(recipe.targets, point)}
 
 
@@ -234,8 +257,9 @@ def _parameters(recipe, settings):
     for setting in settings:
         name, _, value = setting.partition("=")
         if name not in names:
-            raise RecipeError(f"--set {setting}", f"{recipe.name} has no parameter {name!r}",
-                              do=did_you_mean(name, names))
+            raise RecipeError(
+                f"--set {setting}", f"{recipe.name} has no parameter {name!r}", do=did_you_mean(name, names)
+            )
         values[name] = _number(value, f"--set {setting}")
     return values
 
@@ -254,8 +278,11 @@ def _write(path, source, force):
     """Write a file whole or not at all, over nothing but a file that we emitted."""
     try:
         if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):
-            raise RecipeError(str(path), "it exists, and is not a file that we emitted",
-                              do="Choose another name, or pass --force to replace a file.")
+            raise RecipeError(
+                str(path),
+                "it exists, and is not a file that we emitted",
+                do="Choose another name, or pass --force to replace a file.",
+            )
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             temporary.write_text(source, "utf-8")
@@ -275,13 +302,24 @@ class _Parser(argparse.ArgumentParser):
         raise RecipeError("usage", message, do=f"See {self.prog} --help.")
 
 
-NUMBERS = {"chains": (64, "independent chains"), "steps": (10_000, "steps after the warmup"),
-           "warmup": (1000, "steps before the first draw"), "thin": (10, "keep every thin-th step"),
-           "step-size": (1e-2, "h, in units of time"), "seed": (0, "of all noise"), "temperature": (1.0, "T")}
+NUMBERS = {
+    "chains": (64, "independent chains"),
+    "steps": (10_000, "steps after the warmup"),
+    "warmup": (1000, "steps before the first draw"),
+    "thin": (10, "keep every thin-th step"),
+    "step-size": (1e-2, "h, in units of time"),
+    "seed": (0, "of all noise"),
+    "temperature": (1.0, "T"),
+}
 
 PICTURES = (".png", ".pdf", ".svg")
-AUDIT = {"step-size": (0.1, "the largest step size; h/2 and h/4 follow"), "time": (10.0, "of a run, steps times h"),
-         "chains": (32768, "independent chains"), "seed": (0, "of all noise"), "alpha": (1e-4, "the rate of false alarms")}
+AUDIT = {
+    "step-size": (0.1, "the largest step size; h/2 and h/4 follow"),
+    "time": (10.0, "of a run, steps times h"),
+    "chains": (32768, "independent chains"),
+    "seed": (0, "of all noise"),
+    "alpha": (1e-4, "the rate of false alarms"),
+}
 
 
 def _version():
@@ -301,8 +339,11 @@ def _parser():
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
         if run is audit:
-            sub.add_argument("name", metavar="FILE:FUNCTION",
-                             help="run(potential, init, *, steps, step_size, temperature, seed) -> theta")
+            sub.add_argument(
+                "name",
+                metavar="FILE:FUNCTION",
+                help="run(potential, init, *, steps, step_size, temperature, seed) -> theta",
+            )
         elif run is not list_recipes:
             sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
         if run in (check, emit, sample):
@@ -327,7 +368,9 @@ def _parser():
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
     sub.add_argument("--plot", metavar="FILE", help="a picture of traces, marginals and autocorrelations to write")
-    sub.add_argument("--checkpoint", metavar="FOLDER", help="where the run is kept; the same command goes on from there")
+    sub.add_argument(
+        "--checkpoint", metavar="FOLDER", help="where the run is kept; the same command goes on from there"
+    )
     sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
     sub = command("audit", audit)
     numbers(sub, AUDIT)

@@ -38,8 +38,17 @@ def _end():
         dist.destroy_process_group()
 
 
-def sample(recipe: Recipe, energy=None, *, chains: int = 4, init=None, checkpoint: str | os.PathLike | None = None,
-           progress: bool = True, first_chain: int = 0, **how) -> Draws:
+def sample(
+    recipe: Recipe,
+    energy=None,
+    *,
+    chains: int = 4,
+    init=None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+    first_chain: int = 0,
+    **how,
+) -> Draws:
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.
 
     Chain i has the noise, the batches and the start that it has in a run of one process: the draws are the same bit for bit,
@@ -57,8 +66,16 @@ def sample(recipe: Recipe, energy=None, *, chains: int = 4, init=None, checkpoin
         checkpoint = _folder(Path(checkpoint), rank, ranks, where)
     draws, error = None, None
     try:
-        draws = sample_here(recipe, energy, chains=mine.stop - mine.start, init=_part(recipe, init, chains, mine), checkpoint=checkpoint,
-                            progress=progress and rank == 0, first_chain=first_chain + mine.start, **how)
+        draws = sample_here(
+            recipe,
+            energy,
+            chains=mine.stop - mine.start,
+            init=_part(recipe, init, chains, mine),
+            checkpoint=checkpoint,
+            progress=progress and rank == 0,
+            first_chain=first_chain + mine.start,
+            **how,
+        )
     except RecipeError as raised:
         error = raised
     if ranks == 1:
@@ -70,10 +87,19 @@ def sample(recipe: Recipe, energy=None, *, chains: int = 4, init=None, checkpoin
     if failed:
         raise error or RecipeError(where, f"rank {failed[0]} failed: {accounts[failed[0]]['failed']}", do="See there.")
     number = min(account["draws"] for account in accounts)  # of a run that was stopped
-    values = {name: torch.cat(_gathered(x[:, :number], [b - a for a, b in zip(ends, ends[1:])])) for name, x in draws.items()}
-    lost = [(step, int(chain) + ends[r]) for r, account in enumerate(accounts) for chain, step in account["diverged"].items()]
-    return Draws(values, info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(lost)}, "ranks": ranks},
-                 step_sizes=None if draws.step_sizes is None else draws.step_sizes[:number])
+    values = {
+        name: torch.cat(_gathered(x[:, :number], [b - a for a, b in zip(ends, ends[1:])])) for name, x in draws.items()
+    }
+    lost = [
+        (step, int(chain) + ends[r])
+        for r, account in enumerate(accounts)
+        for chain, step in account["diverged"].items()
+    ]
+    return Draws(
+        values,
+        info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(lost)}, "ranks": ranks},
+        step_sizes=None if draws.step_sizes is None else draws.step_sizes[:number],
+    )
 
 
 def share_gradients(params) -> None:
@@ -108,8 +134,11 @@ def _folder(folder, rank, ranks, where):
         dist.barrier()
     if found and found != sorted(wanted):
         missing = [name for name in wanted if name not in found] or found
-        raise RecipeError(where, f"{folder} holds {', '.join(found)}: {', '.join(missing)} is missing or of another number of ranks",
-                          do="Bring the folders of all ranks together, and start as many as there were.")
+        raise RecipeError(
+            where,
+            f"{folder} holds {', '.join(found)}: {', '.join(missing)} is missing or of another number of ranks",
+            do="Bring the folders of all ranks together, and start as many as there were.",
+        )
     return folder / wanted[rank]
 
 

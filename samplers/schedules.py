@@ -1,5 +1,5 @@
 """Step sizes and temperatures as functions of the step number."""
 
-from .running.schedules import Polynomial, BlockDecay, Cyclical, Later
+from .running.schedules import BlockDecay, Cyclical, Later, Polynomial
 
 __all__ = ["Polynomial", "BlockDecay", "Cyclical", "Later"]

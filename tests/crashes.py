@@ -1,6 +1,6 @@
 """kill -9 at random moments of runs and training loops: each goes on from its folder and ends as one that was left alone.
 
-    python tests/crashes.py --kills 200
+python tests/crashes.py --kills 200
 """
 
 import argparse
@@ -36,9 +36,19 @@ def data():
 
 
 RUNS = {
-    "torch": dict(recipe=samplers.SGNHT, energy=by_hand, steps=600, warmup=100, thin=3, keep="xi", batch_size=10, backend="torch"),
-    "carried": dict(recipe=samplers.UnderdampedLangevin, energy=by_hand, steps=700, batch_size=10, schedule=Polynomial(0.02, 10, 0.3)),
-    "kernel": dict(recipe=samplers.SGNHT, energy=LOGISTIC, steps=150_000, warmup=100, thin=50, batch_size=10, backend="cpp"),
+    "torch": dict(
+        recipe=samplers.SGNHT, energy=by_hand, steps=600, warmup=100, thin=3, keep="xi", batch_size=10, backend="torch"
+    ),
+    "carried": dict(
+        recipe=samplers.UnderdampedLangevin,
+        energy=by_hand,
+        steps=700,
+        batch_size=10,
+        schedule=Polynomial(0.02, 10, 0.3),
+    ),
+    "kernel": dict(
+        recipe=samplers.SGNHT, energy=LOGISTIC, steps=150_000, warmup=100, thin=50, batch_size=10, backend="cpp"
+    ),
 }
 
 
@@ -47,9 +57,16 @@ def trained(folder=None, steps=400):
     torch.manual_seed(0)
     X, y = data()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    optimizer = samplers.Optimizer(model.parameters(), samplers.ATMC, lr=0.05, momentum=0.9, num_data=30, weight_decay=0.01)
-    parts = dict(model=model, optimizer=optimizer, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 100),
-                 batches=samplers.Minibatches((X, y.long()), 10, seed=1), predictive=samplers.Predictive())
+    optimizer = samplers.Optimizer(
+        model.parameters(), samplers.ATMC, lr=0.05, momentum=0.9, num_data=30, weight_decay=0.01
+    )
+    parts = dict(
+        model=model,
+        optimizer=optimizer,
+        schedule=torch.optim.lr_scheduler.StepLR(optimizer, 100),
+        batches=samplers.Minibatches((X, y.long()), 10, seed=1),
+        predictive=samplers.Predictive(),
+    )
     checkpoint = samplers.Checkpoint(folder, every=0.02, **parts) if folder else None
     step = checkpoint.load().get("step", 0) if folder else 0
     while step < steps:
@@ -73,8 +90,16 @@ def ended(name, folder=None):
         return trained(folder)
     how = dict(RUNS[name])
     where = {} if folder is None else dict(checkpoint=folder, checkpoint_every=0.02)
-    return samplers.sample(how.pop("recipe"), how.pop("energy"), init=torch.zeros(4), chains=3, data=data(), progress=False, step_size=0.02,
-                           **how | where)
+    return samplers.sample(
+        how.pop("recipe"),
+        how.pop("energy"),
+        init=torch.zeros(4),
+        chains=3,
+        data=data(),
+        progress=False,
+        step_size=0.02,
+        **how | where,
+    )
 
 
 def _child(name, folder):
@@ -102,7 +127,17 @@ def killed(name, folder, seconds, context) -> bool:
 def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> dict:
     """Kill runs until so many have died; what happened, by name. Raises AssertionError for draws that differ."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "samplers", "samplers.running.sampling", "samplers.training.optimizer", "samplers.results.predictive", "scipy.stats", __name__ if __name__ != "__main__" else "torch"])
+    context.set_forkserver_preload(
+        [
+            "torch",
+            "samplers",
+            "samplers.running.sampling",
+            "samplers.training.optimizer",
+            "samplers.results.predictive",
+            "scipy.stats",
+            __name__ if __name__ != "__main__" else "torch",
+        ]
+    )
     chance, found = random.Random(seed), {}
     for name in names:
         torch.set_num_threads(1)
@@ -113,7 +148,9 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
         length = time.monotonic() - began
         while died < kills:
             at, starts = folder / f"{name}-{runs}", 0
-            while killed(name, at, chance.uniform(0.3, 1.1 + starts / 10) * length, context):  # on a busy machine it may take longer
+            while killed(
+                name, at, chance.uniform(0.3, 1.1 + starts / 10) * length, context
+            ):  # on a busy machine it may take longer
                 starts += 1
                 died += 1
             runs += 1

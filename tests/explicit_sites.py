@@ -56,6 +56,7 @@ class Expanded:
 
     def joint(self, matrix):
         """The matrix over coordinates of a matrix over blocks."""
+
         def entry(row, column):
             (i, a, k), (j, b, l) = self.rows[row], self.rows[column]
             if a.is_vector and b.is_vector and k != l:
@@ -83,8 +84,12 @@ class Expanded:
         """The Fokker-Planck operator on rho = exp(-H): (-div(drift rho) + sum d_i d_j (D_ij rho)) / rho."""
         rho = exp(-self.H)
         flow = sum(-diff(f * rho, z) for f, z in zip(drift, self.z))
-        spread = sum(diff(self.D[i, j] * rho, x, y) for i, x in enumerate(self.z) for j, y in enumerate(self.z)
-                     if self.D[i, j] != 0)
+        spread = sum(
+            diff(self.D[i, j] * rho, x, y)
+            for i, x in enumerate(self.z)
+            for j, y in enumerate(self.z)
+            if self.D[i, j] != 0
+        )
         return expand((flow + spread) / rho, power_exp=False)
 
 

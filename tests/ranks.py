@@ -13,11 +13,35 @@ from samplers.energies.targets import TARGETS
 from samplers.files import storage
 
 RUNS = {
-    "kernel": dict(recipe=samplers.SGNHT, energy=TARGETS["banana"], init=torch.linspace(-1, 1, 14).reshape(7, 2), chains=7, steps=60, thin=2,
-                   keep="xi", backend="cpp"),
-    "torch": dict(recipe=samplers.UnderdampedLangevin, energy=lambda t, batch: ((batch - t.sum(0))**2).sum() / 2, init=torch.zeros(3, 2), chains=6,
-                  data=torch.linspace(-1, 1, 80).reshape(40, 2), batch_size=4, steps=40),
-    "lost": dict(recipe=samplers.SGLD, energy=TARGETS["banana"], init=torch.zeros(2), chains=64, steps=100, step_size=0.05, seed=3, backend="torch"),
+    "kernel": dict(
+        recipe=samplers.SGNHT,
+        energy=TARGETS["banana"],
+        init=torch.linspace(-1, 1, 14).reshape(7, 2),
+        chains=7,
+        steps=60,
+        thin=2,
+        keep="xi",
+        backend="cpp",
+    ),
+    "torch": dict(
+        recipe=samplers.UnderdampedLangevin,
+        energy=lambda t, batch: ((batch - t.sum(0)) ** 2).sum() / 2,
+        init=torch.zeros(3, 2),
+        chains=6,
+        data=torch.linspace(-1, 1, 80).reshape(40, 2),
+        batch_size=4,
+        steps=40,
+    ),
+    "lost": dict(
+        recipe=samplers.SGLD,
+        energy=TARGETS["banana"],
+        init=torch.zeros(2),
+        chains=64,
+        steps=100,
+        step_size=0.05,
+        seed=3,
+        backend="torch",
+    ),
 }
 
 
@@ -37,7 +61,7 @@ def trained(rank, ranks, steps=15, folder=None):
     checkpoint = folder and samplers.Checkpoint(folder, model=model, optimizer=optimizer)
     for k in range(checkpoint.load().get("steps", 0) if folder else 0, steps):
         rows = torch.arange(k * 16, k * 16 + 16) % 96
-        mine = rows[rank * 16 // ranks:(rank + 1) * 16 // ranks]
+        mine = rows[rank * 16 // ranks : (rank + 1) * 16 // ranks]
         optimizer.zero_grad()
         (model(X[mine]) - X[mine].sum(1, keepdim=True)).square().mean().backward()
         distributed.share_gradients(model.parameters())
@@ -59,13 +83,18 @@ def main(folder):
     first = drawn("torch", checkpoint=kept)
     again = drawn("torch", checkpoint=kept)
     found |= {"kept": first["theta"], "kept again": again["theta"]}
-    for what, run in (("few", lambda: drawn("torch", chains=1)), ("one fails", lambda: drawn("torch", step_size=0.02 if rank else -1.0))):
+    for what, run in (
+        ("few", lambda: drawn("torch", chains=1)),
+        ("one fails", lambda: drawn("torch", step_size=0.02 if rank else -1.0)),
+    ):
         try:
             run()
             account[what] = "went well"
         except RecipeError as error:
             account[what] = str(error)
-    storage.write(folder / f"rank-{rank}.safetensors", "found", found, {"account": {k: str(v) for k, v in account.items()}})
+    storage.write(
+        folder / f"rank-{rank}.safetensors", "found", found, {"account": {k: str(v) for k, v in account.items()}}
+    )
 
 
 if __name__ == "__main__":

@@ -40,23 +40,34 @@ from samplers.testing.interpreter import flow_by_flow, interpret
 theta, p, other = vector("theta"), vector("p"), vector("v")
 U, n = potential(theta), total(1)
 alpha, c = fraction("alpha", default=0.8), positive("c", default=1.3)
-V = adapted("V", like=theta, start=grad(U)**2, domain="nonnegative")
+V = adapted("V", like=theta, start=grad(U) ** 2, domain="nonnegative")
 W = adapted("W", like=theta, start=0.5, domain="nonnegative")
-s = adapted("s", start=total(grad(U)**2) / n, domain="nonnegative")
-KEPT = alpha * V + (1 - alpha) * grad(U)**2
+s = adapted("s", start=total(grad(U) ** 2) / n, domain="nonnegative")
+KEPT = alpha * V + (1 - alpha) * grad(U) ** 2
 
 
 def langevin(**more):
     """A friction that follows the gradient, with some of the declaration changed."""
-    given = dict(name="adaptive", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: c + sqrt(V)},
-                 Q={(theta, p): -1}, adapt={V: KEPT}, scheme="B A O A B")
+    given = dict(
+        name="adaptive",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2) / 2,
+        D={p: c + sqrt(V)},
+        Q={(theta, p): -1},
+        adapt={V: KEPT},
+        scheme="B A O A B",
+    )
     return Recipe(**given | more)
 
 
 def everything():
     """What an adaptation may read: old values, the gradient, blocks, totals, parameters, the run, the step."""
-    new = {V: KEPT + step_size * theta**2 + total(p**2) / (n * c), W: V + exp(-W) * abs(p),
-           s: total(W * grad(U)**2) / num_data + s / (1 + step_number)}
+    new = {
+        V: KEPT + step_size * theta**2 + total(p**2) / (n * c),
+        W: V + exp(-W) * abs(p),
+        s: total(W * grad(U) ** 2) / num_data + s / (1 + step_number),
+    }
     return langevin(name="everything", D={p: c + sqrt(V) + W + s}, adapt=new)
 
 
@@ -79,8 +90,15 @@ def observing():
 
 def without_a_gradient():
     """A target that is wholly symbolic."""
-    return Recipe(name="symbolic", state=(theta, p), target=theta, H=total(theta**4) / 4 + total(p**2) / 2,
-                  D={p: c + W}, Q={(theta, p): -1}, adapt={W: W / 2 + theta**2})
+    return Recipe(
+        name="symbolic",
+        state=(theta, p),
+        target=theta,
+        H=total(theta**4) / 4 + total(p**2) / 2,
+        D={p: c + W},
+        Q={(theta, p): -1},
+        adapt={W: W / 2 + theta**2},
+    )
 
 
 OWN = [langevin, everything, of_every_level, exchanged, observing, without_a_gradient]
@@ -127,15 +145,16 @@ def test_an_order_says_which_value_the_step_uses_and_where_the_update_looks(orde
 def test_differentiated_takes_v_for_the_function_of_theta_that_its_update_makes_of_it():
     """D = 1/(1 + V'(theta)) and Gamma = D'(theta), with the old V; then V moves as if lagged."""
     recipe = replace(overdamped("lagged"), adapt={V: KEPT}, order="differentiated")
-    new = alpha * V + (1 - alpha) * grad(U)**2
+    new = alpha * V + (1 - alpha) * grad(U) ** 2
     assert (recipe.D[0] - 1 / (1 + new)).simplify() == 0
-    assert (recipe.gamma[0] + 2 * (1 - alpha) * grad(U) * grad(U).diff(theta) / (1 + new)**2).simplify() == 0
+    assert (recipe.gamma[0] + 2 * (1 - alpha) * grad(U) * grad(U).diff(theta) / (1 + new) ** 2).simplify() == 0
     step, at, old, h = compile(recipe), 0.6, 2.0, 0.1
     given = {"theta": torch.tensor([[at]], dtype=torch.float64), "V": torch.tensor([[old]], dtype=torch.float64)}
-    out = step(given, h, gradient=lambda x: x**3, curvature=lambda x: 3 * x**2, noise={"theta": torch.zeros(1, 1)},
-               alpha=ALPHA)
+    out = step(
+        given, h, gradient=lambda x: x**3, curvature=lambda x: 3 * x**2, noise={"theta": torch.zeros(1, 1)}, alpha=ALPHA
+    )
     g, bend, mean = at**3, 3 * at**2, ALPHA * old + (1 - ALPHA) * at**6
-    drift = -g / (1 + mean) - 2 * (1 - ALPHA) * g * bend / (1 + mean)**2
+    drift = -g / (1 + mean) - 2 * (1 - ALPHA) * g * bend / (1 + mean) ** 2
     assert out["theta"].item() == pytest.approx(at + h * drift, rel=1e-14)
     assert out["V"].item() == pytest.approx(mean, rel=1e-14)
 
@@ -156,8 +175,12 @@ def test_adaptations_ask_for_no_gradient_of_their_own(name):
 
 # ---- a gradient that is carried over
 
-LAGGED = [(name, word) for name, case in CASES.items() if case.recipe.adapt and case.recipe.order == "lagged"
-          for word in case.all_words]
+LAGGED = [
+    (name, word)
+    for name, case in CASES.items()
+    if case.recipe.adapt and case.recipe.order == "lagged"
+    for word in case.all_words
+]
 
 
 def adapted_by(step, carried):
@@ -209,16 +232,22 @@ def started(name, shape=(3,)):
 
 
 FIRST = {
-    "psgld": lambda g, at: {"V": (g / at["num_data"])**2},
-    "psgld-same-step": lambda g, at: {"V": (g / at["num_data"])**2},
-    "psgld-gamma": lambda g, at: {"V": (g / at["num_data"])**2},
-    "santa": lambda g, at: {"V": (g / at["num_data"])**2, "V_last": (g / at["num_data"])**2},
+    "psgld": lambda g, at: {"V": (g / at["num_data"]) ** 2},
+    "psgld-same-step": lambda g, at: {"V": (g / at["num_data"]) ** 2},
+    "psgld-gamma": lambda g, at: {"V": (g / at["num_data"]) ** 2},
+    "santa": lambda g, at: {"V": (g / at["num_data"]) ** 2, "V_last": (g / at["num_data"]) ** 2},
     "sghmc-adaptive": lambda g, at: {"V": g**2, "gbar": g, "tau": 1.0},
     "isgd": lambda g, at: {"b": g**2 / 2, "lam": (g**2 / 2).sum(1)},
     "sgfs": lambda g, at: {"I1": 0.0},
-    **{name: lambda g, at: {"rho": 0.5, "kappa": (1 / at["v0"] + 1 / at["v1"]) / 2, "sigma": at["sigma0"],
-                            "delta": at["delta0"]}
-       for name in ("sgld-sa", "sghmc-sa", "sgld-sa-classification", "sghmc-sa-classification")},
+    **{
+        name: lambda g, at: {
+            "rho": 0.5,
+            "kappa": (1 / at["v0"] + 1 / at["v1"]) / 2,
+            "sigma": at["sigma0"],
+            "delta": at["delta0"],
+        }
+        for name in ("sgld-sa", "sghmc-sa", "sgld-sa-classification", "sghmc-sa-classification")
+    },
 }
 
 
@@ -233,21 +262,28 @@ def test_the_first_gradient_starts_the_running_moments(name):
 
 def run(recipe, energy=lambda theta: (theta**4).sum() / 4, **more):
     """A short run of 2 chains from a point where the gradient is not 0."""
-    given = {"init": torch.tensor([0.5, -1.5], dtype=torch.float64), "chains": 2, "steps": 6, "step_size": 1e-9,
-             "progress": False}
+    given = {
+        "init": torch.tensor([0.5, -1.5], dtype=torch.float64),
+        "chains": 2,
+        "steps": 6,
+        "step_size": 1e-9,
+        "progress": False,
+    }
     return samplers.sample(recipe, energy, **given | more)
 
 
 def test_a_run_starts_from_the_first_gradient_and_so_the_first_move_is_a_finite_one():
     """V = g^2 at the start, so that V stays where theta does."""
     V = run(PSGLD, keep="V")["V"]
-    torch.testing.assert_close(V, torch.tensor([0.5, -1.5], dtype=torch.float64).expand(2, 6, 2)**6, rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        V, torch.tensor([0.5, -1.5], dtype=torch.float64).expand(2, 6, 2) ** 6, rtol=1e-3, atol=0
+    )
 
 
 def test_init_may_give_an_adapted_quantity():
     start = {"theta": torch.zeros(2, dtype=torch.float64), "V": torch.tensor([4.0, 9.0], dtype=torch.float64)}
     V = run(PSGLD, init=start, keep="V", alpha=0.5)["V"]
-    torch.testing.assert_close(V[0, :, 0], 4 * 0.5**torch.arange(1.0, 7.0, dtype=torch.float64))
+    torch.testing.assert_close(V[0, :, 0], 4 * 0.5 ** torch.arange(1.0, 7.0, dtype=torch.float64))
 
 
 # ---- what a run tells
@@ -283,9 +319,16 @@ def batches(order, word):
     row, seen = observe("row", like=theta), adapted("seen", like=theta)
     first = adapted("first", like=theta, start=grad(U))
     recipe = langevin(name="rows", D={p: c}, adapt={seen: row, first: grad(U)}, order=order)
-    draws = run(recipe, lambda theta, rows: (theta * rows).sum(), init=torch.zeros(1, dtype=torch.float64), scheme=word,
-                data=ROWS, batch_size=1, observe={"row": lambda theta, rows: rows[0] + 0 * theta},
-                keep=["first", "seen"])
+    draws = run(
+        recipe,
+        lambda theta, rows: (theta * rows).sum(),
+        init=torch.zeros(1, dtype=torch.float64),
+        scheme=word,
+        data=ROWS,
+        batch_size=1,
+        observe={"row": lambda theta, rows: rows[0] + 0 * theta},
+        keep=["first", "seen"],
+    )
     return draws["first"][..., 0], draws["seen"][..., 0]
 
 
@@ -359,7 +402,11 @@ def test_a_phase_freezes_for_its_time():
 
 # ---- what is refused
 
-MANY, MOVING, LOW = adapted("r", start=grad(U)**2), adapted("r", like=theta, start=theta**2), adapted("r", start=-1, domain="positive")
+MANY, MOVING, LOW = (
+    adapted("r", start=grad(U) ** 2),
+    adapted("r", like=theta, start=theta**2),
+    adapted("r", start=-1, domain="positive"),
+)
 
 MISTAKES = {
     "an order that is none": (lambda: langevin(order="delayed"), ["adaptive, order 'delayed'", "lagged"]),
@@ -368,27 +415,55 @@ MISTAKES = {
     "an update in words": (lambda: langevin(adapt={V: "V/2"}), ["adapt[V]", "Text is never evaluated"]),
     "an update with a stray symbol": (lambda: langevin(adapt={V: V + Symbol("k")}), ["'k' is unbound"]),
     "an update with a stray block": (lambda: langevin(adapt={V: V + other**2}), ["'v' is used but is not in the"]),
-    "one number from many": (lambda: langevin(D={p: c + s}, adapt={s: theta**2}),
-                             ["update of s", "has one value per site, but s is one number", "total()", "like=theta"]),
-    "one first number from many": (lambda: langevin(D={p: c + MANY}, adapt={MANY: c}), ["start of r", "one value per site"]),
-    "a quantity without an update": (lambda: langevin(D={p: c + W}, adapt={}), ["no update of W is given", "adapt={W: ...}"]),
-    "an observation in D": (lambda: langevin(D={p: 1 + observe("r")**2}), ["'r' is used in H, D, Q", "for a constant"]),
+    "one number from many": (
+        lambda: langevin(D={p: c + s}, adapt={s: theta**2}),
+        ["update of s", "has one value per site, but s is one number", "total()", "like=theta"],
+    ),
+    "one first number from many": (
+        lambda: langevin(D={p: c + MANY}, adapt={MANY: c}),
+        ["start of r", "one value per site"],
+    ),
+    "a quantity without an update": (
+        lambda: langevin(D={p: c + W}, adapt={}),
+        ["no update of W is given", "adapt={W: ...}"],
+    ),
+    "an observation in D": (
+        lambda: langevin(D={p: 1 + observe("r") ** 2}),
+        ["'r' is used in H, D, Q", "for a constant"],
+    ),
     "the step number in D": (lambda: langevin(D={p: 1 + step_number}), ["read step_number", "Only adaptations may"]),
-    "a start that reads the state": (lambda: langevin(D={p: c + MOVING}, adapt={MOVING: c}), ["start of r", "reads theta"]),
-    "a first gradient of 0": (lambda: run(PSGLD, init=torch.zeros(2, dtype=torch.float64)),
-                              ["V starts as grad(U)**2", "away from a stationary point", 'init={..., "V": ...}']),
-    "a start outside of the domain": (lambda: run(langevin(D={p: c + LOW}, adapt={LOW: LOW})), ["outside of its domain"]),
-    "an update that leaves the domain": (lambda: run(langevin(D={p: c + W}, adapt={W: -W})),
-                                         ["W has left its domain, nonnegative", "Look at the update of W"]),
-    "an observation that is not finite": (lambda: run(observing(), observe={"a": lambda at: at * float("nan"), "b": torch.sum}),
-                                          ["the observation 'a' is not finite"]),
-    "an observation that fails": (lambda: run(observing(), observe={"a": lambda at: at.item(), "b": torch.sum}),
-                                  ["observe['a']", "a function of theta"]),
-    "observations that are no dict": (lambda: run(observing(), observe=[abs]), ["observe", "a dict of functions by name"]),
+    "a start that reads the state": (
+        lambda: langevin(D={p: c + MOVING}, adapt={MOVING: c}),
+        ["start of r", "reads theta"],
+    ),
+    "a first gradient of 0": (
+        lambda: run(PSGLD, init=torch.zeros(2, dtype=torch.float64)),
+        ["V starts as grad(U)**2", "away from a stationary point", 'init={..., "V": ...}'],
+    ),
+    "a start outside of the domain": (
+        lambda: run(langevin(D={p: c + LOW}, adapt={LOW: LOW})),
+        ["outside of its domain"],
+    ),
+    "an update that leaves the domain": (
+        lambda: run(langevin(D={p: c + W}, adapt={W: -W})),
+        ["W has left its domain, nonnegative", "Look at the update of W"],
+    ),
+    "an observation that is not finite": (
+        lambda: run(observing(), observe={"a": lambda at: at * float("nan"), "b": torch.sum}),
+        ["the observation 'a' is not finite"],
+    ),
+    "an observation that fails": (
+        lambda: run(observing(), observe={"a": lambda at: at.item(), "b": torch.sum}),
+        ["observe['a']", "a function of theta"],
+    ),
+    "observations that are no dict": (
+        lambda: run(observing(), observe=[abs]),
+        ["observe", "a dict of functions by name"],
+    ),
     "a budget below 0": (lambda: langevin(supplied={p: -1}), ["supplied", "not positive semidefinite"]),
     "what cannot be required": (lambda: langevin(requires=(theta < 1,)), ["requires", "a relation between parameters"]),
-    "a name twice": (lambda: langevin(D={p: c + adapted("p", like=theta)**2}), ["are named 'p'"]),
-    "a name of a parameter": (lambda: langevin(D={p: c + adapted("c")**2}), ["are named 'c'"]),
+    "a name twice": (lambda: langevin(D={p: c + adapted("p", like=theta) ** 2}), ["are named 'p'"]),
+    "a name of a parameter": (lambda: langevin(D={p: c + adapted("c") ** 2}), ["are named 'c'"]),
     "an adapted block of the state": (lambda: langevin(state=(theta, p, V)), ["V"]),
     "a redraw": (lambda: langevin(jumps={"R": refresh(V)}), ["jumps['R']", "V is not in the state"]),
     "a shape like a name": (lambda: adapted("V", like="theta"), ["adapted 'V'", "like=theta is not a block"]),
@@ -425,7 +500,7 @@ def test_a_step_names_the_observation_that_is_missing(missing):
 
 
 def test_an_update_may_ask_for_the_hessian_diagonal():
-    step = compile(langevin(adapt={V: V / 2 + grad(U).diff(theta)**2}, order="same_step"))
+    step = compile(langevin(adapt={V: V / 2 + grad(U).diff(theta) ** 2}, order="same_step"))
     assert step.program.needs_curvature
     state, drawn, parameters = inputs(step, 4, (3,))
     for oracle in (interpret, flow_by_flow):

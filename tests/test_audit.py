@@ -30,6 +30,7 @@ def gradient(potential, theta):
 
 def box(step, start=lambda theta, normal, T: theta, normals=None):
     """A black box from step(state, force, normal, h, T, k) -> state; theta is the state, or its first part."""
+
     def run(potential, init, *, steps, step_size, temperature, seed):
         generator = torch.Generator().manual_seed(seed)
         normal = lambda: (normals or torch.randn)(init.shape, generator=generator)
@@ -37,6 +38,7 @@ def box(step, start=lambda theta, normal, T: theta, normals=None):
         for k in range(steps):
             state = step(state, partial(gradient, potential), normal, step_size, temperature, k)
         return state if torch.is_tensor(state) else state[0]
+
     return run
 
 
@@ -44,12 +46,13 @@ def momentum(theta, normal, T):
     return theta, T**0.5 * normal()
 
 
-def ula(drift=1.0, noise=lambda h, T: (2 * h * T)**0.5, normals=None):
+def ula(drift=1.0, noise=lambda h, T: (2 * h * T) ** 0.5, normals=None):
     return box(lambda x, force, normal, h, T, k: x - drift * h * force(x) + noise(h, T) * normal(), normals=normals)
 
 
 def splitting(word, friction=1.0, heat=lambda friction, T: T, cold=False):
     """A word of A, B and O: each takes its share of the step; momenta start from their law, or cold."""
+
     def step(state, force, normal, h, T, k):
         x, p = state
         for letter in word:
@@ -60,46 +63,58 @@ def splitting(word, friction=1.0, heat=lambda friction, T: T, cold=False):
                 p = p - part * force(x)
             else:
                 c = math.exp(-friction * part)
-                p = c * p + ((1 - c * c) * heat(friction, T))**0.5 * normal()
+                p = c * p + ((1 - c * c) * heat(friction, T)) ** 0.5 * normal()
         return x, p
+
     return box(step, (lambda theta, normal, T: (theta, 0 * theta)) if cold else momentum)
 
 
 def euler_sghmc(friction=2.0):
     """Position and momentum both from the old state."""
-    return box(lambda s, force, normal, h, T, k: (s[0] + h * s[1], s[1] - h * force(s[0]) - h * friction * s[1]
-                                                  + (2 * friction * h * T)**0.5 * normal()), momentum)
+    return box(
+        lambda s, force, normal, h, T, k: (
+            s[0] + h * s[1],
+            s[1] - h * force(s[0]) - h * friction * s[1] + (2 * friction * h * T) ** 0.5 * normal(),
+        ),
+        momentum,
+    )
 
 
 def thermostat(target=lambda T: T, A=1.0):
     """SGNHT with a thermostat per coordinate, as Ding et al. step it; it starts at A."""
+
     def step(state, force, normal, h, T, k):
         x, p, xi = state
-        p = p - h * xi * p - h * force(x) + (2 * A * h * T)**0.5 * normal()
+        p = p - h * xi * p - h * force(x) + (2 * A * h * T) ** 0.5 * normal()
         x = x + h * p
         return x, p, xi + h * (p**2 - target(T))
+
     return box(step, lambda x, normal, T: (x, T**0.5 * normal(), torch.full_like(x, A)))
 
 
 def refreshed(L):
     """Leapfrog that is not symmetric, with a new momentum every L steps: variance L/(L - 1) at every h."""
+
     def step(state, force, normal, h, T, k):
         x, p = state
         p = T**0.5 * normal() if k % L == 0 else p
         x = x + h * p
         return x, p - h * force(x)
+
     return box(step, momentum)
 
 
 def preconditioned(memory, gamma=False):
     """G(theta) = 1/(1 + theta^2) without its derivative, or with; with a memory, RMSprop's."""
+
     def step(state, force, normal, h, T, k):
         x, V = state
         f = force(x)
         V = f**2 if V is None else memory * V + (1 - memory) * f**2
         G = 1 / (0.3 + V**0.5) if memory else 1 / (1 + x**2)
-        drift = G * f + (2 * T * x / (1 + x**2)**2 if gamma else 0)
-        return x - h * drift + (2 * h * T * G)**0.5 * normal(), V
+        drift = G * f + (2 * T * x / (1 + x**2) ** 2 if gamma else 0)
+        return x - h * drift + (2 * h * T * G) ** 0.5 * normal(), V
+
     return box(step, lambda x, normal, T: (x, None))
 
 
@@ -107,9 +122,9 @@ def mala(potential, init, *, steps, step_size, temperature, seed):
     generator, x, h, T = torch.Generator().manual_seed(seed), init, step_size, temperature
     U, f = potential(x), gradient(potential, x)
     for _ in range(steps):
-        new = x - h * f + (2 * h * T)**0.5 * torch.randn(x.shape, generator=generator)
+        new = x - h * f + (2 * h * T) ** 0.5 * torch.randn(x.shape, generator=generator)
         V, g = potential(new), gradient(potential, new)
-        there, back = ((new - x + h * f)**2).sum(1) / 4 / h, ((x - new + h * g)**2).sum(1) / 4 / h
+        there, back = ((new - x + h * f) ** 2).sum(1) / 4 / h, ((x - new + h * g) ** 2).sum(1) / 4 / h
         take = torch.rand(len(x), generator=generator) < torch.exp((U - V + there - back) / T)
         x, f, U = torch.where(take[:, None], new, x), torch.where(take[:, None], g, f), torch.where(take, V, U)
     return x
@@ -142,14 +157,16 @@ def heavy(potential, init, *, steps, step_size, temperature, seed):
     """Independent draws of Student's t of two degrees of freedom: no variance."""
     generator = torch.Generator().manual_seed(seed + steps)
     chi2 = -2 * torch.rand(init.shape, generator=generator).clamp_min(1e-7).log()
-    return torch.randn(init.shape, generator=generator) / (chi2 / 2)**0.5
+    return torch.randn(init.shape, generator=generator) / (chi2 / 2) ** 0.5
 
 
 def heated(by):
     """Exact draws at a temperature that is too high, as a function of step size and time."""
+
     def run(potential, init, *, steps, step_size, temperature, seed):
         T = temperature * (1 + by(step_size, steps * step_size))
         return exact_draws(potential, init, steps=steps, step_size=step_size, temperature=T, seed=seed)
+
     return run
 
 
@@ -171,36 +188,73 @@ RIGHT = {  # black box, settings, verdict, order
     "slow": (slow, dict(step_size=0.4), "unbiased", None),
     "exact draws": (exact_draws, {}, "unbiased", None),
     "a Metropolis sampler that rejects": (mala, dict(step_size=0.8), "unbiased", None),
-    "momenta that start cold and forget slowly": (splitting("BAO", 0.2, cold=True), dict(chains=8000), "unbiased", None),
+    "momenta that start cold and forget slowly": (
+        splitting("BAO", 0.2, cold=True),
+        dict(chains=8000),
+        "unbiased",
+        None,
+    ),
 }
 WRONG = {  # black box, settings, verdict, a figure in the findings
-    "temperature ignored": (ula(noise=lambda h, T: (2 * h)**0.5), {}, "temperature used wrongly", "it is ignored"),
-    "tau as standard deviation": (ula(noise=lambda h, T: (2 * h)**0.5 * T), {}, "temperature used wrongly",
-                                  "used as a standard deviation"),
+    "temperature ignored": (ula(noise=lambda h, T: (2 * h) ** 0.5), {}, "temperature used wrongly", "it is ignored"),
+    "tau as standard deviation": (
+        ula(noise=lambda h, T: (2 * h) ** 0.5 * T),
+        {},
+        "temperature used wrongly",
+        "used as a standard deviation",
+    ),
     "thermostat p^2 - 1": (thermostat(target=lambda T: 1.0), LATER, "temperature used wrongly", "it is ignored"),
-    "noise sqrt(h)": (ula(noise=lambda h, T: (h * T)**0.5), {}, "bias does not vanish", -0.5),
+    "noise sqrt(h)": (ula(noise=lambda h, T: (h * T) ** 0.5), {}, "bias does not vanish", -0.5),
     "noise without the root": (ula(noise=lambda h, T: 2 * h * T**0.5), {}, "bias does not vanish", -1.0),
     "friction times noise": (splitting("BAOAB", 2.0, heat=lambda C, T: C * T), LATER, "bias does not vanish", 1.0),
-    "a temperature 8 % too high": (heated(lambda h, t: 0.08), dict(chains=10_000, time=1.0), "bias does not vanish", "order h^"),
+    "a temperature 8 % too high": (
+        heated(lambda h, t: 0.08),
+        dict(chains=10_000, time=1.0),
+        "bias does not vanish",
+        "order h^",
+    ),
     "heavy tails": (heavy, {}, "bias does not vanish", "P("),
     "psgld": (preconditioned(0.9), {}, "bias does not vanish", "limit"),
     "a law that heats up": (heated(lambda h, t: t / 5), {}, "start not forgotten", "the law still changes"),
     "a coordinate that rests": (resting, {}, "start not forgotten", "never moves"),
-    "noise shared across chains": (ula(normals=by_chain(lambda n, draw: draw(1).expand(n, -1))), {},
-                                   "noise shared across chains", "standard errors apart"),
-    "noise in pairs": (ula(normals=by_chain(lambda n, draw: draw(n // 2).repeat(2, 1))), {}, "noise shared across chains",
-                       "1250 apart have the correlation 1.00"),
-    "noise in fives": (ula(normals=by_chain(lambda n, draw: draw(n // 5).repeat_interleave(5, 0))), {},
-                       "noise shared across chains", "1 apart have the correlation"),
-    "noise antithetic": (ula(normals=by_chain(lambda n, draw: torch.stack([z := draw(n // 2), -z], 1).flatten(0, 1))), {},
-                         "noise shared across chains", "1 apart have the correlation -0.5"),
+    "noise shared across chains": (
+        ula(normals=by_chain(lambda n, draw: draw(1).expand(n, -1))),
+        {},
+        "noise shared across chains",
+        "standard errors apart",
+    ),
+    "noise in pairs": (
+        ula(normals=by_chain(lambda n, draw: draw(n // 2).repeat(2, 1))),
+        {},
+        "noise shared across chains",
+        "1250 apart have the correlation 1.00",
+    ),
+    "noise in fives": (
+        ula(normals=by_chain(lambda n, draw: draw(n // 5).repeat_interleave(5, 0))),
+        {},
+        "noise shared across chains",
+        "1 apart have the correlation",
+    ),
+    "noise antithetic": (
+        ula(normals=by_chain(lambda n, draw: torch.stack([z := draw(n // 2), -z], 1).flatten(0, 1))),
+        {},
+        "noise shared across chains",
+        "1 apart have the correlation -0.5",
+    ),
     "noise shared across coordinates": (
-        ula(normals=lambda shape, generator: torch.randn(shape[0], 1, generator=generator).expand(shape)), dict(chains=1000),
-        "noise shared across coordinates", "a correlation of at least"),
+        ula(normals=lambda shape, generator: torch.randn(shape[0], 1, generator=generator).expand(shape)),
+        dict(chains=1000),
+        "noise shared across coordinates",
+        "a correlation of at least",
+    ),
     "noise reused": (reseeded, {}, "noise reused", "correlation 1.00 over the second half"),
     "no noise": (ula(noise=lambda h, T: 0.0), {}, "seed ignored", "there is no noise"),
-    "seed ignored": (lambda *args, seed, **options: ula()(*args, seed=0, **options), {}, "seed ignored",
-                     "100% of the chains are the same for two seeds"),
+    "seed ignored": (
+        lambda *args, seed, **options: ula()(*args, seed=0, **options),
+        {},
+        "seed ignored",
+        "100% of the chains are the same for two seeds",
+    ),
     "still": (lambda potential, init, **options: init, {}, "does not move", "100% of the chains"),
     "diverging": (ula(drift=30.0), {}, "diverges", "stay finite for 4 units of time at 0.0125"),
     "diverging everywhere": (ula(drift=-1.0), {}, "diverges", "h/8"),
@@ -209,10 +263,10 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
 
 LONG = {  # takes long, or is much like another
     "momentum refreshed out of turn": (refreshed(3), dict(step_size=0.25), "bias does not vanish", 0.5),
-    "noise sqrt(4h)": (ula(noise=lambda h, T: (4 * h * T)**0.5), {}, "bias does not vanish", 1.0),
+    "noise sqrt(4h)": (ula(noise=lambda h, T: (4 * h * T) ** 0.5), {}, "bias does not vanish", 1.0),
     "gradient doubled": (ula(drift=2.0), {}, "bias does not vanish", -0.5),
     "Gamma dropped": (preconditioned(0), {}, "bias does not vanish", "limit"),
-    "noise a fifth too strong": (ula(noise=lambda h, T: 1.2 * (2 * h * T)**0.5), {}, "bias does not vanish", 0.44),
+    "noise a fifth too strong": (ula(noise=lambda h, T: 1.2 * (2 * h * T) ** 0.5), {}, "bias does not vanish", 0.44),
 }
 
 
@@ -245,7 +299,7 @@ def test_every_wrong_sampler_is_found_and_named(name):
 def test_the_verdict_holds_at_other_temperatures():
     other = SMALL | dict(alpha=1e-9, temperatures=(1.0, 0.4), seed=3)
     assert audit(ula(), **other).ok
-    assert audit(ula(noise=lambda h, T: (2 * h)**0.5), **other).verdict == "temperature used wrongly"
+    assert audit(ula(noise=lambda h, T: (2 * h) ** 0.5), **other).verdict == "temperature used wrongly"
 
 
 # ---- false alarms
@@ -314,14 +368,16 @@ def test_a_small_bias_at_every_step_size_is_not_called_vanishing():
 @pytest.mark.parametrize("T", [0.5, 1.5])
 def test_draws_have_the_moments_of_the_law(law, T):
     y = law.statistics(law.draw(200_000, T, torch.Generator().manual_seed(0)), T)
-    assert abs((y.mean(0) - law.exact(T)) / (y.std(0) / len(y)**0.5)).max() < 5
+    assert abs((y.mean(0) - law.exact(T)) / (y.std(0) / len(y) ** 0.5)).max() < 5
 
 
 def test_separable_moments_are_those_of_scipy():
     u = lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5
-    mean = lambda f: quad(lambda x: f(x) * math.exp(-u(x) / 0.5), -8, 8)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
+    mean = lambda f: (
+        quad(lambda x: f(x) * math.exp(-u(x) / 0.5), -8, 8)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
+    )
     m = mean(lambda x: x)
-    sd = mean(lambda x: (x - m)**2)**0.5
+    sd = mean(lambda x: (x - m) ** 2) ** 0.5
     within = quad(lambda x: math.exp(-u(x) / 0.5), m - sd, m + sd)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
     assert [float(x[0]) for x in LAWS[1].moments(0.5)[:3]] == pytest.approx([m, sd, within], rel=1e-6)
 
@@ -383,23 +439,33 @@ def bad(answer):
     return lambda potential, init, *, steps, step_size, temperature, seed: answer(init)
 
 
-@pytest.mark.parametrize("run, settings, message", [
-    (3, {}, "is not a function"),
-    (lambda potential, init: init, {}, "cannot be called"),
-    (lambda potential, init, steps, size, temperature, seed: init, {}, "cannot be called"),
-    (bad(lambda init: None), {}, "returned NoneType, not a tensor"),
-    (bad(lambda init: init.tolist()), {}, "returned list"),
-    (bad(lambda init: init[0]), {}, "returned the shape (3,) for init (2500, 3)"),
-    (bad(lambda init: init.T), {}, "returned the shape (3, 2500)"),
-    (bad(lambda init: init[:, None].expand(-1, 0, -1)), {}, "the shape (2500, 0, 3)"),
-    (bad(lambda init: init.long()), {}, "returned torch.int64"),
-    (ula(), dict(step_size=0), "step_size"), (ula(), dict(step_size="0.1"), "step_size"),
-    (ula(), dict(step_size=float("nan")), "step_size"), (ula(), dict(time=0.01), "time"),
-    (ula(), dict(chains=10), "chains"), (ula(), dict(chains=1e4), "chains"), (ula(), dict(seed=-1), "seed"),
-    (ula(), dict(seed=None), "seed"), (ula(), dict(temperatures=(1.0, 1.0)), "temperatures"),
-    (ula(), dict(temperatures=1.0), "temperatures"), (ula(), dict(alpha=0.0), "alpha"), (ula(), dict(alpha=2), "alpha"),
-    (ula(), dict(limit=0), "limit"),
-])
+@pytest.mark.parametrize(
+    "run, settings, message",
+    [
+        (3, {}, "is not a function"),
+        (lambda potential, init: init, {}, "cannot be called"),
+        (lambda potential, init, steps, size, temperature, seed: init, {}, "cannot be called"),
+        (bad(lambda init: None), {}, "returned NoneType, not a tensor"),
+        (bad(lambda init: init.tolist()), {}, "returned list"),
+        (bad(lambda init: init[0]), {}, "returned the shape (3,) for init (2500, 3)"),
+        (bad(lambda init: init.T), {}, "returned the shape (3, 2500)"),
+        (bad(lambda init: init[:, None].expand(-1, 0, -1)), {}, "the shape (2500, 0, 3)"),
+        (bad(lambda init: init.long()), {}, "returned torch.int64"),
+        (ula(), dict(step_size=0), "step_size"),
+        (ula(), dict(step_size="0.1"), "step_size"),
+        (ula(), dict(step_size=float("nan")), "step_size"),
+        (ula(), dict(time=0.01), "time"),
+        (ula(), dict(chains=10), "chains"),
+        (ula(), dict(chains=1e4), "chains"),
+        (ula(), dict(seed=-1), "seed"),
+        (ula(), dict(seed=None), "seed"),
+        (ula(), dict(temperatures=(1.0, 1.0)), "temperatures"),
+        (ula(), dict(temperatures=1.0), "temperatures"),
+        (ula(), dict(alpha=0.0), "alpha"),
+        (ula(), dict(alpha=2), "alpha"),
+        (ula(), dict(limit=0), "limit"),
+    ],
+)
 def test_what_is_not_a_sampler_is_refused(run, settings, message):
     with pytest.raises(RecipeError, match=re.escape(message)) as error:
         audit(run, **SMALL | settings)
@@ -419,21 +485,41 @@ def test_errors_of_the_black_box_are_its_own():
 # ---- on the command line
 
 
-@pytest.mark.parametrize("file, function, verdict, code", [
-    ("audited_right.py", "langevin", "unbiased", 0), ("audited_wrong.py", "refreshed", "bias does not vanish", 1)])
+@pytest.mark.parametrize(
+    "file, function, verdict, code",
+    [("audited_right.py", "langevin", "unbiased", 0), ("audited_wrong.py", "refreshed", "bias does not vanish", 1)],
+)
 def test_the_examples_are_what_they_say(file, function, verdict, code, monkeypatch, capsys):
     if code:  # variance 3/2, for 3000 chains; L = 10 needs more of them
         monkeypatch.setitem(cli._run(str(EXAMPLES / file)), "L", 3)
-    assert cli.main(["audit", f"{EXAMPLES / file}:{function}", "--chains", "3000", "--step-size", "0.2", "--json",
-                     "--alpha", "1e-9"]) == code
+    assert (
+        cli.main(
+            [
+                "audit",
+                f"{EXAMPLES / file}:{function}",
+                "--chains",
+                "3000",
+                "--step-size",
+                "0.2",
+                "--json",
+                "--alpha",
+                "1e-9",
+            ]
+        )
+        == code
+    )
     found = json.loads(capsys.readouterr().out)
     assert (found["name"], found["verdict"], found["ok"]) == (function, verdict, code == 0)
     assert len(found["cells"]) == 18 and found["report"]["ok"] == found["ok"]
 
 
 def test_the_text_is_a_table(capsys):
-    assert cli.main(["audit", f"{EXAMPLES / 'audited_right.py'}:langevin", "--chains", "1000", "--time", "4",
-                     "--alpha", "1e-9"]) == 0
+    assert (
+        cli.main(
+            ["audit", f"{EXAMPLES / 'audited_right.py'}:langevin", "--chains", "1000", "--time", "4", "--alpha", "1e-9"]
+        )
+        == 0
+    )
     text = capsys.readouterr().out.splitlines()
     assert text[0] == "audit of langevin: unbiased"
     rows = [line for line in text if line.startswith(("  gaussian", "  quartic", "  double well"))]
@@ -450,12 +536,18 @@ number = 3
 """
 
 
-@pytest.mark.parametrize("name, message", [
-    ("sghmc", "it is not a function of a Python file. Write FILE.py:FUNCTION"), ("nowhere.py:f", "there is no such file"),
-    ("mine.py:brokn", "Did you mean 'broken'?"), ("mine.py:number", "there is no function of this name"),
-    ("mine.py", "it does not define one function, write FILE:NAME"), ("mine.py:short", "cannot be called"),
-    ("mine.py:broken", "mine.py, line 4: TypeError"),
-])
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("sghmc", "it is not a function of a Python file. Write FILE.py:FUNCTION"),
+        ("nowhere.py:f", "there is no such file"),
+        ("mine.py:brokn", "Did you mean 'broken'?"),
+        ("mine.py:number", "there is no function of this name"),
+        ("mine.py", "it does not define one function, write FILE:NAME"),
+        ("mine.py:short", "cannot be called"),
+        ("mine.py:broken", "mine.py, line 4: TypeError"),
+    ],
+)
 def test_bad_input_of_the_command(name, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)

@@ -23,9 +23,12 @@ functions = [sin, tanh, lambda x: x**2, lambda x: 1 / (1 + x**2)]
 
 def grown(smaller):
     """Formulas one operation larger than the given ones."""
-    return (st.builds(lambda x, y: x + y, smaller, smaller) | st.builds(lambda x, y: x * y, smaller, smaller)
-            | st.builds(lambda f, x: f(x), st.sampled_from(functions), smaller)
-            | st.builds(total, smaller))
+    return (
+        st.builds(lambda x, y: x + y, smaller, smaller)
+        | st.builds(lambda x, y: x * y, smaller, smaller)
+        | st.builds(lambda f, x: f(x), st.sampled_from(functions), smaller)
+        | st.builds(total, smaller)
+    )
 
 
 formulas = st.recursive(st.sampled_from([theta, p, xi, a, m, n, G, U, S(2), -S.One / 3]), grown, max_leaves=5)
@@ -48,31 +51,40 @@ def test_a_derivative_of_the_language_is_the_derivative_of_the_explicit_sum(form
         assert is_zero(at_site(derivative, site, count) - explicit_derivative(chain, block, site, count))
 
 
-@pytest.mark.parametrize("chain, block, derivative", [
-    (total(p**3), p, 3 * p**2),
-    (total(xi * p**2), xi, total(p**2)),
-    (total(p**2) ** 2, p, 4 * p * total(p**2)),
-    (total(p * total(p)), p, 2 * total(p)),
-    (total(sin(p * total(theta))), theta, total(p * cos(p * total(theta)))),
-    (total(exp(xi * total(p**2) * theta)), p, 2 * p * xi * total(theta * exp(xi * total(p**2) * theta))),
-    (total(p) * U, theta, total(p) * grad(U)),
-    (total(exp(U * p)), theta, total(p * exp(U * p)) * grad(U)),
-    (n, p, 0),
-])
+@pytest.mark.parametrize(
+    "chain, block, derivative",
+    [
+        (total(p**3), p, 3 * p**2),
+        (total(xi * p**2), xi, total(p**2)),
+        (total(p**2) ** 2, p, 4 * p * total(p**2)),
+        (total(p * total(p)), p, 2 * total(p)),
+        (total(sin(p * total(theta))), theta, total(p * cos(p * total(theta)))),
+        (total(exp(xi * total(p**2) * theta)), p, 2 * p * xi * total(theta * exp(xi * total(p**2) * theta))),
+        (total(p) * U, theta, total(p) * grad(U)),
+        (total(exp(U * p)), theta, total(p * exp(U * p)) * grad(U)),
+        (n, p, 0),
+    ],
+)
 def test_inner_totals_follow_the_chain_rule(chain, block, derivative):
     assert vanishes(diff(chain, block) - derivative)
 
 
-@pytest.mark.parametrize("chain", [total(grad(U)**2), total(p * grad(U)), total(sin(total(p * grad(U)) * p))], ids=str)
+@pytest.mark.parametrize(
+    "chain", [total(grad(U) ** 2), total(p * grad(U)), total(sin(total(p * grad(U)) * p))], ids=str
+)
 def test_the_full_hessian_is_refused(chain):
     with pytest.raises(RecipeError, match="full Hessian of U.*keep grad"):
         diff(chain, theta)
 
 
-@pytest.mark.parametrize("chain, block, derivative", [
-    (total(p * grad(U)), p, grad(U)),
-    (total(xi**2 * grad(U)), xi, 2 * xi * total(grad(U))),
-], ids=str)
+@pytest.mark.parametrize(
+    "chain, block, derivative",
+    [
+        (total(p * grad(U)), p, grad(U)),
+        (total(xi**2 * grad(U)), xi, 2 * xi * total(grad(U))),
+    ],
+    ids=str,
+)
 def test_a_total_of_gradients_is_differentiated_by_the_other_blocks(chain, block, derivative):
     assert vanishes(diff(chain, block) - derivative)
 
@@ -106,16 +118,19 @@ def test_no_total_holds_a_sum_or_a_factor_without_sites(f):
         assert t.integrand is S.One or all(is_site(factor) for factor in t.integrand.as_ordered_factors())
 
 
-@pytest.mark.parametrize("written, canonical", [
-    (total(3 * a * p), "3*a*total(p)"),
-    (total(total(p)), "n*total(p)"),
-    (expand(total((p + 1) ** 2)), "n + 2*total(p) + total(p**2)"),
-    (expand(total(p * (p + xi))), "total(p**2) + xi*total(p)"),
-    (total(0), "0"),
-    (total(m), "total(m)"),
-    (total(U), "n*U(theta)"),
-    (total(grad(U)), "total(grad(U))"),
-])
+@pytest.mark.parametrize(
+    "written, canonical",
+    [
+        (total(3 * a * p), "3*a*total(p)"),
+        (total(total(p)), "n*total(p)"),
+        (expand(total((p + 1) ** 2)), "n + 2*total(p) + total(p**2)"),
+        (expand(total(p * (p + xi))), "total(p**2) + xi*total(p)"),
+        (total(0), "0"),
+        (total(m), "total(m)"),
+        (total(U), "n*U(theta)"),
+        (total(grad(U)), "total(grad(U))"),
+    ],
+)
 def test_totals_have_one_canonical_form(written, canonical):
     as_terms = lambda text: sorted(tuple(sorted(term.split("*"))) for term in text.split(" + "))
     assert as_terms(str(written)) == as_terms(canonical)
@@ -133,36 +148,53 @@ def test_zero_and_not_zero_agree_with_explicit_sites(f, g):
         assert (vanishes(difference) is not None) == explicit
 
 
-@pytest.mark.parametrize("zero", [
-    total(sin(p) ** 2) + total(cos(p) ** 2) - n,
-    total(p) * total(theta) - total(p * total(theta)),
-    total(sin(p) ** 2) * total(theta) + total(cos(p) ** 2) * total(theta) - n * total(theta),
-    total(a / (a + p**2)) * total(p**3) + total(p**2 / (a + p**2)) * total(p**3) - n * total(p**3),
-    total(p**2) / total(p**2 + 1) + n / total(p**2 + 1) - 1,
-    total(p / (1 + total(p**2))) * (1 + total(p**2)) - total(p),
-    1 / (sqrt(1 + p**2) - p) - sqrt(1 + p**2) - p,
-    total(a / (a + p**2)) + total(p**2 / (a + p**2)) - n,
-], ids=str)
+@pytest.mark.parametrize(
+    "zero",
+    [
+        total(sin(p) ** 2) + total(cos(p) ** 2) - n,
+        total(p) * total(theta) - total(p * total(theta)),
+        total(sin(p) ** 2) * total(theta) + total(cos(p) ** 2) * total(theta) - n * total(theta),
+        total(a / (a + p**2)) * total(p**3) + total(p**2 / (a + p**2)) * total(p**3) - n * total(p**3),
+        total(p**2) / total(p**2 + 1) + n / total(p**2 + 1) - 1,
+        total(p / (1 + total(p**2))) * (1 + total(p**2)) - total(p),
+        1 / (sqrt(1 + p**2) - p) - sqrt(1 + p**2) - p,
+        total(a / (a + p**2)) + total(p**2 / (a + p**2)) - n,
+    ],
+    ids=str,
+)
 def test_zeros_are_recognised(zero):
     assert vanishes(zero) is not None
 
 
-@pytest.mark.parametrize("other", [
-    total(p) - p,
-    total(p) ** 2 - total(p**2),
-    total(p * theta) - total(p) * total(theta) / n,
-    n - 1,
-    total(G) - n * G,
-    total(p**2) / total(p**2 + 1) - 1,
-    total(sin(p) ** 2) + total(cos(p) ** 2) - n * (1 + S(10) ** -9),
-], ids=str)
+@pytest.mark.parametrize(
+    "other",
+    [
+        total(p) - p,
+        total(p) ** 2 - total(p**2),
+        total(p * theta) - total(p) * total(theta) / n,
+        n - 1,
+        total(G) - n * G,
+        total(p**2) / total(p**2 + 1) - 1,
+        total(sin(p) ** 2) + total(cos(p) ** 2) - n * (1 + S(10) ** -9),
+    ],
+    ids=str,
+)
 def test_a_formula_that_is_not_zero_is_not_called_zero(other):
     assert vanishes(other) is None
 
 
-@pytest.mark.parametrize("make", [
-    lambda: positive("m"), lambda: positive("m", default=2.0, per=theta), lambda: vector("q"), lambda: observe("s"),
-    lambda: adapted("V", like=theta, start=grad(U)**2), lambda: Normal(theta), lambda: Uniform(theta, "turn", False)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: positive("m"),
+        lambda: positive("m", default=2.0, per=theta),
+        lambda: vector("q"),
+        lambda: observe("s"),
+        lambda: adapted("V", like=theta, start=grad(U) ** 2),
+        lambda: Normal(theta),
+        lambda: Uniform(theta, "turn", False),
+    ],
+)
 def test_symbols_that_are_declared_twice_are_the_same_and_have_an_order(make):
     """sympy sorts the symbols of a formula by what they are made of."""
     one, other = make(), make()

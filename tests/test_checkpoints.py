@@ -46,14 +46,55 @@ def stopped_after(monkeypatch, saves, run):
 
 
 CASES = {
-    "kernel": dict(recipe=samplers.SGNHT, energy=TARGETS["banana"], init=torch.zeros(2), steps=200, thin=7, keep="xi", backend="cpp"),
-    "kernel, data": dict(recipe=samplers.UnderdampedLangevin, energy=LOGISTIC, init=torch.zeros(4), data=data(), batch_size=7, steps=100, backend="cpp"),
-    "sweep": dict(recipe=samplers.PSGLD, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="cpp"),
-    "torch": dict(recipe=samplers.UnderdampedLangevin, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="torch"),
-    "explicit": dict(recipe=STOCK["sgrld-dense"].recipe, energy=TARGETS["banana"], init={"x": torch.zeros(()), "y": torch.zeros(())}, steps=40),
-    "phases": dict(recipe=samplers.SANTA, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, thin=3,
-                   phases=[samplers.Phase(20, keep=False, temperature=lambda k: 2 / (1 + k)), samplers.Phase(25, step_size=0.005),
-                           samplers.Phase(12, temperature=0.0, freeze="xi")]),
+    "kernel": dict(
+        recipe=samplers.SGNHT,
+        energy=TARGETS["banana"],
+        init=torch.zeros(2),
+        steps=200,
+        thin=7,
+        keep="xi",
+        backend="cpp",
+    ),
+    "kernel, data": dict(
+        recipe=samplers.UnderdampedLangevin,
+        energy=LOGISTIC,
+        init=torch.zeros(4),
+        data=data(),
+        batch_size=7,
+        steps=100,
+        backend="cpp",
+    ),
+    "sweep": dict(
+        recipe=samplers.PSGLD, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="cpp"
+    ),
+    "torch": dict(
+        recipe=samplers.UnderdampedLangevin,
+        energy=by_hand,
+        init=torch.zeros(4),
+        data=data(),
+        batch_size=7,
+        steps=50,
+        backend="torch",
+    ),
+    "explicit": dict(
+        recipe=STOCK["sgrld-dense"].recipe,
+        energy=TARGETS["banana"],
+        init={"x": torch.zeros(()), "y": torch.zeros(())},
+        steps=40,
+    ),
+    "phases": dict(
+        recipe=samplers.SANTA,
+        energy=by_hand,
+        init=torch.zeros(4),
+        data=data(),
+        batch_size=7,
+        thin=3,
+        phases=[
+            samplers.Phase(20, keep=False, temperature=lambda k: 2 / (1 + k)),
+            samplers.Phase(25, step_size=0.005),
+            samplers.Phase(12, temperature=0.0, freeze="xi"),
+        ],
+    ),
 }
 
 
@@ -76,7 +117,9 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_p
 def test_a_run_that_has_ended_gives_its_draws_again_without_a_step(tmp_path):
     first = drawn("torch", checkpoint=tmp_path)
     began = (tmp_path / "theta.draws").read_bytes()
-    again = drawn("torch", checkpoint=tmp_path, watch=lambda scalars: pytest.fail("it moved") if scalars["step"] < 50 else None)
+    again = drawn(
+        "torch", checkpoint=tmp_path, watch=lambda scalars: pytest.fail("it moved") if scalars["step"] < 50 else None
+    )
     assert torch.equal(first["theta"], again["theta"]) and (tmp_path / "theta.draws").read_bytes() == began
 
 
@@ -84,7 +127,11 @@ def test_lost_chains_stay_lost_and_are_told_of(tmp_path, monkeypatch):
     how = dict(init=torch.zeros(2), chains=64, step_size=0.05, steps=150, seed=3, progress=False, backend="torch")
     with pytest.warns(RuntimeWarning, match="diverged"):
         whole = samplers.sample(samplers.SGLD, TARGETS["banana"], **how)
-        stopped_after(monkeypatch, 100, lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, checkpoint_every=0.0, **how))
+        stopped_after(
+            monkeypatch,
+            100,
+            lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, checkpoint_every=0.0, **how),
+        )
     resumed = samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, **how)
     assert whole.diverged == resumed.diverged != {} and torch.equal(whole["theta"], resumed["theta"])
 
@@ -104,12 +151,18 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(harm, tmp_path
     old, new = two_checkpoints(tmp_path, monkeypatch)
     raw = bytearray(new.read_bytes())
     raw[-3] ^= 1
-    {"cut": lambda: new.write_bytes(raw[:200]), "flip": lambda: new.write_bytes(raw), "empty": lambda: new.write_bytes(b""),
-     "gone": new.unlink}[harm]()
+    {
+        "cut": lambda: new.write_bytes(raw[:200]),
+        "flip": lambda: new.write_bytes(raw),
+        "empty": lambda: new.write_bytes(b""),
+        "gone": new.unlink,
+    }[harm]()
     if harm == "gone":
         resumed = drawn("torch", checkpoint=tmp_path)
     else:
-        with pytest.warns(RuntimeWarning, match=f"{new.name} is not intact: the run goes on from the one before it, .*{old.name}"):
+        with pytest.warns(
+            RuntimeWarning, match=f"{new.name} is not intact: the run goes on from the one before it, .*{old.name}"
+        ):
             resumed = drawn("torch", checkpoint=tmp_path)
     assert torch.equal(resumed["theta"], drawn("torch")["theta"])
 
@@ -121,7 +174,9 @@ def test_without_an_intact_checkpoint_the_run_is_refused(tmp_path, monkeypatch):
         drawn("torch", checkpoint=tmp_path)
 
 
-@pytest.mark.parametrize("harm", [lambda f: f.unlink(), lambda f: f.write_bytes(b"\1" * 100)], ids=["gone", "overwritten"])
+@pytest.mark.parametrize(
+    "harm", [lambda f: f.unlink(), lambda f: f.write_bytes(b"\1" * 100)], ids=["gone", "overwritten"]
+)
 def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
     two_checkpoints(tmp_path, monkeypatch)
     harm(tmp_path / "theta.draws")
@@ -132,12 +187,23 @@ def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
 # ---- another run, another writer, no room
 
 
-@pytest.mark.parametrize("change, told", [
-    (dict(seed=4), "seed = 0, this one has 4"), (dict(steps=51), "phases"), (dict(step_size=0.02), "settings"),
-    (dict(batch_size=8), "batch_size = 7"), (dict(temperature=2.0), "settings"), (dict(data=(data()[0] + 1, data()[1])), "data"),
-    (dict(init=torch.ones(4)), "start"), (dict(thin=2), "thin"), (dict(keep="p"), "keep"), (dict(scheme="A B O B A"), "scheme"),
-    (dict(gamma=2.0), "parameters"), (dict(first_chain=3), "first_chain"),
-])
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (dict(seed=4), "seed = 0, this one has 4"),
+        (dict(steps=51), "phases"),
+        (dict(step_size=0.02), "settings"),
+        (dict(batch_size=8), "batch_size = 7"),
+        (dict(temperature=2.0), "settings"),
+        (dict(data=(data()[0] + 1, data()[1])), "data"),
+        (dict(init=torch.ones(4)), "start"),
+        (dict(thin=2), "thin"),
+        (dict(keep="p"), "keep"),
+        (dict(scheme="A B O B A"), "scheme"),
+        (dict(gamma=2.0), "parameters"),
+        (dict(first_chain=3), "first_chain"),
+    ],
+)
 def test_the_folder_of_another_run_is_refused(change, told, tmp_path):
     drawn("torch", checkpoint=tmp_path)
     how = dict(CASES["torch"]) | dict(chains=3, step_size=0.01, progress=False, checkpoint=tmp_path) | change
@@ -149,13 +215,28 @@ def bowl(scale):
     return lambda t: scale * (t**2).sum() / 2
 
 
-@pytest.mark.parametrize("change, told", [
-    (dict(energy=bowl(3.0)), "another energy"), (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
-    (dict(temperature=lambda k: 2.0), "settings"), (dict(freeze="xi"), "frozen"), (dict(energy=bowl(1.0)), None),
-])
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (dict(energy=bowl(3.0)), "another energy"),
+        (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
+        (dict(temperature=lambda k: 2.0), "settings"),
+        (dict(freeze="xi"), "frozen"),
+        (dict(energy=bowl(1.0)), None),
+    ],
+)
 def test_functions_are_known_by_their_values_and_not_by_their_names(change, told, tmp_path):
-    how = dict(energy=bowl(1.0), init=torch.ones(3), steps=20, chains=2, step_size=0.1, schedule=(lambda c: lambda k: 0.1 * c)(1.0),
-               temperature=lambda k: 1.0, progress=False, checkpoint=tmp_path)
+    how = dict(
+        energy=bowl(1.0),
+        init=torch.ones(3),
+        steps=20,
+        chains=2,
+        step_size=0.1,
+        schedule=(lambda c: lambda k: 0.1 * c)(1.0),
+        temperature=lambda k: 1.0,
+        progress=False,
+        checkpoint=tmp_path,
+    )
     first = samplers.sample(samplers.SGNHT, **how)
     if told is None:
         assert torch.equal(samplers.sample(samplers.SGNHT, **how | change)["theta"], first["theta"])
@@ -164,10 +245,17 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, told
         samplers.sample(samplers.SGNHT, **how | change)
 
 
-@pytest.mark.parametrize("more, told", [
-    (dict(checkpoint=3), "name of a folder"), (dict(checkpoint=""), "name of a folder"), (dict(checkpoint_every=-1), "number of seconds"),
-    (dict(checkpoint_every=float("nan")), "number of seconds"), (dict(checkpoint_every=None), "number of seconds"), (dict(watch=3), "function of a dict"),
-])
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        (dict(checkpoint=3), "name of a folder"),
+        (dict(checkpoint=""), "name of a folder"),
+        (dict(checkpoint_every=-1), "number of seconds"),
+        (dict(checkpoint_every=float("nan")), "number of seconds"),
+        (dict(checkpoint_every=None), "number of seconds"),
+        (dict(watch=3), "function of a dict"),
+    ],
+)
 def test_what_is_no_folder_no_time_and_no_function_is_refused(more, told):
     with pytest.raises(RecipeError, match=told):
         drawn("torch", **more)
@@ -228,7 +316,7 @@ def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path
         part = drawn(name, checkpoint=tmp_path, watch=interrupt_when(30))
     whole = drawn(name)
     assert 0 < part.draws < whole.draws and part.info["stopped_after"] >= 30
-    assert torch.equal(part["theta"], whole["theta"][:, :part.draws])
+    assert torch.equal(part["theta"], whole["theta"][:, : part.draws])
     assert torch.equal(drawn(name, checkpoint=tmp_path)["theta"], whole["theta"])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -257,7 +345,16 @@ def test_a_run_in_another_thread_leaves_signals_alone():
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
     with pytest.raises(Diverged, match="every chain has diverged") as error:
-        samplers.sample(samplers.SGLD, TARGETS["banana"], init=torch.zeros(2), chains=8, steps=3000, step_size=0.5, backend=backend, progress=False)
+        samplers.sample(
+            samplers.SGLD,
+            TARGETS["banana"],
+            init=torch.zeros(2),
+            chains=8,
+            steps=3000,
+            step_size=0.5,
+            backend=backend,
+            progress=False,
+        )
     assert error.value.draws.draws >= 1 and error.value.draws["theta"].isfinite().all()
 
 
@@ -267,12 +364,22 @@ def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
 def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
     monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
     seen = []
-    samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=torch.zeros(400), chains=25, steps=40, step_size=0.1, m=3.0,
-                    temperature=2.0, watch=seen.append, progress=False)
+    samplers.sample(
+        samplers.UnderdampedLangevin,
+        lambda t: (t**2).sum() / 2,
+        init=torch.zeros(400),
+        chains=25,
+        steps=40,
+        step_size=0.1,
+        m=3.0,
+        temperature=2.0,
+        watch=seen.append,
+        progress=False,
+    )
     assert [s["step"] for s in seen] == list(range(41)) and all(s["lost"] == 0 for s in seen)
     last = seen[-1]
     assert last["kinetic_temperature.p.low"] < 2 < last["kinetic_temperature.p.high"]
-    assert abs(last["kinetic_temperature.p"] - 2) < 7.5 * 2 * (2 / 10_000)**0.5  # of 10,000 momenta: alpha 6e-14
+    assert abs(last["kinetic_temperature.p"] - 2) < 7.5 * 2 * (2 / 10_000) ** 0.5  # of 10,000 momenta: alpha 6e-14
 
 
 def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_draws(monkeypatch):
@@ -281,11 +388,20 @@ def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_dra
     monkeypatch.setattr("samplers.running.watching.OFTEN", 0.0)
     seen = []
     start = torch.randn(200, 50, generator=torch.Generator().manual_seed(0)) * 2**0.5
-    samplers.sample(samplers.UnderdampedLangevin, lambda t: (t**2).sum() / 2, init=start, chains=200, steps=120, step_size=0.5,
-                    temperature=2.0, watch=seen.append, progress=False)
+    samplers.sample(
+        samplers.UnderdampedLangevin,
+        lambda t: (t**2).sum() / 2,
+        init=start,
+        chains=200,
+        steps=120,
+        step_size=0.5,
+        temperature=2.0,
+        watch=seen.append,
+        progress=False,
+    )
     last = seen[-1]
     name = "configurational_temperature.theta"
-    assert abs(last[name] - 2) < 7.5 * 2 * (2 / 10_000)**0.5 and last[f"{name}.low"] < 2 < last[f"{name}.high"]
+    assert abs(last[name] - 2) < 7.5 * 2 * (2 / 10_000) ** 0.5 and last[f"{name}.low"] < 2 < last[f"{name}.high"]
     assert 200 < last["ess"] < 200 * 121 and "ess" not in seen[50]
 
 

@@ -67,34 +67,40 @@ def run(capsys):
     def run(*argv):
         code = main(list(argv))
         return code, *capsys.readouterr()
+
     return run
 
 
 @pytest.fixture
 def answer(run):
     """The data of a command that works."""
+
     def answer(*argv):
         code, out, _ = run(*argv, "--json")
         assert code == 0
         return plain_json(out)
+
     return answer
 
 
 @pytest.fixture
 def refusal(run):
     """The one line of a command that is refused."""
+
     def refusal(*argv):
         code, out, error = run(*argv)
         assert (code, out) == (2, "")
         *printed, message = error.splitlines()
         assert printed in ([], ["a line that the file prints"])
         return message
+
     return refusal
 
 
 def plain_json(text):
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
+
     return json.loads(text, parse_constant=refuse)
 
 
@@ -110,12 +116,16 @@ def loaded(path):
 
 def test_list_tells_name_paper_claim_and_word_of_every_stock_sampler(run, answer):
     rows = answer("list")
-    assert rows == [{"name": R.name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
-                    for R in catalogue.values()]
+    assert rows == [
+        {"name": R.name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
+        for R in catalogue.values()
+    ]
     head, *lines = run("list")[1].splitlines()
     assert head.split() == ["name", "paper", "claim", "scheme"]
-    assert all(line.startswith(row["name"]) and line.endswith(row["scheme"]) and row["source"] in line
-               for line, row in zip(lines, rows, strict=True))
+    assert all(
+        line.startswith(row["name"]) and line.endswith(row["scheme"]) and row["source"] in line
+        for line, row in zip(lines, rows, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", catalogue)
@@ -207,7 +217,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(run, refusal, tmp_p
 
     monkeypatch.setattr(os, "replace", full)
     assert refusal("emit", "sghmc", "-o", str(path)) == (
-        f"recipe: {path}: it cannot be written (No space left on device). Choose another folder.")
+        f"recipe: {path}: it cannot be written (No space left on device). Choose another folder."
+    )
     assert path.read_text() == old and list(tmp_path.iterdir()) == [path]
 
 
@@ -232,14 +243,18 @@ def test_a_file_with_one_recipe_of_its_own_needs_no_name(tmp_path):
 
 
 def test_a_file_with_several_recipes_lists_them(refusal, mine):
-    assert refusal("check", mine) == (f"recipe: {mine}: it does not define one Recipe, write FILE:NAME. "
-                                      "Known here: Biased, Bound, Mine, Opaque, Planar, Quartic.")
+    assert refusal("check", mine) == (
+        f"recipe: {mine}: it does not define one Recipe, write FILE:NAME. "
+        "Known here: Biased, Bound, Mine, Opaque, Planar, Quartic."
+    )
 
 
 def test_several_recipes_of_one_name_are_told_apart_by_variable(refusal, tmp_path):
     path = tmp_path / "twins.py"
-    path.write_text("from dataclasses import replace\nfrom samplers import SGLD\n"
-                    "A, B = replace(SGLD, name='twin'), replace(SGLD, name='twin', scheme=None)\n")
+    path.write_text(
+        "from dataclasses import replace\nfrom samplers import SGLD\n"
+        "A, B = replace(SGLD, name='twin'), replace(SGLD, name='twin', scheme=None)\n"
+    )
     assert "Known here: A, B." in refusal("check", f"{path}:twin")
     assert find_recipe(f"{path}:B").scheme is None
 
@@ -247,8 +262,10 @@ def test_several_recipes_of_one_name_are_told_apart_by_variable(refusal, tmp_pat
 def test_a_file_may_import_its_neighbours_and_is_run_once(run, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("from samplers import SGLD\n")
     path = tmp_path / "mine.py"
-    path.write_text("from neighbour_of_mine import SGLD\nfrom samplers.targets import TARGETS\n"
-                    "U = TARGETS['gaussian']\nprint('once')\n")
+    path.write_text(
+        "from neighbour_of_mine import SGLD\nfrom samplers.targets import TARGETS\n"
+        "U = TARGETS['gaussian']\nprint('once')\n"
+    )
     code, _, error = run("sample", f"{path}:SGLD", "--energy", f"{path}:U", *SHORT)
     assert code == 0 and error.count("once") == 1
 
@@ -258,16 +275,23 @@ def test_what_a_file_prints_is_not_in_the_answer(run, mine):
     assert plain_json(out)["ok"] and error == "a line that the file prints\n"
 
 
-@pytest.mark.parametrize("code, line, message", [
-    (b"x = 1\nx/0\n", 2, "ZeroDivisionError: division by zero"),
-    (b"def f():\n    raise KeyError('a')\nf()\n", 2, "KeyError: 'a'"),
-    (b"x = 1\ndef f(:\n", 2, "SyntaxError: invalid syntax"),
-    (b"import sys\nsys.exit(0)\n", 2, "SystemExit: 0"),
-    (b"from recipe import vector\nvector('lambda')\n", 2, "RecipeError: block 'lambda': this is a keyword of Python"),
-    (b"import no_such_module\n", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
-    (b"x = '\xff'\n", 1, "SyntaxError: (unicode error)"),
-    (b"x = 1\0\n", 1, "SyntaxError: source code string cannot contain null bytes"),
-])
+@pytest.mark.parametrize(
+    "code, line, message",
+    [
+        (b"x = 1\nx/0\n", 2, "ZeroDivisionError: division by zero"),
+        (b"def f():\n    raise KeyError('a')\nf()\n", 2, "KeyError: 'a'"),
+        (b"x = 1\ndef f(:\n", 2, "SyntaxError: invalid syntax"),
+        (b"import sys\nsys.exit(0)\n", 2, "SystemExit: 0"),
+        (
+            b"from recipe import vector\nvector('lambda')\n",
+            2,
+            "RecipeError: block 'lambda': this is a keyword of Python",
+        ),
+        (b"import no_such_module\n", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+        (b"x = '\xff'\n", 1, "SyntaxError: (unicode error)"),
+        (b"x = 1\0\n", 1, "SyntaxError: source code string cannot contain null bytes"),
+    ],
+)
 def test_an_exception_of_a_file_is_one_line_that_names_its_line(refusal, tmp_path, code, line, message):
     path = tmp_path / "wrong.py"
     path.write_bytes(code)
@@ -279,12 +303,43 @@ def test_an_exception_of_a_file_is_one_line_that_names_its_line(refusal, tmp_pat
 
 def test_sample_is_samplers_sample_with_the_arguments_of_the_command_line(run, answer, tmp_path):
     path = tmp_path / "draws.safetensors"
-    argv = ["sample", "sghmc", "--energy", "banana", "--init=-1,0.5", "--seed", "7", "--temperature", "0.5", "--scheme",
-            "O B A B", "--set", "C=2", "--set", "B=1e-1", "--out", str(path), *SHORT]
+    argv = [
+        "sample",
+        "sghmc",
+        "--energy",
+        "banana",
+        "--init=-1,0.5",
+        "--seed",
+        "7",
+        "--temperature",
+        "0.5",
+        "--scheme",
+        "O B A B",
+        "--set",
+        "C=2",
+        "--set",
+        "B=1e-1",
+        "--out",
+        str(path),
+        *SHORT,
+    ]
     data = answer(*argv)
-    expected = samplers.sample(SGHMC, TARGETS["banana"], init=torch.tensor([-1.0, 0.5]), steps=40, warmup=5, thin=2,
-                               chains=3, step_size=0.1, seed=7, temperature=0.5, scheme="O B A B", C=2.0, B=0.1,
-                               progress=False)
+    expected = samplers.sample(
+        SGHMC,
+        TARGETS["banana"],
+        init=torch.tensor([-1.0, 0.5]),
+        steps=40,
+        warmup=5,
+        thin=2,
+        chains=3,
+        step_size=0.1,
+        seed=7,
+        temperature=0.5,
+        scheme="O B A B",
+        C=2.0,
+        B=0.1,
+        progress=False,
+    )
     draws = Draws.load(path)
     assert torch.equal(draws["theta"], expected["theta"])
     assert data["info"] == draws.info and data["file"] == str(path)
@@ -296,8 +351,10 @@ def test_sample_is_samplers_sample_with_the_arguments_of_the_command_line(run, a
 
 
 def test_the_backend_may_be_named(answer):
-    found = [answer("sample", "sgld", "--energy", "banana", "--step-size", "0.01", "--steps", "20", "--backend", backend)
-             for backend in ("torch", "cpp")]
+    found = [
+        answer("sample", "sgld", "--energy", "banana", "--step-size", "0.01", "--steps", "20", "--backend", backend)
+        for backend in ("torch", "cpp")
+    ]
     assert [run["info"]["backend"] for run in found] == ["torch", "cpp"]
     assert all(abs(a["mean"] - b["mean"]) < 1e-4 for a, b in zip(*(run["summary"] for run in found)))
 
@@ -308,14 +365,17 @@ def test_the_start_is_at_zero_unless_it_is_given(answer):
     assert first["summary"] != answer("sample", "sgld", "--energy", "funnel", "--init", "1,0", *SHORT)["summary"]
 
 
-@pytest.mark.parametrize("recipe, energy, init, names", [
-    ("Mine", "bowl", None, ["theta[0]", "theta[1]"]),
-    ("Mine", "well", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
-    ("Mine", "any_number", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
-    ("Planar", "bowl", None, ["x", "y"]),
-    ("Planar", "bowl", "1,2", ["x", "y"]),
-    ("Quartic", None, "0,0", ["theta[0]", "theta[1]"]),
-])
+@pytest.mark.parametrize(
+    "recipe, energy, init, names",
+    [
+        ("Mine", "bowl", None, ["theta[0]", "theta[1]"]),
+        ("Mine", "well", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
+        ("Mine", "any_number", "1,2,3", ["theta[0]", "theta[1]", "theta[2]"]),
+        ("Planar", "bowl", None, ["x", "y"]),
+        ("Planar", "bowl", "1,2", ["x", "y"]),
+        ("Quartic", None, "0,0", ["theta[0]", "theta[1]"]),
+    ],
+)
 def test_recipes_and_energies_of_a_file_are_sampled(answer, mine, recipe, energy, init, names):
     argv = ["sample", f"{mine}:{recipe}", *SHORT]
     argv += ["--energy", f"{mine}:{energy}"] if energy else []
@@ -324,15 +384,30 @@ def test_recipes_and_energies_of_a_file_are_sampled(answer, mine, recipe, energy
 
 
 def test_an_exception_of_an_energy_names_its_line(refusal, mine):
-    line = MINE[:MINE.index("torch.ones(7)")].count("\n") + 1
+    line = MINE[: MINE.index("torch.ones(7)")].count("\n") + 1
     message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)
     assert message.startswith(f"recipe: {mine}, line {line}: RuntimeError: ")
 
 
 def test_diverged_chains_are_named(run):
     # Euler on x^4 at this step size loses each of 64 chains with a chance near 1/2.
-    argv = ["sample", "sgld", "--energy", "quartic", "--chains", "64", "--steps", "20", "--warmup", "0", "--thin", "1",
-            "--step-size", "0.42", "--no-progress"]
+    argv = [
+        "sample",
+        "sgld",
+        "--energy",
+        "quartic",
+        "--chains",
+        "64",
+        "--steps",
+        "20",
+        "--warmup",
+        "0",
+        "--thin",
+        "1",
+        "--step-size",
+        "0.42",
+        "--no-progress",
+    ]
     _, out, error = run(*argv)
     diverged = plain_json(run(*argv, "--json")[1])["info"]["diverged"]
     assert 0 < len(diverged) < 64
@@ -350,52 +425,58 @@ def test_what_is_not_a_number_is_null_in_json(answer):
     assert data["summary"][0]["r_hat"] is None
 
 
-@pytest.mark.parametrize("argv, message", [
-    ("shw sgld", "usage: argument COMMAND: invalid choice: 'shw'"),
-    ("", "usage: the following arguments are required: COMMAND"),
-    ("show", "usage: the following arguments are required: NAME"),
-    ("show sghmcc", "sghmcc: there is no stock sampler of this name. Did you mean 'sghmc'?"),
-    ("show nothing.py", "nothing.py: there is no such file"),
-    ("show MINE:Min", "MINE:Min: there is no Recipe of this name. Did you mean 'Mine'?"),
-    ("show MINE:bowl", "MINE:bowl: there is no Recipe of this name"),
-    ("show MINE:", "MINE:: there is no Recipe of this name"),
-    ("emit sghmc --scheme BAOAX", "scheme 'BAOAX': no piece is named 'X'"),
-    ("emit sgrld", "Give it: recipe.bind(inverse_metric=...)"),
-    ("emit sghmc -o no/such/folder.py", "no/such/folder.py: it cannot be written (No such file or directory)"),
-    ("sample sgld", "the recipe's U is opaque, but no energy is given"),
-    ("sample sgld --energy gausian", "gausian: there is no test energy of this name. Did you mean 'gaussian'?"),
-    ("sample sgld --energy MINE", "it does not define one Energy, write FILE:NAME. Known here: any_number, bowl."),
-    ("sample sgld --energy MINE:Mine", "MINE:Mine: there is no Energy of this name"),
-    ("sample sgld --energy MINE:well", "--energy MINE:well: its number of coordinates is not known. Pass --init"),
-    ("sample sgld --energy MINE:any_number", "its number of coordinates is not known. Pass --init"),
-    ("sample sgld --energy gaussian --init 0,a", "--init 0,a: 'a' is not a number"),
-    ("sample sgld --energy gaussian --init nan,0", "it is not finite"),
-    ("sample MINE:Planar --energy gaussian --init 1", "--init 1: the target has 2 coordinates"),
-    ("sample sghmc --energy gaussian --set c=1", "--set c=1: sghmc has no parameter 'c'"),
-    ("sample MINE:Mine --energy gaussian --set gama=1", "mine has no parameter 'gama'. Did you mean 'gamma'?"),
-    ("sample sghmc --energy gaussian --set seed=1", "sghmc has no parameter 'seed'"),
-    ("sample sghmc --energy gaussian --set C", "--set C: '' is not a number"),
-    ("sample sghmc --energy gaussian --set C=2*3", "--set C=2*3: '2*3' is not a number"),
-    ("sample sghmc --energy gaussian --set C=-1", "'C' must be positive, got -1"),
-    ("sample sghmc --energy gaussian --set C=inf", "'C' is not finite"),
-    ("sample sgld --energy gaussian --steps 1.5", "usage: argument --steps: invalid int value: '1.5'. See recipe"),
-    ("sample sgld --energy gaussian --steps -1", "steps is an integer >= 1, got -1"),
-    ("sample sgld --energy gaussian --step-size 0", "the step size is a positive number, got 0.0"),
-    ("sample sgld --energy gaussian --temperature -1", "the temperature is a number >= 0, got -1.0"),
-    ("sample sgld --energy gaussian --out no/such/draws", "--out no/such/draws: there is no such folder"),
-])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ("shw sgld", "usage: argument COMMAND: invalid choice: 'shw'"),
+        ("", "usage: the following arguments are required: COMMAND"),
+        ("show", "usage: the following arguments are required: NAME"),
+        ("show sghmcc", "sghmcc: there is no stock sampler of this name. Did you mean 'sghmc'?"),
+        ("show nothing.py", "nothing.py: there is no such file"),
+        ("show MINE:Min", "MINE:Min: there is no Recipe of this name. Did you mean 'Mine'?"),
+        ("show MINE:bowl", "MINE:bowl: there is no Recipe of this name"),
+        ("show MINE:", "MINE:: there is no Recipe of this name"),
+        ("emit sghmc --scheme BAOAX", "scheme 'BAOAX': no piece is named 'X'"),
+        ("emit sgrld", "Give it: recipe.bind(inverse_metric=...)"),
+        ("emit sghmc -o no/such/folder.py", "no/such/folder.py: it cannot be written (No such file or directory)"),
+        ("sample sgld", "the recipe's U is opaque, but no energy is given"),
+        ("sample sgld --energy gausian", "gausian: there is no test energy of this name. Did you mean 'gaussian'?"),
+        ("sample sgld --energy MINE", "it does not define one Energy, write FILE:NAME. Known here: any_number, bowl."),
+        ("sample sgld --energy MINE:Mine", "MINE:Mine: there is no Energy of this name"),
+        ("sample sgld --energy MINE:well", "--energy MINE:well: its number of coordinates is not known. Pass --init"),
+        ("sample sgld --energy MINE:any_number", "its number of coordinates is not known. Pass --init"),
+        ("sample sgld --energy gaussian --init 0,a", "--init 0,a: 'a' is not a number"),
+        ("sample sgld --energy gaussian --init nan,0", "it is not finite"),
+        ("sample MINE:Planar --energy gaussian --init 1", "--init 1: the target has 2 coordinates"),
+        ("sample sghmc --energy gaussian --set c=1", "--set c=1: sghmc has no parameter 'c'"),
+        ("sample MINE:Mine --energy gaussian --set gama=1", "mine has no parameter 'gama'. Did you mean 'gamma'?"),
+        ("sample sghmc --energy gaussian --set seed=1", "sghmc has no parameter 'seed'"),
+        ("sample sghmc --energy gaussian --set C", "--set C: '' is not a number"),
+        ("sample sghmc --energy gaussian --set C=2*3", "--set C=2*3: '2*3' is not a number"),
+        ("sample sghmc --energy gaussian --set C=-1", "'C' must be positive, got -1"),
+        ("sample sghmc --energy gaussian --set C=inf", "'C' is not finite"),
+        ("sample sgld --energy gaussian --steps 1.5", "usage: argument --steps: invalid int value: '1.5'. See recipe"),
+        ("sample sgld --energy gaussian --steps -1", "steps is an integer >= 1, got -1"),
+        ("sample sgld --energy gaussian --step-size 0", "the step size is a positive number, got 0.0"),
+        ("sample sgld --energy gaussian --temperature -1", "the temperature is a number >= 0, got -1.0"),
+        ("sample sgld --energy gaussian --out no/such/draws", "--out no/such/draws: there is no such folder"),
+    ],
+)
 def test_wrong_use_gets_one_line_that_says_what_to_do(refusal, mine, argv, message):
     said = refusal(*argv.replace("MINE", mine).split(), *(["--no-progress"] if argv.startswith("sample") else []))
     assert said.startswith("recipe: ") and message.replace("MINE", mine) in said
 
 
-@pytest.mark.parametrize("argv", [
-    ["show", "__import__('os').mkdir('hacked')"],
-    ["emit", "sghmc", "--scheme", "__import__('os').mkdir('hacked')"],
-    ["sample", "sgld", "--energy", "__import__('os').mkdir('hacked')"],
-    ["sample", "sgld", "--energy", "gaussian", "--init", "__import__('os').mkdir('hacked')"],
-    ["sample", "sghmc", "--energy", "gaussian", "--set", "C=__import__('os').mkdir('hacked')"],
-])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["show", "__import__('os').mkdir('hacked')"],
+        ["emit", "sghmc", "--scheme", "__import__('os').mkdir('hacked')"],
+        ["sample", "sgld", "--energy", "__import__('os').mkdir('hacked')"],
+        ["sample", "sgld", "--energy", "gaussian", "--init", "__import__('os').mkdir('hacked')"],
+        ["sample", "sghmc", "--energy", "gaussian", "--set", "C=__import__('os').mkdir('hacked')"],
+    ],
+)
 def test_nothing_on_the_command_line_is_evaluated(refusal, tmp_path, monkeypatch, argv):
     monkeypatch.chdir(tmp_path)
     refusal(*argv)
@@ -406,9 +487,11 @@ def test_nothing_on_the_command_line_is_evaluated(refusal, tmp_path, monkeypatch
 
 
 def test_what_only_reads_formulas_imports_neither_torch_nor_arviz():
-    code = ("import sys; from samplers.cli import main\n"
-            "for argv in (['list'], ['show', 'sghmc'], ['emit', 'atmc']): assert main(argv) == 0\n"
-            "print(*{'torch', 'arviz', 'pandas', 'scipy', 'tqdm', 'safetensors'} & set(sys.modules), file=sys.stderr)")
+    code = (
+        "import sys; from samplers.cli import main\n"
+        "for argv in (['list'], ['show', 'sghmc'], ['emit', 'atmc']): assert main(argv) == 0\n"
+        "print(*{'torch', 'arviz', 'pandas', 'scipy', 'tqdm', 'safetensors'} & set(sys.modules), file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "\n"
 
@@ -447,8 +530,9 @@ def test_version_and_help_are_told(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["sample", "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert all(f"--{name} " in out and f"{meaning}, default {default}" in out
-               for name, (default, meaning) in NUMBERS.items())
+    assert all(
+        f"--{name} " in out and f"{meaning}, default {default}" in out for name, (default, meaning) in NUMBERS.items()
+    )
 
 
 # ---- the test energies
@@ -464,8 +548,7 @@ def test_the_gaussian_has_standard_deviations_1_and_2_and_correlation_half():
     assert sympy.hessian(E.U, E.coordinates).inv() == sympy.Matrix([[1, 1], [1, 4]])
 
 
-@pytest.mark.parametrize("name, marginal", [
-    ("banana", lambda x: -x**2/2), ("funnel", lambda x: -x**2/18)])
+@pytest.mark.parametrize("name, marginal", [("banana", lambda x: -(x**2) / 2), ("funnel", lambda x: -(x**2) / 18)])
 def test_banana_and_funnel_have_a_gaussian_first_coordinate(name, marginal):
     y = np.linspace(-60, 60, 400_001)
     constants = [np.log(density(TARGETS[name], x, y).sum()) - marginal(x) for x in (-1.5, 0.0, 2.0, 4.0)]
@@ -477,4 +560,4 @@ def test_double_well_and_student_are_what_they_say():
     assert [well.subs(x, at) for at in (-1, 0, 1)] == [0, 2, 0]
     grid = np.sinh(np.linspace(-12, 12, 100_001))
     weights = density(TARGETS["student"], grid) * np.gradient(grid)
-    assert abs((grid**2 * weights).sum() / weights.sum() - 5/3) < 1e-6
+    assert abs((grid**2 * weights).sum() / weights.sum() - 5 / 3) < 1e-6

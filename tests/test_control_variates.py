@@ -62,7 +62,11 @@ def flat(g):
 
 def between(point, other, t):
     """The point at t of the way to another."""
-    return {k: x + t * (other[k] - x) for k, x in point.items()} if isinstance(point, dict) else point + t * (other - point)
+    return (
+        {k: x + t * (other[k] - x) for k, x in point.items()}
+        if isinstance(point, dict)
+        else point + t * (other - point)
+    )
 
 
 def gradients(energy, theta, epoch=0):
@@ -128,8 +132,11 @@ class Regression:
         self.precision = self.x.T @ self.x / self.s2 + self.lam * torch.eye(2, dtype=F64)
         self.covariance = torch.linalg.inv(self.precision)
         self.mode = self.covariance @ self.x.T @ self.y / self.s2
-        self.energy = samplers.posterior(lambda w, batch: (batch[0] @ w - batch[1])**2 / (2 * self.s2),
-                                         lambda w: self.lam * (w**2).sum() / 2, num_data=self.n)
+        self.energy = samplers.posterior(
+            lambda w, batch: (batch[0] @ w - batch[1]) ** 2 / (2 * self.s2),
+            lambda w: self.lam * (w**2).sum() / 2,
+            num_data=self.n,
+        )
 
     def second_moment(self, center=None):
         """E (theta - mode)(theta - mode)^T after the steps of Euler's SGLD from the mode.
@@ -151,10 +158,21 @@ class Regression:
 
     def products(self, energy):
         """The products of the entries of theta - mode of independent chains, (chains, 3)."""
-        draws = samplers.sample(samplers.SGLD, energy, init=self.mode, chains=self.chains, steps=self.steps, thin=self.steps,
-                                step_size=self.h, data=(self.x, self.y), batch_size=self.b, seed=3, progress=False)
+        draws = samplers.sample(
+            samplers.SGLD,
+            energy,
+            init=self.mode,
+            chains=self.chains,
+            steps=self.steps,
+            thin=self.steps,
+            step_size=self.h,
+            data=(self.x, self.y),
+            batch_size=self.b,
+            seed=3,
+            progress=False,
+        )
         d = draws["theta"][:, -1] - self.mode
-        return torch.stack([d[:, 0]**2, d[:, 1]**2, d[:, 0] * d[:, 1]], 1)
+        return torch.stack([d[:, 0] ** 2, d[:, 1] ** 2, d[:, 0] * d[:, 1]], 1)
 
 
 def entries(S):
@@ -168,7 +186,11 @@ REGRESSION = Regression()
 def products():
     """Of runs with plain minibatches, with control variates at the mode and at another center: one run each."""
     kinds = {"plain": None, "mode": REGRESSION.mode, "beside": REGRESSION.mode + 0.1}
-    make = lambda c: REGRESSION.energy if c is None else control_variate(REGRESSION.energy, c, (REGRESSION.x, REGRESSION.y), chunk=64)
+    make = lambda c: (
+        REGRESSION.energy
+        if c is None
+        else control_variate(REGRESSION.energy, c, (REGRESSION.x, REGRESSION.y), chunk=64)
+    )
     return {name: (c, REGRESSION.products(make(c))) for name, c in kinds.items()}
 
 
@@ -199,9 +221,20 @@ def test_a_run_with_control_variates_is_closer_to_the_posterior_than_one_without
 def test_a_run_of_named_parameters_is_as_with_full_data_where_the_curvatures_are_equal(recipe, chains):
     """Data that differ in their slopes alone: the control variate leaves no noise, and the draws are those without batches."""
     x = normal(12, 2)
-    energy = samplers.posterior(lambda q, batch: ((batch - q["m"])**2).sum(1) / 2, lambda q: (q["m"]**2).sum() / 2, num_data=12)
-    run = lambda energy, **batches: samplers.sample(recipe, energy, init={"m": torch.zeros(2, dtype=F64)}, chains=chains, steps=20,
-                                                    step_size=0.05, data=x, progress=False, **batches)["m"]
+    energy = samplers.posterior(
+        lambda q, batch: ((batch - q["m"]) ** 2).sum(1) / 2, lambda q: (q["m"] ** 2).sum() / 2, num_data=12
+    )
+    run = lambda energy, **batches: samplers.sample(
+        recipe,
+        energy,
+        init={"m": torch.zeros(2, dtype=F64)},
+        chains=chains,
+        steps=20,
+        step_size=0.05,
+        data=x,
+        progress=False,
+        **batches,
+    )["m"]
     full, plain = run(energy), run(energy, batch_size=2)
     corrected = run(control_variate(energy, {"m": normal(2, seed=9)}, x), batch_size=2)
     assert (corrected - full).abs().max() < 1e-12 and (plain - full).abs().max() > 1e-3
@@ -210,10 +243,13 @@ def test_a_run_of_named_parameters_is_as_with_full_data_where_the_curvatures_are
 def test_explicit_coordinates_have_a_center_by_block():
     x, y = scalar("x"), scalar("y")
     recipe = Recipe(name="explicit", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 1})
-    energy = samplers.posterior(lambda at, rows: (rows - at["x"] * at["y"])**2 / 2, lambda at: (at["x"]**2 + at["y"]**2) / 2, num_data=N)
+    energy = samplers.posterior(
+        lambda at, rows: (rows - at["x"] * at["y"]) ** 2 / 2, lambda at: (at["x"] ** 2 + at["y"] ** 2) / 2, num_data=N
+    )
     c = {"x": torch.tensor(0.5, dtype=F64), "y": torch.tensor(1.0, dtype=F64)}
-    run = lambda energy, **batches: samplers.sample(recipe, energy, init=c, steps=1, step_size=1e-3, data=X[:, 0], progress=False,
-                                                    **batches)["x"]
+    run = lambda energy, **batches: samplers.sample(
+        recipe, energy, init=c, steps=1, step_size=1e-3, data=X[:, 0], progress=False, **batches
+    )["x"]
     assert (run(control_variate(energy, c, X[:, 0]), batch_size=1) - run(energy)).abs().max() < 1e-12
     assert (run(energy, batch_size=1) - run(energy)).abs().max() > 1e-3
 
@@ -222,7 +258,9 @@ def test_all_derivatives_that_a_run_may_ask_for_are_there():
     """Eager and functional gradients agree; the diagonal of the Hessian is that of the plain energy."""
     theta, data = normal(4, 3), Data((X, Y), B, like=X)
     batch, energy = data.batch(torch.arange(4 * B).reshape(4, B)), control_variate(LOGISTIC, normal(3), (X, Y))
-    eager, functional = (derivative(energy, Layout(), data)(theta, batch) for derivative in (vectorised, functional_gradient))
+    eager, functional = (
+        derivative(energy, Layout(), data)(theta, batch) for derivative in (vectorised, functional_gradient)
+    )
     assert (eager - functional).abs().max() < 1e-12
     curvature = [vectorised(U, Layout(), data, order=2)(theta, batch) for U in (LOGISTIC, energy)]
     assert (curvature[0] - curvature[1]).abs().max() < 1e-12
@@ -255,8 +293,16 @@ def test_the_mode_of_a_module_is_a_dict_that_a_run_can_start_from():
     energy = samplers.posterior(loss, quadratic_prior, num_data=N)
     before = model.weight.detach().clone()
     mode = find_mode(energy, model, (X, Y))
-    draws = samplers.sample(samplers.SGLD, control_variate(energy, mode, (X, Y)), init=mode, steps=5, step_size=1e-3, data=(X, Y),
-                            batch_size=B, progress=False)
+    draws = samplers.sample(
+        samplers.SGLD,
+        control_variate(energy, mode, (X, Y)),
+        init=mode,
+        steps=5,
+        step_size=1e-3,
+        data=(X, Y),
+        batch_size=B,
+        progress=False,
+    )
     assert draws["weight"].shape == (4, 5, 1, 3) and torch.equal(model.weight, before)
 
 
@@ -278,7 +324,11 @@ class Net(torch.nn.Module):
         super().__init__()
         self.first, self.second = torch.nn.Linear(3, 3, dtype=F64), torch.nn.Linear(3, 3, dtype=F64)
         self.second.weight = self.first.weight
-        self.last, self.norm, self.dropout = torch.nn.Linear(3, 1, dtype=F64), torch.nn.BatchNorm1d(3, dtype=F64), torch.nn.Dropout(0.5)
+        self.last, self.norm, self.dropout = (
+            torch.nn.Linear(3, 1, dtype=F64),
+            torch.nn.BatchNorm1d(3, dtype=F64),
+            torch.nn.Dropout(0.5),
+        )
         self.scale = torch.nn.Parameter(torch.tensor(1.3, dtype=F64), requires_grad=False)
         self.register_buffer("calls", torch.zeros(()))
         with torch.no_grad():
@@ -321,7 +371,13 @@ models = pytest.mark.parametrize("kind", MODELS)
 
 
 def trained(model):
-    parameters = model.parameters() if isinstance(model, torch.nn.Module) else model.values() if isinstance(model, dict) else model
+    parameters = (
+        model.parameters()
+        if isinstance(model, torch.nn.Module)
+        else model.values()
+        if isinstance(model, dict)
+        else model
+    )
     return [p for p in parameters if p.requires_grad]
 
 
@@ -365,19 +421,28 @@ def test_while_the_weights_are_the_snapshot_every_batch_gives_the_full_gradient(
     model, loss, svrg = snapshot_of(kind, by=0.0)
     full = slope(model, loss, (X, Y))
     for batch in Minibatches((X, Y), B):
-        assert (slope(model, loss, batch, svrg) - full).abs().max() < 1e-12 < (slope(model, loss, batch) - full).abs().max()
+        assert (
+            (slope(model, loss, batch, svrg) - full).abs().max()
+            < 1e-12
+            < (slope(model, loss, batch) - full).abs().max()
+        )
 
 
 @models
 def test_near_the_snapshot_the_variance_falls_with_the_square_of_the_way_from_it(kind):
-    of = lambda model, loss, svrg: spread(torch.stack([slope(model, loss, batch, svrg) for batch in Minibatches((X, Y), B)]))
+    of = lambda model, loss, svrg: spread(
+        torch.stack([slope(model, loss, batch, svrg) for batch in Minibatches((X, Y), B)])
+    )
     near, far = snapshot_of(kind, by=1e-4), snapshot_of(kind, by=2e-4)
     assert of(*far) / of(*near) == pytest.approx(4, rel=1e-2)
     assert of(*far) < 1e-4 * of(*far[:2], None)
 
 
-@pytest.mark.parametrize("data", [(X, Y), Minibatches((X, Y), B), torch.utils.data.TensorDataset(X, Y)],
-                         ids=["tensors", "minibatches", "dataset"])
+@pytest.mark.parametrize(
+    "data",
+    [(X, Y), Minibatches((X, Y), B), torch.utils.data.TensorDataset(X, Y)],
+    ids=["tensors", "minibatches", "dataset"],
+)
 def test_the_full_gradient_may_be_read_from_anywhere(data):
     model, loss, svrg = snapshot_of("module", data, by=0.0)
     assert (slope(model, loss, (X[:3], Y[:3]), svrg) - slope(model, loss, (X, Y))).abs().max() < 1e-12
@@ -409,7 +474,11 @@ def test_weights_buffers_modes_and_torchs_generator_stay_as_they_are():
     svrg = SVRG(model, loss, (X, Y), every=1, chunk=7)
     loss(model, (X[:B], Y[:B])).backward()
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    modes, tensors, random = [m.training for m in model.modules()], [p.data_ptr() for p in model.parameters()], torch.get_rng_state()
+    modes, tensors, random = (
+        [m.training for m in model.modules()],
+        [p.data_ptr() for p in model.parameters()],
+        torch.get_rng_state(),
+    )
     svrg.correct((X[:B], Y[:B]))
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
     assert modes == [m.training for m in model.modules()] and tensors == [p.data_ptr() for p in model.parameters()]
@@ -420,7 +489,12 @@ def started():
     """A model, its minibatches, SVRG and SGLD: all that a loop has to save."""
     model, batches = Net(), Minibatches((X, Y), 7, seed=1, drop_last=False)
     svrg = SVRG(model, net_loss, batches, every=5)
-    return model, batches, svrg, samplers.Optimizer(trained(model), samplers.SGLD, lr=0.05, num_data=N, seed=2, backend="torch")
+    return (
+        model,
+        batches,
+        svrg,
+        samplers.Optimizer(trained(model), samplers.SGLD, lr=0.05, num_data=N, seed=2, backend="torch"),
+    )
 
 
 def trained_with(parts, steps):
@@ -481,17 +555,21 @@ def with_layer(layer, training=True):
 
 def corrected(loss=list_loss, claimed=None, prepare=lambda model: None, model=weights, batch=(X[:B], Y[:B])):
     """A step in which `claimed` is told to be the loss."""
+
     def call():
         given = model()
         svrg = SVRG(given, claimed or loss, (X, Y), every=2)
         loss(given, batch).backward()
         prepare(given)
         svrg.correct(batch)
+
     return call
 
 
 def loaded(**changes):
-    return lambda: SVRG(weights(), list_loss, (X, Y), every=10**6).load_state_dict(snapshot_of("list")[2].state_dict() | changes)
+    return lambda: SVRG(weights(), list_loss, (X, Y), every=10**6).load_state_dict(
+        snapshot_of("list")[2].state_dict() | changes
+    )
 
 
 def unsteady(loss, calls=count(1)):
@@ -505,28 +583,73 @@ C = torch.zeros(3, dtype=F64)
 WRONG = {
     # control_variate and find_mode
     "an energy of text": (lambda: control_variate("U", C, (X, Y)), ["control_variate, energy", "'U'"]),
-    "an energy without a batch": (lambda: control_variate(lambda w: (w**2).sum(), C, (X, Y)), ["control_variate, energy", "2 argument(s)"]),
-    "an energy of many values": (lambda: control_variate(lambda w, batch: w**2, C, (X, Y)), ["control_variate, energy", "one number"]),
-    "an energy that is a sum": (lambda: control_variate(SUM, C, (X, Y)), ["control_variate, energy", "halves", "num_data times the mean"]),
-    "an energy with .item()": (lambda: control_variate(lambda w, b: (w * float(w[0])).sum() + (b[0] @ w).mean(), C, (X, Y)),
-                               ["control_variate, energy", "many chains"]),
-    "a symbolic energy": (lambda: control_variate(Energy(V, U=total(V**2)), C, (X, Y)), ["control_variate, energy", "torch function"]),
-    "a posterior of other data": (lambda: control_variate(LOGISTIC, C, (X[1:], Y[1:])), ["control_variate, energy", "60", "59"]),
-    "a run on other data": (lambda: samplers.sample(samplers.SGLD, control_variate(LOGISTIC, C, (X, Y)), init=C, step_size=0.1,
-                                                    batch_size=B, data=(X[1:], Y[1:]), progress=False), ["sample, energy", "60", "59"]),
+    "an energy without a batch": (
+        lambda: control_variate(lambda w: (w**2).sum(), C, (X, Y)),
+        ["control_variate, energy", "2 argument(s)"],
+    ),
+    "an energy of many values": (
+        lambda: control_variate(lambda w, batch: w**2, C, (X, Y)),
+        ["control_variate, energy", "one number"],
+    ),
+    "an energy that is a sum": (
+        lambda: control_variate(SUM, C, (X, Y)),
+        ["control_variate, energy", "halves", "num_data times the mean"],
+    ),
+    "an energy with .item()": (
+        lambda: control_variate(lambda w, b: (w * float(w[0])).sum() + (b[0] @ w).mean(), C, (X, Y)),
+        ["control_variate, energy", "many chains"],
+    ),
+    "a symbolic energy": (
+        lambda: control_variate(Energy(V, U=total(V**2)), C, (X, Y)),
+        ["control_variate, energy", "torch function"],
+    ),
+    "a posterior of other data": (
+        lambda: control_variate(LOGISTIC, C, (X[1:], Y[1:])),
+        ["control_variate, energy", "60", "59"],
+    ),
+    "a run on other data": (
+        lambda: samplers.sample(
+            samplers.SGLD,
+            control_variate(LOGISTIC, C, (X, Y)),
+            init=C,
+            step_size=0.1,
+            batch_size=B,
+            data=(X[1:], Y[1:]),
+            progress=False,
+        ),
+        ["sample, energy", "60", "59"],
+    ),
     "data of different lengths": (lambda: control_variate(LOGISTIC, C, (X, Y[1:])), ["control_variate, data", "59"]),
-    "data of another type": (lambda: control_variate(LOGISTIC, C, (X.float(), Y)), ["control_variate, data", "float32", "float64"]),
-    "a center of integers": (lambda: control_variate(LOGISTIC, torch.zeros(3).long(), (X, Y)), ["control_variate, center", "real"]),
-    "a center that is not finite": (lambda: control_variate(LOGISTIC, C + math.inf, (X, Y)), ["control_variate, center", "finite"]),
+    "data of another type": (
+        lambda: control_variate(LOGISTIC, C, (X.float(), Y)),
+        ["control_variate, data", "float32", "float64"],
+    ),
+    "a center of integers": (
+        lambda: control_variate(LOGISTIC, torch.zeros(3).long(), (X, Y)),
+        ["control_variate, center", "real"],
+    ),
+    "a center that is not finite": (
+        lambda: control_variate(LOGISTIC, C + math.inf, (X, Y)),
+        ["control_variate, center", "finite"],
+    ),
     "no center": (lambda: control_variate(LOGISTIC, {}, (X, Y)), ["control_variate, center", "no tensors"]),
-    "a center at a kink": (lambda: control_variate(lambda w, b: w.abs().sqrt().sum() + (b[0] @ w).mean() * N, C, (X, Y)),
-                           ["control_variate, center", "not finite"]),
-    "a center of another shape": (lambda: control_variate(lambda w, b: (w**2).sum(), torch.zeros(4, dtype=F64), (X, Y))(C, (X, Y)),
-                                  ["control_variate, center", "(4,)", "(3,)"]),
-    "a center of other names": (lambda: control_variate(LOGISTIC, POINTS["named"](0), (X, Y))(C, (X, Y)),
-                                ["control_variate, center", "weight", "(3,)"]),
+    "a center at a kink": (
+        lambda: control_variate(lambda w, b: w.abs().sqrt().sum() + (b[0] @ w).mean() * N, C, (X, Y)),
+        ["control_variate, center", "not finite"],
+    ),
+    "a center of another shape": (
+        lambda: control_variate(lambda w, b: (w**2).sum(), torch.zeros(4, dtype=F64), (X, Y))(C, (X, Y)),
+        ["control_variate, center", "(4,)", "(3,)"],
+    ),
+    "a center of other names": (
+        lambda: control_variate(LOGISTIC, POINTS["named"](0), (X, Y))(C, (X, Y)),
+        ["control_variate, center", "weight", "(3,)"],
+    ),
     "no chunk": (lambda: control_variate(LOGISTIC, C, (X, Y), chunk=0), ["control_variate, chunk", "0"]),
-    "a mode at infinity": (lambda: find_mode(lambda w: -(w**2).sum() - (w**4).sum(), C + 1), ["find_mode", "not finite"]),
+    "a mode at infinity": (
+        lambda: find_mode(lambda w: -(w**2).sum() - (w**4).sum(), C + 1),
+        ["find_mode", "not finite"],
+    ),
     "a mode of a sum in chunks": (lambda: find_mode(SUM, C, (X, Y), chunk=20), ["find_mode, energy", "halves"]),
     "half a step to the mode": (lambda: find_mode(LOGISTIC, C, (X, Y), steps=0.5), ["find_mode, steps", "0.5"]),
     # what SVRG is made of
@@ -541,25 +664,43 @@ WRONG = {
     "dropout": (with_layer(torch.nn.Dropout(0.1)), ["SVRG, model", "layer", "Dropout", "random", "eval()"]),
     "alpha dropout": (with_layer(torch.nn.AlphaDropout(0.1)), ["layer", "AlphaDropout", "random"]),
     "random leaks": (with_layer(torch.nn.RReLU()), ["layer", "RReLU", "random"]),
-    "dropout of attention": (with_layer(torch.nn.MultiheadAttention(2, 1, dropout=0.1)), ["layer", "MultiheadAttention", "random"]),
+    "dropout of attention": (
+        with_layer(torch.nn.MultiheadAttention(2, 1, dropout=0.1)),
+        ["layer", "MultiheadAttention", "random"],
+    ),
     "dropout of an LSTM": (with_layer(torch.nn.LSTM(3, 3, num_layers=2, dropout=0.1)), ["layer", "LSTM", "random"]),
     "batch normalisation": (with_layer(torch.nn.BatchNorm1d(3)), ["layer", "BatchNorm1d", "couples", "eval()"]),
-    "batch normalisation without statistics": (with_layer(torch.nn.BatchNorm1d(3, track_running_stats=False), training=False),
-                                               ["layer", "BatchNorm1d", "couples", "running statistics"]),
+    "batch normalisation without statistics": (
+        with_layer(torch.nn.BatchNorm1d(3, track_running_stats=False), training=False),
+        ["layer", "BatchNorm1d", "couples", "running statistics"],
+    ),
     # a step
-    "training mode since": (corrected(net_loss, model=Net, prepare=torch.nn.Module.train), ["SVRG, model", "norm", "couples"]),
-    "before backward": (corrected(prepare=lambda model: setattr(model[1], "grad", None)),
-                        ["SVRG, correct", "weight 1", "no gradient", "backward"]),
-    "a loss that is a sum": (corrected(lambda w, b: list_loss(w, b) * len(b[0])), ["SVRG, loss", "halves", "the mean over the batch"]),
+    "training mode since": (
+        corrected(net_loss, model=Net, prepare=torch.nn.Module.train),
+        ["SVRG, model", "norm", "couples"],
+    ),
+    "before backward": (
+        corrected(prepare=lambda model: setattr(model[1], "grad", None)),
+        ["SVRG, correct", "weight 1", "no gradient", "backward"],
+    ),
+    "a loss that is a sum": (
+        corrected(lambda w, b: list_loss(w, b) * len(b[0])),
+        ["SVRG, loss", "halves", "the mean over the batch"],
+    ),
     "a loss per example": (corrected(claimed=lambda w, b: (b[0] @ w[0]).sum(1)), ["SVRG, loss", "shape", "0-dim"]),
     "a loss of numbers": (corrected(claimed=lambda w, b: 1.0), ["SVRG, loss", "float"]),
     "a loss of other weights": (corrected(claimed=lambda w, b: b[0].mean()), ["SVRG, loss", "does not depend"]),
     "another loss": (corrected(claimed=lambda w, b: 2 * list_loss(w, b)), ["SVRG, correct", "p.grad differs"]),
-    "gradients not zeroed": (corrected(prepare=lambda model: [p.grad.mul_(2) for p in trained(model)]),
-                             ["SVRG, correct", "p.grad differs", "zero"]),
+    "gradients not zeroed": (
+        corrected(prepare=lambda model: [p.grad.mul_(2) for p in trained(model)]),
+        ["SVRG, correct", "p.grad differs", "zero"],
+    ),
     "an unsteady loss": (corrected(unsteady(list_loss)), ["SVRG, loss", "halves", "random"]),
     # states
-    "no state": (lambda: SVRG(weights(), list_loss, (X, Y), every=2).load_state_dict({"steps": 1}), ["SVRG, load_state_dict", "no state"]),
+    "no state": (
+        lambda: SVRG(weights(), list_loss, (X, Y), every=2).load_state_dict({"steps": 1}),
+        ["SVRG, load_state_dict", "no state"],
+    ),
     "another every": (loaded(every=3), ["SVRG, load_state_dict", "every = 3"]),
     "another model": (loaded(snapshot={"0": X}), ["SVRG, load_state_dict", "(60, 3)", "(3, 4)"]),
     "no snapshot": (loaded(snapshot={}), ["SVRG, load_state_dict", "{}"]),
@@ -573,8 +714,11 @@ def test_what_cannot_be_is_refused(name):
         call()
 
 
-@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(3, dtype=F64), torch.nn.RReLU()],
-                         ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(3, dtype=F64), torch.nn.RReLU()],
+    ids=lambda layer: type(layer).__name__,
+)
 def test_in_eval_mode_they_are_let_through(layer):
     with_layer(layer, training=False)()
     with_layer(torch.nn.Dropout(0.0))()

@@ -25,22 +25,39 @@ mean = lambda rows: 40 * rows.mean()  # of 40 data
 
 # U on a batch, beside the same by hand
 ENERGIES = {
-    "logistic": (Energy(theta, U=data_total(log(1 + exp(z)) - y * z) + total(theta**2) / 8, data=(x, y)),
-                 lambda t, X, Y: mean(softplus(X @ t) - Y * (X @ t)) + (t**2).sum() / 8),
-    "logistic of signs": (Energy(theta, U=data_total(log(1 + exp(-y * z))), data=(x, y)),
-                          lambda t, X, Y: mean(softplus(-Y * (X @ t)))),
-    "linear": (Energy(theta, U=data_total((y - z)**2) / 2, data=(y, x)), lambda t, Y, X: mean((Y - X @ t)**2) / 2),
-    "weighted": (Energy(theta, U=data_total(u * (y - z)**2), data=(x, y, u)), lambda t, X, Y, W: mean(W * (Y - X @ t)**2)),
-    "Poisson": (Energy(theta, U=data_total(exp(z / 3) - y * z / 3) + total(theta**4), data=(x, y)),
-                lambda t, X, Y: mean(torch.exp(X @ t / 3) - Y * (X @ t) / 3) + (t**4).sum()),
-    "two predictors": (Energy(theta, U=data_total((y - z)**2 * exp(-total(w * theta) / 5)), data=(x, w, y)),
-                       lambda t, X, W, Y: mean((Y - X @ t)**2 * torch.exp(-W @ t / 5))),
-    "a site of a row": (Energy(theta, U=data_total(total(tanh(x * theta)**2 + y * theta)), data=(x, y)),
-                        lambda t, X, Y: mean((torch.tanh(X * t)**2 + Y[:, None] * t).sum(1))),
-    "a total of the chain": (Energy(theta, U=data_total((y - total(theta**2))**2) / 9, data=y),
-                             lambda t, Y: mean((Y - (t**2).sum())**2) / 9),
-    "coordinates": (Energy((a, b), U=data_total((y - a - b * u)**2) / 2 + a**2, data=(u, y)),
-                    lambda t, C, Y: mean((Y - t[0] - t[1] * C)**2) / 2 + t[0]**2),
+    "logistic": (
+        Energy(theta, U=data_total(log(1 + exp(z)) - y * z) + total(theta**2) / 8, data=(x, y)),
+        lambda t, X, Y: mean(softplus(X @ t) - Y * (X @ t)) + (t**2).sum() / 8,
+    ),
+    "logistic of signs": (
+        Energy(theta, U=data_total(log(1 + exp(-y * z))), data=(x, y)),
+        lambda t, X, Y: mean(softplus(-Y * (X @ t))),
+    ),
+    "linear": (Energy(theta, U=data_total((y - z) ** 2) / 2, data=(y, x)), lambda t, Y, X: mean((Y - X @ t) ** 2) / 2),
+    "weighted": (
+        Energy(theta, U=data_total(u * (y - z) ** 2), data=(x, y, u)),
+        lambda t, X, Y, W: mean(W * (Y - X @ t) ** 2),
+    ),
+    "Poisson": (
+        Energy(theta, U=data_total(exp(z / 3) - y * z / 3) + total(theta**4), data=(x, y)),
+        lambda t, X, Y: mean(torch.exp(X @ t / 3) - Y * (X @ t) / 3) + (t**4).sum(),
+    ),
+    "two predictors": (
+        Energy(theta, U=data_total((y - z) ** 2 * exp(-total(w * theta) / 5)), data=(x, w, y)),
+        lambda t, X, W, Y: mean((Y - X @ t) ** 2 * torch.exp(-W @ t / 5)),
+    ),
+    "a site of a row": (
+        Energy(theta, U=data_total(total(tanh(x * theta) ** 2 + y * theta)), data=(x, y)),
+        lambda t, X, Y: mean((torch.tanh(X * t) ** 2 + Y[:, None] * t).sum(1)),
+    ),
+    "a total of the chain": (
+        Energy(theta, U=data_total((y - total(theta**2)) ** 2) / 9, data=y),
+        lambda t, Y: mean((Y - (t**2).sum()) ** 2) / 9,
+    ),
+    "coordinates": (
+        Energy((a, b), U=data_total((y - a - b * u) ** 2) / 2 + a**2, data=(u, y)),
+        lambda t, C, Y: mean((Y - t[0] - t[1] * C) ** 2) / 2 + t[0] ** 2,
+    ),
 }
 
 
@@ -62,10 +79,19 @@ def test_emitted_derivatives_are_those_of_autograd(name, batch_size):
     at = start(energy, 3)
     data = Data(columns(energy, at.shape[1]), batch_size, like=at)
     data.columns(energy, at)
-    batch = data.batch(data.rows_for(0, range(1), 0, 3)) if batch_size is None else data.batch(data.rows_for(0, range(1), 0, 3)[0])
+    batch = (
+        data.batch(data.rows_for(0, range(1), 0, 3))
+        if batch_size is None
+        else data.batch(data.rows_for(0, range(1), 0, 3)[0])
+    )
     over = (0, *(None if batch_size is None else 0 for _ in energy.data))
-    emitted_text = integrators.compile(CASES["psgld-gamma"].recipe, energy=energy).namespace  # whose Gamma takes the Hessian
-    for function, autograd in (("gradient", grad(by_hand)), ("curvature", lambda t, *d: hessian(by_hand)(t, *d).diagonal())):
+    emitted_text = integrators.compile(
+        CASES["psgld-gamma"].recipe, energy=energy
+    ).namespace  # whose Gamma takes the Hessian
+    for function, autograd in (
+        ("gradient", grad(by_hand)),
+        ("curvature", lambda t, *d: hessian(by_hand)(t, *d).diagonal()),
+    ):
         expected = vmap(autograd, in_dims=over)(at, *batch)
         found = emitted(emitted_text[function], data)(at, batch)
         assert (found - expected).abs().max() <= 1e-11 * expected.abs().max(), function
@@ -74,23 +100,54 @@ def test_emitted_derivatives_are_those_of_autograd(name, batch_size):
 def trajectories(name, recipe, energy, batch_size, chains=3, steps=12, dtype=torch.float64, sites=5, rows=40, **more):
     """The draws of a run in torch and by a kernel."""
     at = start(energy, chains, sites).to(dtype)
-    run = dict(init=at, chains=chains, steps=steps, step_size=1e-3, seed=4, progress=False, batch_size=batch_size,
-               data=tuple(c.to(dtype) for c in columns(energy, sites, rows)), **more)
+    run = dict(
+        init=at,
+        chains=chains,
+        steps=steps,
+        step_size=1e-3,
+        seed=4,
+        progress=False,
+        batch_size=batch_size,
+        data=tuple(c.to(dtype) for c in columns(energy, sites, rows)),
+        **more,
+    )
     runs = [samplers.sample(recipe, energy, backend=backend, **run) for backend in ("torch", "cpp")]
     assert [r.info["backend"] for r in runs] == ["torch", "cpp"]
     return runs
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
-@pytest.mark.parametrize("per_site, per_row", [("rows", "data"), ("row_total1", "row_sum1"), ("theta", "n"), ("total1", "num_data_"), ("i", "sum"),
-                                               ("WIDE", "out"), ("math", "torch"), ("double", "at"), ("row_total1_", "row_total1")])
+@pytest.mark.parametrize(
+    "per_site, per_row",
+    [
+        ("rows", "data"),
+        ("row_total1", "row_sum1"),
+        ("theta", "n"),
+        ("total1", "num_data_"),
+        ("i", "sum"),
+        ("WIDE", "out"),
+        ("math", "torch"),
+        ("double", "at"),
+        ("row_total1_", "row_total1"),
+    ],
+)
 def test_columns_may_bear_any_name(per_site, per_row, backend):
     weights = vector("w")
     X, Y = datum(per_site, per=weights), datum(per_row + "_" * (per_row == "n"))
-    energy = Energy(weights, U=data_total((Y - total(X * weights))**2 * exp(-total(X * weights)**2 / 9)) + total(weights)**2, data=(X, Y))
-    by_hand = lambda t, A, B: mean((B - A @ t)**2 * torch.exp(-(A @ t)**2 / 9)) + t.sum()**2
-    run = dict(init=torch.linspace(-1, 1, 40, dtype=torch.float64), chains=2, steps=3, step_size=1e-4, progress=False,
-               data=columns(energy, 40))  # as many rows as sites: shapes alone find no mistake
+    energy = Energy(
+        weights,
+        U=data_total((Y - total(X * weights)) ** 2 * exp(-(total(X * weights) ** 2) / 9)) + total(weights) ** 2,
+        data=(X, Y),
+    )
+    by_hand = lambda t, A, B: mean((B - A @ t) ** 2 * torch.exp(-((A @ t) ** 2) / 9)) + t.sum() ** 2
+    run = dict(
+        init=torch.linspace(-1, 1, 40, dtype=torch.float64),
+        chains=2,
+        steps=3,
+        step_size=1e-4,
+        progress=False,
+        data=columns(energy, 40),
+    )  # as many rows as sites: shapes alone find no mistake
     found = samplers.sample(samplers.SGLD, energy, backend=backend, **run)["theta"]
     expected = samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend="torch", **run)["theta"]
     assert (found - expected).abs().max() < 1e-11
@@ -110,18 +167,35 @@ IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-si
 def test_every_sampler_runs_on_a_kernel_with_data(case):
     one = CASES[case]
     positive = one.recipe.targets[0].domain == "positive"
-    energy = Energy(theta, U=data_total((y - z)**2) / 20 + total(theta**2), data=(y, x))
+    energy = Energy(theta, U=data_total((y - z) ** 2) / 20 + total(theta**2), data=(y, x))
     more = dict(one.parameters) | dict(init=start(energy, 3).abs() + 1) if positive else dict(one.parameters)
-    by_torch, by_kernel = (samplers.sample(one.recipe, energy, backend=backend, chains=3, steps=9, step_size=1e-3, seed=4, batch_size=11,
-                                           progress=False, data=columns(energy, 5), **{"init": start(energy, 3)} | more)
-                           for backend in ("torch", "cpp"))
+    by_torch, by_kernel = (
+        samplers.sample(
+            one.recipe,
+            energy,
+            backend=backend,
+            chains=3,
+            steps=9,
+            step_size=1e-3,
+            seed=4,
+            batch_size=11,
+            progress=False,
+            data=columns(energy, 5),
+            **{"init": start(energy, 3)} | more,
+        )
+        for backend in ("torch", "cpp")
+    )
     assert by_kernel.info["backend"] == "cpp"
     assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("sites, rows, batch_size", [(1, 1, None), (14, 64, 64), (64, 65, 3), (65, 200, 129), (300, 70, None)])
+@pytest.mark.parametrize(
+    "sites, rows, batch_size", [(1, 1, None), (14, 64, 64), (64, 65, 3), (65, 200, 129), (300, 70, None)]
+)
 def test_any_number_of_sites_and_rows(sites, rows, batch_size):
-    by_torch, by_kernel = trajectories("logistic", samplers.SGHMC, ENERGIES["logistic"][0], batch_size, sites=sites, rows=rows)
+    by_torch, by_kernel = trajectories(
+        "logistic", samplers.SGHMC, ENERGIES["logistic"][0], batch_size, sites=sites, rows=rows
+    )
     assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
 
 
@@ -135,8 +209,18 @@ def test_phases_carry_the_gradient_of_the_last_batch(recipe):
     """A fresh gradient at the start of a phase would be of another batch."""
     phases = [samplers.Phase(5, keep=False), samplers.Phase(8, step_size=2e-3), samplers.Phase(3)]
     energy = ENERGIES["linear"][0]
-    run = dict(init=start(energy, 2), chains=2, step_size=1e-3, phases=phases, data=columns(energy, 5), batch_size=6, progress=False)
-    by_torch, by_kernel = (samplers.sample(recipe, energy, backend=backend, **run)["theta"] for backend in ("torch", "cpp"))
+    run = dict(
+        init=start(energy, 2),
+        chains=2,
+        step_size=1e-3,
+        phases=phases,
+        data=columns(energy, 5),
+        batch_size=6,
+        progress=False,
+    )
+    by_torch, by_kernel = (
+        samplers.sample(recipe, energy, backend=backend, **run)["theta"] for backend in ("torch", "cpp")
+    )
     assert (by_torch - by_kernel).abs().max() < 1e-12
 
 
@@ -152,9 +236,19 @@ def test_launches_of_any_length_make_one_trajectory():
 
 
 def test_an_energy_of_many_sites_without_data_has_a_kernel():
-    energy = Energy(theta, U=total(theta**4) / 16 + total(theta)**2 / 200)
-    runs = [samplers.sample(samplers.SGNHT, energy, init=torch.zeros(200, dtype=torch.float64), steps=20, step_size=0.1,
-                            backend=backend, progress=False)["theta"] for backend in ("torch", "cpp")]
+    energy = Energy(theta, U=total(theta**4) / 16 + total(theta) ** 2 / 200)
+    runs = [
+        samplers.sample(
+            samplers.SGNHT,
+            energy,
+            init=torch.zeros(200, dtype=torch.float64),
+            steps=20,
+            step_size=0.1,
+            backend=backend,
+            progress=False,
+        )["theta"]
+        for backend in ("torch", "cpp")
+    ]
     assert (runs[0] - runs[1]).abs().max() < 1e-12
 
 
@@ -172,10 +266,21 @@ def test_the_mean_over_minibatches_is_the_full_gradient():
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_at_temperature_0_linear_regression_ends_at_the_normal_equations(backend):
-    energy = Energy(theta, U=data_total((y - z)**2) / 2 + total(theta**2) / 2, data=(y, x))
+    energy = Energy(theta, U=data_total((y - z) ** 2) / 2 + total(theta**2) / 2, data=(y, x))
     Y, X = columns(energy, 5)
-    draws = samplers.sample(samplers.SGLD, energy, init=torch.zeros(5, dtype=torch.float64), chains=1, steps=1, warmup=3000,
-                            step_size=0.01, temperature=0.0, data=(Y, X), backend=backend, progress=False)
+    draws = samplers.sample(
+        samplers.SGLD,
+        energy,
+        init=torch.zeros(5, dtype=torch.float64),
+        chains=1,
+        steps=1,
+        warmup=3000,
+        step_size=0.01,
+        temperature=0.0,
+        data=(Y, X),
+        backend=backend,
+        progress=False,
+    )
     solution = torch.linalg.solve(X.T @ X + torch.eye(5, dtype=torch.float64), X.T @ Y)
     assert (draws["theta"][0, -1] - solution).abs().max() < 1e-12
 
@@ -185,19 +290,39 @@ def test_at_temperature_0_linear_regression_ends_at_the_normal_equations(backend
 def test_logistic_regression_does_not_overflow(backend, sign):
     """exp(z) is beyond float32 at |z| = 500, where its ratio to 1 + exp(z) is 0 or 1."""
     energy = Energy(theta, U=data_total(log(1 + exp(z)) - y * z), data=(x, y))
-    draws = samplers.sample(samplers.SGLD, energy, init=torch.full((1,), 500.0 * sign), chains=2, steps=3, step_size=1e-3,
-                            temperature=0.0, data=(torch.ones(2, 1), torch.tensor([0, 1])), backend=backend, progress=False)
+    draws = samplers.sample(
+        samplers.SGLD,
+        energy,
+        init=torch.full((1,), 500.0 * sign),
+        chains=2,
+        steps=3,
+        step_size=1e-3,
+        temperature=0.0,
+        data=(torch.ones(2, 1), torch.tensor([0, 1])),
+        backend=backend,
+        progress=False,
+    )
     assert torch.allclose(draws["theta"][:, -1], torch.tensor(500.0 * sign - 3e-3 * sign))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_chains_are_lost_at_the_same_steps_by_every_backend():
-    energy = Energy(theta, U=data_total((y - z)**4), data=(y, x))
+    energy = Energy(theta, U=data_total((y - z) ** 4), data=(y, x))
     lost = []
     for backend in ("torch", "cpp"):
         with warnings.catch_warnings(record=True):
-            run = samplers.sample(samplers.SGLD, energy, init=torch.zeros(5, dtype=torch.float64), chains=40, steps=60, step_size=6e-4,
-                                  data=columns(energy, 5), batch_size=5, backend=backend, progress=False)
+            run = samplers.sample(
+                samplers.SGLD,
+                energy,
+                init=torch.zeros(5, dtype=torch.float64),
+                chains=40,
+                steps=60,
+                step_size=6e-4,
+                data=columns(energy, 5),
+                batch_size=5,
+                backend=backend,
+                progress=False,
+            )
         lost.append((run.diverged, run["theta"][:, -1]))
     assert 0 < len(lost[0][0]) < 40 and lost[0][0] == lost[1][0]
     assert torch.allclose(lost[0][1], lost[1][1], rtol=1e-6)
@@ -209,9 +334,13 @@ def test_chains_are_lost_at_the_same_steps_by_every_backend():
 def test_a_compiled_gradient_makes_the_run_of_a_plain_one(monkeypatch):
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     energy, by_hand = ENERGIES["logistic"]
-    run = dict(init=start(energy, 2), chains=2, steps=30, step_size=1e-3, data=columns(energy, 5), batch_size=6, progress=False)
-    compiled, plain = (samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend=backend, **run)["theta"]
-                       for backend in ("auto", "torch"))
+    run = dict(
+        init=start(energy, 2), chains=2, steps=30, step_size=1e-3, data=columns(energy, 5), batch_size=6, progress=False
+    )
+    compiled, plain = (
+        samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend=backend, **run)["theta"]
+        for backend in ("auto", "torch")
+    )
     assert (compiled - plain).abs().max() < 1e-12
 
 
@@ -229,41 +358,51 @@ def test_a_gradient_that_torch_cannot_compile_runs_as_it_is_and_says_so(monkeypa
 # ---- bad input
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda: Energy(theta, U=data_total(y * z), data=(x,)), "'y' is not among its columns"),
-    (lambda: Energy(theta, U=total(theta**2), data=(y,)), "U reads no data"),
-    (lambda: Energy(theta, U=y * total(theta), data=(y,)), "outside of data_total"),
-    (lambda: Energy(theta, U=log(data_total(y * z)), data=(x, y)), "not a sum over the data"),
-    (lambda: Energy(theta, U=data_total(y * z), data=(x, x, y)), "each once"),
-    (lambda: Energy(theta, U=data_total(datum("x") * z), data=(x, datum("x"))), "bear one name"),
-    (lambda: Energy(theta, U=data_total(datum("theta") * total(theta)), data=(datum("theta"),)), "bear one name"),
-    (lambda: Energy(theta, U=data_total(y * z), data="xy"), "its columns are data"),
-    (lambda: Energy((a, b), U=data_total(total(x) * a * b), data=(x,)), "needs a vector block"),
-    (lambda: data_total(x * theta), "one value per site"),
-    (lambda: data_total(data_total(y)), "inside of another"),
-    (lambda: data_total("y"), "Text is never evaluated"),
-    (lambda: datum("x", per="theta"), "is not a vector block"),
-    (lambda: datum("lambda"), "keyword"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda: Energy(theta, U=data_total(y * z), data=(x,)), "'y' is not among its columns"),
+        (lambda: Energy(theta, U=total(theta**2), data=(y,)), "U reads no data"),
+        (lambda: Energy(theta, U=y * total(theta), data=(y,)), "outside of data_total"),
+        (lambda: Energy(theta, U=log(data_total(y * z)), data=(x, y)), "not a sum over the data"),
+        (lambda: Energy(theta, U=data_total(y * z), data=(x, x, y)), "each once"),
+        (lambda: Energy(theta, U=data_total(datum("x") * z), data=(x, datum("x"))), "bear one name"),
+        (lambda: Energy(theta, U=data_total(datum("theta") * total(theta)), data=(datum("theta"),)), "bear one name"),
+        (lambda: Energy(theta, U=data_total(y * z), data="xy"), "its columns are data"),
+        (lambda: Energy((a, b), U=data_total(total(x) * a * b), data=(x,)), "needs a vector block"),
+        (lambda: data_total(x * theta), "one value per site"),
+        (lambda: data_total(data_total(y)), "inside of another"),
+        (lambda: data_total("y"), "Text is never evaluated"),
+        (lambda: datum("x", per="theta"), "is not a vector block"),
+        (lambda: datum("lambda"), "keyword"),
+    ],
+)
 def test_an_energy_that_is_no_sum_over_data_is_refused(make, told):
     with pytest.raises(RecipeError, match=told):
         make()
 
 
-@pytest.mark.parametrize("more, told", [
-    (dict(), r"has the columns x, y.*Pass data=\(x, y\)"),
-    (dict(data=ones(9, 3)), "1 tensors for the columns"),
-    (dict(data=(ones(9, 4), ones(9))), r"column x has the shape \(9, 4\), not \(9, 3\)"),
-    (dict(data=(ones(9, 3), ones(9, 1))), r"column y has the shape \(9, 1\), not \(9,\)"),
-    (dict(data=(ones(9, 3).double(), ones(9))), "float64, but the parameters are torch.float32"),
-    (dict(data=(ones(9, 3), ones(8))), "8 rows"),
-    (dict(data=(ones(9, 3), ones(9)), batch_size=10), "for 9 data"),
-])
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        (dict(), r"has the columns x, y.*Pass data=\(x, y\)"),
+        (dict(data=ones(9, 3)), "1 tensors for the columns"),
+        (dict(data=(ones(9, 4), ones(9))), r"column x has the shape \(9, 4\), not \(9, 3\)"),
+        (dict(data=(ones(9, 3), ones(9, 1))), r"column y has the shape \(9, 1\), not \(9,\)"),
+        (dict(data=(ones(9, 3).double(), ones(9))), "float64, but the parameters are torch.float32"),
+        (dict(data=(ones(9, 3), ones(8))), "8 rows"),
+        (dict(data=(ones(9, 3), ones(9)), batch_size=10), "for 9 data"),
+    ],
+)
 def test_columns_that_do_not_fit_are_refused_before_the_first_step(more, told):
     with pytest.raises(RecipeError, match=told):
-        samplers.sample(samplers.SGLD, ENERGIES["logistic"][0], init=torch.zeros(3), steps=3, step_size=1e-3, progress=False, **more)
+        samplers.sample(
+            samplers.SGLD, ENERGIES["logistic"][0], init=torch.zeros(3), steps=3, step_size=1e-3, progress=False, **more
+        )
 
 
 def test_data_for_an_energy_without_columns_is_refused():
     with pytest.raises(RecipeError, match="reads no data"):
-        samplers.sample(samplers.SGLD, Energy(theta, U=total(theta**2)), init=torch.zeros(3), steps=3, step_size=1e-3, data=ones(9))
+        samplers.sample(
+            samplers.SGLD, Energy(theta, U=total(theta**2)), init=torch.zeros(3), steps=3, step_size=1e-3, data=ones(9)
+        )

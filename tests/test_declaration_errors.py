@@ -67,8 +67,13 @@ def test_the_declaration_that_the_tables_change_is_right():
     Q_not_skew=(dict(Q={(theta, p): -1, (p, theta): -1}), "langevin, Q", "not skew", "Q[p, theta] + Q[theta, p] = -2"),
     Q_on_the_diagonal=(dict(Q={p: 1}), "not skew", "Q[p, p] + Q[p, p] = 2"),
     Q_matrix_not_skew=(dict(Q=Matrix([[0, 1], [p, 0]])), "not skew", "Q[p, theta] + Q[theta, p] = p + 1"),
-    D_not_symmetric=(dict(D={(theta, p): 1, (p, theta): 2, theta: 9, p: 9}), "langevin, D", "not symmetric",
-                     "D[p, theta] - D[theta, p] = 1", "one triangle"),
+    D_not_symmetric=(
+        dict(D={(theta, p): 1, (p, theta): 2, theta: 9, p: 9}),
+        "langevin, D",
+        "not symmetric",
+        "D[p, theta] - D[theta, p] = 1",
+        "one triangle",
+    ),
     D_matrix_not_symmetric=(dict(D=Matrix([[1, 2], [1, 4]])), "not symmetric", "D[p, theta] - D[theta, p] = -1"),
     D_negative=(dict(D={p: -gamma}), "langevin, D", "not positive semidefinite", "eigenvalue is -", "gamma ="),
     D_negative_somewhere=(dict(D={p: theta}), "not positive semidefinite", "eigenvalue is -", "theta = -"),
@@ -83,8 +88,13 @@ def test_the_declaration_that_the_tables_change_is_right():
     entry_of_a_foreign_block=(dict(D={v: 1}), "langevin, D", "v is not a block of the state", "p, theta"),
     entry_of_a_name=(dict(D={"p": 1}), "langevin, D", "a block or a pair of blocks", "'p'"),
     entry_of_three_blocks=(dict(Q={(theta, p, p): 1}), "langevin, Q", "a block or a pair of blocks", "(theta, p, p)"),
-    supplied_more_than_D=(dict(supplied={p: 2 * gamma}), "langevin, supplied", "D - supplied is not positive",
-                          "eigenvalue is -1.3", "more noise than D"),
+    supplied_more_than_D=(
+        dict(supplied={p: 2 * gamma}),
+        "langevin, supplied",
+        "D - supplied is not positive",
+        "eigenvalue is -1.3",
+        "more noise than D",
+    ),
     supplied_where_D_has_none=(dict(supplied={theta: 1}), "langevin, supplied", "eigenvalue is -1"),
 )
 def test_matrices_that_make_no_recipe_are_refused(changes, words):
@@ -105,8 +115,11 @@ def test_matrices_that_make_no_recipe_are_refused(changes, words):
     function_and_block=(dict(D={p: function("p", theta) ** 2}), "are named 'p'", "Rename"),
     one_function_of_two_blocks=(dict(D={p: G**2 + function("G", p) ** 2}), "are named 'G'", "Rename"),
     hostile_function=(dict(D={p: Function("__import__('os')")(theta) ** 2}), "function", "a letter followed by"),
-    potential_of_another_block=(dict(H=potential(p) + total(p**2)), "U(p) is not the potential of the target theta",
-                                "potential(theta)"),
+    potential_of_another_block=(
+        dict(H=potential(p) + total(p**2)),
+        "U(p) is not the potential of the target theta",
+        "potential(theta)",
+    ),
     two_potentials=(dict(H=H + potential(p)), "U(p) is not the potential of the target theta"),
     target_not_in_state=(dict(target=v), "langevin, target", "v is not in the state"),
     target_by_name=(dict(target="theta"), "langevin, target", "not in the state"),
@@ -143,8 +156,13 @@ def test_names_that_do_not_belong_are_refused(changes, words):
     H_falling=(dict(H=U - total(p**2)), "langevin, H", "not normalisable in p", "d2H/dp2 = -2"),
     H_linear=(dict(H=U + total(p)), "langevin, H", "not normalisable in p"),
     H_with_the_full_hessian=(dict(H=H + total(grad(U) ** 2)), "full Hessian of U", "keep grad(U) outside of total()"),
-    Gamma_of_a_modulus=(dict(D={theta: 1 + Abs(theta)}), "langevin, Gamma[theta]", "undefined where theta = 0",
-                        "Abs(theta) + 1 has no derivative", "smooth"),
+    Gamma_of_a_modulus=(
+        dict(D={theta: 1 + Abs(theta)}),
+        "langevin, Gamma[theta]",
+        "undefined where theta = 0",
+        "Abs(theta) + 1 has no derivative",
+        "smooth",
+    ),
     Gamma_of_a_root_of_a_square=(dict(D={theta: 1 + sqrt(theta**2)}), "Gamma[theta]", "undefined where theta = 0"),
     Gamma_of_a_maximum=(dict(D={theta: Max(theta, 1)}), "Gamma[theta]", "where theta - 1 = 0", "Max(1, theta)"),
     Gamma_of_a_sign=(dict(D={theta: 2 + sign(theta)}), "Gamma[theta]", "theta = 0", "because sign(theta) + 2 has no"),
@@ -157,8 +175,12 @@ def test_formulas_that_cannot_be_meant_are_refused(changes, words):
 
 @table(
     site_level_D_of_a_scalar=(dict(D={xi: p**2}), "langevin, D[xi, xi]", "p**2 has one value per site", "total()"),
-    site_level_Q_of_scalars=(dict(Q={(xi, eta): theta}), "langevin, Q[xi, eta]", "theta has one value per site",
-                             "total()"),
+    site_level_Q_of_scalars=(
+        dict(Q={(xi, eta): theta}),
+        "langevin, Q[xi, eta]",
+        "theta has one value per site",
+        "total()",
+    ),
     noise_of_a_vector_and_a_scalar=(dict(D={p: 1, xi: 1, (p, xi): 0.5}), "langevin, D[p, xi]", "noise shared", "by Q"),
 )
 def test_formulas_of_scalars_have_one_value_per_chain(changes, words):
@@ -175,50 +197,77 @@ def test_totals_need_sites():
 
 
 WORDS = {
-    "the lambda": "keyword", "class": "keyword", "None": "keyword", "h": "the step size", "T": "the temperature",
-    "n": "number of sites", "U": "the potential", "noise": "this name is taken", "state": "this name is taken",
+    "the lambda": "keyword",
+    "class": "keyword",
+    "None": "keyword",
+    "h": "the step size",
+    "T": "the temperature",
+    "n": "number of sites",
+    "U": "the potential",
+    "noise": "this name is taken",
+    "state": "this name is taken",
 }
-HOSTILE = ["", "_", "__class__", "a b", "a;import os", "a\n", "a.b", "p'", "2p", "θ", "__import__('os')",
-           "a" + chr(0), 3, None]
+HOSTILE = [
+    "",
+    "_",
+    "__class__",
+    "a b",
+    "a;import os",
+    "a\n",
+    "a.b",
+    "p'",
+    "2p",
+    "θ",
+    "__import__('os')",
+    "a" + chr(0),
+    3,
+    None,
+]
 MAKERS = {"block": vector, "parameter": positive, "function": lambda name: function(name, theta)}
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("name, word", [*((k.split()[-1], w) for k, w in WORDS.items()),
-                                        *((name, "a letter followed by letters") for name in HOSTILE)], ids=repr)
+@pytest.mark.parametrize(
+    "name, word",
+    [*((k.split()[-1], w) for k, w in WORDS.items()), *((name, "a letter followed by letters") for name in HOSTILE)],
+    ids=repr,
+)
 def test_names_that_could_not_stand_in_code_are_refused(kind, name, word):
     refuses(lambda: MAKERS[kind](name), f"{kind} {name!r}", word)
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: positive("a", default=-1), ["parameter 'a'", "-1.0 is not positive"]),
-    (lambda: positive("a", default=0), ["parameter 'a'", "0.0 is not positive"]),
-    (lambda: nonnegative("a", default=-1e-9), ["parameter 'a'", "-1e-09 is not nonnegative"]),
-    (lambda: real("a", default=float("inf")), ["parameter 'a'", "inf is not real"]),
-    (lambda: real("a", default=float("nan")), ["parameter 'a'", "nan is not real"]),
-    (lambda: positive("a", default="1"), ["parameter 'a'", "'1' is not a number"]),
-    (lambda: positive("a", default=[1.0]), ["parameter 'a'", "[1.0] is not a number"]),
-    (lambda: positive("a", per=xi), ["parameter 'a'", "per=xi is not a vector block", "per=theta"]),
-    (lambda: positive("a", per="theta"), ["parameter 'a'", "per=theta is not a vector block"]),
-    (lambda: vector("a", domain="complex"), ["block 'a'", "domain 'complex'", "real, positive, nonnegative"]),
-    (lambda: function("F", theta, sign="odd"), ["function 'F'", "domain 'odd'"]),
-    (lambda: function("F", "theta"), ["function 'F'", "arguments are blocks", "theta"]),
-    (lambda: function("F"), ["function 'F'", "arguments are blocks"]),
-    (lambda: total("p"), ["total", "got 'p'", "Text is never evaluated"]),
-    (lambda: potential("theta"), ["potential", "target's blocks", "theta"]),
-    (lambda: potential(), ["potential", "target's blocks"]),
-    (lambda: grad(theta), ["grad", "theta, not a potential"]),
-    (lambda: grad(potential(x, y)), ["grad", "several blocks", "grad(U, x)"]),
-    (lambda: grad(U, p), ["grad", "U(theta) does not depend on p", "theta"]),
-    (lambda: numerical(p, "rk4"), ["'rk4'", "unknown method", "euler, heun"]),
-    (lambda: numerical(p, "heun") + euler(theta), ["one numerical method"]),
-    (lambda: force("p"), ["force(p)", "its argument is a block"]),
-    (lambda: Energy((Symbol("x"),), U=Symbol("y")), ["Energy", "'y' in U is not a coordinate"]),
-    (lambda: Energy((Symbol("x"),), U="x**2"), ["Energy, U", "Text is never evaluated"]),
-    (lambda: Energy("x", U=1), ["Energy", "coordinates are sympy symbols, got 'x'"]),
-    (lambda: Energy((Symbol("x"), Symbol("x")), U=1), ["Energy", "occurs twice"]),
-    (lambda: Energy((theta, Symbol("x")), U=total(theta)), ["Energy", "vector block cannot stand beside"]),
-    (lambda: Energy(theta, U=theta**2), ["Energy", "one value per site", "total()"]),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: positive("a", default=-1), ["parameter 'a'", "-1.0 is not positive"]),
+        (lambda: positive("a", default=0), ["parameter 'a'", "0.0 is not positive"]),
+        (lambda: nonnegative("a", default=-1e-9), ["parameter 'a'", "-1e-09 is not nonnegative"]),
+        (lambda: real("a", default=float("inf")), ["parameter 'a'", "inf is not real"]),
+        (lambda: real("a", default=float("nan")), ["parameter 'a'", "nan is not real"]),
+        (lambda: positive("a", default="1"), ["parameter 'a'", "'1' is not a number"]),
+        (lambda: positive("a", default=[1.0]), ["parameter 'a'", "[1.0] is not a number"]),
+        (lambda: positive("a", per=xi), ["parameter 'a'", "per=xi is not a vector block", "per=theta"]),
+        (lambda: positive("a", per="theta"), ["parameter 'a'", "per=theta is not a vector block"]),
+        (lambda: vector("a", domain="complex"), ["block 'a'", "domain 'complex'", "real, positive, nonnegative"]),
+        (lambda: function("F", theta, sign="odd"), ["function 'F'", "domain 'odd'"]),
+        (lambda: function("F", "theta"), ["function 'F'", "arguments are blocks", "theta"]),
+        (lambda: function("F"), ["function 'F'", "arguments are blocks"]),
+        (lambda: total("p"), ["total", "got 'p'", "Text is never evaluated"]),
+        (lambda: potential("theta"), ["potential", "target's blocks", "theta"]),
+        (lambda: potential(), ["potential", "target's blocks"]),
+        (lambda: grad(theta), ["grad", "theta, not a potential"]),
+        (lambda: grad(potential(x, y)), ["grad", "several blocks", "grad(U, x)"]),
+        (lambda: grad(U, p), ["grad", "U(theta) does not depend on p", "theta"]),
+        (lambda: numerical(p, "rk4"), ["'rk4'", "unknown method", "euler, heun"]),
+        (lambda: numerical(p, "heun") + euler(theta), ["one numerical method"]),
+        (lambda: force("p"), ["force(p)", "its argument is a block"]),
+        (lambda: Energy((Symbol("x"),), U=Symbol("y")), ["Energy", "'y' in U is not a coordinate"]),
+        (lambda: Energy((Symbol("x"),), U="x**2"), ["Energy, U", "Text is never evaluated"]),
+        (lambda: Energy("x", U=1), ["Energy", "coordinates are sympy symbols, got 'x'"]),
+        (lambda: Energy((Symbol("x"), Symbol("x")), U=1), ["Energy", "occurs twice"]),
+        (lambda: Energy((theta, Symbol("x")), U=total(theta)), ["Energy", "vector block cannot stand beside"]),
+        (lambda: Energy(theta, U=theta**2), ["Energy", "one value per site", "total()"]),
+    ],
+)
 def test_wrong_words_of_the_language_are_refused(make, words):
     refuses(make, *words)

@@ -22,7 +22,7 @@ def moments(block, H, state=None, centre=0.0, **options):
     points, weights = density(H, state or (block,), **options)
     assert set(points) == set(state or (block,)) and all(z.shape == weights.shape for z in points.values())
     assert abs(weights.sum() - 1) < 1e-14 and weights.min() > 0
-    return np.array([weights @ (points[block] - centre)**k for k in DEGREES])
+    return np.array([weights @ (points[block] - centre) ** k for k in DEGREES])
 
 
 def close(found, exact, scale=None):
@@ -31,13 +31,13 @@ def close(found, exact, scale=None):
 
 
 def normal(variance):
-    return np.array([0 if k % 2 else variance**(k / 2) * math.prod(range(1, k, 2)) for k in DEGREES])
+    return np.array([0 if k % 2 else variance ** (k / 2) * math.prod(range(1, k, 2)) for k in DEGREES])
 
 
 @pytest.mark.parametrize("variance, mean, T", [(1.7, 3, 0.5), (1e-6, 500, 1), (1e6, -20, 2), (0.3, 0, 1.25)])
 def test_a_normal_law_of_any_scale(variance, mean, T):
-    found = moments(p, total((p - mean)**2 / m) / 2, centre=mean, values={"m": variance}, temperature=T)
-    assert close(found, normal(variance * T), scale=(variance * T)**(np.array(DEGREES) / 2))
+    found = moments(p, total((p - mean) ** 2 / m) / 2, centre=mean, values={"m": variance}, temperature=T)
+    assert close(found, normal(variance * T), scale=(variance * T) ** (np.array(DEGREES) / 2))
 
 
 def test_the_quartic_that_stands_for_U():
@@ -53,13 +53,17 @@ def test_the_relativistic_kinetic_energy():
     """E p^2k by Bessel functions: with z = m c^2/T, p = m c sinh s has E p^2 = (m c)^2 K_2(z)/(z K_1(z)), and so on."""
     mass, light, T = 1.7, 1.3, 1.25
     z = mass * light**2 / T
-    exact = [0 if k % 2 else (mass * light)**k * math.prod(range(1, k, 2)) / z**(k / 2) * kve(1 + k / 2, z) / kve(1, z)
-             for k in DEGREES]
-    K = total(m * c**2 * (sqrt(1 + (p / (m * c))**2) - 1))
+    exact = [
+        0 if k % 2 else (mass * light) ** k * math.prod(range(1, k, 2)) / z ** (k / 2) * kve(1 + k / 2, z) / kve(1, z)
+        for k in DEGREES
+    ]
+    K = total(m * c**2 * (sqrt(1 + (p / (m * c)) ** 2) - 1))
     assert close(moments(p, K, values={"m": mass, "c": light}, temperature=T), exact, scale=np.maximum(exact, 1))
 
 
-@pytest.mark.parametrize("kinked", [Abs(xi - 1), Max(xi - 1, 1 - xi), Piecewise((xi - 1, xi > 1), (1 - xi, True))], ids=str)
+@pytest.mark.parametrize(
+    "kinked", [Abs(xi - 1), Max(xi - 1, 1 - xi), Piecewise((xi - 1, xi > 1), (1 - xi, True))], ids=str
+)
 def test_a_law_with_a_kink(kinked):
     """exp(-|x|) about 1: E (x - 1)^k = k! for even k."""
     exact = [0 if k % 2 else math.factorial(k) for k in DEGREES]
@@ -70,10 +74,10 @@ def test_the_kinks_of_an_integrand_split_the_panels():
     """E max(edge - xi, 0) = sd phi(b) + (edge - mean) Phi(b) of a thermostat of variance T/mu, b = (edge - mean)/sd."""
     mean, sd, edge = 0.4, math.sqrt(1.25 / 1.6), 0.8
     friction, b = Max(edge - xi, 0), (edge - mean) / sd
-    exact = sd * math.exp(-b**2 / 2) / math.sqrt(2 * math.pi) + (edge - mean) * (1 + erf(b / math.sqrt(2))) / 2
+    exact = sd * math.exp(-(b**2) / 2) / math.sqrt(2 * math.pi) + (edge - mean) * (1 + erf(b / math.sqrt(2))) / 2
 
     def error(**options):
-        points, weights = density(total(1.6 * (xi - mean)**2) / 2, (xi,), temperature=1.25, **options)
+        points, weights = density(total(1.6 * (xi - mean) ** 2) / 2, (xi,), temperature=1.25, **options)
         return abs(weights @ np.maximum(edge - points[xi], 0) - exact)
 
     assert error(integrands=[friction]) < 1e-13 and error() > 1e-7
@@ -93,17 +97,26 @@ def test_a_binary_block_beside_a_continuous_one():
     assert close(moments(theta, H, state), mixed, scale=np.maximum(mixed, 1))
     assert close(moments(gamma, H, state), [odds / (1 + odds)] * 6)
     points, weights = density(H, state)
-    assert set(points[gamma]) == {0, 1} and abs(weights @ (points[gamma] * points[theta]**2) - odds / (1 + odds) / 4) < 1e-12
+    assert (
+        set(points[gamma]) == {0, 1}
+        and abs(weights @ (points[gamma] * points[theta] ** 2) - odds / (1 + odds) / 4) < 1e-12
+    )
 
 
 def test_coupled_and_independent_blocks_together():
     """A banana, y ~ N(x^2, 1/10) given x, beside a normal u: E x^k, E y = 1, E y^2 = 3.1, E u^2 = 1/2, u independent."""
     state = (u, y, x)
-    points, weights = density(x**2 / 2 + 5 * (y - x**2)**2 + u**2, state, degree=4)
+    points, weights = density(x**2 / 2 + 5 * (y - x**2) ** 2 + u**2, state, degree=4)
     mean = lambda f: weights @ f(*(points[b] for b in (x, y, u)))
-    for f, exact in [(lambda x, y, u: x**4, 3), (lambda x, y, u: y, 1), (lambda x, y, u: y**2, 3.1),
-                     (lambda x, y, u: u**2, 0.5), (lambda x, y, u: y * x**2, 3), (lambda x, y, u: u**2 * y, 0.5),
-                     (lambda x, y, u: u * x, 0)]:
+    for f, exact in [
+        (lambda x, y, u: x**4, 3),
+        (lambda x, y, u: y, 1),
+        (lambda x, y, u: y**2, 3.1),
+        (lambda x, y, u: u**2, 0.5),
+        (lambda x, y, u: y * x**2, 3),
+        (lambda x, y, u: u**2 * y, 0.5),
+        (lambda x, y, u: u * x, 0),
+    ]:
         assert abs(mean(f) - exact) < 1e-10
     assert list(points) == list(state)
 
@@ -116,13 +129,13 @@ def test_heavy_tails_have_the_moments_that_exist():
 
 
 def test_two_far_modes_are_both_seen():
-    found = moments(x, -log(exp(-(x - 40)**2 / 2) + exp(-(x + 40)**2 / 2)))
+    found = moments(x, -log(exp(-((x - 40) ** 2) / 2) + exp(-((x + 40) ** 2) / 2)))
     assert close(found[[1, 3]], [1601, 40**4 + 6 * 40**2 + 3])
 
 
 def test_the_number_of_nodes_may_be_given():
     points, weights = density(x**2 / 2, (x,), nodes=7)
-    assert len(weights) <= 7 and abs(weights @ points[x]**2 - 1) > 1e-6
+    assert len(weights) <= 7 and abs(weights @ points[x] ** 2 - 1) > 1e-6
 
 
 def test_one_site_gives_every_symbol_its_number():
@@ -130,16 +143,20 @@ def test_one_site_gives_every_symbol_its_number():
     assert number(total(p**2 / m) + a * potential(x).diff(x)) == p**2 / 3 + 3 * x**2 / 2
 
 
-@pytest.mark.parametrize("H, state, options, words", [
-    (total(p**2) / m, (p,), {}, "'m' has no value.*Give values={'m'"),
-    (total(p**2), (theta,), {}, "'p' is not a block of the state"),
-    (total(function("G", p) + p**2), (p,), {}, "is opaque"),
-    (-total(p**2), (p,), {}, "no finite integral"),
-    (0 * x, (x,), {}, "no finite integral"),
-    ((x + y + u + vector("w"))**2 + x**2, (x, y, u, vector("w")), {}, "couples 4 blocks"),
-    (x**2 / 18 + x / 2 + exp(-x) * y**2 / 2, (x, y), {}, "does not resolve"),
-    (total(p**2 / m), (p,), {"values": {"m": "1"}}, "Text is never evaluated"),
-], ids=str)
+@pytest.mark.parametrize(
+    "H, state, options, words",
+    [
+        (total(p**2) / m, (p,), {}, "'m' has no value.*Give values={'m'"),
+        (total(p**2), (theta,), {}, "'p' is not a block of the state"),
+        (total(function("G", p) + p**2), (p,), {}, "is opaque"),
+        (-total(p**2), (p,), {}, "no finite integral"),
+        (0 * x, (x,), {}, "no finite integral"),
+        ((x + y + u + vector("w")) ** 2 + x**2, (x, y, u, vector("w")), {}, "couples 4 blocks"),
+        (x**2 / 18 + x / 2 + exp(-x) * y**2 / 2, (x, y), {}, "does not resolve"),
+        (total(p**2 / m), (p,), {"values": {"m": "1"}}, "Text is never evaluated"),
+    ],
+    ids=str,
+)
 def test_what_is_refused(H, state, options, words):
     with pytest.raises(RecipeError, match=words):
         density(H, state, **options)

@@ -51,7 +51,9 @@ def test_the_drift_at_another_temperature_is_right_and_Q_is_that_of_temperature_
 
 def test_H_D_and_the_drift_may_read_the_temperature():
     for lost, ok in ((0, True), (theta, False)):
-        found = diagnose((theta,), total(T * theta**2) / 2, {theta: -T**2 * theta + lost}, {theta: T}, temperature=HOT)
+        found = diagnose(
+            (theta,), total(T * theta**2) / 2, {theta: -(T**2) * theta + lost}, {theta: T}, temperature=HOT
+        )
         assert found.ok == ok and found.missing == ({} if ok else {theta: -theta})
 
 
@@ -99,8 +101,22 @@ def defects(name, drift, D):
 SMALL = {"psgld-gamma": 5e-3}  # its Gamma is small at every alpha near 1
 
 
-@pytest.mark.parametrize("name", ("psgld-gamma", "sgrld", "sgrld-dense", "sgrld-simplex", "sgrld-cir", "sghmc", "sgrhmc",
-                                  "sghmc-relativistic", "msgnht", "sgld-sa-marginal", "sghmc-sa-gibbs"))
+@pytest.mark.parametrize(
+    "name",
+    (
+        "psgld-gamma",
+        "sgrld",
+        "sgrld-dense",
+        "sgrld-simplex",
+        "sgrld-cir",
+        "sghmc",
+        "sgrhmc",
+        "sghmc-relativistic",
+        "msgnht",
+        "sgld-sa-marginal",
+        "sghmc-sa-gibbs",
+    ),
+)
 def test_the_generator_tells_right_from_wrong(name):
     R = CASES[name].recipe
     assert max(map(abs, defects(name, R.tempered_drift, R.D).values())) < 1e-12
@@ -109,9 +125,16 @@ def test_the_generator_tells_right_from_wrong(name):
 
 
 FRICTION, GAMMA = ("friction dropped", "noise doubled"), ("Gamma dropped", "Gamma halved", "Gamma without T")
-MENDED = {"sgld": FRICTION, "sgrld": GAMMA[:1], "sgrld-dense": GAMMA[:2], "sgrld-cir": FRICTION + GAMMA[2:],
-          "sghmc": FRICTION + ("friction doubled", "noise halved"), "sgrhmc": GAMMA[:2], "sghmc-relativistic": FRICTION[1:],
-          "msgnht": FRICTION[:1] + GAMMA[1:2] + ("Gamma of the wrong sign",)}
+MENDED = {
+    "sgld": FRICTION,
+    "sgrld": GAMMA[:1],
+    "sgrld-dense": GAMMA[:2],
+    "sgrld-cir": FRICTION + GAMMA[2:],
+    "sghmc": FRICTION + ("friction doubled", "noise halved"),
+    "sgrhmc": GAMMA[:2],
+    "sghmc-relativistic": FRICTION[1:],
+    "msgnht": FRICTION[:1] + GAMMA[1:2] + ("Gamma of the wrong sign",),
+}
 
 
 @pytest.mark.parametrize("name", MENDED)
@@ -129,34 +152,82 @@ def test_what_a_mutant_of_a_stock_recipe_lacks_is_named_exactly(name):
 # ---- mistakes in other people's drifts
 
 gaussian = U + total(p**2 / m) / 2
-relativistic = U + total(m * c**2 * sqrt(1 + p**2 / (m * c)**2))
-speed = p / (m * sqrt(1 + p**2 / (m * c)**2))
-private, shared = total(mu * (v - B / m / 2)**2) / 2, n * mu * (xi - A)**2 / 2
+relativistic = U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2))
+speed = p / (m * sqrt(1 + p**2 / (m * c) ** 2))
+private, shared = total(mu * (v - B / m / 2) ** 2) / 2, n * mu * (xi - A) ** 2 / 2
 noise = {p: alpha * m + B / 2}
 
 WRONG = {
-    "naive SGHMC": (gaussian, {theta: p / m, p: -slope}, {p: A}, {p: -A * p / m},
-                    "the drift has 0 times the friction D grad H of p"),
-    "noise doubled": (gaussian, {theta: p / m, p: -slope - A * p / m}, {p: 2 * A}, {p: -A * p / m},
-                      "the drift has 1/2 times the friction D grad H of p"),
-    "friction doubled": (gaussian, {theta: p / m, p: -slope - 2 * A * p / m}, {p: A}, {p: A * p / m},
-                         "the drift has 2 times the friction"),
-    "noise without the mass": (gaussian + private, {theta: p / m, p: -slope - (alpha + v) * p, v: (p**2 / m - 1) / mu},
-                               {p: alpha + B / 2}, {p: alpha * p - alpha * p / m}, "cools"),
-    "friction without the thermostat": (gaussian + private, {theta: p / m, p: -slope - alpha * p, v: (p**2 / m - 1) / mu},
-                                        noise, {p: -v * p}, "worst"),
-    "thermostat p^2 - 1": (gaussian + private, {theta: p / m, p: -slope - (alpha + v) * p, v: (p**2 - 1) / mu}, noise,
-                           {v: (p**2 / m - p**2) / mu}, "alpha(v) ="),
-    "thermostat p^2/m - 2": (gaussian + shared, {theta: p / m, p: -slope - xi * p, xi: (total(p**2 / m) / n - 2) / mu},
-                             {p: A * m}, {xi: 1 / mu}, "the drift has 2 times Gamma[xi] = -1/mu"),
-    "shared Gamma without 1/n": (gaussian + shared, {theta: p / m, p: -slope - xi * p,
-                                                     xi: (total(p**2 / m) / n - n) / mu},
-                                 {p: A * m}, {xi: (n - 1) / mu}, "it takes several"),
-    "Gaussian thermostat": (relativistic + private, {theta: speed, p: -slope - m * (alpha + v) * speed,
-                                                     v: (p**2 / m - 1) / mu}, noise,
-                            {v: (m * speed**2 - m * diff(speed, p) - p**2 / m + 1) / mu}, "worst"),
-    "Gamma dropped": (U, {theta: -(1 + theta**2) * slope}, {theta: 1 + theta**2}, {theta: 2 * theta},
-                      "the drift has 0 times Gamma[theta] = 2*theta"),
+    "naive SGHMC": (
+        gaussian,
+        {theta: p / m, p: -slope},
+        {p: A},
+        {p: -A * p / m},
+        "the drift has 0 times the friction D grad H of p",
+    ),
+    "noise doubled": (
+        gaussian,
+        {theta: p / m, p: -slope - A * p / m},
+        {p: 2 * A},
+        {p: -A * p / m},
+        "the drift has 1/2 times the friction D grad H of p",
+    ),
+    "friction doubled": (
+        gaussian,
+        {theta: p / m, p: -slope - 2 * A * p / m},
+        {p: A},
+        {p: A * p / m},
+        "the drift has 2 times the friction",
+    ),
+    "noise without the mass": (
+        gaussian + private,
+        {theta: p / m, p: -slope - (alpha + v) * p, v: (p**2 / m - 1) / mu},
+        {p: alpha + B / 2},
+        {p: alpha * p - alpha * p / m},
+        "cools",
+    ),
+    "friction without the thermostat": (
+        gaussian + private,
+        {theta: p / m, p: -slope - alpha * p, v: (p**2 / m - 1) / mu},
+        noise,
+        {p: -v * p},
+        "worst",
+    ),
+    "thermostat p^2 - 1": (
+        gaussian + private,
+        {theta: p / m, p: -slope - (alpha + v) * p, v: (p**2 - 1) / mu},
+        noise,
+        {v: (p**2 / m - p**2) / mu},
+        "alpha(v) =",
+    ),
+    "thermostat p^2/m - 2": (
+        gaussian + shared,
+        {theta: p / m, p: -slope - xi * p, xi: (total(p**2 / m) / n - 2) / mu},
+        {p: A * m},
+        {xi: 1 / mu},
+        "the drift has 2 times Gamma[xi] = -1/mu",
+    ),
+    "shared Gamma without 1/n": (
+        gaussian + shared,
+        {theta: p / m, p: -slope - xi * p, xi: (total(p**2 / m) / n - n) / mu},
+        {p: A * m},
+        {xi: (n - 1) / mu},
+        "it takes several",
+    ),
+    "Gaussian thermostat": (
+        relativistic + private,
+        {theta: speed, p: -slope - m * (alpha + v) * speed, v: (p**2 / m - 1) / mu},
+        noise,
+        {v: (m * speed**2 - m * diff(speed, p) - p**2 / m + 1) / mu},
+        "worst",
+    ),
+    "Gamma dropped": (
+        U,
+        {theta: -(1 + theta**2) * slope},
+        {theta: 1 + theta**2},
+        {theta: 2 * theta},
+        "the drift has 0 times Gamma[theta] = 2*theta",
+    ),
     "Q of one sign in both rows": (gaussian, {theta: -p / m, p: -slope - A * p / m}, {p: A}, {p: 2 * slope}, "worst"),
 }
 
@@ -181,9 +252,15 @@ def test_a_named_mistake_is_found_where_it_is_and_mended(name):
         assert all(r.equation == f"E[L {r.subject}] = 0" and r.equation in str(r) for r in failed)
 
 
-@pytest.mark.parametrize("name, block, rate", [
-    ("naive SGHMC", p, A / m), ("noise doubled", p, A / m), ("friction doubled", p, -A / m), ("Gamma dropped", theta, -2),
-])
+@pytest.mark.parametrize(
+    "name, block, rate",
+    [
+        ("naive SGHMC", p, A / m),
+        ("noise doubled", p, A / m),
+        ("friction doubled", p, -A / m),
+        ("Gamma dropped", theta, -2),
+    ],
+)
 def test_the_block_that_heats_or_cools_is_named_with_its_rate(name, block, rate):
     """d/dt E p^2/(2m) = D/m; without Gamma, E[-theta U'] 2 = -2."""
     H, drift, D, *_ = WRONG[name]
@@ -199,8 +276,10 @@ def test_a_parameter_moves_the_numbers_and_so_does_the_energy():
     H, drift, D, *_ = WRONG["naive SGHMC"]
     heat = lambda **options: diagnose(tuple(drift), H, drift, D, **options).heating[p,]
     assert heat(parameters={"A": 2.0, "m": 0.5}) == pytest.approx(4)
-    scores = [generator_defects({theta: -2 * slope}, {theta: 1}, U, (theta,), energy=E)[theta**2]
-              for E in (None, Energy(theta, U=total(theta**4)))]
+    scores = [
+        generator_defects({theta: -2 * slope}, {theta: 1}, U, (theta,), energy=E)[theta**2]
+        for E in (None, Energy(theta, U=total(theta**4)))
+    ]
     assert scores[0] != pytest.approx(scores[1], abs=1e-3)
 
 
@@ -232,22 +311,28 @@ def test_the_diagnosis_is_plain_data():
 good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: -slope - A * p / m}, "D": {p: A}}
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"drift": {v: 1}}, "diagnose, drift: v is not a block"),
-    ({"drift": [p / m]}, "needs 2 rows"),
-    ({"drift": "p/m"}, "needs 2 rows"),
-    ({"drift": ["p/m", 0]}, "diagnose, drift.theta.*Text is never evaluated"),
-    ({"drift": {theta: v}}, "diagnose, drift.theta.: 'v' is neither"),
-    ({"state": (theta, p, xi), "H": gaussian + xi**2, "drift": {xi: p}}, "drift.xi.*one value per site.*total"),
-    ({"H": gaussian + p}, "diagnose, H: p has one value per site"),
-    ({"D": {p: -1}}, "D: it is not positive semidefinite"),
-    ({"parameters": {"mass": 2}}, "there is no 'mass'. Known: A, m"),
-    ({"parameters": {"m": "2"}}, "Text is never evaluated"),
-    ({"temperature": 0}, "Give a positive number"),
-    ({"state": theta}, "diagnose, H|diagnose, D"), ({"state": "theta"}, "diagnose, state: a state is made of blocks"),
-    ({"energy": "theta**4"}, "diagnose, energy.*Text is never evaluated"), ({"energy": abs}, "diagnose, energy"),
-    ({"temperature": "hot"}, "Text is never evaluated"),
-], ids=str)
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"drift": {v: 1}}, "diagnose, drift: v is not a block"),
+        ({"drift": [p / m]}, "needs 2 rows"),
+        ({"drift": "p/m"}, "needs 2 rows"),
+        ({"drift": ["p/m", 0]}, "diagnose, drift.theta.*Text is never evaluated"),
+        ({"drift": {theta: v}}, "diagnose, drift.theta.: 'v' is neither"),
+        ({"state": (theta, p, xi), "H": gaussian + xi**2, "drift": {xi: p}}, "drift.xi.*one value per site.*total"),
+        ({"H": gaussian + p}, "diagnose, H: p has one value per site"),
+        ({"D": {p: -1}}, "D: it is not positive semidefinite"),
+        ({"parameters": {"mass": 2}}, "there is no 'mass'. Known: A, m"),
+        ({"parameters": {"m": "2"}}, "Text is never evaluated"),
+        ({"temperature": 0}, "Give a positive number"),
+        ({"state": theta}, "diagnose, H|diagnose, D"),
+        ({"state": "theta"}, "diagnose, state: a state is made of blocks"),
+        ({"energy": "theta**4"}, "diagnose, energy.*Text is never evaluated"),
+        ({"energy": abs}, "diagnose, energy"),
+        ({"temperature": "hot"}, "Text is never evaluated"),
+    ],
+    ids=str,
+)
 def test_wrong_input_is_refused(changes, words):
     with pytest.raises(RecipeError, match=words):
         diagnose(**good | changes)

@@ -43,6 +43,7 @@ def of(values, **info):
 
 # Sample size and mixing
 
+
 @pytest.mark.parametrize("phi", [-0.4, 0.0, 0.5, 0.9])
 def test_the_sample_size_and_the_time_of_an_autoregression_are_the_known_ones(phi):
     draws, tau = of(autoregression(phi, 4, 20_000, 2)), (1 + phi) / (1 - phi)
@@ -52,7 +53,7 @@ def test_the_sample_size_and_the_time_of_an_autoregression_are_the_known_ones(ph
 
 def test_the_sample_size_is_that_of_ranks_and_the_time_that_of_the_values():
     phi, y = 0.9, autoregression(0.9, 4, 20_000)
-    rho = np.expm1(phi**np.arange(500)) / math.expm1(1)  # of exp(y), where y has phi^k
+    rho = np.expm1(phi ** np.arange(500)) / math.expm1(1)  # of exp(y), where y has phi^k
     draws = of(y.exp())
     np.testing.assert_allclose(autocorrelation_time(draws, "theta"), 2 * rho.sum() - 1, rtol=0.1)
     np.testing.assert_allclose(effective_sample_size(draws, "theta"), effective_sample_size(of(y), "theta"))
@@ -85,8 +86,16 @@ def test_r_hat_is_near_1_for_chains_of_one_law_and_above_for_chains_elsewhere_wi
     assert r_hat(of(x[:, :1].repeat(1, 1000)), "theta") > 1.1
 
 
-@pytest.mark.parametrize("values", [torch.ones(4, 100), normal(4, 3), torch.full((4, 100), math.nan), normal(4, 0),
-                                    normal(4, 10).index_fill(1, torch.tensor(3), math.inf)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.ones(4, 100),
+        normal(4, 3),
+        torch.full((4, 100), math.nan),
+        normal(4, 0),
+        normal(4, 10).index_fill(1, torch.tensor(3), math.inf),
+    ],
+)
 def test_where_there_is_no_statistic_it_is_nan_in_silence(values, capfd):
     for statistic in (effective_sample_size, autocorrelation_time, r_hat):
         assert statistic(of(values), "theta").isnan()
@@ -123,17 +132,28 @@ def test_chains_that_diverged_are_left_out_with_a_warning(statistic):
 
 # The kernel Stein discrepancy
 
+
 def direct(points, scores, c, beta):
     """The matrix of k_0, by autograd of k."""
-    kernel = lambda x, y: (c**2 + (x - y).square().sum())**beta
-    k0 = lambda x, y, s, t: (s @ t * kernel(x, y) + s @ grad(kernel, 1)(x, y) + t @ grad(kernel, 0)(x, y)
-                             + jacrev(grad(kernel, 1), 0)(x, y).trace())
+    kernel = lambda x, y: (c**2 + (x - y).square().sum()) ** beta
+    k0 = lambda x, y, s, t: (
+        s @ t * kernel(x, y)
+        + s @ grad(kernel, 1)(x, y)
+        + t @ grad(kernel, 0)(x, y)
+        + jacrev(grad(kernel, 1), 0)(x, y).trace()
+    )
     over = lambda f: torch.vmap(torch.vmap(f, (None, 0, None, 0)), (0, None, 0, None))
     return over(k0)(points, points, scores, scores)
 
 
-@given(n=st.integers(2, 9), dim=st.integers(1, 4), c=st.floats(0.2, 5), beta=st.floats(-0.95, -0.05),
-       block=st.integers(1, 10), seed=st.integers(0, 99))
+@given(
+    n=st.integers(2, 9),
+    dim=st.integers(1, 4),
+    c=st.floats(0.2, 5),
+    beta=st.floats(-0.95, -0.05),
+    block=st.integers(1, 10),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=40, deadline=None)
 def test_both_statistics_are_the_means_of_k_0_by_autograd(n, dim, c, beta, block, seed):
     points, scores = normal(2, n, dim, seed=seed)
@@ -152,9 +172,13 @@ def test_it_does_not_see_origin_axes_order_precision_or_blocks():
     s = s - x
     turned = torch.linalg.qr(normal(3, 3)).Q
     once = kernel_stein_discrepancy(x, s)
-    for other in [kernel_stein_discrepancy(x + 1e6, s), kernel_stein_discrepancy(x @ turned, s @ turned),
-                  kernel_stein_discrepancy(x.flip(0), s.flip(0)), kernel_stein_discrepancy(x.float(), s.float()),
-                  kernel_stein_discrepancy(x, s, block=7)]:
+    for other in [
+        kernel_stein_discrepancy(x + 1e6, s),
+        kernel_stein_discrepancy(x @ turned, s @ turned),
+        kernel_stein_discrepancy(x.flip(0), s.flip(0)),
+        kernel_stein_discrepancy(x.float(), s.float()),
+        kernel_stein_discrepancy(x, s, block=7),
+    ]:
         np.testing.assert_allclose([other.u, other.v, other.error], [once.u, once.v, once.error], rtol=1e-5, atol=1e-8)
 
 
@@ -174,8 +198,15 @@ def test_under_the_exact_law_u_is_0_within_its_standard_error():
     assert 0.8 < np.std(z) < 1.25
 
 
-@pytest.mark.parametrize("what, change", [("shift", lambda x: x + 0.3), ("narrow", lambda x: 0.7 * x),
-                                          ("a mode lost", lambda x: x.abs()), ("wide", lambda x: 1.3 * x)])
+@pytest.mark.parametrize(
+    "what, change",
+    [
+        ("shift", lambda x: x + 0.3),
+        ("narrow", lambda x: 0.7 * x),
+        ("a mode lost", lambda x: x.abs()),
+        ("wide", lambda x: 1.3 * x),
+    ],
+)
 def test_under_another_law_u_is_many_standard_errors(what, change):
     x = change(normal(1000, 2))
     found = kernel_stein_discrepancy(x, -x)
@@ -205,19 +236,22 @@ def test_no_tensor_is_larger_than_a_block_of_pairs_or_the_points():
     assert sizes.largest == max(50**2, 1000 * 2)
 
 
-@pytest.mark.parametrize("arguments, told", [
-    ((normal(4, 10, 2), normal(4, 10, 2)), r"both \(n, dim\), got \(4, 10, 2\) and .*Flatten chains and draws"),
-    ((normal(10, 2), normal(10, 3)), r"got \(10, 2\) and \(10, 3\)"),
-    ((normal(10), normal(10)), r"got \(10,\) and \(10,\)"),
-    ((normal(10, 2), np.ones((10, 2))), r"got \(10, 2\) and ndarray"),
-    ((normal(1, 2), normal(1, 2)), "1 points of 2 coordinates. Give at least two"),
-    ((normal(5, 0), normal(5, 0)), "5 points of 0 coordinates"),
-    ((normal(3, 2), normal(3, 2).index_fill(0, torch.tensor(1), math.nan)), "point 1 or its score is not finite"),
-    ((normal(3, 2), normal(3, 2), {"c": 0.0}), "the kernel has c = 0.0"),
-    ((normal(3, 2), normal(3, 2), {"beta": -1.0}), "beta = -1.0"),
-    ((normal(3, 2), normal(3, 2), {"beta": 0.0}), "beta = 0.0"),
-    ((normal(3, 2), normal(3, 2), {"block": 0}), "block is an integer >= 1, got 0"),
-])
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        ((normal(4, 10, 2), normal(4, 10, 2)), r"both \(n, dim\), got \(4, 10, 2\) and .*Flatten chains and draws"),
+        ((normal(10, 2), normal(10, 3)), r"got \(10, 2\) and \(10, 3\)"),
+        ((normal(10), normal(10)), r"got \(10,\) and \(10,\)"),
+        ((normal(10, 2), np.ones((10, 2))), r"got \(10, 2\) and ndarray"),
+        ((normal(1, 2), normal(1, 2)), "1 points of 2 coordinates. Give at least two"),
+        ((normal(5, 0), normal(5, 0)), "5 points of 0 coordinates"),
+        ((normal(3, 2), normal(3, 2).index_fill(0, torch.tensor(1), math.nan)), "point 1 or its score is not finite"),
+        ((normal(3, 2), normal(3, 2), {"c": 0.0}), "the kernel has c = 0.0"),
+        ((normal(3, 2), normal(3, 2), {"beta": -1.0}), "beta = -1.0"),
+        ((normal(3, 2), normal(3, 2), {"beta": 0.0}), "beta = 0.0"),
+        ((normal(3, 2), normal(3, 2), {"block": 0}), "block is an integer >= 1, got 0"),
+    ],
+)
 def test_points_without_a_discrepancy_are_refused(arguments, told):
     *arguments, more = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
     with pytest.raises(RecipeError, match=f"kernel_stein_discrepancy: .*{told}"):
@@ -225,6 +259,7 @@ def test_points_without_a_discrepancy_are_refused(arguments, told):
 
 
 # Temperatures
+
 
 @pytest.mark.parametrize("d, T, level", [(1, 1.0, 0.99), (7, 0.5, 0.9), (400, 1.25, 0.99)])
 def test_exact_momenta_fall_into_the_band_at_the_stated_rate(d, T, level):
@@ -246,8 +281,13 @@ def test_the_band_is_left_by_another_mass_temperature_or_law():
     p = math.sqrt(2.0) * normal(4, 1000)
     assert kinetic_temperature(p, 2.0).ok and kinetic_temperature(p, torch.full((1000,), 2.0)).ok
     assert kinetic_temperature(p, temperature=2.0).ok and kinetic_temperature(0 * p, temperature=0.0).ok
-    for wrong in [kinetic_temperature(p), kinetic_temperature(p, 1.8), kinetic_temperature(p, 2.2),
-                  kinetic_temperature(p, 2.0, temperature=0.9), kinetic_temperature(p, 2.0, temperature=0.0)]:
+    for wrong in [
+        kinetic_temperature(p),
+        kinetic_temperature(p, 1.8),
+        kinetic_temperature(p, 2.2),
+        kinetic_temperature(p, 2.0, temperature=0.9),
+        kinetic_temperature(p, 2.0, temperature=0.0),
+    ]:
         assert not wrong.ok
 
 
@@ -264,12 +304,14 @@ def test_each_tensor_has_its_own_temperature():
 def quartic(T, *shape, seed=0):
     """Exact draws of exp(-theta^4/4T), and their gradients."""
     random = np.random.default_rng(seed)
-    theta = torch.tensor((4 * T * random.gamma(0.25, size=shape))**0.25 * random.choice([-1, 1], shape))
+    theta = torch.tensor((4 * T * random.gamma(0.25, size=shape)) ** 0.25 * random.choice([-1, 1], shape))
     return theta, theta**3
 
 
 def test_exact_positions_of_any_law_fall_into_the_band_at_the_stated_rate():
-    hits = sum(configurational_temperature(*quartic(1.25, 4, 100, 2, seed=seed), temperature=1.25).ok for seed in range(300))
+    hits = sum(
+        configurational_temperature(*quartic(1.25, 4, 100, 2, seed=seed), temperature=1.25).ok for seed in range(300)
+    )
     assert hits > 288
 
 
@@ -301,30 +343,49 @@ def test_positions_that_never_move_have_no_band():
     assert not configurational_temperature(torch.zeros(2, 9), torch.zeros(2, 9)).ok
 
 
-@pytest.mark.parametrize("call, told", [
-    (lambda: kinetic_temperature(normal(3), temperature=-1.0), "kinetic_temperature: the temperature is -1.0"),
-    (lambda: kinetic_temperature(normal(3), temperature=math.nan), "the temperature is nan"),
-    (lambda: kinetic_temperature(normal(3), level=1.0), "the level is 1.0"),
-    (lambda: kinetic_temperature(normal(3), level=None), "the level is None"),
-    (lambda: kinetic_temperature(normal(3), 0.0), "a mass is not > 0"),
-    (lambda: kinetic_temperature(normal(3), normal(2).square()), r"a mass of shape \(2,\) for momenta of shape \(3,\)"),
-    (lambda: kinetic_temperature(normal(3), torch.ones(2, 3)), r"a mass of shape \(2, 3\) for momenta of shape \(3,\)"),
-    (lambda: kinetic_temperature(normal(3) / 0), "a number is not finite. Leave out chains that diverged"),
-    (lambda: kinetic_temperature(normal(0)), "there are no numbers"),
-    (lambda: kinetic_temperature("p"), "these are no numbers"),
-    (lambda: kinetic_temperature({"p": normal(3)}, {"q": 1.0}), "'p' is given once. Did you mean|'p' is given once. Known"),
-    (lambda: configurational_temperature(normal(2, 9), normal(2, 8)), r"shape \(2, 9\), its gradient \(2, 8\)"),
-    (lambda: configurational_temperature(normal(9), normal(9)), r"Give both as \(chains, draws, \*shape\)"),
-    (lambda: configurational_temperature(normal(9, 3), normal(9, 3)), "with at least 4 draws"),
-    (lambda: configurational_temperature({"w": normal(2, 9)}, normal(2, 9)), "the other a Tensor. Give both by name"),
-    (lambda: configurational_temperature({"w": normal(2, 9)}, {"w": normal(2, 9), "v": normal(2, 9)}), "'v' is given once"),
-])
+@pytest.mark.parametrize(
+    "call, told",
+    [
+        (lambda: kinetic_temperature(normal(3), temperature=-1.0), "kinetic_temperature: the temperature is -1.0"),
+        (lambda: kinetic_temperature(normal(3), temperature=math.nan), "the temperature is nan"),
+        (lambda: kinetic_temperature(normal(3), level=1.0), "the level is 1.0"),
+        (lambda: kinetic_temperature(normal(3), level=None), "the level is None"),
+        (lambda: kinetic_temperature(normal(3), 0.0), "a mass is not > 0"),
+        (
+            lambda: kinetic_temperature(normal(3), normal(2).square()),
+            r"a mass of shape \(2,\) for momenta of shape \(3,\)",
+        ),
+        (
+            lambda: kinetic_temperature(normal(3), torch.ones(2, 3)),
+            r"a mass of shape \(2, 3\) for momenta of shape \(3,\)",
+        ),
+        (lambda: kinetic_temperature(normal(3) / 0), "a number is not finite. Leave out chains that diverged"),
+        (lambda: kinetic_temperature(normal(0)), "there are no numbers"),
+        (lambda: kinetic_temperature("p"), "these are no numbers"),
+        (
+            lambda: kinetic_temperature({"p": normal(3)}, {"q": 1.0}),
+            "'p' is given once. Did you mean|'p' is given once. Known",
+        ),
+        (lambda: configurational_temperature(normal(2, 9), normal(2, 8)), r"shape \(2, 9\), its gradient \(2, 8\)"),
+        (lambda: configurational_temperature(normal(9), normal(9)), r"Give both as \(chains, draws, \*shape\)"),
+        (lambda: configurational_temperature(normal(9, 3), normal(9, 3)), "with at least 4 draws"),
+        (
+            lambda: configurational_temperature({"w": normal(2, 9)}, normal(2, 9)),
+            "the other a Tensor. Give both by name",
+        ),
+        (
+            lambda: configurational_temperature({"w": normal(2, 9)}, {"w": normal(2, 9), "v": normal(2, 9)}),
+            "'v' is given once",
+        ),
+    ],
+)
 def test_what_has_no_temperature_is_refused(call, told):
     with pytest.raises(RecipeError, match=told):
         call()
 
 
 # Plots
+
 
 def columns(figure):
     """The axes of traces, densities and autocorrelations, row by row."""
@@ -351,7 +412,8 @@ def test_titles_tell_sample_size_and_r_hat():
     draws = of(autoregression(0.5, 4, 500, 2))
     ess, r = effective_sample_size(draws, "theta"), r_hat(draws, "theta")
     assert [axes.get_title() for axes in columns(plot(draws))[0]] == [
-        f"theta[{k}]: ESS {ess[k]:.0f}, R-hat {r[k]:.3f}" for k in range(2)]
+        f"theta[{k}]: ESS {ess[k]:.0f}, R-hat {r[k]:.3f}" for k in range(2)
+    ]
 
 
 def test_names_and_components_are_chosen():
@@ -400,9 +462,15 @@ def test_diverged_chains_are_dashed_labelled_and_do_not_set_the_limits():
     figure = plot(of(x, diverged={1: 50, 3: 20}))
     (trace,), (density,), (correlation,) = columns(figure)
     assert [(line.get_label(), line.get_linestyle()) for line in trace.lines] == [
-        ("chain 0", "-"), ("chain 2", "-"), ("chain 1, diverged at step 50", "--"), ("chain 3, diverged at step 20", "--")]
+        ("chain 0", "-"),
+        ("chain 2", "-"),
+        ("chain 1, diverged at step 50", "--"),
+        ("chain 3, diverged at step 20", "--"),
+    ]
     assert [text.get_text() for text in trace.get_legend().get_texts()] == [
-        "chain 1, diverged at step 50", "chain 3, diverged at step 20"]
+        "chain 1, diverged at step 50",
+        "chain 3, diverged at step 20",
+    ]
     assert np.array_equal(trace.lines[2].get_ydata(), x[1])
     assert max(map(abs, trace.get_ylim())) < 6
     assert len(density.lines) == len(correlation.lines) == 2
@@ -427,10 +495,24 @@ def test_of_many_chains_some_are_drawn_and_the_title_says_so():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("values", [
-    normal(1, 1), normal(1, 2), normal(3, 1), normal(2, 3), normal(1, 100), normal(4, 30).bfloat16(), torch.ones(2, 20),
-    normal(2, 40) > 0, torch.arange(80).reshape(2, 40), torch.full((2, 20), math.nan), normal(2, 20, 1, 1),
-    normal(2, 20).index_fill(1, torch.tensor(3), math.inf), torch.tensor([[1.0, 1 + 2**-52] * 9], dtype=torch.float64)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        normal(1, 1),
+        normal(1, 2),
+        normal(3, 1),
+        normal(2, 3),
+        normal(1, 100),
+        normal(4, 30).bfloat16(),
+        torch.ones(2, 20),
+        normal(2, 40) > 0,
+        torch.arange(80).reshape(2, 40),
+        torch.full((2, 20), math.nan),
+        normal(2, 20, 1, 1),
+        normal(2, 20).index_fill(1, torch.tensor(3), math.inf),
+        torch.tensor([[1.0, 1 + 2**-52] * 9], dtype=torch.float64),
+    ],
+)
 def test_short_constant_and_odd_runs_are_drawn(values, tmp_path, capfd):
     figure = plot(of(values))
     figure.savefig(tmp_path / "run.png")
@@ -476,13 +558,16 @@ def test_importing_the_modules_imports_neither_matplotlib_nor_arviz():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
-@pytest.mark.parametrize("values, more, told", [
-    (normal(2, 9, 0), {}, "2 chains x 9 draws of 0 components. Name some blocks"),
-    (normal(2, 0, 3), {}, "2 chains x 0 draws of 3 components"),
-    (normal(2, 9), {"var_names": []}, "of 0 components"),
-    (normal(2, 9, 60), {"max_components": 60}, "of 60 components, more than 50"),
-    (normal(2, 9), {"max_components": 0}, "max_components is an integer >= 1, got 0"),
-])
+@pytest.mark.parametrize(
+    "values, more, told",
+    [
+        (normal(2, 9, 0), {}, "2 chains x 9 draws of 0 components. Name some blocks"),
+        (normal(2, 0, 3), {}, "2 chains x 0 draws of 3 components"),
+        (normal(2, 9), {"var_names": []}, "of 0 components"),
+        (normal(2, 9, 60), {"max_components": 60}, "of 60 components, more than 50"),
+        (normal(2, 9), {"max_components": 0}, "max_components is an integer >= 1, got 0"),
+    ],
+)
 def test_a_picture_without_rows_or_with_too_many_is_refused(values, more, told):
     with pytest.raises(RecipeError, match=f"draws, plot: .*{told}"):
         plot(of(values), **more)

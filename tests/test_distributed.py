@@ -18,8 +18,21 @@ SCRIPT = Path(ranks.__file__)
 
 def launched(folder, processes):
     """Run the script on so many ranks; what each has found."""
-    result = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(SCRIPT),
-                             str(folder)], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={processes}",
+            str(SCRIPT),
+            str(folder),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return [storage.read(folder / f"rank-{r}.safetensors", "found") for r in range(processes)]
 

@@ -19,8 +19,11 @@ INFO = {"recipe": "sghmc", "scheme": "baoab", "step_size": 0.1, "seed": 7, "para
 
 def run(chains=4, draws=500, *, info=INFO, seed=0, step_sizes=None):
     noise = torch.Generator().manual_seed(seed)
-    return Draws({"theta": torch.randn(chains, draws, 2, generator=noise),
-                  "bias": torch.randn(chains, draws, generator=noise)}, info=info, step_sizes=step_sizes)
+    return Draws(
+        {"theta": torch.randn(chains, draws, 2, generator=noise), "bias": torch.randn(chains, draws, generator=noise)},
+        info=info,
+        step_sizes=step_sizes,
+    )
 
 
 @pytest.fixture
@@ -46,12 +49,15 @@ def test_an_unknown_name_suggests_the_close_one():
     assert isinstance(refusal.value, KeyError)
 
 
-@pytest.mark.parametrize("values", [
-    {},
-    {"theta": torch.zeros(5)},
-    {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(4, 9)},
-    {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(2, 10)},
-])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"theta": torch.zeros(5)},
+        {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(4, 9)},
+        {"theta": torch.zeros(4, 10, 2), "bias": torch.zeros(2, 10)},
+    ],
+)
 def test_blocks_that_disagree_on_chains_and_draws_are_refused(values):
     with pytest.raises(RecipeError, match=r"draws: the blocks have the shapes \{.*\}\. Shape each"):
         Draws(values, info={})
@@ -80,7 +86,8 @@ def test_repr_shows_run_blocks_and_diverged_chains():
         "sghmc, baoab: 4 chains x 500 draws\n"
         "  theta  (2,)  float32\n"
         "  bias   ()    float32\n"
-        "  diverged: chain 2 at step 130")
+        "  diverged: chain 2 at step 130"
+    )
 
 
 def test_diverged_maps_chain_to_step_before_and_after_a_round_trip(path):
@@ -90,8 +97,10 @@ def test_diverged_maps_chain_to_step_before_and_after_a_round_trip(path):
     assert run().diverged == {}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64,
-                                   torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool],
+)
 def test_a_round_trip_keeps_bits_dtype_order_and_info(path, dtype):
     draws = Draws({"theta": (100 * torch.randn(2, 30, 3)).to(dtype), "a": torch.randn(2, 30).to(dtype)}, info=INFO)
     draws.save(path)
@@ -111,8 +120,16 @@ def test_a_round_trip_keeps_nan_and_infinity(path):
 def test_views_of_one_buffer_and_transposed_values_can_be_saved(path):
     buffer = torch.randn(5, 4, 2)
     turned = torch.randn(4, 4, 2).transpose(0, 1)
-    draws = Draws({"head": buffer[:4], "tail": buffer[1:], "first": buffer[:4, :, 0], "turned": turned,
-                   "empty": torch.zeros(4, 4, 0)}, info={})
+    draws = Draws(
+        {
+            "head": buffer[:4],
+            "tail": buffer[1:],
+            "first": buffer[:4, :, 0],
+            "turned": turned,
+            "empty": torch.zeros(4, 4, 0),
+        },
+        info={},
+    )
     draws.save(path)
     assert all(torch.equal(Draws.load(path)[name], draws[name]) for name in draws)
 
@@ -136,7 +153,7 @@ def test_a_flipped_bit_in_any_byte_is_noticed(path):
     run(2, 3).save(path)
     whole = path.read_bytes()
     for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(RecipeError, match="run.safetensors: not an intact file of draws"):
             Draws.load(path)
 
@@ -159,10 +176,12 @@ def test_a_file_truncated_anywhere_is_named(path):
 
 
 def test_a_foreign_file_is_refused(path):
-    for write in (lambda: path.write_text("theta,bias\n0.1,0.2\n" * 9),
-                  lambda: torch.save({"theta": torch.zeros(2, 2)}, path),
-                  lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path),
-                  lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path, {"draws": "[]"})):
+    for write in (
+        lambda: path.write_text("theta,bias\n0.1,0.2\n" * 9),
+        lambda: torch.save({"theta": torch.zeros(2, 2)}, path),
+        lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path),
+        lambda: safetensors.torch.save_file({"theta": torch.zeros(2, 2)}, path, {"draws": "[]"}),
+    ):
         write()
         with pytest.raises(RecipeError, match="run.safetensors: not an intact file of draws"):
             Draws.load(path)
@@ -202,8 +221,12 @@ def test_a_full_disk_is_told_with_the_reason_of_the_system(path):
 def test_a_place_that_cannot_hold_a_file_is_refused(path):
     path.write_text("a file, not a folder")
     os.mkfifo(path.parent / "pipe")
-    for place, reason in [(path / "draws", "Not a directory"), (path.parent / "no" / "draws", "No such file"),
-                          (path.parent, "not a regular file"), (path.parent / "pipe", "not a regular file")]:
+    for place, reason in [
+        (path / "draws", "Not a directory"),
+        (path.parent / "no" / "draws", "No such file"),
+        (path.parent, "not a regular file"),
+        (path.parent / "pipe", "not a regular file"),
+    ]:
         with pytest.raises(RecipeError, match=reason):
             run().save(place)
 
@@ -302,17 +325,20 @@ def test_step_sizes_are_a_copy_that_stays_positive():
     assert (draws.step_sizes > 0).all()
 
 
-@pytest.mark.parametrize("step_sizes, told", [
-    ([0.1, 0.2], r"the step sizes have the shape \(2,\), for 3 draws"),
-    (torch.ones(2, 3), r"the step sizes have the shape \(2, 3\), for 3 draws"),
-    (0.1, r"the step sizes have the shape \(\), for 3 draws"),
-    ([0.1, 0.0, 0.1], "a step size is not a number > 0"),
-    ([0.1, -0.1, 0.1], "a step size is not a number > 0"),
-    ([0.1, float("nan"), 0.1], "a step size is not a number > 0"),
-    ([0.1, float("inf"), 0.1], "a step size is not a number > 0"),
-    ("small", "the step sizes are no numbers"),
-    ([0.1, None, 0.1], "the step sizes are no numbers"),
-])
+@pytest.mark.parametrize(
+    "step_sizes, told",
+    [
+        ([0.1, 0.2], r"the step sizes have the shape \(2,\), for 3 draws"),
+        (torch.ones(2, 3), r"the step sizes have the shape \(2, 3\), for 3 draws"),
+        (0.1, r"the step sizes have the shape \(\), for 3 draws"),
+        ([0.1, 0.0, 0.1], "a step size is not a number > 0"),
+        ([0.1, -0.1, 0.1], "a step size is not a number > 0"),
+        ([0.1, float("nan"), 0.1], "a step size is not a number > 0"),
+        ([0.1, float("inf"), 0.1], "a step size is not a number > 0"),
+        ("small", "the step sizes are no numbers"),
+        ([0.1, None, 0.1], "the step sizes are no numbers"),
+    ],
+)
 def test_step_sizes_that_do_not_fit_the_draws_are_refused(step_sizes, told):
     with pytest.raises(RecipeError, match=f"draws: {told}"):
         run(2, 3, step_sizes=step_sizes)
@@ -343,8 +369,9 @@ def test_the_average_can_be_of_a_function_of_several_components():
     torch.testing.assert_close(total, draws.average("theta").sum(), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("function, got", [(torch.mean, r"shape \(\)"), (lambda x: x.mean(1), r"shape \(4, 2\)"),
-                                           (lambda x: 1.0, "float")])
+@pytest.mark.parametrize(
+    "function, got", [(torch.mean, r"shape \(\)"), (lambda x: x.mean(1), r"shape \(4, 2\)"), (lambda x: 1.0, "float")]
+)
 def test_the_average_of_a_function_that_loses_the_draws_is_refused(function, got):
     with pytest.raises(RecipeError, match=rf"draws, average: the function turns shape \(4, 500, 2\) into {got}"):
         run().average("theta", function)

@@ -105,118 +105,220 @@ def one_thermostat():
 
 def shared_and_private():
     """A Langevin friction with one thermostat per chain and another per site."""
-    return Recipe(name="shared-and-private", state=(theta, p, xi, zeta), target=theta,
-                  H=U + total(p**2 / m) / 2 + n * mu * (xi - A)**2 / 2 + total(nu * zeta**2) / 2,
-                  D={p: A * m}, Q={(theta, p): -1, (p, xi): p / (n * mu), (p, zeta): p / nu})
+    return Recipe(
+        name="shared-and-private",
+        state=(theta, p, xi, zeta),
+        target=theta,
+        H=U + total(p**2 / m) / 2 + n * mu * (xi - A) ** 2 / 2 + total(nu * zeta**2) / 2,
+        D={p: A * m},
+        Q={(theta, p): -1, (p, xi): p / (n * mu), (p, zeta): p / nu},
+    )
 
 
 def generalised_langevin():
     """Friction with memory: p is coupled to s, and s is damped."""
-    return Recipe(name="gle", state=(theta, p, s), target=theta, H=U + total(p**2) / 2 + total(s**2) / 2,
-                  D={s: a}, Q={(theta, p): -1, (p, s): c})
+    return Recipe(
+        name="gle",
+        state=(theta, p, s),
+        target=theta,
+        H=U + total(p**2) / 2 + total(s**2) / 2,
+        D={s: a},
+        Q={(theta, p): -1, (p, s): c},
+    )
 
 
 def generalised_langevin_per_site():
-    return Recipe(name="gle-per-site", state=(theta, p, s), target=theta, H=U + total(p**2 / m) / 2 + total(s**2) / 2,
-                  D={p: b**2, s: nu}, Q={(theta, p): -1, (p, s): c})
+    return Recipe(
+        name="gle-per-site",
+        state=(theta, p, s),
+        target=theta,
+        H=U + total(p**2 / m) / 2 + total(s**2) / 2,
+        D={p: b**2, s: nu},
+        Q={(theta, p): -1, (p, s): c},
+    )
 
 
 def generalised_langevin_with_thermostat():
     """The matrix of the O piece depends on a chain-level thermostat and on a per-site parameter."""
-    return Recipe(name="gle-thermostat", state=(theta, p, s, xi), target=theta,
-                  H=U + total(p**2) / 2 + total(s**2) / 2 + n * xi**2 / 2,
-                  D={s: nu}, Q={(theta, p): -1, (p, s): c, (p, xi): p / n})
+    return Recipe(
+        name="gle-thermostat",
+        state=(theta, p, s, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + total(s**2) / 2 + n * xi**2 / 2,
+        D={s: nu},
+        Q={(theta, p): -1, (p, s): c, (p, xi): p / n},
+    )
 
 
 def quartic_kinetic():
     """Cubic friction: dp = ... - c p^3 dt + sqrt(2c) dW."""
-    return Recipe(name="quartic-kinetic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c},
-                  Q={(theta, p): -1})
+    return Recipe(
+        name="quartic-kinetic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1}
+    )
 
 
 def moving_curl():
-    return Recipe(name="moving-curl", state=(theta, p), target=theta, H=U + total(p**2) / (2 * a), D={p: 1 + theta**2},
-                  Q={(theta, p): -sqrt(1 + theta**2)})
+    return Recipe(
+        name="moving-curl",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2) / (2 * a),
+        D={p: 1 + theta**2},
+        Q={(theta, p): -sqrt(1 + theta**2)},
+    )
 
 
 def dense_2():
-    return Recipe(name="dense-2", state=(x, y), target=(x, y), H=potential(x, y),
-                  D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2 + y**2}, Q={(x, y): b * x + cos(y)})
+    return Recipe(
+        name="dense-2",
+        state=(x, y),
+        target=(x, y),
+        H=potential(x, y),
+        D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2 + y**2},
+        Q={(x, y): b * x + cos(y)},
+    )
 
 
 def dense_3():
     L = ImmutableMatrix([[1, 0, 0], [sin(x), a, 0], [y, b * z, c]])
-    return Recipe(name="dense-3", state=(x, y, z), target=(x, y, z), H=potential(x, y, z), D=L * L.T,
-                  Q={(x, y): z, (x, z): -x * y, (y, z): exp(-x**2)})
+    return Recipe(
+        name="dense-3",
+        state=(x, y, z),
+        target=(x, y, z),
+        H=potential(x, y, z),
+        D=L * L.T,
+        Q={(x, y): z, (x, z): -x * y, (y, z): exp(-(x**2))},
+    )
 
 
 def dense_3_of_unrelated_entries():
     """No entry of the Cholesky factor simplifies."""
-    return Recipe(name="dense-3-unrelated", state=(x, y, z), target=(x, y, z), H=potential(x, y, z), Q={(x, y): z},
-                  D={x: 3 + sin(y), y: 3 + cos(x), z: 3 + tanh(x * y), (x, y): sin(x * y) / 2, (x, z): cos(z) / 2,
-                     (y, z): exp(-x**2) / 2})
+    return Recipe(
+        name="dense-3-unrelated",
+        state=(x, y, z),
+        target=(x, y, z),
+        H=potential(x, y, z),
+        Q={(x, y): z},
+        D={
+            x: 3 + sin(y),
+            y: 3 + cos(x),
+            z: 3 + tanh(x * y),
+            (x, y): sin(x * y) / 2,
+            (x, z): cos(z) / 2,
+            (y, z): exp(-(x**2)) / 2,
+        },
+    )
 
 
 def two_pairs():
     """Two 2 x 2 blocks of noise that have nothing to do with each other."""
-    return Recipe(name="two-pairs", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
-                  D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2, px: 2 + y**2, (px, py): y, py: 1 + exp(-x**2)},
-                  Q={(x, px): -1, (y, py): -1})
+    return Recipe(
+        name="two-pairs",
+        state=(x, y, px, py),
+        target=(x, y),
+        H=potential(x, y) + (px**2 + py**2) / 2,
+        D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2, px: 2 + y**2, (px, py): y, py: 1 + exp(-(x**2))},
+        Q={(x, px): -1, (y, py): -1},
+    )
 
 
 def magnetic():
     """Two coordinates in a magnetic field: the O piece turns and damps (px, py) jointly."""
-    return Recipe(name="magnetic", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
-                  D={px: a, py: c}, Q={(x, px): -1, (y, py): -1, (px, py): b})
+    return Recipe(
+        name="magnetic",
+        state=(x, y, px, py),
+        target=(x, y),
+        H=potential(x, y) + (px**2 + py**2) / 2,
+        D={px: a, py: c},
+        Q={(x, px): -1, (y, py): -1, (px, py): b},
+    )
 
 
 def curl_of_totals():
-    return Recipe(name="curl-of-totals", state=(theta, p, xi), target=theta, H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
-                  D={p: 1 + (total(p * theta) / n)**2, xi: exp(-total(p**2) / n)},
-                  Q={(theta, p): -1 - total(p)**2, (p, xi): p * total(theta**2) / n, (theta, xi): sin(total(p * xi))})
+    return Recipe(
+        name="curl-of-totals",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+        D={p: 1 + (total(p * theta) / n) ** 2, xi: exp(-total(p**2) / n)},
+        Q={(theta, p): -1 - total(p) ** 2, (p, xi): p * total(theta**2) / n, (theta, xi): sin(total(p * xi))},
+    )
 
 
 def total_of_parameters():
-    return Recipe(name="total-of-parameters", state=(theta, p, xi), target=theta, H=U + total(p**2 / m) / 2 + xi**2 / 2,
-                  D={p: m}, Q={(theta, p): -1, (p, xi): p * total(m) / n})
+    return Recipe(
+        name="total-of-parameters",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2 / m) / 2 + xi**2 / 2,
+        D={p: m},
+        Q={(theta, p): -1, (p, xi): p * total(m) / n},
+    )
 
 
 def fisher_like():
     """The diffusion reads the gradient, so that Gamma reads the Hessian's diagonal."""
-    return Recipe(name="fisher", state=(theta,), target=theta, H=U, D={theta: 1 / (1 + grad(U)**2)})
+    return Recipe(name="fisher", state=(theta,), target=theta, H=U, D={theta: 1 / (1 + grad(U) ** 2)})
 
 
 def degenerate_noise():
     """Correlated noise whose Cholesky factor has a pivot that may vanish: the choice hangs on a parameter alone."""
     w = nonnegative("a")
-    return Recipe(name="degenerate", state=(x, y), target=(x, y), H=potential(x, y),
-                  D={x: w, (x, y): w * sin(x), y: 1 + w * sin(x)**2})
+    return Recipe(
+        name="degenerate",
+        state=(x, y),
+        target=(x, y),
+        H=potential(x, y),
+        D={x: w, (x, y): w * sin(x), y: 1 + w * sin(x) ** 2},
+    )
 
 
-LANGEVIN = ["Lie(A, B, O)", "Strang(O, B, A)", "A G", "A R W R A", "B A B O",
-            [("A", 0.25), ("B", 0.7), ("O", 1), ("A", 0.75), ("B", 0.3)]]
+LANGEVIN = [
+    "Lie(A, B, O)",
+    "Strang(O, B, A)",
+    "A G",
+    "A R W R A",
+    "B A B O",
+    [("A", 0.25), ("B", 0.7), ("O", 1), ("A", 0.75), ("B", 0.3)],
+]
 THERMOSTATTED = ["O C A B", "Strang(A', B, O)", "G A'", "A' R W R A'", [("C", 0.5), ("A", 1), ("F", 1), ("C", 0.5)]]
 OWN = [
-    *((langevin, word, PAPER) for word in LANGEVIN), *((one_thermostat, word, PAPER) for word in THERMOSTATTED),
-    (shared_and_private, "B A' O A' B", {}), (shared_and_private, "A' F A'", {}), (shared_and_private, "Euler", {}),
+    *((langevin, word, PAPER) for word in LANGEVIN),
+    *((one_thermostat, word, PAPER) for word in THERMOSTATTED),
+    (shared_and_private, "B A' O A' B", {}),
+    (shared_and_private, "A' F A'", {}),
+    (shared_and_private, "Euler", {}),
     (generalised_langevin, "B A O A B", {"O": (friction(p), s)}),
     (generalised_langevin, [("O", 0.25), ("A", 1), ("B", 1), ("O", 0.75)], {"O": (friction(p), s)}),
-    (generalised_langevin, "A O A B", {"O": (friction(p), s)}), (generalised_langevin, "Euler", {}),
+    (generalised_langevin, "A O A B", {"O": (friction(p), s)}),
+    (generalised_langevin, "Euler", {}),
     (generalised_langevin_per_site, "B A O A B", {"O": (friction(p), noise(p), s)}),
     (generalised_langevin_with_thermostat, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
     (quartic_kinetic, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
-    (moving_curl, "Euler", {}), (dense_2, "Euler", {}), (dense_3, "Euler", {}),
-    (dense_3_of_unrelated_entries, "Euler", {}), (two_pairs, "Euler", {}),
-    (magnetic, "B A O A B", {}), (magnetic, "A B O B A", {}), (magnetic, "Euler", {}),
-    (curl_of_totals, "Euler", {}), (total_of_parameters, "Euler", {}), (fisher_like, "Euler", {}),
+    (moving_curl, "Euler", {}),
+    (dense_2, "Euler", {}),
+    (dense_3, "Euler", {}),
+    (dense_3_of_unrelated_entries, "Euler", {}),
+    (two_pairs, "Euler", {}),
+    (magnetic, "B A O A B", {}),
+    (magnetic, "A B O B A", {}),
+    (magnetic, "Euler", {}),
+    (curl_of_totals, "Euler", {}),
+    (total_of_parameters, "Euler", {}),
+    (fisher_like, "Euler", {}),
     (degenerate_noise, "Euler", {}),
 ]
 
 
-CASES = {f"{name} {word}": (lambda case=case, word=word: compile(case.recipe, word))
-         for name, case in STOCK.items() for word in case.all_words}
-CASES |= {f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces: compile(make(), word, pieces=pieces))
-          for make, word, pieces in OWN}
+CASES = {
+    f"{name} {word}": (lambda case=case, word=word: compile(case.recipe, word))
+    for name, case in STOCK.items()
+    for word in case.all_words
+}
+CASES |= {
+    f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces: compile(make(), word, pieces=pieces))
+    for make, word, pieces in OWN
+}
 
 
 @cache
@@ -252,7 +354,7 @@ def test_a_batch_of_chains_is_the_loop_over_its_chains(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 4, (3,))
     batch = called(step, state, drawn, parameters)
-    one = lambda arrays, k: each(lambda v: v[k:k + 1], arrays)
+    one = lambda arrays, k: each(lambda v: v[k : k + 1], arrays)
     loop = [called(step, one(state, k), one(drawn, k), parameters) for k in range(4)]
     loop = {block.name: torch.cat([chain[block.name] for chain in loop]) for block in step.recipe.entries}
     assert worst(batch, loop) <= 1e-14
@@ -265,7 +367,7 @@ def test_without_totals_a_batch_of_chains_is_the_loop_bit_for_bit(word):
     local = lambda at: at**3 / 4 + at / 2 - 0.4
     batch = called(step, state, drawn, parameters, gradient=local)
     for k in range(5):
-        one = lambda arrays: {name: v[k:k + 1] for name, v in arrays.items()}
+        one = lambda arrays: {name: v[k : k + 1] for name, v in arrays.items()}
         chain = called(step, one(state), one(drawn), parameters, gradient=local)
         assert all(torch.equal(chain[block.name][0], batch[block.name][k]) for block in step.recipe.state)
 
@@ -276,8 +378,9 @@ def test_a_step_leaves_its_inputs_alone(case):
     given = [tensors(part) for part in inputs(step, 2, (3,))]
     kept = [each(torch.clone, part) for part in given]
     out = step(given[0], own_step_size(step), gradient=gradient, noise=given[1], **asked(step), **given[2])
-    unchanged = lambda: all(torch.equal(before[k], v) for before, after in zip(kept, given) for k, v in after.items()
-                            if torch.is_tensor(v))
+    unchanged = lambda: all(
+        torch.equal(before[k], v) for before, after in zip(kept, given) for k, v in after.items() if torch.is_tensor(v)
+    )
     assert unchanged() and [part.keys() for part in kept] == [part.keys() for part in given]
     for block in step.recipe.state:
         out[block.name].add_(1)
@@ -303,10 +406,21 @@ def evaluations(step, steps=3):
     return state, counts
 
 
-@pytest.mark.parametrize("word, fresh, first, later", [
-    ("B A O A B", 2, 2, 1), ("A B O B A", 2, 1, 1), ("O B A B O", 2, 2, 1), ("F A", 1, 1, 1), ("A F", 1, 1, 1),
-    ("F A F", 2, 2, 1), ("A G", 1, 1, 1), ("G A", 1, 1, 1), ("Euler", 1, 1, 1), ("B A B O", 2, 2, 1),
-])
+@pytest.mark.parametrize(
+    "word, fresh, first, later",
+    [
+        ("B A O A B", 2, 2, 1),
+        ("A B O B A", 2, 1, 1),
+        ("O B A B O", 2, 2, 1),
+        ("F A", 1, 1, 1),
+        ("A F", 1, 1, 1),
+        ("F A F", 2, 2, 1),
+        ("A G", 1, 1, 1),
+        ("G A", 1, 1, 1),
+        ("Euler", 1, 1, 1),
+        ("B A B O", 2, 2, 1),
+    ],
+)
 def test_a_gradient_serves_until_theta_moves(word, fresh, first, later):
     reused, counts = evaluations(compile(UnderdampedLangevin, word, pieces=PAPER))
     anew, all_counts = evaluations(compile(UnderdampedLangevin, word, pieces=PAPER, reuse_gradient=False))
@@ -338,29 +452,60 @@ def test_the_carried_gradient_is_the_one_where_theta_stands(case):
 w = real("b")
 LEVELS = {"number": w, "per site": nu - 1, "chain": xi, "site": s, "mixed": xi * s + w * nu}
 FORMULAS = {
-    "polynomial": lambda u: (u**3 - 2 * u + Rational(1, 3)) / 7, "ratio": lambda u: u / (2 + u**2) - 1 / (1 + u**4)**2,
-    "root": lambda u: sqrt(1 + u**2) / sqrt(2 + u**2), "cube root": lambda u: (1 + u**2)**Rational(-1, 3),
-    "float": lambda u: 0.37 * u - 1.5e-3, "exp": exp, "power of two": lambda u: 2**u, "log": lambda u: log(1 + u**2),
-    "sin": sin, "cos": cos, "tan": lambda u: tan(u / 4), "sinh": sinh, "cosh": cosh, "tanh": tanh,
-    "asin": lambda u: asin(tanh(u) / 2), "acos": lambda u: acos(tanh(u) / 2), "atan": atan, "asinh": asinh,
-    "acosh": lambda u: acosh(2 + u**2), "atanh": lambda u: atanh(tanh(u) / 2), "erf": erf, "erfc": erfc, "Abs": Abs,
-    "Max": lambda u: Max(u, 0), "Min": lambda u: Min(u, Rational(1, 4), 1), "pi": lambda u: sin(sympy_pi * u),
+    "polynomial": lambda u: (u**3 - 2 * u + Rational(1, 3)) / 7,
+    "ratio": lambda u: u / (2 + u**2) - 1 / (1 + u**4) ** 2,
+    "root": lambda u: sqrt(1 + u**2) / sqrt(2 + u**2),
+    "cube root": lambda u: (1 + u**2) ** Rational(-1, 3),
+    "float": lambda u: 0.37 * u - 1.5e-3,
+    "exp": exp,
+    "power of two": lambda u: 2**u,
+    "log": lambda u: log(1 + u**2),
+    "sin": sin,
+    "cos": cos,
+    "tan": lambda u: tan(u / 4),
+    "sinh": sinh,
+    "cosh": cosh,
+    "tanh": tanh,
+    "asin": lambda u: asin(tanh(u) / 2),
+    "acos": lambda u: acos(tanh(u) / 2),
+    "atan": atan,
+    "asinh": asinh,
+    "acosh": lambda u: acosh(2 + u**2),
+    "atanh": lambda u: atanh(tanh(u) / 2),
+    "erf": erf,
+    "erfc": erfc,
+    "Abs": Abs,
+    "Max": lambda u: Max(u, 0),
+    "Min": lambda u: Min(u, Rational(1, 4), 1),
+    "pi": lambda u: sin(sympy_pi * u),
     "Piecewise": lambda u: Piecewise((u**2, u > 0), (-u, True)),
     "three pieces": lambda u: Piecewise((1, u < -0.5), (u, u <= 0.5), (2, True)),
 }
 PAIRS = {
-    "product": lambda u, v: u * v, "sum": lambda u, v: u + v - 1, "power": lambda u, v: (1 + u**2)**v,
-    "quotient": lambda u, v: u / (1 + v**2), "Max": lambda u, v: Max(u, v), "Min": lambda u, v: Min(u, v, 0),
-    "Piecewise": lambda u, v: Piecewise((u, v > 0), (v - 1, True)), "root": lambda u, v: sqrt(u**2 + v**2 + 1),
-    "choice": lambda u, v: Piecewise((u, v > 0), (0, True)), "difference": lambda u, v: (u - v) * (v - u),
+    "product": lambda u, v: u * v,
+    "sum": lambda u, v: u + v - 1,
+    "power": lambda u, v: (1 + u**2) ** v,
+    "quotient": lambda u, v: u / (1 + v**2),
+    "Max": lambda u, v: Max(u, v),
+    "Min": lambda u, v: Min(u, v, 0),
+    "Piecewise": lambda u, v: Piecewise((u, v > 0), (v - 1, True)),
+    "root": lambda u, v: sqrt(u**2 + v**2 + 1),
+    "choice": lambda u, v: Piecewise((u, v > 0), (0, True)),
+    "difference": lambda u, v: (u - v) * (v - u),
     "total": lambda u, v: u * total(v * s) / n,
 }
 
 
 def with_curl(curl):
     """Langevin dynamics whose curl is any formula of blocks that stand still."""
-    return Recipe(name="formula", state=(theta, p, s, xi), target=theta, D={p: 1}, Q={(theta, p): curl},
-                  H=U + total(p**2) / 2 + total(s**2) / 2 + xi**2 / 2)
+    return Recipe(
+        name="formula",
+        state=(theta, p, s, xi),
+        target=theta,
+        D={p: 1},
+        Q={(theta, p): curl},
+        H=U + total(p**2) / 2 + total(s**2) / 2 + xi**2 / 2,
+    )
 
 
 def assert_emitted(recipe, word="Euler"):
@@ -415,18 +560,28 @@ x_, y_, z_ = symbols("x y z", real=True)
 a_, b_ = symbols("theta u0", real=True)
 q = vector("q")
 ENERGIES = {
-    "a quadratic": (Energy((x_, y_, z_), U=x_**2 + x_ * y_ + (y_ - z_)**2 / 2 + 3 * z_),
-                    lambda t: t[0]**2 + t[0] * t[1] + (t[1] - t[2])**2 / 2 + 3 * t[2]),
-    "a banana": (Energy((x_, y_), U=(1 - x_)**2 + 5 * (y_ - x_**2)**2),
-                 lambda t: (1 - t[0])**2 + 5 * (t[1] - t[0]**2)**2),
-    "names of the text's own": (Energy((a_, b_), U=sin(a_ + b_)**2 * exp(a_ * b_) + a_**4),
-                                lambda t: torch.sin(t[0] + t[1])**2 * torch.exp(t[0] * t[1]) + t[0]**4),
+    "a quadratic": (
+        Energy((x_, y_, z_), U=x_**2 + x_ * y_ + (y_ - z_) ** 2 / 2 + 3 * z_),
+        lambda t: t[0] ** 2 + t[0] * t[1] + (t[1] - t[2]) ** 2 / 2 + 3 * t[2],
+    ),
+    "a banana": (
+        Energy((x_, y_), U=(1 - x_) ** 2 + 5 * (y_ - x_**2) ** 2),
+        lambda t: (1 - t[0]) ** 2 + 5 * (t[1] - t[0] ** 2) ** 2,
+    ),
+    "names of the text's own": (
+        Energy((a_, b_), U=sin(a_ + b_) ** 2 * exp(a_ * b_) + a_**4),
+        lambda t: torch.sin(t[0] + t[1]) ** 2 * torch.exp(t[0] * t[1]) + t[0] ** 4,
+    ),
     "one coordinate": (Energy(x_, U=log(1 + x_**2) + x_), lambda t: (torch.log(1 + t**2) + t).sum()),
-    "a coordinate it does not read": (Energy((x_, y_), U=x_**4 / 4), lambda t: t[0]**4 / 4),
-    "a sum over sites": (Energy(theta, U=total(theta**4) / 4 + total(sin(theta))**2 / n),
-                         lambda t: (t**4).sum() / 4 + t.sin().sum()**2 / t.numel()),
-    "a block of another name": (Energy(q, U=total(exp(q)) - total(q) * total(q**2) / n),
-                                lambda t: t.exp().sum() - t.sum() * (t**2).sum() / t.numel()),
+    "a coordinate it does not read": (Energy((x_, y_), U=x_**4 / 4), lambda t: t[0] ** 4 / 4),
+    "a sum over sites": (
+        Energy(theta, U=total(theta**4) / 4 + total(sin(theta)) ** 2 / n),
+        lambda t: (t**4).sum() / 4 + t.sin().sum() ** 2 / t.numel(),
+    ),
+    "a block of another name": (
+        Energy(q, U=total(exp(q)) - total(q) * total(q**2) / n),
+        lambda t: t.exp().sum() - t.sum() * (t**2).sum() / t.numel(),
+    ),
 }
 
 
@@ -445,9 +600,9 @@ def test_the_gradient_of_a_symbolic_energy_is_that_of_autograd(name, recipe):
 
 @pytest.mark.parametrize("make, word", [(dense_2, "Euler"), (magnetic, "B A O A B")])
 def test_an_energy_of_explicit_coordinates_is_differentiated_by_block(make, word):
-    step = compile(make(), word, energy=Energy((a_, b_), U=(1 - a_)**2 + 5 * (b_ - a_**2)**2 + sin(a_ * b_)))
+    step = compile(make(), word, energy=Energy((a_, b_), U=(1 - a_) ** 2 + 5 * (b_ - a_**2) ** 2 + sin(a_ * b_)))
     state, drawn, parameters = inputs(step, 5, ())
-    banana = lambda at: (1 - at["x"])**2 + 5 * (at["y"] - at["x"]**2)**2 + torch.sin(at["x"] * at["y"])
+    banana = lambda at: (1 - at["x"]) ** 2 + 5 * (at["y"] - at["x"] ** 2) ** 2 + torch.sin(at["x"] * at["y"])
     expected = called(step, state, drawn, parameters, gradient=torch.func.vmap(torch.func.grad(banana)))
     assert worst(step(tensors(state), h, noise=tensors(drawn), **tensors(parameters)), expected) <= 1e-12
 
@@ -481,24 +636,38 @@ def trained(optimizer, steps=200):
     optimizer = optimizer(parameters)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = (parameters[0]**4).sum() / 4 + ((parameters[0].sum(0)[:2] - parameters[1])**2).sum()
+        loss = (parameters[0] ** 4).sum() / 4 + ((parameters[0].sum(0)[:2] - parameters[1]) ** 2).sum()
         loss.backward()
         optimizer.step()
     return torch.cat([w.detach().reshape(-1) for w in parameters])
 
 
 NEED_HEAT = {"vsgd", "isgd", "sghmc-adaptive"}  # whose gradient supplies, or may supply, all the noise of T = 1
-TRAINED = {name: case for name, case in STOCK.items() if case.recipe.potential and case.recipe.target_is_vector
-           and case.recipe.target.domain == "real" and name != "psgld-gamma"}
+TRAINED = {
+    name: case
+    for name, case in STOCK.items()
+    if case.recipe.potential
+    and case.recipe.target_is_vector
+    and case.recipe.target.domain == "real"
+    and name != "psgld-gamma"
+}
 
 
-@pytest.mark.parametrize("case", [f"{name} {word}" for name, case in TRAINED.items()
-                                  if name not in NEED_HEAT and not case.observe
-                                  for word in (case.recipe.scheme, *case.recipe.schemes.values(), *case.words[-1:])])
+@pytest.mark.parametrize(
+    "case",
+    [
+        f"{name} {word}"
+        for name, case in TRAINED.items()
+        if name not in NEED_HEAT and not case.observe
+        for word in (case.recipe.scheme, *case.recipe.schemes.values(), *case.words[-1:])
+    ],
+)
 def test_the_standalone_optimizer_lowers_a_loss(case):
     step = built(case)
-    given = {q.name: 0.0 if q.name in ("B", "V", "K") else case_of(step.recipe).values.get(q.name, q.default)
-             for q in step.recipe.parameters}
+    given = {
+        q.name: 0.0 if q.name in ("B", "V", "K") else case_of(step.recipe).values.get(q.name, q.default)
+        for q in step.recipe.parameters
+    }
     optimizer = standalone(step)["Optimizer"]
     before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
     after = trained(lambda w: optimizer(w, step_size=0.05, temperature=1e-4, **given), steps=400)
@@ -523,8 +692,16 @@ def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_
         weights.grad = gradient(weights.detach()[None])[0] / 3
         optimizer.step(**({"observe": case_of(step.recipe).observe} if step.observations else {}))
         if state is not None:
-            state = same(state, size, gradient=gradient, noise=drawn, observe=case_of(step.recipe).observe, step_number=k,
-                         **of_the_run, **given)
+            state = same(
+                state,
+                size,
+                gradient=gradient,
+                noise=drawn,
+                observe=case_of(step.recipe).observe,
+                step_number=k,
+                **of_the_run,
+                **given,
+            )
             assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
         else:
             kept = optimizer.state[weights]
@@ -567,8 +744,9 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
     for _ in range(50):
         weights.grad = field(weights.detach())
         optimizer.step()
-        state = step(state, step_size, gradient=field, noise={"p": torch.zeros(1, 3)}, gamma=gamma, m=m,
-                     temperature=0.0)
+        state = step(
+            state, step_size, gradient=field, noise={"p": torch.zeros(1, 3)}, gamma=gamma, m=m, temperature=0.0
+        )
         assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
 
 
@@ -584,7 +762,9 @@ def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
     assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
 
 
-@pytest.mark.parametrize("name", ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"])
+@pytest.mark.parametrize(
+    "name", ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"]
+)
 def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_optimizer(name):
     """At temperature 0, where both start at rest and make the same steps; the rate falls, and is 0 for a while."""
     recipe = catalogue[name]
@@ -604,14 +784,24 @@ def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_opti
 
     ours = run(lambda w: standalone(compile(recipe))["Optimizer"]([w], **how))
     theirs = run(lambda w: Optimizer([w], recipe, backend="torch", **how))
-    assert (ours - theirs).abs().max() <= 1e-12 and (ours - run(lambda w: torch.optim.SGD([w], lr=0.0))).abs().max() > 1e-3
+    assert (ours - theirs).abs().max() <= 1e-12 and (
+        ours - run(lambda w: torch.optim.SGD([w], lr=0.0))
+    ).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("given, told", [
-    (dict(), "give lr and momentum, or step_size"), (dict(lr=0.1, step_size=0.1), "give lr and momentum, or step_size"),
-    (dict(lr=0.1, C=2.0), "C, m follow from lr and momentum"), (dict(lr=math.nan), "none below 0"), (dict(step_size=-1.0), "none below 0"),
-    (dict(lr=0.1, weight_decay=-1.0), "none below 0"), (dict(lr=0.1, num_data=0), "num_data is a positive"), (dict(lr=0.1, momentum=1.0), "from 0 to 1"),
-])
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (dict(), "give lr and momentum, or step_size"),
+        (dict(lr=0.1, step_size=0.1), "give lr and momentum, or step_size"),
+        (dict(lr=0.1, C=2.0), "C, m follow from lr and momentum"),
+        (dict(lr=math.nan), "none below 0"),
+        (dict(step_size=-1.0), "none below 0"),
+        (dict(lr=0.1, weight_decay=-1.0), "none below 0"),
+        (dict(lr=0.1, num_data=0), "num_data is a positive"),
+        (dict(lr=0.1, momentum=1.0), "from 0 to 1"),
+    ],
+)
 def test_settings_that_fit_no_step_are_refused_for_every_group(given, told):
     optimizer, weights = standalone(compile(SGHMC))["Optimizer"], torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=told):
@@ -717,6 +907,10 @@ for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
 
 def test_the_same_text_is_emitted_by_every_process():
     """Python's hashes differ by process: an order that follows them would round the steps of a resumed run differently."""
-    texts = [subprocess.run([sys.executable, "-c", TEXTS], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
-             for seed in ("1", "2", "3")]
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", TEXTS], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    ]
     assert texts[0] == texts[1] == texts[2] and texts[0]

@@ -50,7 +50,7 @@ def test_the_certificate_holds_for_every_metric(example):
 
 def test_gamma_is_as_stated(example):
     theta, S, mu = example.theta, example.S, example.mu
-    assert list(example.RiemannThermostat.gamma) == [0, diff(S, theta), -S**2/mu]
+    assert list(example.RiemannThermostat.gamma) == [0, diff(S, theta), -(S**2) / mu]
 
 
 @pytest.mark.parametrize("row", [1, 2])
@@ -92,8 +92,14 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
         assert abs(comparison.spread - 1).max() < margin, name
 
     printed = " ".join(capsys.readouterr().out.split())
-    for text in ("Gamma[p]", "certificate of riemann-thermostat: ok", "def step(state, h", "R-hat",
-                 "E xi, predicted as", *demo.breast_cancer().names):
+    for text in (
+        "Gamma[p]",
+        "certificate of riemann-thermostat: ok",
+        "def step(state, h",
+        "R-hat",
+        "E xi, predicted as",
+        *demo.breast_cancer().names,
+    ):
         assert text in printed, text
     assert imread(tmp_path / "marginals.png").shape[1] > 1500
     assert samplers.Draws.load(tmp_path / "full.safetensors")["theta"].shape[2:] == (31,)
@@ -106,7 +112,7 @@ def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     found, diagnosis, report = example.main(chains=3000)
     assert found.verdict == "bias does not vanish" and not diagnosis.ok and report.ok
     m, mu, p, xi = example.m, example.mu, example.p, example.xi
-    assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2/m - p**2)/mu).simplify() == 0
+    assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2 / m - p**2) / mu).simplify() == 0
     assert "1. The symptom" in capsys.readouterr().out
 
 
@@ -137,8 +143,12 @@ def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_p
     table = (tmp_path / "digits.txt").read_text()
     assert table in printed and len(table.splitlines()) == 11 and "not of" not in printed.replace("; not of SGD", "")
     rows = json.loads((tmp_path / "digits.json").read_text())
-    assert [(row["method"], row["predictions"]) for row in rows] == [(name, kind) for name in found for kind in ("last", "average")]
-    assert [row["nll"] for row in rows] == [scores[kind].nll for scores in found.values() for kind in ("last", "average")]
+    assert [(row["method"], row["predictions"]) for row in rows] == [
+        (name, kind) for name in found for kind in ("last", "average")
+    ]
+    assert [row["nll"] for row in rows] == [
+        scores[kind].nll for scores in found.values() for kind in ("last", "average")
+    ]
     assert {row["temperature"] for row in rows} == {"-", "1", "0, 1"}
     assert imread(tmp_path / "digits.png").shape[1] > 1000
 
@@ -161,8 +171,12 @@ def test_both_optimizers_are_one_step(tmp_path, float32):
 
     train, *_ = digits.data()
     ends, settings = [], digits_emitted.SETTINGS["sghmc"]
-    make = {"emitted": lambda p: digits_emitted.emitted("sghmc", tmp_path).Optimizer(p, num_data=1200, temperature=0.0, **settings),
-            "package": lambda p: samplers.Optimizer(p, samplers.SGHMC, num_data=1200, temperature=0.0, **settings)}
+    make = {
+        "emitted": lambda p: digits_emitted.emitted("sghmc", tmp_path).Optimizer(
+            p, num_data=1200, temperature=0.0, **settings
+        ),
+        "package": lambda p: samplers.Optimizer(p, samplers.SGHMC, num_data=1200, temperature=0.0, **settings),
+    }
     for name in make:
         model = digits.network(0)
         optimizer = make[name](model.parameters())
@@ -195,8 +209,27 @@ def images(tmp_path_factory):
 
 
 def mnist_options(images, out, epochs, *more):
-    return ["--data", str(images), "--out", str(out), "--epochs", str(epochs), "--sampler", "atmc", "--lr", "0.03",
-            "--batch-size", "20", "--burn-in", "3", "--thin", "2", "--halve", "2", *more]
+    return [
+        "--data",
+        str(images),
+        "--out",
+        str(out),
+        "--epochs",
+        str(epochs),
+        "--sampler",
+        "atmc",
+        "--lr",
+        "0.03",
+        "--batch-size",
+        "20",
+        "--burn-in",
+        "3",
+        "--thin",
+        "2",
+        "--halve",
+        "2",
+        *more,
+    ]
 
 
 def record_of(folder):
@@ -206,7 +239,13 @@ def record_of(folder):
 
 
 def tensors_of(state):
-    return [state] if torch.is_tensor(state) else [x for part in state.values() for x in tensors_of(part)] if isinstance(state, dict) else []
+    return (
+        [state]
+        if torch.is_tensor(state)
+        else [x for part in state.values() for x in tensors_of(part)]
+        if isinstance(state, dict)
+        else []
+    )
 
 
 def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, float32):
@@ -222,25 +261,60 @@ def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, floa
     for run in ("killed", "whole"):
         assert mnist.main(mnist_options(images, tmp_path / run, epochs + 3)) == 0
     (states, history), (whole, history_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
-    assert history == history_of_whole and states.keys() == whole.keys() == {"model", "optimizer", "batches", "predictive", "torch's generators"}
-    assert len(tensors_of(whole)) == 6 + 2*6 + 2 + 1  # weights, momenta and thermostats, means, the generator
+    assert history == history_of_whole and states.keys() == whole.keys() == {
+        "model",
+        "optimizer",
+        "batches",
+        "predictive",
+        "torch's generators",
+    }
+    assert len(tensors_of(whole)) == 6 + 2 * 6 + 2 + 1  # weights, momenta and thermostats, means, the generator
     assert all(torch.equal(x, y) for x, y in zip(tensors_of(states), tensors_of(whole), strict=True))
 
     assert [told["epoch"] for told in history] == list(range(1, epochs + 4))
     assert [told["lr"] for told in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
-    assert [told["draws"] for told in history] == [3 * k + 2 for k in range(epochs + 3)]  # every second of six steps, from the fourth
+    assert [told["draws"] for told in history] == [
+        3 * k + 2 for k in range(epochs + 3)
+    ]  # every second of six steps, from the fourth
     assert len(capsys.readouterr().out.splitlines()) == 2 * (epochs + 6)
 
 
-@pytest.mark.parametrize("harm, told", [
-    (lambda folder: [path.unlink() for path in folder.glob("*labels*")], "no train-labels-idx1-ubyte, no t10k-labels-idx1-ubyte, plain or .gz. Fetch"),
-    (lambda folder: truncate(folder / "train-images-idx3-ubyte.gz", -100), "train-images-idx3-ubyte.gz: it cannot be read"),
-    (lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", -1), "t10k-labels-idx1-ubyte: it is no intact idx file of 1 dimension of"),
-    (lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", 3), "t10k-labels-idx1-ubyte: it is no intact idx file"),
-    (lambda folder: (folder / "train-images-idx3-ubyte.gz").write_text("<html>"), "images-idx3-ubyte.gz: it is no intact idx file of 3"),
-    (lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.ones(3, dtype=torch.uint8))), "have 3 labels"),
-    (lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.full((40,), 11, dtype=torch.uint8))), "labels up to 11"),
-], ids=["missing", "cut gzip", "cut", "no header", "not idx", "too few labels", "no such class"])
+@pytest.mark.parametrize(
+    "harm, told",
+    [
+        (
+            lambda folder: [path.unlink() for path in folder.glob("*labels*")],
+            "no train-labels-idx1-ubyte, no t10k-labels-idx1-ubyte, plain or .gz. Fetch",
+        ),
+        (
+            lambda folder: truncate(folder / "train-images-idx3-ubyte.gz", -100),
+            "train-images-idx3-ubyte.gz: it cannot be read",
+        ),
+        (
+            lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", -1),
+            "t10k-labels-idx1-ubyte: it is no intact idx file of 1 dimension of",
+        ),
+        (
+            lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", 3),
+            "t10k-labels-idx1-ubyte: it is no intact idx file",
+        ),
+        (
+            lambda folder: (folder / "train-images-idx3-ubyte.gz").write_text("<html>"),
+            "images-idx3-ubyte.gz: it is no intact idx file of 3",
+        ),
+        (
+            lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.ones(3, dtype=torch.uint8))),
+            "have 3 labels",
+        ),
+        (
+            lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(
+                idx(torch.full((40,), 11, dtype=torch.uint8))
+            ),
+            "labels up to 11",
+        ),
+    ],
+    ids=["missing", "cut gzip", "cut", "no header", "not idx", "too few labels", "no such class"],
+)
 def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, capsys, harm, told):
     import mnist
 
@@ -256,15 +330,18 @@ def truncate(path, length):
     path.write_bytes(path.read_bytes()[:length])
 
 
-@pytest.mark.parametrize("options, told", [
-    (["--sampler", "atcm"], "no such stock sampler. Did you mean 'atmc'?"),
-    (["--set", "mu=-1"], "mu"),
-    (["--set", "nu=1"], "'nu' is not a parameter"),
-    (["--sampler", "sgnht", "--lr", "nan"], "lr = nan"),
-    (["--batch-size", "121"], "Choose an integer from 1 to 120"),
-    (["--thin", "0"], "--thin: it is 0"),
-    (["--lr", "1e6"], "epoch 1: the weights are no longer finite"),
-])
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        (["--sampler", "atcm"], "no such stock sampler. Did you mean 'atmc'?"),
+        (["--set", "mu=-1"], "mu"),
+        (["--set", "nu=1"], "'nu' is not a parameter"),
+        (["--sampler", "sgnht", "--lr", "nan"], "lr = nan"),
+        (["--batch-size", "121"], "Choose an integer from 1 to 120"),
+        (["--thin", "0"], "--thin: it is 0"),
+        (["--lr", "1e6"], "epoch 1: the weights are no longer finite"),
+    ],
+)
 def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, told):
     import mnist
 
@@ -279,10 +356,16 @@ def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
     import mnist
 
     assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
-    for options, told in ((["--seed", "1"], "a run of seed = 0, this one has 1"), (["--set", "mu=2"], "this one has {'mu': 2.0}")):
+    for options, told in (
+        (["--seed", "1"], "a run of seed = 0, this one has 1"),
+        (["--set", "mu=2"], "this one has {'mu': 2.0}"),
+    ):
         assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
         assert told in capsys.readouterr().err
-    for harm in (lambda path: truncate(path, 1000), lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path)):
+    for harm in (
+        lambda path: truncate(path, 1000),
+        lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path),
+    ):
         harm(tmp_path / "state-0.safetensors")
         assert mnist.main(mnist_options(images, tmp_path, 2)) == 2
         assert "no checkpoint is intact" in capsys.readouterr().err

@@ -39,7 +39,7 @@ x = scalar("x", domain="positive")
 b, c, d, k = real("b"), positive("c"), positive("d"), real("k")
 m, nu = positive("m", per=theta), positive("nu", per=w)
 U, n = potential(theta), total(1)
-K = m * c**2 * (sqrt(1 + (p / (m * c))**2) - 1)
+K = m * c**2 * (sqrt(1 + (p / (m * c)) ** 2) - 1)
 
 TEMPERATURES = [0.8, 1.25]
 
@@ -51,27 +51,45 @@ def geometric():
 
 def square_root_diffusion():
     """dw = (c (nu + T) - k w) dt + sqrt(2T c w) dW: the law of Gamma(nu/T + 1) in units of T c/k, where k > 0."""
-    return Recipe(name="square-root", state=(w,), H=total(k * w / c - nu * log(w)), D={w: c * w}, pieces={"A": w},
-                  scheme="A")
+    return Recipe(
+        name="square-root", state=(w,), H=total(k * w / c - nu * log(w)), D={w: c * w}, pieces={"A": w}, scheme="A"
+    )
 
 
 def square_root_diffusion_of_one_number():
-    return Recipe(name="square-root-scalar", state=(x,), H=k * x / c - d * log(x), D={x: c * x}, pieces={"A": x},
-                  scheme="A")
+    return Recipe(
+        name="square-root-scalar", state=(x,), H=k * x / c - d * log(x), D={x: c * x}, pieces={"A": x}, scheme="A"
+    )
 
 
 def gaussian_prior():
     """A prior N(b, 1/c) and a momentum about d, whose motion together is a rotation."""
-    prior, kinetic = total(c * (theta - b)**2) / 2, total((p - d)**2 / m) / 2
-    return Recipe(name="gaussian-prior", state=(theta, p), target=theta, H=U + prior + kinetic, marginal=U + prior,
-                  D={}, Q={(theta, p): -1}, pieces={"K": (theta, spring(p)), "B": kick(p)}, scheme="B K B")
+    prior, kinetic = total(c * (theta - b) ** 2) / 2, total((p - d) ** 2 / m) / 2
+    return Recipe(
+        name="gaussian-prior",
+        state=(theta, p),
+        target=theta,
+        H=U + prior + kinetic,
+        marginal=U + prior,
+        D={},
+        Q={(theta, p): -1},
+        pieces={"K": (theta, spring(p)), "B": kick(p)},
+        scheme="B K B",
+    )
 
 
 def relativistic_thermostat():
     """dp = -xi K'(p) dt, with one xi of any sign for all sites."""
-    return Recipe(name="relativistic-thermostat", state=(theta, p, xi), target=theta,
-                  H=U + total(K) + n * (xi - d)**2 / 2, D={p: d}, Q={(theta, p): -1, (p, xi): K.diff(p) / n},
-                  pieces={"R": friction(p), "W": force(p) + noise(p)}, scheme="A' R W R A'")
+    return Recipe(
+        name="relativistic-thermostat",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(K) + n * (xi - d) ** 2 / 2,
+        D={p: d},
+        Q={(theta, p): -1, (p, xi): K.diff(p) / n},
+        pieces={"R": friction(p), "W": force(p) + noise(p)},
+        scheme="A' R W R A'",
+    )
 
 
 OWN = [geometric, square_root_diffusion, square_root_diffusion_of_one_number, gaussian_prior, relativistic_thermostat]
@@ -110,7 +128,7 @@ def test_a_geometric_flow_is_lognormal_with_the_moments_of_its_equation(rate, T)
         normals = torch.linspace(-2, 2, 5, dtype=torch.float64).reshape(-1, 1)
         logs = np.log(moved(step, "w", [start] * 5, h, {"w": normals}, b=rate, d=d, temperature=T))
         assert np.diff(logs, 2) == pytest.approx(np.zeros(3), abs=1e-13)
-        return logs[2], np.diff(logs)[0]**2
+        return logs[2], np.diff(logs)[0] ** 2
 
     for h in (0.01, 0.5, 3.0):
         mean, variance = law(h)
@@ -160,7 +178,7 @@ def test_the_moments_of_a_square_root_diffusion_are_those_of_its_equation(start,
     rate, shape, scale = mixture(step, start, h, T, k=k, c=c, nu=nu)
     _, mean, square = expm(h * np.array([[0, 0, 0], [a, -k, 0], [0, 2 * (a + s), -2 * k]])) @ [1, start, start**2]
     assert scale * (shape + rate) == pytest.approx(mean, rel=1e-12)
-    assert scale**2 * (shape + 2 * rate + (shape + rate)**2) == pytest.approx(square, rel=1e-12)
+    assert scale**2 * (shape + 2 * rate + (shape + rate) ** 2) == pytest.approx(square, rel=1e-12)
 
 
 def transform(step, h, T, **parameters):
@@ -178,8 +196,9 @@ def test_the_laplace_transform_of_a_square_root_diffusion_solves_riccatis_equati
     A, B = transform(step, h, T, **parameters)
     (A1, B1), (A2, B2) = transform(step, 0.2, T, **parameters), transform(step, 0.3, T, **parameters)
     for u in (0.01, 0.7, 5.0):
-        solved = solve_ivp(lambda t, y: [a * y[1], -k * y[1] - s * y[1]**2], (0, h), [0, u], method="LSODA", rtol=1e-12,
-                           atol=1e-15).y[:, -1]
+        solved = solve_ivp(
+            lambda t, y: [a * y[1], -k * y[1] - s * y[1] ** 2], (0, h), [0, u], method="LSODA", rtol=1e-12, atol=1e-15
+        ).y[:, -1]
         assert (A(u), B(u)) == pytest.approx(tuple(solved), rel=1e-8, abs=1e-10)
         assert (A2(u) + A1(B2(u)), B1(B2(u))) == pytest.approx((A(u), B(u)), rel=1e-12)
 
@@ -207,22 +226,36 @@ def test_a_rotation_is_the_matrix_exponential_of_its_equation_and_conserves_the_
     theta, p = np.array([0.3, -1.0, 2.0]), np.array([-0.7, 0.2, 1.5])
 
     def turned(theta, p, h):
-        out = step(tensors({"theta": theta[None], "p": p[None]}), h, gradient=torch.zeros_like, **tensors({"m": m}),
-                   c=c, b=b, d=d)
+        out = step(
+            tensors({"theta": theta[None], "p": p[None]}),
+            h,
+            gradient=torch.zeros_like,
+            **tensors({"m": m}),
+            c=c,
+            b=b,
+            d=d,
+        )
         return out["theta"][0].numpy(), out["p"][0].numpy()
 
     equations = [[[0, 1 / M, -d / M], [-c, 0, c * b], [0, 0, 0]] for M in m]
     expected = np.array([expm(h * np.array(A)) @ [q, r, 1] for A, q, r in zip(equations, theta, p)])
     found = turned(theta, p, h)
     assert np.array(found) == pytest.approx(expected.T[:2], rel=1e-10, abs=1e-10)
-    energy = lambda theta, p: c * (theta - b)**2 / 2 + (p - d)**2 / (2 * m)
+    energy = lambda theta, p: c * (theta - b) ** 2 / 2 + (p - d) ** 2 / (2 * m)
     assert energy(*found) == pytest.approx(energy(theta, p), rel=1e-12)
     assert np.array(turned(*turned(theta, p, 0.3 * h), 0.7 * h)) == pytest.approx(np.array(found), rel=1e-10, abs=1e-12)
 
 
 def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
-    R = Recipe(name="saddle", state=(theta, p), target=theta, H=U + total(b * theta**2) / 2 + total(p**2) / 2, D={},
-               Q={(theta, p): -1}, pieces={"K": (theta, spring(p)), "B": kick(p)})
+    R = Recipe(
+        name="saddle",
+        state=(theta, p),
+        target=theta,
+        H=U + total(b * theta**2) / 2 + total(p**2) / 2,
+        D={},
+        Q={(theta, p): -1},
+        pieces={"K": (theta, spring(p)), "B": kick(p)},
+    )
     step = compile(R, "B K B")
     assert step.flows["K"].rule == "matrix Ornstein-Uhlenbeck"
     for stiffness in (-1.3, 0.0, 1.3):
@@ -234,8 +267,10 @@ def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
 
 def test_a_force_is_a_kick_and_a_spring():
     assert str(kick(p) + spring(p)) == str(force(p)) == "force(p)"
-    whole, parts = compile(gaussian_prior(), "A F", pieces={"F": force(p)}), compile(
-        gaussian_prior(), "A F", pieces={"F": kick(p) + spring(p)})
+    whole, parts = (
+        compile(gaussian_prior(), "A F", pieces={"F": force(p)}),
+        compile(gaussian_prior(), "A F", pieces={"F": kick(p) + spring(p)}),
+    )
     assert whole.source == parts.source
     with pytest.raises(RecipeError, match="no piece takes .* in the drift of p"):
         compile(gaussian_prior(), "A B")
@@ -261,7 +296,7 @@ def test_relativistic_friction_solves_its_equation(friction):
     """dp = -xi p/M dt with M = m sqrt(1 + p^2/(m c)^2), for every size and sign of p and of xi."""
     step, m, c, h = compile(relativistic_thermostat(), "R W A'"), 1.7, 1.3, 0.9
     assert step.flows["R"].rule == "relativistic friction"
-    equation = lambda t, p: -friction * p / (m * np.sqrt(1 + (p / (m * c))**2))
+    equation = lambda t, p: -friction * p / (m * np.sqrt(1 + (p / (m * c)) ** 2))
     solved = solve_ivp(equation, (0, h), SIGNED, method="DOP853", rtol=1e-12, atol=1e-300).y[:, -1]
     found = braking(step, h, friction, m=m, c=c)
     assert found == pytest.approx(solved, rel=1e-10, abs=0)
@@ -285,8 +320,12 @@ def test_friction_for_ever_stops_and_stays_finite():
 
 def test_the_emitted_root_is_that_of_another_solver():
     emitted = compile(RelativisticSGHMC).namespace["braked"]
-    y, s = (v.ravel() for v in np.meshgrid([s * 10.0**e for e in range(-12, 7) for s in (1, -1)],
-                                           [-30.0, -1.3, -1e-3, 1e-9, 0.2, 1.0, 5.0, 200.0]))
+    y, s = (
+        v.ravel()
+        for v in np.meshgrid(
+            [s * 10.0**e for e in range(-12, 7) for s in (1, -1)], [-30.0, -1.3, -1e-3, 1e-9, 0.2, 1.0, 5.0, 200.0]
+        )
+    )
     assert emitted(torch.tensor(y), torch.tensor(s)).numpy() == pytest.approx(braked(y, s), rel=1e-12, abs=0)
     single = emitted(torch.tensor(y, dtype=torch.float32), torch.tensor(s, dtype=torch.float32))
     assert single.dtype == torch.float32 and single.numpy() == pytest.approx(braked(y, s), rel=1e-4, abs=1e-37)

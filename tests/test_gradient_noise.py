@@ -59,14 +59,18 @@ G, lam = 0.6, 7.3
 OVERDAMPED = {
     "SGLD is heated by h V/2": Overdamped(SGLD, 0.2, 1.9, lambda k, h, V, T: (2 * T + h * V) / (2 - h * k), 0.8),
     "so is a preconditioned one": Overdamped(
-        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: (2 * T + h * G * V) / (2 - h * G * k), 0.8, {"G": G}),
+        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: (2 * T + h * G * V) / (2 - h * G * k), 0.8, {"G": G}
+    ),
     "which knows V": Overdamped(
-        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: T / (1 - h * G * k / 2), 0.8, {"G": G, "V": 1.9}),
+        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: T / (1 - h * G * k / 2), 0.8, {"G": G, "V": 1.9}
+    ),
     "and the curvature": Overdamped(
-        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: 1 + 0 * k, 1.0, {"G": G, "V": 1.9, "K": torch.tensor(K)}),
+        PreconditionedSGLD, 0.2, 1.9, lambda k, h, V, T: 1 + 0 * k, 1.0, {"G": G, "V": 1.9, "K": torch.tensor(K)}
+    ),
     "VSGD": Overdamped(VSGD, 1.0, 23.0, lambda k, h, V, T: 1 / (1 - k / V), 1.0, {"V": 23.0}),
     "ideal i-SGD is Euler at h = 1/lam": Overdamped(
-        ISGDIdeal, 1.0, 6.2, lambda k, h, V, T: T / (1 - k / (2 * lam)), 0.8, {"lam": lam, "B": 3.1}),
+        ISGDIdeal, 1.0, 6.2, lambda k, h, V, T: T / (1 - k / (2 * lam)), 0.8, {"lam": lam, "B": 3.1}
+    ),
 }
 
 
@@ -77,12 +81,19 @@ def test_the_variance_of_an_overdamped_sampler(name):
     assert found * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-10)
 
 
-@pytest.mark.parametrize("name, text, other", [
-    ("which knows V", "h/2*G**2", "h*G**2"), ("which knows V", "G**2*(temperature*K + V)", "G*(temperature*K + V)"),
-    ("and the curvature", "(temperature*K + V)", "(temperature*K/2 + V)"), ("VSGD", "2*h/V", "h/V"), ("VSGD", "2*temperature/V - 2*h/V", "1/V"),
-    ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "0*B"),
-    ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "h*B/lam**2/2"),
-], ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "name, text, other",
+    [
+        ("which knows V", "h/2*G**2", "h*G**2"),
+        ("which knows V", "G**2*(temperature*K + V)", "G*(temperature*K + V)"),
+        ("and the curvature", "(temperature*K + V)", "(temperature*K/2 + V)"),
+        ("VSGD", "2*h/V", "h/V"),
+        ("VSGD", "2*temperature/V - 2*h/V", "1/V"),
+        ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "0*B"),
+        ("ideal i-SGD is Euler at h = 1/lam", "h*B/lam**2", "h*B/lam**2/2"),
+    ],
+    ids=lambda value: value.replace(" ", "-"),
+)
 def test_a_planted_error_in_a_budget_is_seen(name, text, other):
     row = OVERDAMPED[name]
     step = planted(compile(row.recipe), (text, other))
@@ -128,9 +139,15 @@ def test_sgfs_is_exact_on_gaussians_at_every_step_size_and_temperature(h, k, T):
     assert sgfs(h, k, T=T) == pytest.approx(T, rel=1e-10)
 
 
-@pytest.mark.parametrize("old, new", [
-    ("(1 + num_data/(temperature*b))", "(1 + b/num_data)"), ("(1 + num_data/(temperature*b))", "num_data/b"),
-    ("- temperature*x1/(B + x1)**2", "")], ids=["gamma=(b+N)/N", "without-the-curvature", "nothing-supplied"])
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("(1 + num_data/(temperature*b))", "(1 + b/num_data)"),
+        ("(1 + num_data/(temperature*b))", "num_data/b"),
+        ("- temperature*x1/(B + x1)**2", ""),
+    ],
+    ids=["gamma=(b+N)/N", "without-the-curvature", "nothing-supplied"],
+)
 def test_a_wrong_sgfs_is_not_exact(old, new):
     assert abs(sgfs(0.05, K[0], (old, new)) - 1) > 0.005
 
@@ -139,8 +156,15 @@ def test_a_wrong_sgfs_is_not_exact(old, new):
 
 
 def sghmc(row, z, **given):
-    return variance(compile(SGHMC, row.word, pieces=WORDS, reuse_gradient=row.reuse), z.h, z.k, C=z.gamma * z.m, m=z.m,
-                    temperature=z.T, **given)
+    return variance(
+        compile(SGHMC, row.word, pieces=WORDS, reuse_gradient=row.reuse),
+        z.h,
+        z.k,
+        C=z.gamma * z.m,
+        m=z.m,
+        temperature=z.T,
+        **given,
+    )
 
 
 def share(row):
@@ -221,8 +245,16 @@ UNAWARE = {  # A' O A' B has the theta and xi of B A' O A' B with one gradient p
     "sgnht": Thermostat(SGNHT, "A' O A' B", 0.02, 450.0, 1.0, {"A": 0.5}, 0.5, 0.5 + 0.02 * 450 / 2),
     "atmc": Thermostat(ATMC, "A' O A' B", 0.02, 1000.0, 2.0, {"m": 2.0, "Dmin": 0.5}, 0.5, 0.02 * 1000 / 4),
     "atmc by F A'": Thermostat(ATMC, "F A'", 0.05, 400.0, 2.0, {"m": 2.0, "Dmin": 0.5}, 0.5, 0.05 * 400 / 4),
-    "santa": Thermostat(SANTA, "A' R W R A'", 0.02, 900.0, 1.0,  # g1^2 = g2 = 1/2
-                        {"lam": 1.0, "constants": {"V": 1.0, "V_last": 9.0}}, 0.5, 0.5 + 0.02 * 900 / 4),
+    "santa": Thermostat(
+        SANTA,
+        "A' R W R A'",
+        0.02,
+        900.0,
+        1.0,  # g1^2 = g2 = 1/2
+        {"lam": 1.0, "constants": {"V": 1.0, "V_last": 9.0}},
+        0.5,
+        0.5 + 0.02 * 900 / 4,
+    ),
 }
 theta_square, p_square, mean_xi = (lambda t, p, x: t**2), (lambda t, p, x: p**2), (lambda t, p, x: x)
 unaware = pytest.mark.parametrize("name", UNAWARE)
@@ -246,9 +278,15 @@ def test_the_temperature_that_moves_xi_is_exact_at_every_step_size(name):
         assert row._replace(h=h, V=row.V / 2).law().after(20000, p_square) == pytest.approx(row.m, rel=1e-8)
 
 
-@pytest.mark.parametrize("name, text, other", [
-    ("msgnht", "torch.exp(-h*xi)", "math.exp(-h*A)"), ("msgnht", "1/mu*p**2 - temperature/mu", "1/mu*p**2 - 2/mu"),
-    ("atmc by F A'", "1/(m*mu)*p**2", "1/mu*p**2"), ("atmc by F A'", "-xi - torch.clamp(Dmin - xi, min=0)", "-Dmin + 0*xi"),
-], ids=["friction-A", "thermostat-at-2-T", "thermostat-without-the-mass", "friction-Dmin"])
+@pytest.mark.parametrize(
+    "name, text, other",
+    [
+        ("msgnht", "torch.exp(-h*xi)", "math.exp(-h*A)"),
+        ("msgnht", "1/mu*p**2 - temperature/mu", "1/mu*p**2 - 2/mu"),
+        ("atmc by F A'", "1/(m*mu)*p**2", "1/mu*p**2"),
+        ("atmc by F A'", "-xi - torch.clamp(Dmin - xi, min=0)", "-Dmin + 0*xi"),
+    ],
+    ids=["friction-A", "thermostat-at-2-T", "thermostat-without-the-mass", "friction-Dmin"],
+)
 def test_a_wrong_thermostat_lets_go_of_the_target(name, text, other):
     assert abs(UNAWARE[name].law((text, other)).after(3000, theta_square) - 1) > 0.1

@@ -30,8 +30,12 @@ def hamiltonian(**more):
 
 def about_a_mean(rate=None):
     """A momentum about b theta, of which the refreshment takes account."""
-    return hamiltonian(name="about-a-mean", H=U + total((p - b * theta)**2 / m) / 2, jumps={"R": refresh(p, rate=rate)},
-                       scheme="R A F R")
+    return hamiltonian(
+        name="about-a-mean",
+        H=U + total((p - b * theta) ** 2 / m) / 2,
+        jumps={"R": refresh(p, rate=rate)},
+        scheme="R A F R",
+    )
 
 
 def two_letters():
@@ -42,25 +46,49 @@ def two_letters():
 
 def gaussian_target():
     """A target that is redrawn too, from its own law."""
-    return hamiltonian(name="gaussian-target", H=total(c * (theta - b)**2) / 2 + total(p**2 / m) / 2,
-                       jumps={"T": refresh(theta), "R": refresh(p)}, scheme="B A T B R")
+    return hamiltonian(
+        name="gaussian-target",
+        H=total(c * (theta - b) ** 2) / 2 + total(p**2 / m) / 2,
+        jumps={"T": refresh(theta), "R": refresh(p)},
+        scheme="B A T B R",
+    )
 
 
 def one_switch():
     """One binary number for all sites: a shift of the whole target."""
-    return Recipe(name="one-switch", state=(theta, z), target=theta, D={theta: 1},
-                  H=total(theta**2) / 2 - z * b * total(theta) + c * z, jumps={"J": refresh(z)}, scheme="J Euler")
+    return Recipe(
+        name="one-switch",
+        state=(theta, z),
+        target=theta,
+        D={theta: 1},
+        H=total(theta**2) / 2 - z * b * total(theta) + c * z,
+        jumps={"J": refresh(z)},
+        scheme="J Euler",
+    )
 
 
 def switches(rate=None):
     """A binary number per site, at a rate."""
-    return Recipe(name="switches", state=(theta, gamma), target=theta,
-                  H=total((1 + gamma * c) * theta**2) / 2 + b * total(gamma) * total(theta) / n, D={theta: 1},
-                  jumps={"J": refresh(gamma, rate=rate)}, scheme="J Euler")
+    return Recipe(
+        name="switches",
+        state=(theta, gamma),
+        target=theta,
+        H=total((1 + gamma * c) * theta**2) / 2 + b * total(gamma) * total(theta) / n,
+        D={theta: 1},
+        jumps={"J": refresh(gamma, rate=rate)},
+        scheme="J Euler",
+    )
 
 
-OWN = [about_a_mean(), about_a_mean(rate=nu), two_letters(), gaussian_target(), one_switch(), switches(),
-       switches(rate=nu)]
+OWN = [
+    about_a_mean(),
+    about_a_mean(rate=nu),
+    two_letters(),
+    gaussian_target(),
+    one_switch(),
+    switches(),
+    switches(rate=nu),
+]
 
 
 @pytest.mark.parametrize("oracle", [interpret, flow_by_flow])
@@ -77,8 +105,12 @@ def test_the_emitted_jump_equals_the_oracle(recipe, oracle):
 
 def jumped(step, state, noise, **parameters):
     """The blocks after a word of one jump, or one whose other letters do not move what is looked at."""
-    return {k: v.numpy() for k, v in step(tensors(state), 0.5, gradient=torch.zeros_like, noise=tensors(noise),
-                                          **tensors(parameters)).items()}
+    return {
+        k: v.numpy()
+        for k, v in step(
+            tensors(state), 0.5, gradient=torch.zeros_like, noise=tensors(noise), **tensors(parameters)
+        ).items()
+    }
 
 
 @pytest.mark.parametrize("T", [0.0, 0.8, 1.25])
@@ -96,14 +128,17 @@ def test_a_refreshed_thermostat_has_the_law_of_a_shared_block():
     """N(A, T/(n mu)) for one xi with n sites."""
     step = compile(replace(two_letters(), jumps={"Z": refresh(xi)}), "B A' O Z")
     state = {"theta": np.zeros((2, 5)), "p": np.zeros((2, 5)), "xi": np.array([4.0, -3.0])}
-    quiet, loud = (jumped(step, state, {"p": np.zeros((2, 5)), "xi": np.full(2, w)}, temperature=0.8, A=0.7, mu=1.6)
-                   for w in (0.0, 1.0))
+    quiet, loud = (
+        jumped(step, state, {"p": np.zeros((2, 5)), "xi": np.full(2, w)}, temperature=0.8, A=0.7, mu=1.6)
+        for w in (0.0, 1.0)
+    )
     assert quiet["xi"] == pytest.approx([0.7, 0.7])
     assert loud["xi"] - quiet["xi"] == pytest.approx(np.full(2, math.sqrt(0.8 / (5 * 1.6))))
 
 
-@pytest.mark.parametrize("word, share", [
-    ("A F R", 1.0), ("R A F R", 0.5), ([("R", 0.3), ("A", 1), ("F", 1), ("R", 0.7)], 0.7)])
+@pytest.mark.parametrize(
+    "word, share", [("A F R", 1.0), ("R A F R", 0.5), ([("R", 0.3), ("A", 1), ("F", 1), ("R", 0.7)], 0.7)]
+)
 def test_with_a_rate_a_whole_chain_jumps_with_the_probability_of_its_share_of_the_step(word, share):
     """1 - e^{-nu t}: the uniform number of a chain is on either side of it, and all its sites go together."""
     step, rate = compile(about_a_mean(rate=nu), word), 1.4
@@ -129,8 +164,8 @@ def moments_after_a_jump(recipe, h=0.5, T=0.8, m=1.7, rate=1.4):
         return jumped(step, given, noise, temperature=T, m=m, **({"nu": rate} if turn else {}))["p"].item()
 
     def mean(power, p):
-        goes = sum(v * after(p, 0.0, eta)**power for eta, v in zip(x, w / w.sum()))
-        return chance * goes + (1 - chance) * after(p, 1.0, 0.0)**power
+        goes = sum(v * after(p, 0.0, eta) ** power for eta, v in zip(x, w / w.sum()))
+        return chance * goes + (1 - chance) * after(p, 1.0, 0.0) ** power
 
     return mean
 
@@ -145,8 +180,12 @@ def test_a_refreshment_keeps_the_law_and_forgets_at_its_rate(rate):
         assert mean(2, start) == pytest.approx((1 - q) * start**2 + q * 1.7 * 0.8, rel=1e-14)
 
 
-BINARY = {"one switch": (one_switch(), "z"), "switches": (switches(), "gamma"), "sgld-sa-gibbs": (SGLDSAGibbs, "gamma"),
-          "sghmc-sa-gibbs": (SGHMCSAGibbs, "gamma")}
+BINARY = {
+    "one switch": (one_switch(), "z"),
+    "switches": (switches(), "gamma"),
+    "sgld-sa-gibbs": (SGLDSAGibbs, "gamma"),
+    "sghmc-sa-gibbs": (SGHMCSAGibbs, "gamma"),
+}
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -178,8 +217,11 @@ def test_extreme_odds_are_certain_and_finite(cost):
     step = compile(one_switch())
     given = {"theta": torch.zeros(3, 2), "z": torch.tensor([0.0, 1.0, 1.0])}
     drawn = {"z": torch.tensor([1e-7, 0.5, 1 - 1e-7]), "theta": torch.zeros(3, 2)}
-    out = step(given, 0.1, noise=drawn, c=abs(cost), b=0.0) if cost > 0 else step(
-        given | {"theta": torch.full((3, 2), 1e3)}, 0.1, noise=drawn, c=1.0, b=500.0)
+    out = (
+        step(given, 0.1, noise=drawn, c=abs(cost), b=0.0)
+        if cost > 0
+        else step(given | {"theta": torch.full((3, 2), 1e3)}, 0.1, noise=drawn, c=1.0, b=500.0)
+    )
     assert out["z"].tolist() == [float(cost < 0)] * 3
 
 
@@ -214,7 +256,7 @@ AT = [dict(k=k, h=h, nu=nu, m=1.7, T=0.8) for k in (0.7, 2.3) for h in (0.05, 0.
 @pytest.mark.parametrize("at", AT, ids=str)
 def test_the_leapfrog_with_refreshments_has_the_variance_of_its_shadow_energy(at):
     """T/(k (1 - h^2 k/(4 m))) for theta at every rate, and m T for p."""
-    shadow = 1 - at["h"]**2 * at["k"] / (4 * at["m"])
+    shadow = 1 - at["h"] ** 2 * at["k"] / (4 * at["m"])
     expected = at["T"] / (at["k"] * shadow), 0, at["m"] * at["T"]
     assert stationary_moments("leapfrog", **at) == pytest.approx(np.array(expected), rel=1e-10, abs=1e-12)
 
@@ -248,26 +290,40 @@ def test_gibbs_draws_have_no_limit_at_temperature_0():
 
 relativistic = U + total(sqrt(1 + p**2))
 REFUSED = {
-    "a law that is not Gaussian": (lambda: compile(hamiltonian(H=relativistic, jumps={"R": refresh(p)})),
-                                   ["hamiltonian, jump 'R'", "not Gaussian", "Only Gaussian and binary"]),
-    "H not linear in a binary block": (lambda: compile(replace(switches(), H=total(gamma) ** 2 + total(theta**2))),
-                                       ["switches, jump 'J'", "not linear in the binary block gamma"]),
+    "a law that is not Gaussian": (
+        lambda: compile(hamiltonian(H=relativistic, jumps={"R": refresh(p)})),
+        ["hamiltonian, jump 'R'", "not Gaussian", "Only Gaussian and binary"],
+    ),
+    "H not linear in a binary block": (
+        lambda: compile(replace(switches(), H=total(gamma) ** 2 + total(theta**2))),
+        ["switches, jump 'J'", "not linear in the binary block gamma"],
+    ),
     "a word without the jump": (lambda: compile(HMC, "B A B"), ["leaves out the jump 'R'", "Add its letter"]),
-    "noise of a binary block": (lambda: replace(switches(), D={theta: 1, gamma: 1}),
-                                ["switches, gamma", "no drift and no noise", "refresh(gamma)"]),
+    "noise of a binary block": (
+        lambda: replace(switches(), D={theta: 1, gamma: 1}),
+        ["switches, gamma", "no drift and no noise", "refresh(gamma)"],
+    ),
     "a curl of a binary block": (lambda: replace(switches(), Q={(theta, gamma): 1}), ["no drift and no noise"]),
-    "a block that is not there": (lambda: hamiltonian(jumps={"R": refresh(xi)}), ["jumps['R']", "xi is not in the state"]),
+    "a block that is not there": (
+        lambda: hamiltonian(jumps={"R": refresh(xi)}),
+        ["jumps['R']", "xi is not in the state"],
+    ),
     "a block by name": (lambda: refresh("p"), ["refresh(p)", "its argument is a block"]),
     "a rate in words": (lambda: refresh(p, rate="1"), ["refresh(p), rate", "Text is never evaluated"]),
     "no jump": (lambda: hamiltonian(jumps={"R": p}), ["jumps['R']", "a jump is a refresh(block), got p"]),
     "the letter of a piece": (lambda: hamiltonian(pieces={"R": p}, jumps={"R": refresh(p)}), ["names a piece too"]),
     "a letter that is none": (lambda: hamiltonian(jumps={"R S": refresh(p)}), ["'R S' is no name of a piece"]),
-    "a piece of the default letters": (lambda: compile(hamiltonian(jumps={"A": refresh(p)}), "B A B"),
-                                       ["no piece takes", "in the drift of theta"]),
+    "a piece of the default letters": (
+        lambda: compile(hamiltonian(jumps={"A": refresh(p)}), "B A B"),
+        ["no piece takes", "in the drift of theta"],
+    ),
     "a jump backwards": (lambda: compile(HMC, [("R", 1.5), ("A", 1), ("B", 1), ("R", -0.5)]), ["cannot run backwards"]),
     "a rate that reads the block": (lambda: compile(hamiltonian(jumps={"R": refresh(p, rate=p**2)})), ["rate"]),
     "a rate below 0": (lambda: compile(hamiltonian(jumps={"R": refresh(p, rate=-nu)})), ["rate"]),
-    "a rate of an unknown symbol": (lambda: hamiltonian(jumps={"R": refresh(p, rate=xi)}), ["'xi' is used but is not in"]),
+    "a rate of an unknown symbol": (
+        lambda: hamiltonian(jumps={"R": refresh(p, rate=xi)}),
+        ["'xi' is used but is not in"],
+    ),
 }
 
 

@@ -33,7 +33,10 @@ def against_torch(name, kernels, chains, shape, key):
     """The errors of a kernel with tensors as noise and with a key, in float64."""
     plain, kernel = pair(name, kernels)
     state, drawn, parameters = inputs(plain, chains, shape if plain.recipe.target_is_vector else ())
-    return [worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters)) for noise in (drawn, key)]
+    return [
+        worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters))
+        for noise in (drawn, key)
+    ]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -51,8 +54,10 @@ def test_what_has_no_kernel_says_so(name, backend):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
 
 
-@pytest.mark.parametrize("name", ["sghmc", "sgnht", "psgld", "sgrld-simplex", "hmc",
-                                  *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS)])
+@pytest.mark.parametrize(
+    "name",
+    ["sghmc", "sgnht", "psgld", "sgrld-simplex", "hmc", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS)],
+)
 def test_the_layers_pass_on_kernels(name):
     report = check(integrators.compile(CASES[name].recipe, backend="cpp"))
     assert report.ok, report
@@ -62,11 +67,16 @@ def test_the_layers_pass_on_kernels(name):
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_any_shape_and_number_type(shape, dtype, bound):
     plain, kernel = pair("sgnht")
-    state = {"theta": torch.linspace(-1, 1, 2 * np.prod(shape), dtype=dtype).reshape(2, *shape), "p": torch.ones(2, *shape, dtype=dtype),
-             "xi": torch.tensor([0.4, 0.7], dtype=dtype)}
-    results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
+    state = {
+        "theta": torch.linspace(-1, 1, 2 * np.prod(shape), dtype=dtype).reshape(2, *shape),
+        "p": torch.ones(2, *shape, dtype=dtype),
+        "xi": torch.tensor([0.4, 0.7], dtype=dtype),
+    }
+    results = [
+        step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)
+    ]
     for b in state:
-        assert (results[0][b] - results[1][b]).abs().max() <= bound * max(1, np.prod(shape)**0.5 if b == "xi" else 1)
+        assert (results[0][b] - results[1][b]).abs().max() <= bound * max(1, np.prod(shape) ** 0.5 if b == "xi" else 1)
 
 
 # ---- many tensors
@@ -111,11 +121,30 @@ def test_a_run_in_torch_and_one_in_kernels_are_the_same_with_minibatches():
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     y = (X.sum(1) > 0).double()
-    energy = samplers.posterior(lambda w, batch: torch.nn.functional.softplus((1 - 2 * batch[1]) * (batch[0] @ w)),
-                                lambda w: (w**2).sum() / 2, num_data=40)
-    runs = [samplers.sample(samplers.SGNHT, energy, init=torch.zeros(3, dtype=torch.float64), chains=3, warmup=4, steps=30, thin=3,
-                            step_size=0.02, data=(X, y), batch_size=7, seed=5, progress=False, backend=backend, keep=["xi"])
-            for backend in ("torch", "cpp")]
+    energy = samplers.posterior(
+        lambda w, batch: torch.nn.functional.softplus((1 - 2 * batch[1]) * (batch[0] @ w)),
+        lambda w: (w**2).sum() / 2,
+        num_data=40,
+    )
+    runs = [
+        samplers.sample(
+            samplers.SGNHT,
+            energy,
+            init=torch.zeros(3, dtype=torch.float64),
+            chains=3,
+            warmup=4,
+            steps=30,
+            thin=3,
+            step_size=0.02,
+            data=(X, y),
+            batch_size=7,
+            seed=5,
+            progress=False,
+            backend=backend,
+            keep=["xi"],
+        )
+        for backend in ("torch", "cpp")
+    ]
     assert runs[1].info["backend"] == "cpp"
     assert all((runs[0][b] - runs[1][b]).abs().max() < 1e-12 for b in ("theta", "xi"))
 
@@ -125,11 +154,19 @@ def test_awkward_names_do_not_become_code():
     for names in (("m", "i", "xi_sum"), ("double", "theta_0", "R"), ("site", "count_to", "g"), ("sum1", "h_", "once0")):
         q, p, r = vector(names[0]), vector(names[1]), scalar(names[2])
         n = total(1)
-        recipe = Recipe(name="awkward", state=(q, p, r), target=q, H=potential(q) + total(p**2) / 2 + n * r**2 / 2,
-                        D={p: 1}, Q={(q, p): -1, (p, r): p / n})
+        recipe = Recipe(
+            name="awkward",
+            state=(q, p, r),
+            target=q,
+            H=potential(q) + total(p**2) / 2 + n * r**2 / 2,
+            D={p: 1},
+            Q={(q, p): -1, (p, r): p / n},
+        )
         state = {b.name: torch.full((2, 3) if b.is_vector else (2,), 0.5, dtype=torch.float64) for b in recipe.state}
-        results = [integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(0, 0))
-                   for backend in ("torch", "cpp")]
+        results = [
+            integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(0, 0))
+            for backend in ("torch", "cpp")
+        ]
         assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
 
 
@@ -139,8 +176,10 @@ def test_numbers_of_explicit_coordinates_keep_their_own_noise(backend):
     recipe = Recipe(name="pair", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 2})
     state = {"x": torch.zeros(3, dtype=torch.float64), "y": torch.zeros(3, dtype=torch.float64)}
     noise = {"x": torch.full((3,), 1.0, dtype=torch.float64), "y": torch.full((3,), -5.0, dtype=torch.float64)}
-    results = [integrators.compile(recipe, "Euler", backend=b)(state, 0.1, gradient=lambda at: at, noise=noise)
-               for b in ("torch", backend)]
+    results = [
+        integrators.compile(recipe, "Euler", backend=b)(state, 0.1, gradient=lambda at: at, noise=noise)
+        for b in ("torch", backend)
+    ]
     assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
 
 
@@ -169,7 +208,9 @@ def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
     lam = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     state = {"theta": z, "V": z}
     for _ in range(2):
-        found = [s(state, 0.1, gradient=gradient, noise=Key(0, 0), alpha=0.9, lam=float(lam[1])) for s in (plain, kernel)]
+        found = [
+            s(state, 0.1, gradient=gradient, noise=Key(0, 0), alpha=0.9, lam=float(lam[1])) for s in (plain, kernel)
+        ]
         assert (found[0]["theta"] - found[1]["theta"]).abs().max() < 1e-14
 
 
@@ -188,14 +229,17 @@ def test_a_gradient_that_is_none_is_refused():
 # ---- what cannot be swept over
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda s: s["p"].__setitem__(0, s["p"][0].float()), "it is torch.float32"),
-    (lambda s: s["p"].__setitem__(1, torch.zeros(1, 4, dtype=torch.float64)), "its shape is"),
-    (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 10, dtype=torch.float64)[:, ::2]), "holes"),
-    (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 5, dtype=torch.int64)), "torch.int64"),
-    (lambda s: s["theta"].__setitem__(1, s["theta"][0][:, :5]), "share memory"),
-    (lambda s: s["p"].__setitem__(0, s["theta"][0]), "share memory"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda s: s["p"].__setitem__(0, s["p"][0].float()), "it is torch.float32"),
+        (lambda s: s["p"].__setitem__(1, torch.zeros(1, 4, dtype=torch.float64)), "its shape is"),
+        (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 10, dtype=torch.float64)[:, ::2]), "holes"),
+        (lambda s: s["theta"].__setitem__(1, torch.zeros(1, 5, dtype=torch.int64)), "torch.int64"),
+        (lambda s: s["theta"].__setitem__(1, s["theta"][0][:, :5]), "share memory"),
+        (lambda s: s["p"].__setitem__(0, s["theta"][0]), "share memory"),
+    ],
+)
 def test_tensors_that_do_not_fit_are_refused(change, message):
     kernel, state, _ = sweep_of(samplers.SGHMC, [7, 5])
     change(state)
@@ -229,4 +273,6 @@ def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
 def test_a_state_in_half_precision_is_refused():
     kernel = pair("sghmc")[1]
     with pytest.raises(RecipeError, match="float32 and float64"):
-        kernel({b: torch.zeros(2, 3, dtype=torch.float16) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0))
+        kernel(
+            {b: torch.zeros(2, 3, dtype=torch.float16) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0)
+        )

@@ -57,8 +57,10 @@ class Run(NamedTuple):
         gradient = lambda theta: self.slope(theta) + (self.noise * normals() if self.noise else 0)
         state = {"theta": torch.as_tensor(self.target.draw(np.random.default_rng(0), (CHAINS, 1)))}
         state |= {block: mean + sd * normals() for block, (mean, sd) in self.auxiliary.items()}
-        state |= {a.name: torch.full((CHAINS, 1) if a.is_vector else (CHAINS,), self.adapted[a.name],
-                                     dtype=torch.float64) for a in live.recipe.adapted}
+        state |= {
+            a.name: torch.full((CHAINS, 1) if a.is_vector else (CHAINS,), self.adapted[a.name], dtype=torch.float64)
+            for a in live.recipe.adapted
+        }
         for k in range(-self.steps // 2, self.steps):
             step = still if freeze and k >= -self.steps // 4 else live
             noise = {draw.name: normals() for draw in step.program.draws}
@@ -69,7 +71,7 @@ class Run(NamedTuple):
     def excess(self, *changes, freeze=()):
         """By how many percent the average of theta^2 exceeds E theta^2, chain by chain."""
         square = self.target.mean(lambda z: z**2)
-        return 100 * (average(self.states(*changes, freeze=freeze), lambda s: s["theta"]**2) / square - 1)
+        return 100 * (average(self.states(*changes, freeze=freeze), lambda s: s["theta"] ** 2) / square - 1)
 
 
 def average(states, f):
@@ -94,10 +96,18 @@ RUNS = {
     **{f"psgld-gamma, {a}": preconditioned(PSGLDGamma, a, bias) for a, bias in zip(ALPHAS, WITH_GAMMA)},
     "psgld, noisy": preconditioned(PSGLD, 0.9, 16, noise=3.0),
     "psgld-same-step, noisy": preconditioned(PSGLDSameStep, 0.9, 20, noise=3.0),
-    "sghmc-adaptive": Run(AdaptiveSGHMC, 19, 0.05, {"V": 3.0, "gbar": 0.0, "tau": 20.0}, {"lam": 0.3}, noise=1.0,
-                          auxiliary={"p": (0.0, 1.4)}),
-    "santa": Run(SANTA, 8, 0.05, {"V": 2.0, "V_last": 2.0}, {"lam": 0.3},
-                 auxiliary={"p": (0.0, 1.0), "xi": (0.7, 1.0)}),
+    "sghmc-adaptive": Run(
+        AdaptiveSGHMC,
+        19,
+        0.05,
+        {"V": 3.0, "gbar": 0.0, "tau": 20.0},
+        {"lam": 0.3},
+        noise=1.0,
+        auxiliary={"p": (0.0, 1.4)},
+    ),
+    "santa": Run(
+        SANTA, 8, 0.05, {"V": 2.0, "V_last": 2.0}, {"lam": 0.3}, auxiliary={"p": (0.0, 1.0), "xi": (0.7, 1.0)}
+    ),
     "isgd": Run(ISGD, 0, 1.0, {"b": 1.5, "lam": 10.0}, {"warmup_steps": 0}, noise=2**0.5, **NORMAL),
     "isgd, clipped": Run(ISGD, 31, 1.0, {"b": 10.0, "lam": 10.0}, {"warmup_steps": 0}, noise=19**0.5, **NORMAL),
 }
@@ -113,10 +123,14 @@ def test_a_running_adaptation_has_its_stated_bias(name):
     assert not CLAIMS["known bias"].failures({name: beyond(excess_of(name) - RUNS[name].bias, 0.5)})
 
 
-@pytest.mark.parametrize("name, other, difference", [
-    ("psgld-same-step, noisy", "psgld, noisy", 4.2),  # the batch that preconditions itself
-    ("psgld, 0.9", "psgld-gamma, 0.9", 13.6), ("psgld, 0.99", "psgld-gamma, 0.99", 0.6),  # what Gamma takes away
-])
+@pytest.mark.parametrize(
+    "name, other, difference",
+    [
+        ("psgld-same-step, noisy", "psgld, noisy", 4.2),  # the batch that preconditions itself
+        ("psgld, 0.9", "psgld-gamma, 0.9", 13.6),
+        ("psgld, 0.99", "psgld-gamma, 0.99", 0.6),  # what Gamma takes away
+    ],
+)
 def test_two_orders_on_the_same_noise_differ_by_as_much(name, other, difference):
     residuals = excess_of(name) - excess_of(other) - difference
     assert not CLAIMS["known bias"].failures({name: beyond(residuals, 0.1)})
@@ -126,17 +140,26 @@ def percents(*figures):
     return ", ".join(f"{figure:+g}" for figure in figures) + " %"
 
 
-@pytest.mark.parametrize("recipe, text", [
-    (PSGLD, percents(*LAGGED)), (PSGLDGamma, percents(*WITH_GAMMA)),
-    *[(run.recipe, percents(run.bias)) for name, run in RUNS.items() if ", 0" not in name and run.bias],
-    (VSGD, percents(11)), (SGLDSAClassification, "0.053"), (SGLDSAClassification, "1.178"),
-], ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    "recipe, text",
+    [
+        (PSGLD, percents(*LAGGED)),
+        (PSGLDGamma, percents(*WITH_GAMMA)),
+        *[(run.recipe, percents(run.bias)) for name, run in RUNS.items() if ", 0" not in name and run.bias],
+        (VSGD, percents(11)),
+        (SGLDSAClassification, "0.053"),
+        (SGLDSAClassification, "1.178"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_the_docstring_states_the_bias(recipe, text):
     assert text in recipe.doc
 
 
 FROZEN = {  # what is frozen, and the bias that the step itself may have
-    "psgld, 0.99": ("V", 1.0), "psgld-same-step, noisy": ("V", 1.0), "sghmc-adaptive": (("V", "gbar", "tau"), 2.0),
+    "psgld, 0.99": ("V", 1.0),
+    "psgld-same-step, noisy": ("V", 1.0),
+    "sghmc-adaptive": (("V", "gbar", "tau"), 2.0),
     "santa": (("V", "V_last"), 0.5),
 }
 
@@ -148,10 +171,23 @@ def test_the_bias_goes_with_the_adaptation(name):
     assert beyond(excess_of(name), of_the_step) > Z
 
 
-@pytest.mark.parametrize("name, text, other", [
-    ("psgld, 0.9", "alpha*V +", "0*V +"), ("psgld-gamma, 0.9", "*x3*x4", "*0"), ("santa", "sigma*V +", "0*V +"),
-    ("sghmc-adaptive", "*tau + 1", "*0 + 1"), ("isgd", "(1 - mu)/2", "(1 - mu)"),
-], ids=["psgld-without-memory", "Gamma-dropped", "santa-without-memory", "memory-of-one-step", "isgd-without-the-half"])
+@pytest.mark.parametrize(
+    "name, text, other",
+    [
+        ("psgld, 0.9", "alpha*V +", "0*V +"),
+        ("psgld-gamma, 0.9", "*x3*x4", "*0"),
+        ("santa", "sigma*V +", "0*V +"),
+        ("sghmc-adaptive", "*tau + 1", "*0 + 1"),
+        ("isgd", "(1 - mu)/2", "(1 - mu)"),
+    ],
+    ids=[
+        "psgld-without-memory",
+        "Gamma-dropped",
+        "santa-without-memory",
+        "memory-of-one-step",
+        "isgd-without-the-half",
+    ],
+)
 def test_a_planted_error_in_an_adaptation_is_seen(name, text, other):
     run = RUNS[name]._replace(steps=1000)
     assert beyond(run.excess((text, other)) - run.bias, 0.5) > Z
@@ -168,7 +204,7 @@ def clock(V):
 @pytest.mark.parametrize("name", ["psgld, 0.0", "psgld, 0.9", "psgld, 0.99"])
 def test_draws_of_psgld_weighted_by_their_preconditioner_have_the_law_of_the_target(name):
     """Whatever V remembers: dtheta = -G grad U dt + sqrt(2 G) dW is Langevin dynamics in the time that G counts."""
-    weighted = lambda s: torch.stack([clock(s["V"]), clock(s["V"]) * (s["theta"]**2 / SQUARE - 1)])
+    weighted = lambda s: torch.stack([clock(s["V"]), clock(s["V"]) * (s["theta"] ** 2 / SQUARE - 1)])
     clocks, residuals = average(RUNS[name].states(), weighted)
     assert not CLAIMS["known bias"].failures({name: beyond(100 * residuals / clocks.mean(), 1.0)})
 
@@ -188,9 +224,9 @@ def test_vsgd_follows_noise_that_grows_with_theta():
 
     def square(at):
         state = {"theta": torch.full_like(errors, at)}
-        noisy = lambda theta: theta + (V * (1 + c * theta**2))**0.5 * errors
+        noisy = lambda theta: theta + (V * (1 + c * theta**2)) ** 0.5 * errors
         out = step(state, 1.0, gradient=noisy, noise={"theta": torch.zeros_like(errors)}, V=V)
-        return float(weights @ out["theta"][:, 0].numpy()**2)
+        return float(weights @ out["theta"][:, 0].numpy() ** 2)
 
     variance = square(0.0) / (1 - (square(1.0) - square(0.0)))
     assert variance == pytest.approx(1 / (1 - 1 / V - c), rel=1e-8)
@@ -201,8 +237,15 @@ def test_vsgd_follows_noise_that_grows_with_theta():
 
 
 SEEN, SPREAD, SPIKE, SLAB, DELTA = 1.5, 0.3, 0.01, 4.0, 0.4  # the observation, its variance, v0, v1, delta; sigma = 1
-POSTERIOR = Law(lambda w: (w - SEEN)**2 / (2 * SPREAD) - np.log(
-    (1 - DELTA) * np.exp(-w**2 / (2 * SPIKE)) / SPIKE**0.5 + DELTA * np.exp(-w**2 / (2 * SLAB)) / SLAB**0.5), 8.0)
+POSTERIOR = Law(
+    lambda w: (
+        (w - SEEN) ** 2 / (2 * SPREAD)
+        - np.log(
+            (1 - DELTA) * np.exp(-(w**2) / (2 * SPIKE)) / SPIKE**0.5 + DELTA * np.exp(-(w**2) / (2 * SLAB)) / SLAB**0.5
+        )
+    ),
+    8.0,
+)
 
 
 def self_consistent(kappa):
@@ -211,7 +254,7 @@ def self_consistent(kappa):
     for _ in range(300):
         precision = 1 / SPREAD + kappa
         w = SEEN / SPREAD / precision + points / precision**0.5
-        odds = (1 - DELTA) / DELTA * (SLAB / SPIKE)**0.5 * np.exp(-w**2 / 2 * (1 / SPIKE - 1 / SLAB))
+        odds = (1 - DELTA) / DELTA * (SLAB / SPIKE) ** 0.5 * np.exp(-(w**2) / 2 * (1 / SPIKE - 1 / SLAB))
         kappa = 0.9 * kappa + 0.1 * weights @ ((1 / SLAB + odds / SPIKE) / (1 + odds))
     return kappa, SEEN / SPREAD / precision
 
@@ -222,8 +265,10 @@ def weight(recipe, h, steps, chains=1000):
     generator = torch.Generator().manual_seed(0)
     draw = lambda kind: getattr(torch, kind)(chains, 1, generator=generator, dtype=torch.float64)
     start = {"theta": SEEN, "p": 0.0, "gamma": 1.0, "rho": 0.5, "kappa": 50.0, "sigma": 1.0, "delta": DELTA}
-    state = {b.name: torch.full((chains, 1) if b.is_vector else (chains,), start[b.name], dtype=torch.float64)
-             for b in recipe.entries}
+    state = {
+        b.name: torch.full((chains, 1) if b.is_vector else (chains,), start[b.name], dtype=torch.float64)
+        for b in recipe.entries
+    }
     # a gain at which no chain strays into the slab, which the averages leave only slowly
     given = {"A": 3.0} if recipe.adapt else {"sigma": 1.0, "delta": DELTA}
     total = 0
@@ -241,8 +286,11 @@ def test_the_self_consistent_law_is_one_and_far_from_the_posterior():
     assert POSTERIOR.mean(lambda w: w) == pytest.approx(1.178, abs=5e-4)
 
 
-@pytest.mark.parametrize("recipe, h, steps", [(SGLDSAClassification, 0.002, 6000), (SGHMCSAClassification, 0.05, 2000)],
-                         ids=["sgld-sa", "sghmc-sa"])
+@pytest.mark.parametrize(
+    "recipe, h, steps",
+    [(SGLDSAClassification, 0.002, 6000), (SGHMCSAClassification, 0.05, 2000)],
+    ids=["sgld-sa", "sghmc-sa"],
+)
 def test_the_averages_of_sa_lock_the_signal_into_the_spike(recipe, h, steps):
     means = weight(recipe, h, steps)
     assert not CLAIMS["known bias"].failures({recipe.name: beyond(means - self_consistent(50.0)[1], 0.001)})

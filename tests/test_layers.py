@@ -35,12 +35,21 @@ n = total(1)
 U, x = potential(theta), Symbol("x", real=True)
 
 
-@pytest.mark.parametrize("name, word", [(name, word) for name, case in CASES.items() for word in case.all_words
-                                         if (name, word) != ("sgrld-simplex", "Euler")])
+@pytest.mark.parametrize(
+    "name, word",
+    [
+        (name, word)
+        for name, case in CASES.items()
+        for word in case.all_words
+        if (name, word) != ("sgrld-simplex", "Euler")
+    ],
+)
 def test_every_stock_sampler_passes_with_every_word(name, word):
     """The formulas, which know no word, with the first one only."""
     first = word == CASES[name].all_words[0]
-    report = check(CASES[name].recipe, word, layers=None if first else [layer for layer in LAYERS if layer not in OF_FORMULAS])
+    report = check(
+        CASES[name].recipe, word, layers=None if first else [layer for layer in LAYERS if layer not in OF_FORMULAS]
+    )
     assert report.ok, report
     assert {r.layer for r in report.results} >= {"differential"} | ({*OF_FORMULAS} if first else set())
 
@@ -52,7 +61,7 @@ def test_a_word_whose_chains_leave_the_domain_fails():
     assert all("left their domain" in r.statistic for r in report.failures)
 
 
-@pytest.mark.parametrize("D", [exp(theta), 1 / (1 + grad(U)**2)])
+@pytest.mark.parametrize("D", [exp(theta), 1 / (1 + grad(U) ** 2)])
 def test_an_order_that_shows_at_small_steps_only_is_seen(D):
     assert check(Recipe(name="stiff", state=(theta,), H=U, D={theta: D}, scheme="Euler")).ok
 
@@ -66,17 +75,26 @@ def test_a_recipe_that_bears_the_name_of_another_is_itself(name):
 
 def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
     """A mass that depends on theta, a numerical piece, an adapted friction: values, laws and words are found."""
-    V = adapted("V", like=theta, start=grad(U)**2, domain="nonnegative")
+    V = adapted("V", like=theta, start=grad(U) ** 2, domain="nonnegative")
     m = positive("m")
-    own = Recipe(name="own", state=(theta, p), target=theta, H=U + total(p**2 / m) / 2, D={p: m * (gamma + V)},
-                 Q={(theta, p): -1}, adapt={V: V / 2 + grad(U)**2 / 2})
+    own = Recipe(
+        name="own",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2 / m) / 2,
+        D={p: m * (gamma + V)},
+        Q={(theta, p): -1},
+        adapt={V: V / 2 + grad(U) ** 2 / 2},
+    )
     report = check(own, "B A O A B", pieces={"O": numerical(friction(p) + noise(p), "heun")})
     assert report.ok and {r.layer for r in report.results} == set(LAYERS) - {"linear law"}
     assert_stationary(own, Energy(x, U=x**4 / 4 + x), gamma=0.7)
 
 
 def test_hamiltonian_dynamics_without_noise_is_invariant_and_has_no_linear_law():
-    report = check(Recipe(name="noiseless", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}))
+    report = check(
+        Recipe(name="noiseless", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1})
+    )
     assert report.ok and ["linear law"] == [name for name in LAYERS if any(name in note for note in report.notes)]
 
 
@@ -98,7 +116,9 @@ def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):
     return {name for name, layer in LAYERS.items() if any(not r.ok for r in layer(one))}
 
 
-@pytest.mark.parametrize("mistake", [("exp(-h*gamma)", "exp(-h*gamma/2)"), ("2*temperature", "temperature"), ("h/2*g", "h*g")])
+@pytest.mark.parametrize(
+    "mistake", [("exp(-h*gamma)", "exp(-h*gamma/2)"), ("2*temperature", "temperature"), ("h/2*g", "h*g")]
+)
 def test_a_mistake_in_the_text_is_seen_by_every_layer_that_runs_it(mistake):
     assert failing(mistake) == set(LAYERS) - {"symbolic", "generator"}
 
@@ -114,7 +134,7 @@ def test_a_shared_noise_is_seen_at_the_start():
 
 
 def test_chains_that_stand_still_are_seen():
-    assert "stationary start" in failing(("spread_theta*noise[\"theta\"] - h*g", "0*g"), "Euler", SGLD)
+    assert "stationary start" in failing(('spread_theta*noise["theta"] - h*g', "0*g"), "Euler", SGLD)
 
 
 def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
@@ -135,8 +155,14 @@ def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
 
 
 def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
-    unproved = Recipe(name="unproved", state=(theta, p), target=theta, H=U + total(p**2 * (1 + theta**2)) / 2, D={p: gamma},
-                      Q={(theta, p): -1})
+    unproved = Recipe(
+        name="unproved",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2 * (1 + theta**2)) / 2,
+        D={p: gamma},
+        Q={(theta, p): -1},
+    )
     with pytest.raises(AssertionError) as raised:
         assert_stationary(unproved)
     assert "unproved is not stationary" in str(raised.value) and "the marginal of theta" in str(raised.value)
@@ -160,29 +186,48 @@ def test_a_step_stands_for_its_recipe_word_and_pieces():
 
 def test_what_is_left_out_is_said_with_the_reason():
     """Four blocks; a jump in three coupled ones, each with noise, in 4^5 ways; a step size that the parameters imply."""
-    four = Recipe(name="four", state=(theta, p, xi, r), target=theta, H=U + total(p**2 + r**2) / 2 + n * xi**2 / 2,
-                  D={p: 1 + xi**2, r: 1}, Q={(theta, p): -1, (p, r): theta})
-    three = Recipe(name="three", state=(theta, p, xi), target=theta, D={theta: 1 + p**2 / 4, p: 1, xi: 1 / n},
-                   H=U + total((p - tanh(theta))**2) / 2 + n * (xi - total(tanh(theta)) / n)**2 / 2,
-                   Q={(theta, p): -1, (p, xi): p / n}, jumps={"J": refresh(p, rate=gamma)}, scheme="J Euler J")
-    for recipe, reason, layers in ((four, "4 blocks", ["symbolic", "differential"]), (CASES["vsgd"].recipe, "imply a step size", []),
-                                   (three, "points of state and noise", ["symbolic", "generator", "differential"])):
+    four = Recipe(
+        name="four",
+        state=(theta, p, xi, r),
+        target=theta,
+        H=U + total(p**2 + r**2) / 2 + n * xi**2 / 2,
+        D={p: 1 + xi**2, r: 1},
+        Q={(theta, p): -1, (p, r): theta},
+    )
+    three = Recipe(
+        name="three",
+        state=(theta, p, xi),
+        target=theta,
+        D={theta: 1 + p**2 / 4, p: 1, xi: 1 / n},
+        H=U + total((p - tanh(theta)) ** 2) / 2 + n * (xi - total(tanh(theta)) / n) ** 2 / 2,
+        Q={(theta, p): -1, (p, xi): p / n},
+        jumps={"J": refresh(p, rate=gamma)},
+        scheme="J Euler J",
+    )
+    for recipe, reason, layers in (
+        (four, "4 blocks", ["symbolic", "differential"]),
+        (CASES["vsgd"].recipe, "imply a step size", []),
+        (three, "points of state and noise", ["symbolic", "generator", "differential"]),
+    ):
         report = check(recipe)
         assert report.ok and any(reason in note for note in report.notes)
         assert not layers or [*dict.fromkeys(r.layer for r in report.results)] == layers
     assert report.seconds < 20
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: check(SGLD, layers=["defect"]), "there is no layer 'defect'"),
-    (lambda: check(SGLD, gama=1.0), "'gama' is not a parameter"),
-    (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
-    (lambda: check(SGLD, "B A B"), "B"),
-    (lambda: check(SGLD, layers=[]), "none is named"),
-    (lambda: check("sgld"), "expected a Recipe, or a Step .*, got str"),
-    (lambda: check(UnderdampedLangevin, gamma=float("nan")), "'gamma' is not finite"),
-    (lambda: check(UnderdampedLangevin, gamma="1"), "'gamma' is a number or a tensor, got str"),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: check(SGLD, layers=["defect"]), "there is no layer 'defect'"),
+        (lambda: check(SGLD, gama=1.0), "'gama' is not a parameter"),
+        (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
+        (lambda: check(SGLD, "B A B"), "B"),
+        (lambda: check(SGLD, layers=[]), "none is named"),
+        (lambda: check("sgld"), "expected a Recipe, or a Step .*, got str"),
+        (lambda: check(UnderdampedLangevin, gamma=float("nan")), "'gamma' is not finite"),
+        (lambda: check(UnderdampedLangevin, gamma="1"), "'gamma' is a number or a tensor, got str"),
+    ],
+)
 def test_what_cannot_be_checked_is_refused(make, words):
     with pytest.raises(RecipeError, match=words):
         make()

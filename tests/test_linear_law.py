@@ -73,47 +73,102 @@ MAXWELL = lambda z: z.m * z.T + 0 * z.k
 
 TABLE = {
     "BAOAB, fresh gradients": Law(
-        "B A O A B", EXACT, lambda z: z.m * z.T * (1 - z.w), lambda z: z.h**2 * coth(z.x / 2) / (2 * z.k * z.L),
-        0.361542846992, reuse=False),
+        "B A O A B",
+        EXACT,
+        lambda z: z.m * z.T * (1 - z.w),
+        lambda z: z.h**2 * coth(z.x / 2) / (2 * z.k * z.L),
+        0.361542846992,
+        reuse=False,
+    ),
     "BAOAB, one gradient": Law(
-        "B A O A B", EXACT, lambda z: z.m * z.T * (1 - z.w), lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L),
-        0.375259607028),
+        "B A O A B",
+        EXACT,
+        lambda z: z.m * z.T * (1 - z.w),
+        lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L),
+        0.375259607028,
+    ),
     "AOAB": Law("A O A B", EXACT, MAXWELL, lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L), 0.375259607028),
-    "ABOBA": Law("A B O B A", EXACT, lambda z: z.m * z.T / (1 - z.w), lambda z: z.h**2 * coth(z.x) / (4 * z.k * z.m),
-                 0.361434826677, reuse=False),
-    "OBABO": Law("O B A B O", lambda z: z.T / z.k / (1 - z.w), MAXWELL,
-                 lambda z: z.h**2 * coth(z.x) / (z.k * z.L), 0.378983431543, reuse=False),
-    "OABAO": Law("O A B A O", lambda z: z.T / z.k * (1 - z.w), MAXWELL, lambda z: z.h**2 * (
-        z.m * (1 + z.c)**2 - z.h**2 * z.k * z.c) / (z.k * z.m * (1 - z.c**2) * z.L), 0.357934618372),
-    "AOBOA": Law("A O B O A", lambda z: z.T / z.k * cosh(z.x / 2), lambda z: 2 * z.T * z.m**2 * (1 + z.c) / (
-        2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c)), lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2)),
-        0.380683787379),
+    "ABOBA": Law(
+        "A B O B A",
+        EXACT,
+        lambda z: z.m * z.T / (1 - z.w),
+        lambda z: z.h**2 * coth(z.x) / (4 * z.k * z.m),
+        0.361434826677,
+        reuse=False,
+    ),
+    "OBABO": Law(
+        "O B A B O",
+        lambda z: z.T / z.k / (1 - z.w),
+        MAXWELL,
+        lambda z: z.h**2 * coth(z.x) / (z.k * z.L),
+        0.378983431543,
+        reuse=False,
+    ),
+    "OABAO": Law(
+        "O A B A O",
+        lambda z: z.T / z.k * (1 - z.w),
+        MAXWELL,
+        lambda z: z.h**2 * (z.m * (1 + z.c) ** 2 - z.h**2 * z.k * z.c) / (z.k * z.m * (1 - z.c**2) * z.L),
+        0.357934618372,
+    ),
+    "AOBOA": Law(
+        "A O B O A",
+        lambda z: z.T / z.k * cosh(z.x / 2),
+        lambda z: 2 * z.T * z.m**2 * (1 + z.c) / (2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c)),
+        lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2)),
+        0.380683787379,
+    ),
     "FA": Law("F A", force_in_friction, F_MOMENTUM, F_SLOPE, 0.396534206961),
     "AF": Law("A F", force_in_friction, F_MOMENTUM, F_SLOPE, 0.396534206961),
-    "FAF": Law("F A F", force_in_friction, None, lambda z: z.h * (1 + z.c) / (
-        z.k * (1 + sqrt(z.c))**2 * (2 * z.gamma * z.m - z.h * z.k * z.t)), 0.383151653473, reuse=False),
-    "AFA": Law("A F A", lambda z: z.T / z.k * z.x / 2 * coth(z.x / 2), F_MOMENTUM,
-               lambda z: z.h / (2 * z.gamma * z.k * z.m), 0.378422255110),
-    "SSS": Law("A R W R A", lambda z: z.T / z.k * z.x / 2 / sinh(z.x / 2), lambda z: 4 * z.T * z.x * z.m**2 * z.c / (
-        (1 - z.c) * (2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c))),
-        lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2))),
+    "FAF": Law(
+        "F A F",
+        force_in_friction,
+        None,
+        lambda z: z.h * (1 + z.c) / (z.k * (1 + sqrt(z.c)) ** 2 * (2 * z.gamma * z.m - z.h * z.k * z.t)),
+        0.383151653473,
+        reuse=False,
+    ),
+    "AFA": Law(
+        "A F A",
+        lambda z: z.T / z.k * z.x / 2 * coth(z.x / 2),
+        F_MOMENTUM,
+        lambda z: z.h / (2 * z.gamma * z.k * z.m),
+        0.378422255110,
+    ),
+    "SSS": Law(
+        "A R W R A",
+        lambda z: z.T / z.k * z.x / 2 / sinh(z.x / 2),
+        lambda z: 4 * z.T * z.x * z.m**2 * z.c / ((1 - z.c) * (2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c))),
+        lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2)),
+    ),
     "AG": Law("A G", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope, 0.396695896921),
     "GA": Law("G A", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope, 0.396695896921),
-    "explicit Euler": Law("Euler", lambda z: z.T / z.k * (1 - z.x / 2 + 2 * z.w) / (
-        (1 - z.h * z.k / (z.gamma * z.m)) * (1 - z.x / 2 + z.w))),
-    "BOA": Law("B O A", lambda z: z.T / z.k * (1 + z.c)**2 / (2 * z.c * (1 + z.c) - 4 * z.c**2 * z.w),
-               printed=0.473623149680),
+    "explicit Euler": Law(
+        "Euler",
+        lambda z: z.T / z.k * (1 - z.x / 2 + 2 * z.w) / ((1 - z.h * z.k / (z.gamma * z.m)) * (1 - z.x / 2 + z.w)),
+    ),
+    "BOA": Law(
+        "B O A", lambda z: z.T / z.k * (1 + z.c) ** 2 / (2 * z.c * (1 + z.c) - 4 * z.c**2 * z.w), printed=0.473623149680
+    ),
 }
 
 # the leading term of the relative error of Var theta at s2 = 0, and its power of h
 LEADING = {
-    "B A O A B": None, "A B O B A": None, "A O A B": None,
-    "O B A B O": (2, lambda z: z.k / (4 * z.m)), "O A B A O": (2, lambda z: -z.k / (4 * z.m)),
-    "A O B O A": (2, lambda z: z.gamma**2 / 8), "F A": (2, lambda z: z.gamma**2 / 12 + z.k / (4 * z.m)),
-    "F A F": (2, lambda z: z.gamma**2 / 12 + z.k / (4 * z.m)), "A F A": (2, lambda z: z.gamma**2 / 12),
-    "A R W R A": (2, lambda z: -z.gamma**2 / 24), "A G": (2, lambda z: z.k / (4 * z.m)),
-    "G A": (2, lambda z: z.k / (4 * z.m)), "Euler": (1, lambda z: z.k / (z.gamma * z.m)),
-    "B O A": (1, lambda z: z.gamma / 2), "B A O B": (1, lambda z: -z.gamma / 2),
+    "B A O A B": None,
+    "A B O B A": None,
+    "A O A B": None,
+    "O B A B O": (2, lambda z: z.k / (4 * z.m)),
+    "O A B A O": (2, lambda z: -z.k / (4 * z.m)),
+    "A O B O A": (2, lambda z: z.gamma**2 / 8),
+    "F A": (2, lambda z: z.gamma**2 / 12 + z.k / (4 * z.m)),
+    "F A F": (2, lambda z: z.gamma**2 / 12 + z.k / (4 * z.m)),
+    "A F A": (2, lambda z: z.gamma**2 / 12),
+    "A R W R A": (2, lambda z: -(z.gamma**2) / 24),
+    "A G": (2, lambda z: z.k / (4 * z.m)),
+    "G A": (2, lambda z: z.k / (4 * z.m)),
+    "Euler": (1, lambda z: z.k / (z.gamma * z.m)),
+    "B O A": (1, lambda z: z.gamma / 2),
+    "B A O B": (1, lambda z: -z.gamma / 2),
 }
 
 
@@ -193,9 +248,14 @@ def test_a_preconditioner_per_site_acts_on_its_site():
     assert law.variance("theta") == pytest.approx(2 * z.T / (z.k * (2 - z.h * G * z.k)), rel=1e-10)
 
 
-@pytest.mark.parametrize("recipe, word, limit", [
-    (SGLD, "Euler", 2 / 5.1), (UnderdampedLangevin, "B A O A B", sqrt(4 / 5.1)),
-    (UnderdampedLangevin, "O B A B O", sqrt(4 / 5.1))])
+@pytest.mark.parametrize(
+    "recipe, word, limit",
+    [
+        (SGLD, "Euler", 2 / 5.1),
+        (UnderdampedLangevin, "B A O A B", sqrt(4 / 5.1)),
+        (UnderdampedLangevin, "O B A B O", sqrt(4 / 5.1)),
+    ],
+)
 def test_an_unstable_step_size_is_refused_with_its_spectral_radius(recipe, word, limit):
     """h k < 2 for Euler, h^2 k/m < 4 where leapfrog moves."""
     step = compile(recipe, word)
@@ -236,8 +296,11 @@ MUTANTS = {
     "a gradient of the future": ("F A", ("g = gradient(theta)", "g = gradient(theta + h/m*p)")),
     "the response of Euler in an exact flow": ("F A", ("h*phi1(-h*gamma)", "h")),
     "the response without its limit": ("F A", ("h*phi1(-h*gamma)", "math.exp(-h*gamma)/gamma")),
-    "the drift of the old momentum": ("F A", ("p = decay_p*p", "q, p = p, decay_p*p"),
-                                      ("drift_theta*p", "drift_theta*q")),
+    "the drift of the old momentum": (
+        "F A",
+        ("p = decay_p*p", "q, p = p, decay_p*p"),
+        ("drift_theta*p", "drift_theta*q"),
+    ),
     "the force left out of Euler": ("A G", ("h*(-g - gamma*p)", "h*(-gamma*p)")),
 }
 LAW_PRESERVING = {

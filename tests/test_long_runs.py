@@ -20,11 +20,26 @@ a, b = symbols("a b", real=True)
 ROWS = [(-1.3, -1), (-0.4, 1), (0.1, -1), (0.7, 1), (1.1, 1), (1.9, 1)]  # x, y of a logistic regression
 REFERENCES = {
     "logistic regression": Energy((a, b), U=(a**2 + b**2) / 4 + sum(log(1 + exp(-y * (a + b * x))) for x, y in ROWS)),
-    "double well, coupled": Energy((a, b), U=(a**2 - 1)**2 / 2 + b**2 / 2 + a * b / 2 + b**4 / 8),
+    "double well, coupled": Energy((a, b), U=(a**2 - 1) ** 2 / 2 + b**2 / 2 + a * b / 2 + b**4 / 8),
 }
-PHI = {"a": lambda a, b: a, "b": lambda a, b: b, "a^2": lambda a, b: a**2, "b^2": lambda a, b: b**2, "ab": lambda a, b: a * b}
-STEP = {"sgld": 0.04, "underdamped-langevin": 0.3, "sghmc": 0.08, "sghmc-relativistic": 0.2,
-        "hmc": 0.3, "sgnht": 0.2, "msgnht": 0.2, "atmc": 0.2, "atmc-relativistic": 0.2}
+PHI = {
+    "a": lambda a, b: a,
+    "b": lambda a, b: b,
+    "a^2": lambda a, b: a**2,
+    "b^2": lambda a, b: b**2,
+    "ab": lambda a, b: a * b,
+}
+STEP = {
+    "sgld": 0.04,
+    "underdamped-langevin": 0.3,
+    "sghmc": 0.08,
+    "sghmc-relativistic": 0.2,
+    "hmc": 0.3,
+    "sgnht": 0.2,
+    "msgnht": 0.2,
+    "atmc": 0.2,
+    "atmc-relativistic": 0.2,
+}
 MARGIN = 0.02  # of the standard deviation of phi
 
 
@@ -35,7 +50,7 @@ def exact(energy):
     weight = np.exp(-lambdify((a, b), energy.U, "numpy")(x, y))
     weight /= weight.sum()
     mean = {name: (weight * f(x, y)).sum() for name, f in PHI.items()}
-    return {name: (mean[name], ((weight * f(x, y)**2).sum() - mean[name]**2)**0.5) for name, f in PHI.items()}
+    return {name: (mean[name], ((weight * f(x, y) ** 2).sum() - mean[name] ** 2) ** 0.5) for name, f in PHI.items()}
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
@@ -46,9 +61,19 @@ def test_the_posterior_is_the_limit_of_small_steps(name, reference):
     given = {k: v for k, v in CASES[name].values.items() if k != "B"}
     for seed, size in enumerate((h, h / 2)):
         steps = round(60 / size)
-        draws = samplers.sample(CASES[name].recipe, energy, init=torch.zeros(2, dtype=torch.float64), chains=4000,
-                                warmup=2 * steps // 3, steps=steps // 3, thin=max(1, steps // 60), step_size=size, seed=seed,
-                                progress=False, **given)
+        draws = samplers.sample(
+            CASES[name].recipe,
+            energy,
+            init=torch.zeros(2, dtype=torch.float64),
+            chains=4000,
+            warmup=2 * steps // 3,
+            steps=steps // 3,
+            thin=max(1, steps // 60),
+            step_size=size,
+            seed=seed,
+            progress=False,
+            **given,
+        )
         theta = draws["theta"].numpy()
         found.append({phi: f(theta[..., 0], theta[..., 1]).mean(1) for phi, f in PHI.items()})
     factor = 2 ** integrators.compile(CASES[name].recipe).marginal_order

@@ -90,7 +90,7 @@ def test_the_law_of_the_order_is_uniform(replacement, n, orders):
         order = tuple(batches.order(epoch).tolist())
         counts[order] = counts.get(order, 0) + 1
     expected = 2000 / orders
-    found = sum((count - expected)**2 / expected for count in counts.values()) + expected * (orders - len(counts))
+    found = sum((count - expected) ** 2 / expected for count in counts.values()) + expected * (orders - len(counts))
     assert len(counts) <= orders and found < scipy.stats.chi2(orders - 1).isf(1e-9)
 
 
@@ -105,8 +105,12 @@ def test_the_order_is_the_one_it_has_always_been():
 
 @pytest.mark.parametrize("replacement", [False, True])
 def test_seeds_and_epochs_have_different_orders_and_equal_ones_the_same(replacement):
-    make = lambda seed: [tuple(x) for x in (Minibatches(torch.arange(30), 30, seed=seed, replacement=replacement).order(e).tolist()
-                                            for e in range(3))]
+    make = lambda seed: [
+        tuple(x)
+        for x in (
+            Minibatches(torch.arange(30), 30, seed=seed, replacement=replacement).order(e).tolist() for e in range(3)
+        )
+    ]
     assert make(0) == make(0) and len({*make(0), *make(1), *make(2**40)}) == 9
 
 
@@ -161,7 +165,9 @@ def endless(batches):
 
 @given(sizes, flags, flags, st.integers(0, 60), st.integers(0, 9), flags)
 @settings(deadline=None, max_examples=60)
-def test_a_loop_broken_off_anywhere_goes_on_with_the_batches_it_would_have_seen(size, replacement, drop_last, at, seed, told):
+def test_a_loop_broken_off_anywhere_goes_on_with_the_batches_it_would_have_seen(
+    size, replacement, drop_last, at, seed, told
+):
     n, b = size
     make = lambda: Minibatches(torch.arange(n), b, seed=seed, replacement=replacement, drop_last=drop_last)
     expected = [x.tolist() for x in islice(endless(make()), at + 12)]
@@ -183,7 +189,11 @@ def test_a_place_taken_in_the_body_of_a_loop_is_after_the_batch_at_hand():
 
 
 def test_a_place_survives_torch_save():
-    batches, again, file = Minibatches(torch.arange(9), 2, seed=4), Minibatches(torch.arange(9), 2, seed=4), io.BytesIO()
+    batches, again, file = (
+        Minibatches(torch.arange(9), 2, seed=4),
+        Minibatches(torch.arange(9), 2, seed=4),
+        io.BytesIO(),
+    )
     list(islice(batches, 3))
     torch.save(batches.state_dict(), file)
     file.seek(0)
@@ -208,7 +218,9 @@ def test_workers_draw_ahead_and_the_place_after_the_batches_seen_is_known():
 @settings(deadline=None, max_examples=60)
 def test_the_batches_of_the_ranks_laid_end_to_end_are_those_of_one(world, share, more, replacement, drop_last):
     n = world * (share + (more if not drop_last else 0)) + (more if drop_last else 0)
-    make = lambda **ranks: Minibatches(torch.arange(n), world * share, seed=2, replacement=replacement, drop_last=drop_last, **ranks)
+    make = lambda **ranks: Minibatches(
+        torch.arange(n), world * share, seed=2, replacement=replacement, drop_last=drop_last, **ranks
+    )
     ranks = [make(rank=r, world_size=world) for r in range(world)]
     whole = make()
     for batch, *parts in zip(whole, *ranks, strict=True):
@@ -242,16 +254,36 @@ WRONG = {
     "a rank below 0": (lambda: Minibatches(X, 4, rank=-1, world_size=2), ["rank", "-1"]),
     "more ranks than rows": (lambda: Minibatches(X, 2, world_size=3), ["world_size", "3"]),
     "unequal parts": (lambda: Minibatches(X, 5, world_size=2), ["world_size", "a batch of 5", "2 equal parts"]),
-    "unequal last parts": (lambda: Minibatches(X[:9], 2, world_size=2, drop_last=False), ["a batch of 1", "2 equal parts"]),
+    "unequal last parts": (
+        lambda: Minibatches(X[:9], 2, world_size=2, drop_last=False),
+        ["a batch of 1", "2 equal parts"],
+    ),
     "a count below 0": (lambda: Minibatches(X, 5).state_dict(seen=-1), ["seen", "-1"]),
     "no place": (lambda: Minibatches(X, 5).load_state_dict({"epoch": 1}), ["load_state_dict", "no place"]),
-    "another seed": (lambda: Minibatches(X, 5, seed=1).load_state_dict(Minibatches(X, 5).state_dict()),
-                     ["load_state_dict", "seed = 0", "1"]),
-    "other data": (lambda: Minibatches(X, 5).load_state_dict(Minibatches(X[1:], 5).state_dict()), ["num_data = 9", "10"]),
-    "another size": (lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 2).state_dict()), ["batch_size = 2", "5"]),
-    "another law": (lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, replacement=True).state_dict()), ["replacement = 1", "0"]),
-    "another end": (lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, drop_last=False).state_dict()), ["drop_last = 0", "1"]),
-    "a place beyond": (lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5).state_dict() | {"batch": 2}), ["batch", "2", "0 to 1"]),
+    "another seed": (
+        lambda: Minibatches(X, 5, seed=1).load_state_dict(Minibatches(X, 5).state_dict()),
+        ["load_state_dict", "seed = 0", "1"],
+    ),
+    "other data": (
+        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X[1:], 5).state_dict()),
+        ["num_data = 9", "10"],
+    ),
+    "another size": (
+        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 2).state_dict()),
+        ["batch_size = 2", "5"],
+    ),
+    "another law": (
+        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, replacement=True).state_dict()),
+        ["replacement = 1", "0"],
+    ),
+    "another end": (
+        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, drop_last=False).state_dict()),
+        ["drop_last = 0", "1"],
+    ),
+    "a place beyond": (
+        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5).state_dict() | {"batch": 2}),
+        ["batch", "2", "0 to 1"],
+    ),
 }
 
 

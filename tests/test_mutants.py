@@ -13,7 +13,9 @@ from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_rec
 from samplers.testing.scorecard import alarms, is_equivalent, main
 
 
-@pytest.mark.parametrize("name", ["sgld", "psgld-gamma", "sgrld", "underdamped-langevin", "sgnht", "hmc", "santa", "sgld-sa-gibbs"])
+@pytest.mark.parametrize(
+    "name", ["sgld", "psgld-gamma", "sgrld", "underdamped-langevin", "sgnht", "hmc", "santa", "sgld-sa-gibbs"]
+)
 def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
     """By a deterministic layer, nine times in ten at least."""
     killers = [(mutant.killed_by()[0], mutant) for mutant in mutants(subject(CASES[name].recipe))]
@@ -34,8 +36,13 @@ def test_every_layer_kills_by_itself(layer):
 
 def test_mistakes_in_the_sde_are_those_that_people_make():
     told = [mistake for mistake, _ in wrong_recipes(SGNHT)]
-    assert {"Gamma[xi] dropped", "Gamma[xi] not scaled by T", "Q[p, xi] of the wrong sign in the drift of p",
-            "the drift D grad H of p doubled", "noise sqrt(4 D) for sqrt(2 D)"} <= set(told)
+    assert {
+        "Gamma[xi] dropped",
+        "Gamma[xi] not scaled by T",
+        "Q[p, xi] of the wrong sign in the drift of p",
+        "the drift D grad H of p doubled",
+        "noise sqrt(4 D) for sqrt(2 D)",
+    } <= set(told)
     assert "the thermostat xi without the mass" in [mistake for mistake, _ in wrong_recipes(CASES["atmc"].recipe)]
 
 

@@ -83,8 +83,7 @@ def test_each_word_is_philox_of_seed_step_draw_chain_and_site():
         seed, step = pick.getrandbits(64), pick.getrandbits(pick.choice([8, 32, 63]))
         draw, first = pick.getrandbits(16), pick.getrandbits(31)
         expected = [
-            [reference_word(seed, step, draw, chain, site) for site in range(6)]
-            for chain in range(first, first + 3)
+            [reference_word(seed, step, draw, chain, site) for site in range(6)] for chain in range(first, first + 3)
         ]
         assert words(seed, step, draw, 3, (2, 3), first_chain=first).flatten(1).tolist() == expected
 
@@ -233,7 +232,9 @@ def test_the_least_and_the_largest_word_give_open_uniforms_and_finite_normals(mo
 @pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
 def test_every_device_draws_the_reference_words(device):
     steps, chains = range(2**32 - 1, 2**32 + 1), 2
-    expected = [[[reference_word(13, step, 3, chain, site) for site in range(6)] for chain in range(chains)] for step in steps]
+    expected = [
+        [[reference_word(13, step, 3, chain, site) for site in range(6)] for chain in range(chains)] for step in steps
+    ]
     assert words(13, steps, 3, chains, (6,), device=device).tolist() == expected
     on_cpu = normal(13, steps, 3, chains, (6,), dtype=F64)
     torch.testing.assert_close(normal(13, steps, 3, chains, (6,), dtype=F64, device=device).cpu(), on_cpu)

@@ -14,8 +14,12 @@ from recipe import Recipe, RecipeError, positive, potential, vector
 from samplers import Optimizer
 from samplers.testing.cases import CASES
 
-NO_FORM = {"psgld-gamma": "more than one gradient", "sgrld-dense": "explicit coordinates", "sgrld-cir": "is positive",
-           "sgrld-simplex": "is positive"}
+NO_FORM = {
+    "psgld-gamma": "more than one gradient",
+    "sgrld-dense": "explicit coordinates",
+    "sgrld-cir": "is positive",
+    "sgrld-simplex": "is positive",
+}
 DATA = 50
 
 
@@ -23,14 +27,19 @@ def parameters(dtype=torch.float64):
     """A matrix in columns, a vector, a number and an image kernel in channels-last order."""
     random = torch.Generator().manual_seed(3)
     make = lambda *shape: torch.randn(*shape, generator=random, dtype=dtype)
-    tensors = [make(4, 3).T, make(7), make(1).reshape(()), make(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)]
+    tensors = [
+        make(4, 3).T,
+        make(7),
+        make(1).reshape(()),
+        make(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+    ]
     return [torch.nn.Parameter(t) for t in tensors]
 
 
 def loss_of(params):
     """A mean loss that couples all weights."""
     s = sum(p.sum() for p in params)
-    return (sum((p**4).sum() for p in params) / 4 + torch.log(1 + (s - 1)**2)) / DATA
+    return (sum((p**4).sum() for p in params) / 4 + torch.log(1 + (s - 1) ** 2)) / DATA
 
 
 def run(params, optimizer, steps, observe=None, loss=loss_of):
@@ -52,7 +61,9 @@ FORMS = [name for name in CASES if name not in NO_FORM]
 
 def observations(recipe, params):
     sites = sum(p.numel() for p in params)
-    return {s.name: torch.full((1, sites) if s.is_vector else (1,), 0.7, dtype=torch.float64) for s in recipe.observations}
+    return {
+        s.name: torch.full((1, sites) if s.is_vector else (1,), 0.7, dtype=torch.float64) for s in recipe.observations
+    }
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
@@ -61,7 +72,9 @@ def test_a_kernel_moves_the_weights_as_the_torch_text_does(name, decay):
     ends = []
     for backend in ("torch", "auto"):
         params = parameters()
-        ends.append(run(params, built(name, params, backend, weight_decay=decay), 6, observations(CASES[name].recipe, params)))
+        ends.append(
+            run(params, built(name, params, backend, weight_decay=decay), 6, observations(CASES[name].recipe, params))
+        )
     assert (ends[0] - ends[1]).abs().max() < 1e-12 and ends[0].isfinite().all()
 
 
@@ -83,16 +96,29 @@ def of_torch(make, steps=200):
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_sgld_at_temperature_0_is_sgd(backend, decay):
     params = parameters()
-    mine = samplers.Optimizer(params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend)
-    assert (run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=decay))).abs().max() < 1e-12
+    mine = samplers.Optimizer(
+        params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend
+    )
+    assert (
+        run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=decay))
+    ).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
     params = parameters()
-    mine = samplers.Optimizer(params, samplers.SGHMC, lr=0.3, momentum=0.8, num_data=DATA, temperature=0.0, weight_decay=decay,
-                              scheme="G A", backend=backend)
+    mine = samplers.Optimizer(
+        params,
+        samplers.SGHMC,
+        lr=0.3,
+        momentum=0.8,
+        num_data=DATA,
+        temperature=0.0,
+        weight_decay=decay,
+        scheme="G A",
+        backend=backend,
+    )
     theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8, weight_decay=decay))
     assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
 
@@ -100,7 +126,9 @@ def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
 def test_psgld_at_temperature_0_is_rmsprop():
     """RMSprop's V starts at 0, pSGLD's at the first squared gradient: with no weight on the past they are the same."""
     params = parameters()
-    mine = samplers.Optimizer(params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3)
+    mine = samplers.Optimizer(
+        params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3
+    )
     theirs = of_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.0, eps=0.3))
     assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
 
@@ -112,14 +140,23 @@ def test_the_cut_into_tensors_does_not_matter():
     """One tensor, or the same weights in three: the noise belongs to the site."""
     whole = [torch.nn.Parameter(torch.linspace(-1, 1, 13, dtype=torch.float64))]
     parts = [torch.nn.Parameter(x.clone()) for x in whole[0].detach().split([5, 1, 7])]
-    ends = [run(params, samplers.Optimizer(params, samplers.SGNHT, step_size=0.02, num_data=DATA), 20,
-                loss=lambda params: sum((p**4).sum() for p in params)) for params in (whole, parts)]
+    ends = [
+        run(
+            params,
+            samplers.Optimizer(params, samplers.SGNHT, step_size=0.02, num_data=DATA),
+            20,
+            loss=lambda params: sum((p**4).sum() for p in params),
+        )
+        for params in (whole, parts)
+    ]
     assert (ends[0] - ends[1]).abs().max() < 1e-13  # the total of p^2 is rounded by tensor
 
 
 def test_groups_have_noise_settings_and_thermostats_of_their_own():
     a, b = (torch.nn.Parameter(torch.zeros(400, dtype=torch.float64)) for _ in range(2))
-    optimizer = samplers.Optimizer([{"params": [a]}, {"params": [b], "temperature": 0.0}], samplers.SGNHT, step_size=0.1, num_data=1)
+    optimizer = samplers.Optimizer(
+        [{"params": [a]}, {"params": [b], "temperature": 0.0}], samplers.SGNHT, step_size=0.1, num_data=1
+    )
     run([a, b], optimizer, 1, loss=lambda params: sum(p.sum() for p in params) * 0)
     assert a.abs().min() > 0 and b.abs().max() == 0
     optimizer = samplers.Optimizer([{"params": [a]}, {"params": [b]}], samplers.SGNHT, step_size=0.1, num_data=1)
@@ -134,8 +171,14 @@ def test_chains_and_seeds_have_different_noise():
     ends = []
     for seed, chain in ((0, 0), (0, 0), (1, 0), (0, 1)):
         params = [torch.nn.Parameter(torch.zeros(9))]
-        ends.append(run(params, samplers.Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain), 3,
-                        loss=lambda params: (params[0]**2).sum()))
+        ends.append(
+            run(
+                params,
+                samplers.Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain),
+                3,
+                loss=lambda params: (params[0] ** 2).sum(),
+            )
+        )
     assert torch.equal(ends[0], ends[1]) and not any(torch.equal(ends[0], other) for other in ends[2:])
 
 
@@ -179,7 +222,9 @@ def test_a_closure_is_called_with_gradients_on_and_its_loss_returned():
 def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-    optimizer = samplers.Optimizer(model.parameters(), samplers.SGHMC, lr=0.01, momentum=0.9, num_data=64, temperature=0.0)
+    optimizer = samplers.Optimizer(
+        model.parameters(), samplers.SGHMC, lr=0.01, momentum=0.9, num_data=64, temperature=0.0
+    )
     scaler, x = torch.amp.GradScaler("cpu"), torch.randn(64, 8)
     losses = []
     for _ in range(60):
@@ -196,16 +241,22 @@ def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
 # ---- the law
 
 
-@pytest.mark.parametrize("recipe, variance", [
-    (samplers.SGLD, lambda h: 1 / (1 - h / 2)),  # Euler on a unit normal
-    (samplers.UnderdampedLangevin, lambda h: 1.0),  # BAOAB, exact for theta on a normal
-], ids=["sgld", "underdamped-langevin"])
+@pytest.mark.parametrize(
+    "recipe, variance",
+    [
+        (samplers.SGLD, lambda h: 1 / (1 - h / 2)),  # Euler on a unit normal
+        (samplers.UnderdampedLangevin, lambda h: 1.0),  # BAOAB, exact for theta on a normal
+    ],
+    ids=["sgld", "underdamped-langevin"],
+)
 def test_the_weights_of_a_gaussian_loss_have_its_variance(recipe, variance):
     """40,000 independent weights of U = num_data (theta^2/(2 num_data) + prior), 7.5 standard errors: alpha = 6e-14."""
     h, N, T = 0.4, 250, 1.5
     params = [torch.nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))]
-    optimizer = samplers.Optimizer(params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5)
-    found = run(params, optimizer, 120, loss=lambda params: (params[0]**2).sum() / 8 / N).var()
+    optimizer = samplers.Optimizer(
+        params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5
+    )
+    found = run(params, optimizer, 120, loss=lambda params: (params[0] ** 2).sum() / 8 / N).var()
     assert abs(float(found) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
 
 
@@ -249,7 +300,9 @@ def test_a_state_that_is_loaded_goes_on_bit_for_bit(name):
     assert torch.equal(run(others, later, 7), whole)
 
 
-@pytest.mark.parametrize("twin", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "twin", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"]
+)
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_copy_goes_on_as_the_original_does(twin, steps):
     params = parameters()
@@ -266,8 +319,13 @@ def test_a_state_is_laid_out_as_the_weights_are():
         params = parameters()
         optimizer = samplers.Optimizer(params, samplers.SGHMC, step_size=1e-3, num_data=DATA)
         run(params, optimizer, 3)
-        kept = torch.utils._pytree.tree_map(lambda x: x.contiguous().clone() if torch.is_tensor(x) else x, optimizer.state_dict())
-        others = [torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format if p.dim() != 4 else order)) for p in params]
+        kept = torch.utils._pytree.tree_map(
+            lambda x: x.contiguous().clone() if torch.is_tensor(x) else x, optimizer.state_dict()
+        )
+        others = [
+            torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format if p.dim() != 4 else order))
+            for p in params
+        ]
         later = samplers.Optimizer(others, samplers.SGHMC, step_size=1e-3, num_data=DATA, temperature=0.0)
         kept["param_groups"][0]["temperature"] = 0.0
         later.load_state_dict(kept)
@@ -275,11 +333,16 @@ def test_a_state_is_laid_out_as_the_weights_are():
     assert (ends[0] - ends[1]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("harm, told", [
-    (lambda s: s["state"][1].pop("p"), "p of parameter 1 of group 0 is missing"), (lambda s: s["state"].clear(), "is missing"),
-    (lambda s: s["state"][1]["p"].fill_(math.nan), "not finite"), (lambda s: s["state"][0].update(p=torch.zeros(4, dtype=torch.float64)), r"\(4,\)"),
-    (lambda s: s["state"][0].update(xi="text"), "a str"),
-])
+@pytest.mark.parametrize(
+    "harm, told",
+    [
+        (lambda s: s["state"][1].pop("p"), "p of parameter 1 of group 0 is missing"),
+        (lambda s: s["state"].clear(), "is missing"),
+        (lambda s: s["state"][1]["p"].fill_(math.nan), "not finite"),
+        (lambda s: s["state"][0].update(p=torch.zeros(4, dtype=torch.float64)), r"\(4,\)"),
+        (lambda s: s["state"][0].update(xi="text"), "a str"),
+    ],
+)
 def test_a_harmed_state_is_refused_and_the_one_before_it_kept(harm, told):
     params = parameters()
     optimizer = built("sgnht", params, "auto")
@@ -336,30 +399,36 @@ def test_weights_may_move_to_other_memory():
 one = lambda **more: torch.nn.Parameter(torch.ones(3, **more))
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda O: O([one()], num_data=5), "Give lr"),
-    (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
-    (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
-    (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),
-    (lambda O: O([one()], num_data=5.0, lr=0.1), "num_data"),
-    (lambda O: O([one()], num_data=5, lr=-1.0), "lr = -1"),
-    (lambda O: O([one()], num_data=5, lr=math.nan), "lr = nan"),
-    (lambda O: O([one()], num_data=5, lr=0.1, momentum=1.5), "momentum"),
-    (lambda O: O([one()], num_data=5, lr=0.1, temperature=-1.0), "temperature"),
-    (lambda O: O([one()], num_data=5, lr=0.1, weight_decay=-1.0), "weight_decay"),
-    (lambda O: O([one()], num_data=5, lr=0.1, C=3.0), "C is given, and follows from lr"),
-    (lambda O: O([one()], num_data=5, lr=0.1, B=1e9), "eigenvalue"),
-    (lambda O: O([one()], num_data=5, lr=0.1, frition=3.0), "not a parameter"),
-    (lambda O: O([one()], num_data=5, lr=0.1, seed=-1), "seed"),
-    (lambda O: O([one()], num_data=5, lr=0.1, backend="cuda"), "no such backend"),
-    (lambda O: O([{"params": [one()], "learning_rate": 3}], num_data=5, lr=0.1), "'learning_rate' is not a setting"),
-    (lambda O: O([torch.ones(3)], num_data=5, lr=0.1), "requires no gradient"),
-    (lambda O: O([one(dtype=torch.float16)], num_data=5, lr=0.1), "float16"),
-    (lambda O: O([one(), one(dtype=torch.float64)], num_data=5, lr=0.1), "float64 on cpu, the first torch.float32"),
-    (lambda O: O([torch.nn.Parameter(torch.tensor([math.inf]))], num_data=5, lr=0.1), "not finite"),
-    (lambda O: O([torch.nn.Parameter(torch.ones(4, 4)[:, ::2])], num_data=5, lr=0.1), "holes"),
-    (lambda O: O(shared(), num_data=5, lr=0.1), "share memory"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda O: O([one()], num_data=5), "Give lr"),
+        (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
+        (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
+        (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),
+        (lambda O: O([one()], num_data=5.0, lr=0.1), "num_data"),
+        (lambda O: O([one()], num_data=5, lr=-1.0), "lr = -1"),
+        (lambda O: O([one()], num_data=5, lr=math.nan), "lr = nan"),
+        (lambda O: O([one()], num_data=5, lr=0.1, momentum=1.5), "momentum"),
+        (lambda O: O([one()], num_data=5, lr=0.1, temperature=-1.0), "temperature"),
+        (lambda O: O([one()], num_data=5, lr=0.1, weight_decay=-1.0), "weight_decay"),
+        (lambda O: O([one()], num_data=5, lr=0.1, C=3.0), "C is given, and follows from lr"),
+        (lambda O: O([one()], num_data=5, lr=0.1, B=1e9), "eigenvalue"),
+        (lambda O: O([one()], num_data=5, lr=0.1, frition=3.0), "not a parameter"),
+        (lambda O: O([one()], num_data=5, lr=0.1, seed=-1), "seed"),
+        (lambda O: O([one()], num_data=5, lr=0.1, backend="cuda"), "no such backend"),
+        (
+            lambda O: O([{"params": [one()], "learning_rate": 3}], num_data=5, lr=0.1),
+            "'learning_rate' is not a setting",
+        ),
+        (lambda O: O([torch.ones(3)], num_data=5, lr=0.1), "requires no gradient"),
+        (lambda O: O([one(dtype=torch.float16)], num_data=5, lr=0.1), "float16"),
+        (lambda O: O([one(), one(dtype=torch.float64)], num_data=5, lr=0.1), "float64 on cpu, the first torch.float32"),
+        (lambda O: O([torch.nn.Parameter(torch.tensor([math.inf]))], num_data=5, lr=0.1), "not finite"),
+        (lambda O: O([torch.nn.Parameter(torch.ones(4, 4)[:, ::2])], num_data=5, lr=0.1), "holes"),
+        (lambda O: O(shared(), num_data=5, lr=0.1), "share memory"),
+    ],
+)
 def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, told):
     with pytest.raises(RecipeError, match=told):
         make(lambda params, **more: samplers.Optimizer(params, samplers.SGHMC, **more))
@@ -373,7 +442,15 @@ def shared():
 @pytest.mark.parametrize("name", ["lr", "seed", "weight_decay"])
 def test_a_parameter_that_bears_the_name_of_an_argument_is_refused(name):
     theta = vector("theta")
-    recipe = Recipe(name="own", state=(theta,), target=theta, H=potential(theta), D={theta: positive(name, default=1.0)}, Q={}, scheme="Euler")
+    recipe = Recipe(
+        name="own",
+        state=(theta,),
+        target=theta,
+        H=potential(theta),
+        D={theta: positive(name, default=1.0)},
+        Q={},
+        scheme="Euler",
+    )
     with pytest.raises(RecipeError, match=f"'{name}' bears the name of an argument. Rename it"):
         Optimizer([torch.nn.Parameter(torch.ones(2))], recipe, num_data=1, step_size=0.1)
     assert "class Optimizer" in integrators.compile(recipe).standalone()
@@ -412,7 +489,9 @@ def test_a_gradient_that_is_not_finite_is_named(late):
         try:
             optimizer.step()
         except RecipeError as error:
-            assert "the gradient of parameter 1 of group 0 is not finite at step " + ("50" if late else "0") in str(error)
+            assert "the gradient of parameter 1 of group 0 is not finite at step " + ("50" if late else "0") in str(
+                error
+            )
             assert late == ("go back to a checkpoint" in str(error))
             break
     else:
@@ -420,8 +499,11 @@ def test_a_gradient_that_is_not_finite_is_named(late):
     assert late or all(torch.equal(p, s) for p, s in zip(params, start))
 
 
-@pytest.mark.parametrize("clip", [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 0.1), None],
-                         ids=["norm", "value", "none"])
+@pytest.mark.parametrize(
+    "clip",
+    [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 0.1), None],
+    ids=["norm", "value", "none"],
+)
 def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
     params = parameters()
     optimizer = built("sghmc", params)

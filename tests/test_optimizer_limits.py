@@ -39,8 +39,14 @@ def sampled(step, h, start=None, steps=STEPS, temperature=0.0, **parameters):
     state |= {name: torch.full_like(START[None], value) for name, value in (start or {}).items()}
     path = []
     for _ in range(steps):
-        state = step(state, h, gradient=slope, noise={name: torch.ones_like(START[None]) for name in step.draws},
-                     temperature=temperature, **parameters)
+        state = step(
+            state,
+            h,
+            gradient=slope,
+            noise={name: torch.ones_like(START[None]) for name in step.draws},
+            temperature=temperature,
+            **parameters,
+        )
         path.append(state["theta"][0])
     return torch.stack(path)
 
@@ -84,7 +90,7 @@ class Limit:
 
     def distance(self, step=None):
         """The largest difference between weights of the two."""
-        mine = sampled(step or self.step, self.h, self.start, STEPS + self.later, **self.parameters)[self.later:]
+        mine = sampled(step or self.step, self.h, self.start, STEPS + self.later, **self.parameters)[self.later :]
         return float((mine - self.optimizer()).abs().max())
 
 
@@ -97,27 +103,46 @@ santa = dict(sigma=0.9, lam=lam)
 LIMITS = {
     "SGLD is SGD": Limit(compile(SGLD), h, {}, lambda: descended(lambda w: torch.optim.SGD(w, lr=h))),
     "preconditioned SGLD is SGD of the rate h G": Limit(
-        compile(PreconditionedSGLD), h, {"G": 0.6}, lambda: descended(lambda w: torch.optim.SGD(w, lr=0.6 * h))),
+        compile(PreconditionedSGLD), h, {"G": 0.6}, lambda: descended(lambda w: torch.optim.SGD(w, lr=0.6 * h))
+    ),
     "pSGLD with the V of the same step is RMSprop": Limit(
-        compile(PSGLDSameStep), rms["lr"], {"alpha": rms["alpha"], "lam": rms["eps"]},
-        lambda: descended(lambda w: torch.optim.RMSprop(w, **rms))),
+        compile(PSGLDSameStep),
+        rms["lr"],
+        {"alpha": rms["alpha"], "lam": rms["eps"]},
+        lambda: descended(lambda w: torch.optim.RMSprop(w, **rms)),
+    ),
     "SGHMC by A G is SGD with momentum, a step later": Limit(
-        compile(SGHMC, "paper"), h, {"C": C, "m": m},
-        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m, momentum=1 - C * h / m)), later=1),
+        compile(SGHMC, "paper"),
+        h,
+        {"C": C, "m": m},
+        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m, momentum=1 - C * h / m)),
+        later=1,
+    ),
     "SGHMC by G A is SGD with momentum": Limit(
-        compile(SGHMC, "G A"), h, {"C": C, "m": m},
-        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m, momentum=1 - C * h / m))),
+        compile(SGHMC, "G A"),
+        h,
+        {"C": C, "m": m},
+        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m, momentum=1 - C * h / m)),
+    ),
     "Langevin by F A is SGD with momentum": Limit(
-        compile(UnderdampedLangevin, "F A"), h, {"gamma": gamma, "m": m},
-        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m * phi1(-gamma * h), momentum=math.exp(-gamma * h)))),
+        compile(UnderdampedLangevin, "F A"),
+        h,
+        {"gamma": gamma, "m": m},
+        lambda: descended(lambda w: torch.optim.SGD(w, lr=h**2 / m * phi1(-gamma * h), momentum=math.exp(-gamma * h))),
+    ),
     "Santa with xi frozen is the refinement of its paper": Limit(
-        compile(SANTA, "euler", freeze="xi"), h, santa,
-        lambda: refinement(h**2, h * xi, **santa), start={"xi": xi}),
+        compile(SANTA, "euler", freeze="xi"), h, santa, lambda: refinement(h**2, h * xi, **santa), start={"xi": xi}
+    ),
     "Santa with xi and V frozen is RMSprop with momentum": Limit(
-        compile(SANTA, "euler", freeze=("xi", "V", "V_last")), h, santa,
-        lambda: descended(lambda w: torch.optim.RMSprop(w, lr=h**2, alpha=1.0, eps=lam, momentum=1 - h * xi),
-                          lambda w: {"square_avg": V0 + 0 * w.detach(), "momentum_buffer": 0 * w.detach()}),
-        start={"xi": xi, "V": V0}),
+        compile(SANTA, "euler", freeze=("xi", "V", "V_last")),
+        h,
+        santa,
+        lambda: descended(
+            lambda w: torch.optim.RMSprop(w, lr=h**2, alpha=1.0, eps=lam, momentum=1 - h * xi),
+            lambda w: {"square_avg": V0 + 0 * w.detach(), "momentum_buffer": 0 * w.detach()},
+        ),
+        start={"xi": xi, "V": V0},
+    ),
 }
 every = pytest.mark.parametrize("name", LIMITS)
 
@@ -127,22 +152,29 @@ def test_at_temperature_0(name):
     assert LIMITS[name].distance() <= 1e-12
 
 
-@pytest.mark.parametrize("name, text, other", [
-    ("SGLD is SGD", "h*g", "h/2*g"),
-    ("SGLD is SGD", "2*temperature*h", "2*h"),
-    ("preconditioned SGLD is SGD of the rate h G", "h*G", "h*G**2"),
-    ("pSGLD with the V of the same step is RMSprop", "torch.sqrt(V) + lam", "torch.sqrt(V + lam)"),
-    ("pSGLD with the V of the same step is RMSprop", "(1 - alpha)/num_data**2", "alpha"),
-    ("SGHMC by A G is SGD with momentum, a step later", "C/m*p", "C*p"),
-    ("SGHMC by A G is SGD with momentum, a step later", "h/m*p", "h*p"),
-    ("SGHMC by A G is SGD with momentum, a step later", "(temperature*C - B)", "C"),
-    ("Langevin by F A is SGD with momentum", "h*phi1(-h*gamma)", "h"),
-    ("Langevin by F A is SGD with momentum", "math.exp(-h*gamma)", "(1 - h*gamma)"),
-    ("Santa with xi frozen is the refinement of its paper", "theta + h*p*torch.sqrt(1/(torch.sqrt(V) + lam))",
-     "theta + h*p"),
-    ("Santa with xi frozen is the refinement of its paper", "V_last = V\n    V =", "V_last ="),
-    ("Santa with xi frozen is the refinement of its paper", "p*xi", "p*xi*torch.sqrt(1/(torch.sqrt(V) + lam))"),
-], ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "name, text, other",
+    [
+        ("SGLD is SGD", "h*g", "h/2*g"),
+        ("SGLD is SGD", "2*temperature*h", "2*h"),
+        ("preconditioned SGLD is SGD of the rate h G", "h*G", "h*G**2"),
+        ("pSGLD with the V of the same step is RMSprop", "torch.sqrt(V) + lam", "torch.sqrt(V + lam)"),
+        ("pSGLD with the V of the same step is RMSprop", "(1 - alpha)/num_data**2", "alpha"),
+        ("SGHMC by A G is SGD with momentum, a step later", "C/m*p", "C*p"),
+        ("SGHMC by A G is SGD with momentum, a step later", "h/m*p", "h*p"),
+        ("SGHMC by A G is SGD with momentum, a step later", "(temperature*C - B)", "C"),
+        ("Langevin by F A is SGD with momentum", "h*phi1(-h*gamma)", "h"),
+        ("Langevin by F A is SGD with momentum", "math.exp(-h*gamma)", "(1 - h*gamma)"),
+        (
+            "Santa with xi frozen is the refinement of its paper",
+            "theta + h*p*torch.sqrt(1/(torch.sqrt(V) + lam))",
+            "theta + h*p",
+        ),
+        ("Santa with xi frozen is the refinement of its paper", "V_last = V\n    V =", "V_last ="),
+        ("Santa with xi frozen is the refinement of its paper", "p*xi", "p*xi*torch.sqrt(1/(torch.sqrt(V) + lam))"),
+    ],
+    ids=lambda value: value.replace(" ", "-"),
+)
 def test_a_mutant_is_another_optimizer(name, text, other):
     limit = LIMITS[name]
     assert limit.distance(planted(limit.step, (text, other))) > 1e-3
@@ -177,7 +209,10 @@ def test_a_relativistic_sampler_comes_near_the_speed_c_and_does_not_reach_it(rec
     assert 0.95 < fastest(compile(recipe)) < 1
 
 
-@pytest.mark.parametrize("text, other", [("torch.sqrt(1/(1 + 1/(c**2*m**2)*p**2))", "1"), ("h/(2*m)*p", "h/2*p")],
-                         ids=["speed-p/m", "speed-without-the-mass"])
+@pytest.mark.parametrize(
+    "text, other",
+    [("torch.sqrt(1/(1 + 1/(c**2*m**2)*p**2))", "1"), ("h/(2*m)*p", "h/2*p")],
+    ids=["speed-p/m", "speed-without-the-mass"],
+)
 def test_a_mutant_has_another_limit_speed(text, other):
     assert not 0.95 < fastest(planted(compile(RelativisticSGHMC), (text, other))) < 1

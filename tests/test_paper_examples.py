@@ -32,7 +32,12 @@ def regression():
     beta, train, test = example.data_set(0)
     averaged = example.sgld_sa(train, 1e-3, [0.4, 0.5], 1500, seed=0)["theta"].mean(1)
     plain = example.run(example.SGLD, train, 1500, chains=1, seed=0, variance=example.NOISE, precision=1.0)
-    weights = {"0.4": averaged[0], "0.5": averaged[1], "SGLD": plain.average("theta"), "EMVS": example.emvs(train, 1e-3, 0.4)}
+    weights = {
+        "0.4": averaged[0],
+        "0.5": averaged[1],
+        "SGLD": plain.average("theta"),
+        "EMVS": example.emvs(train, 1e-3, 0.4),
+    }
     return beta, weights, {name: example.errors(w, test)[1] for name, w in weights.items()}
 
 
@@ -42,7 +47,7 @@ def test_sgld_sa_finds_the_three_coefficients_among_a_thousand(regression, start
     beta, weights, _ = regression
     w = weights[start]
     assert (w[:3] - beta).abs().max() < 1.3
-    assert w[:3].min() > 1.3*w[3:].abs().max()
+    assert w[:3].min() > 1.3 * w[3:].abs().max()
 
 
 @pytest.mark.parametrize("start", ["0.4", "0.5"])
@@ -50,8 +55,8 @@ def test_sgld_sa_predicts_better_than_sgld_and_than_emvs_from_the_same_start(reg
     """Measured MSE: 4.5 and 4.9 of SGLD-SA, 9.4 of EMVS, 160 of SGLD; the noise alone gives 3.1, the exact ridge 24."""
     mse = regression[2]
     assert 2.8 < mse[start] < 6.5
-    assert mse["EMVS"] > 1.3*mse[start]
-    assert mse["SGLD"] > 5*mse[start]
+    assert mse["EMVS"] > 1.3 * mse[start]
+    assert mse["SGLD"] > 5 * mse[start]
 
 
 def test_the_regression_prints_every_method_beside_the_paper(tmp_path, capsys):
@@ -123,7 +128,7 @@ def test_psgld_has_a_tenth_of_the_error_of_sgld_at_a_large_step(gaussian):
     """At h = .3 its law is near that of alpha -> 1: 5 % for the variances, measured 1 to 2 %."""
     example, found = gaussian
     assert found["pSGLD, alpha = 0.99", 0.3][2].diagonal() == pytest.approx(example.psgld_law(0.3)[0], rel=0.05)
-    assert found["pSGLD, alpha = 0.99", 0.3][0] < 0.15*found["SGLD", 0.3][0]
+    assert found["pSGLD, alpha = 0.99", 0.3][0] < 0.15 * found["SGLD", 0.3][0]
 
 
 def test_psgld_of_finite_memory_has_twice_the_error_of_sgld_at_a_small_step(gaussian):

@@ -33,15 +33,17 @@ def stream(kind, values, weights, order, cuts, **settings):
     running = kind()
     for chunk in np.split(np.array(order), cuts):
         if len(chunk) == 1:
-            running.add(values[chunk[0]], weight=float(weights[chunk[0]]),
-                        **{name: x[chunk[0]] for name, x in settings.items()})
+            running.add(
+                values[chunk[0]], weight=float(weights[chunk[0]]), **{name: x[chunk[0]] for name, x in settings.items()}
+            )
         elif len(chunk):
             running.add(values[chunk], weight=weights[chunk], **{name: x[chunk] for name, x in settings.items()})
     return running
 
 
-chunkings = st.integers(1, 12).flatmap(lambda n: st.tuples(
-    st.permutations(range(n)), st.lists(st.integers(0, n), max_size=5).map(sorted)))
+chunkings = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(st.permutations(range(n)), st.lists(st.integers(0, n), max_size=5).map(sorted))
+)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -57,8 +59,12 @@ def test_a_stream_in_any_order_and_chunks_is_the_mean_over_all_draws(device, chu
     total = scipy.stats.entropy(mean, axis=-1)
     expected = np.average(scipy.stats.entropy(p, axis=-1), 0, weights=weights)
     assert predictive.draws == len(order) and predictive.probabilities.device.type == device
-    for got, wanted in [(predictive.probabilities, mean), (predictive.entropy, total),
-                        (predictive.expected_entropy, expected), (predictive.mutual_information, total - expected)]:
+    for got, wanted in [
+        (predictive.probabilities, mean),
+        (predictive.entropy, total),
+        (predictive.expected_entropy, expected),
+        (predictive.mutual_information, total - expected),
+    ]:
         assert got.dtype == F64
         np.testing.assert_allclose(got.cpu(), wanted, **CLOSE)
 
@@ -87,8 +93,9 @@ def test_a_variance_survives_a_mean_far_from_0_and_is_never_negative():
     assert not equal.variance.any()
 
 
-@pytest.mark.parametrize("add", [lambda s, x, **k: s.add(x, **k),
-                                 lambda s, x, **k: s.add_probabilities(x.softmax(-1), **k)])
+@pytest.mark.parametrize(
+    "add", [lambda s, x, **k: s.add(x, **k), lambda s, x, **k: s.add_probabilities(x.softmax(-1), **k)]
+)
 def test_a_weight_of_3_is_three_draws_and_only_ratios_of_weights_count(add):
     logits, (weighted, repeated, scaled) = normal(2, 5, 3), (Predictive() for _ in range(3))
     add(weighted, logits, weight=[1, 3])
@@ -229,9 +236,13 @@ def test_the_state_of_something_else_is_refused():
         Predictive().load_state_dict(PredictiveMoments().state_dict())
 
 
-@pytest.mark.parametrize("kind, name", [
-    *[(Predictive, name) for name in ("probabilities", "entropy", "expected_entropy", "mutual_information")],
-    *[(PredictiveMoments, name) for name in ("mean", "variance", "expected_variance", "variance_of_mean")]])
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        *[(Predictive, name) for name in ("probabilities", "entropy", "expected_entropy", "mutual_information")],
+        *[(PredictiveMoments, name) for name in ("mean", "variance", "expected_variance", "variance_of_mean")],
+    ],
+)
 def test_no_draws_predict_nothing(kind, name):
     with pytest.raises(RecipeError, match=f"{kind.__name__}: there are no draws yet. Call add first"):
         getattr(kind(), name)
@@ -275,16 +286,22 @@ def test_what_is_no_distribution_is_refused(p, take):
         take(p)
 
 
-@pytest.mark.parametrize("bad, told", [
-    ({"predictions": torch.zeros(4, 1)}, r"the draw has the shape \(4, 1\), those before it \(2, 1\)"),
-    ({"predictions": torch.zeros(2)}, r"the predictions have the shape \(2,\)\. Pass \(data, outputs\)"),
-    ({"predictions": torch.tensor([[0.0], [math.inf]])}, "the predictions are not finite"),
-    ({"noise_variance": -0.1}, "a noise variance is not a number >= 0"),
-    ({"noise_variance": [[0.1], [math.nan]]}, "a noise variance is not a number >= 0"),
-    ({"noise_variance": math.inf}, "a noise variance is not a number >= 0"),
-    ({"noise_variance": torch.ones(3, 1)}, r"the noise variances have the shape \(3, 1\), the predictions \(2, 1\)"),
-    ({"weight": 0.0}, "a weight is not a number > 0"),
-])
+@pytest.mark.parametrize(
+    "bad, told",
+    [
+        ({"predictions": torch.zeros(4, 1)}, r"the draw has the shape \(4, 1\), those before it \(2, 1\)"),
+        ({"predictions": torch.zeros(2)}, r"the predictions have the shape \(2,\)\. Pass \(data, outputs\)"),
+        ({"predictions": torch.tensor([[0.0], [math.inf]])}, "the predictions are not finite"),
+        ({"noise_variance": -0.1}, "a noise variance is not a number >= 0"),
+        ({"noise_variance": [[0.1], [math.nan]]}, "a noise variance is not a number >= 0"),
+        ({"noise_variance": math.inf}, "a noise variance is not a number >= 0"),
+        (
+            {"noise_variance": torch.ones(3, 1)},
+            r"the noise variances have the shape \(3, 1\), the predictions \(2, 1\)",
+        ),
+        ({"weight": 0.0}, "a weight is not a number > 0"),
+    ],
+)
 def test_a_bad_prediction_is_refused_and_leaves_the_moments_as_they_were(bad, told):
     moments = PredictiveMoments()
     moments.add(normal(2, 1), noise_variance=1.0)

@@ -11,8 +11,10 @@ from samplers.testing.cases import CASES
 
 
 def test_importing_recipe_takes_less_than_a_second_and_no_torch():
-    code = ("import time, sys; import recipe; assert time.process_time() < 1; "
-            "assert not {'torch', 'numpy', 'arviz'} & set(sys.modules)")
+    code = (
+        "import time, sys; import recipe; assert time.process_time() < 1; "
+        "assert not {'torch', 'numpy', 'arviz'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

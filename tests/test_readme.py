@@ -12,8 +12,12 @@ from samplers.cli import main
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text()
-COMMANDS = [line for block in re.findall(r"```console\n(.*?)```", TEXT, re.S) for line in block.splitlines()
-            if line.startswith("recipe ")]
+COMMANDS = [
+    line
+    for block in re.findall(r"```console\n(.*?)```", TEXT, re.S)
+    for line in block.splitlines()
+    if line.startswith("recipe ")
+]
 
 
 def blocks(language):

@@ -18,8 +18,9 @@ from samplers.testing.strategies import recipes
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta = scalar("xi"), scalar("eta")
 x, y, z = scalar("x"), scalar("y"), scalar("z")
-A, B, m, mu, c = (positive(name, default=value) for name, value in
-                  [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)])
+A, B, m, mu, c = (
+    positive(name, default=value) for name, value in [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)]
+)
 mass = positive("mass", default=1.9, per=theta)
 U, n = potential(theta), total(1)
 G, g1 = function("G", theta, sign="positive"), function("g1", theta)
@@ -34,32 +35,73 @@ def recipe(name, state, H, D, Q={}, **more):
     return Recipe(name=name, state=state, H=H, D=D, Q=Q, **more)
 
 
-RECIPES = {r.name: r for r in [
-    recipe("sgld", (theta,), U, {theta: 1}),
-    recipe("preconditioned", (theta,), U, {theta: 1 / (1 + theta**2)}),
-    recipe("hessian-diagonal", (theta,), U, {theta: 1 / (1 + grad(U) ** 2)}),
-    recipe("shared-preconditioner", (theta,), U, {theta: 1 + total(theta**2) / n}),
-    recipe("sghmc", (theta, p), langevin, {p: A * m}, {(theta, p): -1}),
-    recipe("masses", (theta, p), U + total(p**2 / mass) / 2, {p: A * mass}, {(theta, p): -mass}),
-    recipe("sgrhmc", (theta, p), langevin, {p: G**2}, {(theta, p): -G}),
-    recipe("theta-mass", (theta, p), U + total(p**2 / G + log(G)) / 2, {p: A}, {(theta, p): -1}),
-    recipe("relativistic", (theta, p), U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2)), {p: A}, {(theta, p): -1}),
-    recipe("sgnht", (theta, p, xi), langevin + n * mu * (xi - A) ** 2 / 2, {p: A},
-           {(theta, p): -1, (p, xi): p / (n * mu)}),
-    recipe("atmc", (theta, p, v), langevin + total(mu * (v - B / m / 2) ** 2) / 2, {p: alpha * m + B / 2},
-           {(theta, p): -1, (p, v): p / mu}),
-    recipe("santa", (theta, p, v), langevin + total((v - g2) ** 2) / 2, {p: g2 * m}, {(theta, p): -g1, (p, v): p}),
-    recipe("scalar-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1 + xi**2, xi: (1 + xi**2) / n},
-           {(theta, p): -1}),
-    recipe("total-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1, xi: xi**2 + total(p**2) / n},
-           {(theta, p): -1}),
-    recipe("total-curl", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1},
-           {(theta, p): -1, (p, xi): p * xi / total(p**2 + 1)}),
-    recipe("chain", (theta, p, xi, eta), langevin + n * mu * xi**2 / 2 + eta**2 / 2, {eta: 1},
-           {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi * total(p**2) / n}),
-    recipe("banana", (x, y), potential(x, y), Matrix([[1 + x**2, x * y], [x * y, 2 + y**2]]),
-           Matrix([[0, x * y], [-x * y, 0]]), target=(x, y)),
-]}
+RECIPES = {
+    r.name: r
+    for r in [
+        recipe("sgld", (theta,), U, {theta: 1}),
+        recipe("preconditioned", (theta,), U, {theta: 1 / (1 + theta**2)}),
+        recipe("hessian-diagonal", (theta,), U, {theta: 1 / (1 + grad(U) ** 2)}),
+        recipe("shared-preconditioner", (theta,), U, {theta: 1 + total(theta**2) / n}),
+        recipe("sghmc", (theta, p), langevin, {p: A * m}, {(theta, p): -1}),
+        recipe("masses", (theta, p), U + total(p**2 / mass) / 2, {p: A * mass}, {(theta, p): -mass}),
+        recipe("sgrhmc", (theta, p), langevin, {p: G**2}, {(theta, p): -G}),
+        recipe("theta-mass", (theta, p), U + total(p**2 / G + log(G)) / 2, {p: A}, {(theta, p): -1}),
+        recipe(
+            "relativistic", (theta, p), U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2)), {p: A}, {(theta, p): -1}
+        ),
+        recipe(
+            "sgnht",
+            (theta, p, xi),
+            langevin + n * mu * (xi - A) ** 2 / 2,
+            {p: A},
+            {(theta, p): -1, (p, xi): p / (n * mu)},
+        ),
+        recipe(
+            "atmc",
+            (theta, p, v),
+            langevin + total(mu * (v - B / m / 2) ** 2) / 2,
+            {p: alpha * m + B / 2},
+            {(theta, p): -1, (p, v): p / mu},
+        ),
+        recipe("santa", (theta, p, v), langevin + total((v - g2) ** 2) / 2, {p: g2 * m}, {(theta, p): -g1, (p, v): p}),
+        recipe(
+            "scalar-diffusion",
+            (theta, p, xi),
+            langevin + n * xi**2 / 2,
+            {p: 1 + xi**2, xi: (1 + xi**2) / n},
+            {(theta, p): -1},
+        ),
+        recipe(
+            "total-diffusion",
+            (theta, p, xi),
+            langevin + n * xi**2 / 2,
+            {p: 1, xi: xi**2 + total(p**2) / n},
+            {(theta, p): -1},
+        ),
+        recipe(
+            "total-curl",
+            (theta, p, xi),
+            langevin + n * xi**2 / 2,
+            {p: 1},
+            {(theta, p): -1, (p, xi): p * xi / total(p**2 + 1)},
+        ),
+        recipe(
+            "chain",
+            (theta, p, xi, eta),
+            langevin + n * mu * xi**2 / 2 + eta**2 / 2,
+            {eta: 1},
+            {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi * total(p**2) / n},
+        ),
+        recipe(
+            "banana",
+            (x, y),
+            potential(x, y),
+            Matrix([[1 + x**2, x * y], [x * y, 2 + y**2]]),
+            Matrix([[0, x * y], [-x * y, 0]]),
+            target=(x, y),
+        ),
+    ]
+}
 
 every = pytest.mark.parametrize("R", RECIPES.values(), ids=RECIPES)
 
@@ -69,8 +111,9 @@ every = pytest.mark.parametrize("R", RECIPES.values(), ids=RECIPES)
 
 def agrees_with_explicit_sites(R, n):
     explicit = Expanded(R, n)
-    return (all(map(is_zero, explicit.column(R.gamma) - explicit.gamma))
-            and all(map(is_zero, explicit.column(R.drift) - explicit.drift)))
+    return all(map(is_zero, explicit.column(R.gamma) - explicit.gamma)) and all(
+        map(is_zero, explicit.column(R.drift) - explicit.drift)
+    )
 
 
 @every
@@ -137,14 +180,20 @@ MUTANTS = {
     "Gamma with the wrong sign": lambda R: R.drift - 2 * R.gamma,
     "Gamma dropped": lambda R: R.drift - R.gamma,
     "Gamma halved": lambda R: R.drift - R.gamma / 2,
-    "Gamma of a scalar without 1/n": lambda R: R.drift + ImmutableMatrix(
-        [0 if b.is_vector or len(R.targets) > 1 else (n - 1) * g for b, g in zip(R.state, R.gamma)]),
+    "Gamma of a scalar without 1/n": lambda R: (
+        R.drift
+        + ImmutableMatrix([0 if b.is_vector or len(R.targets) > 1 else (n - 1) * g for b, g in zip(R.state, R.gamma)])
+    ),
     "column divergence": lambda R: R.drift - R.gamma + derive.row_divergence((R.D + R.Q).T, R.state),
     "one entry of Q sign-flipped": lambda R: flow(R.D + with_one_sign_flipped(R.Q), R) if R.momenta else R.drift,
     "friction doubled": lambda R: R.drift - derive.times_gradient(R.D, R.H, R.state),
 }
-ALIVE = [(kind, name) for kind, mutate in MUTANTS.items() for name, R in RECIPES.items()
-         if not all(map(vanishes, mutate(R) - R.drift))]
+ALIVE = [
+    (kind, name)
+    for kind, mutate in MUTANTS.items()
+    for name, R in RECIPES.items()
+    if not all(map(vanishes, mutate(R) - R.drift))
+]
 
 
 @pytest.mark.parametrize("kind, name", ALIVE)
@@ -190,23 +239,34 @@ def test_a_certificate_is_plain_data():
     assert all(f["verdict"] in ("proved", "checked", "open", "warning", "failed") for f in data["findings"])
 
 
-@pytest.mark.parametrize("R, warning", [
-    (recipe("hmc", (theta, p), langevin, {}, {(theta, p): -1}), "no noise.*not ergodic without refreshment"),
-    (recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, {(theta, p): -1}), "never reaches xi.*not ergodic"),
-], ids=str)
+@pytest.mark.parametrize(
+    "R, warning",
+    [
+        (recipe("hmc", (theta, p), langevin, {}, {(theta, p): -1}), "no noise.*not ergodic without refreshment"),
+        (
+            recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, {(theta, p): -1}),
+            "never reaches xi.*not ergodic",
+        ),
+    ],
+    ids=str,
+)
 def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
     found, answer = verdict(R, "the noise reaches")
     assert found == "warning" and re.search(warning, answer)
     assert R.check().ok
 
 
-@pytest.mark.parametrize("H", [
-    total(p**2 / mass - p * theta + theta**4),
-    total(p**2 * (1 + theta**2) + p * sin(theta)) / 2,
-    total((xi - theta) ** 2) / 2 + A * xi**2,
-    total((xi - theta) ** 2 + p**2 * m - 2 * p * theta) / 2 + xi,
-    total(p**2 + p * xi + theta**2) + n * (1 + mu) * xi**2,
-], ids=str)
+@pytest.mark.parametrize(
+    "H",
+    [
+        total(p**2 / mass - p * theta + theta**4),
+        total(p**2 * (1 + theta**2) + p * sin(theta)) / 2,
+        total((xi - theta) ** 2) / 2 + A * xi**2,
+        total((xi - theta) ** 2 + p**2 * m - 2 * p * theta) / 2 + xi,
+        total(p**2 + p * xi + theta**2) + n * (1 + mu) * xi**2,
+    ],
+    ids=str,
+)
 def test_eliminating_gaussian_blocks_is_laplace_over_explicit_sites(H):
     """-log of the integral of exp(-H) is H at its minimum + log(det H'')/2, up to a constant: H is quadratic."""
     explicit, auxiliary = at_site(H, None, 2), [a for b in (p, xi) if H.has(b) for a in coordinates(b, 2)]
@@ -221,54 +281,70 @@ def test_eliminating_gaussian_blocks_is_laplace_over_explicit_sites(H):
 quartic_mass = 1 + theta**2
 
 
-@pytest.mark.parametrize("H, expected", [
-    (U + total(p**2 / G) / 2, "failed"),
-    (U + total(p**2 / G + log(G)) / 2, "proved"),
-    (U + total(p**2 / quartic_mass) / 2, "failed"),
-    (U + total(p**2 / quartic_mass + log(quartic_mass)) / 2, "proved"),
-    (U + total(p**4 * quartic_mass), "failed"),
-    (U + total(p**4 * quartic_mass - log(quartic_mass) / 4), "checked"),
-    (A * U + total(p**2) / 2, "failed"),
-    (U + total((p - theta) ** 2) / 2, "proved"),
-    (U + total(p**2 / 2 - p * theta), "failed"),
-    (U + total((p - theta) ** 4), "checked"),
-    (U + total(p**4) + total(p) * total(theta) - total(p * theta), "open"),
-    (U + total(p**4 * quartic_mass) / (1 + total(theta**2)), "open"),
-], ids=str)
+@pytest.mark.parametrize(
+    "H, expected",
+    [
+        (U + total(p**2 / G) / 2, "failed"),
+        (U + total(p**2 / G + log(G)) / 2, "proved"),
+        (U + total(p**2 / quartic_mass) / 2, "failed"),
+        (U + total(p**2 / quartic_mass + log(quartic_mass)) / 2, "proved"),
+        (U + total(p**4 * quartic_mass), "failed"),
+        (U + total(p**4 * quartic_mass - log(quartic_mass) / 4), "checked"),
+        (A * U + total(p**2) / 2, "failed"),
+        (U + total((p - theta) ** 2) / 2, "proved"),
+        (U + total(p**2 / 2 - p * theta), "failed"),
+        (U + total((p - theta) ** 4), "checked"),
+        (U + total(p**4) + total(p) * total(theta) - total(p * theta), "open"),
+        (U + total(p**4 * quartic_mass) / (1 + total(theta**2)), "open"),
+    ],
+    ids=str,
+)
 def test_the_marginal_of_the_target_is_exp_minus_U_or_the_certificate_says_not(H, expected):
     assert verdict(recipe("marginal", (theta, p), H, {p: A}, {(theta, p): -1}), "the marginal of theta")[0] == expected
 
 
-@pytest.mark.parametrize("H, expected", [
-    (U + total((xi - theta) ** 2) / 2, "failed"),
-    (U + total((xi - theta) ** 2) / 2 - total(theta**2) / 2 + total(theta) ** 2 / (2 * n), "proved"),
-    (U + total((xi - theta) ** 4), "open"),
-], ids=str)
+@pytest.mark.parametrize(
+    "H, expected",
+    [
+        (U + total((xi - theta) ** 2) / 2, "failed"),
+        (U + total((xi - theta) ** 2) / 2 - total(theta**2) / 2 + total(theta) ** 2 / (2 * n), "proved"),
+        (U + total((xi - theta) ** 4), "open"),
+    ],
+    ids=str,
+)
 def test_one_site_does_not_decide_the_marginal_beside_a_shared_scalar(H, expected):
     """exp(-(xi - theta)^2/2) integrates to a constant over xi; a product of several such factors does not."""
     assert verdict(recipe("shared", (theta, xi), H, {theta: 1, xi: 1}), "the marginal of theta")[0] == expected
 
 
-@pytest.mark.parametrize("K, expected", [
-    (log(1 + p**2), "checked"),
-    (log(1 + p**2) / 2, "failed"),
-    (cos(p), "failed"),
-    (p**2 - p**4, "failed"),
-    ((A - B) * p**2, "failed"),
-    ((A + B) * p**2, "proved"),
-], ids=str)
+@pytest.mark.parametrize(
+    "K, expected",
+    [
+        (log(1 + p**2), "checked"),
+        (log(1 + p**2) / 2, "failed"),
+        (cos(p), "failed"),
+        (p**2 - p**4, "failed"),
+        ((A - B) * p**2, "failed"),
+        ((A + B) * p**2, "proved"),
+    ],
+    ids=str,
+)
 def test_an_energy_that_is_not_normalisable_fails(K, expected):
     R = recipe("tails", (theta, p), U + total(K), {p: A}, {(theta, p): -1})
     assert verdict(R, "exp(-H) is normalisable")[0] == expected
     assert R.check().ok == (expected != "failed")
 
 
-@pytest.mark.parametrize("D, expected", [
-    ({p: A}, "proved"),
-    ({p: (theta - p) ** 2 + 1}, "proved"),
-    ({theta: 1 + p**2, p: 1 + theta**2, (theta, p): p * theta}, "proved"),
-    ({p: 1 + sin(theta) / 2}, "checked"),
-], ids=str)
+@pytest.mark.parametrize(
+    "D, expected",
+    [
+        ({p: A}, "proved"),
+        ({p: (theta - p) ** 2 + 1}, "proved"),
+        ({theta: 1 + p**2, p: 1 + theta**2, (theta, p): p * theta}, "proved"),
+        ({p: 1 + sin(theta) / 2}, "checked"),
+    ],
+    ids=str,
+)
 def test_the_certificate_says_how_D_is_known_to_be_positive(D, expected):
     assert verdict(recipe("diffusion", (theta, p), langevin, D, {(theta, p): -1}), "D is positive")[0] == expected
 
@@ -328,8 +404,12 @@ def test_latex_has_one_line_for_every_formula(R):
     assert R._repr_latex_() == f"$${R.latex()}$$"
 
 
-given_functions = {"G": lambda t: 1 / (1 + t**2), "g1": lambda t: 2 + t**2, "g2": lambda t: t**2 / 3,
-                   "alpha": lambda t: t**2 / 2}
+given_functions = {
+    "G": lambda t: 1 / (1 + t**2),
+    "g1": lambda t: 2 + t**2,
+    "g2": lambda t: t**2 / 3,
+    "alpha": lambda t: t**2 / 2,
+}
 
 
 @every
@@ -351,15 +431,18 @@ def test_a_symbolic_energy_is_bound_by_the_order_of_its_coordinates():
     assert RECIPES["sghmc"].bind(U=Energy(v, U=total(v**4))).H == langevin - U + total(theta**4)
 
 
-@pytest.mark.parametrize("functions, words", [
-    ({"H": lambda t: t}, "no opaque function 'H'.*G, U"),
-    ({"g": 1}, "no opaque function 'g'"),
-    ({"G": "1/(1 + theta**2)"}, "bind.G=.*Text is never evaluated"),
-    ({"G": lambda: 1}, "bind.G=.*function of .theta"),
-    ({"U": theta**2}, "one value per site.*Wrap it: total"),
-    ({"U": Energy(symbols("a b"), U=1)}, "2 coordinates for 1 target"),
-    ({"G": lambda t: v}, "block 'v' is used but is not in the state"),
-])
+@pytest.mark.parametrize(
+    "functions, words",
+    [
+        ({"H": lambda t: t}, "no opaque function 'H'.*G, U"),
+        ({"g": 1}, "no opaque function 'g'"),
+        ({"G": "1/(1 + theta**2)"}, "bind.G=.*Text is never evaluated"),
+        ({"G": lambda: 1}, "bind.G=.*function of .theta"),
+        ({"U": theta**2}, "one value per site.*Wrap it: total"),
+        ({"U": Energy(symbols("a b"), U=1)}, "2 coordinates for 1 target"),
+        ({"G": lambda t: v}, "block 'v' is used but is not in the state"),
+    ],
+)
 def test_a_wrong_binding_is_refused(functions, words):
     with pytest.raises(RecipeError, match=words):
         RECIPES["sgrhmc"].bind(**functions)

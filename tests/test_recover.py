@@ -14,8 +14,9 @@ from recipe.converse import recover
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta = scalar("xi"), scalar("eta")
 x, y, z = scalar("x"), scalar("y"), scalar("z")
-A, B, m, mu, c = (positive(name, default=value) for name, value in
-                  [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)])
+A, B, m, mu, c = (
+    positive(name, default=value) for name, value in [("A", 1.3), ("B", 0.6), ("m", 1.7), ("mu", 0.7), ("c", 0.8)]
+)
 mass = positive("mass", default=1.9, per=theta)
 U, n = potential(theta), total(1)
 g1, g2 = function("g1", theta), function("g2", theta, sign="nonnegative")
@@ -40,16 +41,43 @@ RECIPES = [
     recipe("msgnht", (theta, p, v), gaussian + private, {p: A}, {(theta, p): -1, (p, v): p / mu}),
     recipe("atmc", (theta, p, v), gaussian + private, {p: alpha * m + B / 2}, {(theta, p): -1, (p, v): p / mu}),
     recipe("atmc-max", (theta, p, v), gaussian + private, {p: Max(A - v, 0) * m}, {(theta, p): -1, (p, v): p / mu}),
-    recipe("atmc-relativistic", (theta, p, v), relativistic + private, {p: alpha * m + B / 2},
-           {(theta, p): -1, (p, v): m * speed / mu}),
-    recipe("santa", (theta, p, v), A * (U + total(p**2) / 2 + total((v - g2) ** 2) / 2), {p: g2 / A},
-           {(theta, p): -g1 / A, (p, v): p / A}),
-    recipe("chain", (theta, p, xi, eta), gaussian + shared + eta**2 / 2, {eta: 1},
-           {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi}),
-    recipe("magnetic", (x, y), potential(x, y), {x: 1 + y**2, y: 1}, {(x, y): 1 + (A + B) * x - 3 * x * y + y**2 / mu},
-           target=(x, y)),
-    recipe("three", (x, y, z), potential(x, y, z), {x: 1}, {(x, y): 1 + x * z, (y, z): 2 * z**2, (x, z): y - x},
-           target=(x, y, z)),
+    recipe(
+        "atmc-relativistic",
+        (theta, p, v),
+        relativistic + private,
+        {p: alpha * m + B / 2},
+        {(theta, p): -1, (p, v): m * speed / mu},
+    ),
+    recipe(
+        "santa",
+        (theta, p, v),
+        A * (U + total(p**2) / 2 + total((v - g2) ** 2) / 2),
+        {p: g2 / A},
+        {(theta, p): -g1 / A, (p, v): p / A},
+    ),
+    recipe(
+        "chain",
+        (theta, p, xi, eta),
+        gaussian + shared + eta**2 / 2,
+        {eta: 1},
+        {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi},
+    ),
+    recipe(
+        "magnetic",
+        (x, y),
+        potential(x, y),
+        {x: 1 + y**2, y: 1},
+        {(x, y): 1 + (A + B) * x - 3 * x * y + y**2 / mu},
+        target=(x, y),
+    ),
+    recipe(
+        "three",
+        (x, y, z),
+        potential(x, y, z),
+        {x: 1},
+        {(x, y): 1 + x * z, (y, z): 2 * z**2, (x, z): y - x},
+        target=(x, y, z),
+    ),
 ]
 
 
@@ -111,15 +139,27 @@ WRONG = {
     "naive SGHMC": (gaussian, {theta: gaussian_speed, p: kick}, {p: A}),
     "naive relativistic SGHMC": (relativistic, {theta: speed, p: kick}, {p: A}),
     "friction doubled": (gaussian, {theta: gaussian_speed, p: kick - 2 * A * gaussian_speed}, {p: A}),
-    "thermostat p^2/m - 2": (gaussian + shared, {theta: gaussian_speed, p: kick - xi * p,
-                                                 xi: (total(p**2 / m) / n - 2) / mu}, {p: A * m}),
-    "thermostat p^2 - 1": (gaussian + private, {theta: gaussian_speed, p: kick - (alpha + v) * p, v: (p**2 - 1) / mu},
-                           {p: alpha * m + B / 2}),
-    "Gaussian thermostat": (relativistic + private, {theta: speed, p: kick - m * (alpha + v) * speed,
-                                                     v: (p**2 / m - 1) / mu}, {p: alpha * m + B / 2}),
+    "thermostat p^2/m - 2": (
+        gaussian + shared,
+        {theta: gaussian_speed, p: kick - xi * p, xi: (total(p**2 / m) / n - 2) / mu},
+        {p: A * m},
+    ),
+    "thermostat p^2 - 1": (
+        gaussian + private,
+        {theta: gaussian_speed, p: kick - (alpha + v) * p, v: (p**2 - 1) / mu},
+        {p: alpha * m + B / 2},
+    ),
+    "Gaussian thermostat": (
+        relativistic + private,
+        {theta: speed, p: kick - m * (alpha + v) * speed, v: (p**2 / m - 1) / mu},
+        {p: alpha * m + B / 2},
+    ),
     "Gamma dropped": (U, {theta: -(1 + theta**2) * grad(U)}, {theta: 1 + theta**2}),
-    "shared Gamma without 1/n": (gaussian + shared, {theta: gaussian_speed, p: kick - xi * p,
-                                                     xi: total(p**2 / m) / (n * mu) - n / mu}, {p: A * m}),
+    "shared Gamma without 1/n": (
+        gaussian + shared,
+        {theta: gaussian_speed, p: kick - xi * p, xi: total(p**2 / m) / (n * mu) - n / mu},
+        {p: A * m},
+    ),
 }
 
 
@@ -136,14 +176,17 @@ def test_a_drift_that_is_not_stationary_has_no_Q(name):
     assert "not stationary" in str(found) and f"residual {found.residual}" in str(found)
 
 
-@pytest.mark.parametrize("name, row, missing", [
-    ("naive SGHMC", p, -A * p / m),
-    ("naive relativistic SGHMC", p, -A * speed),
-    ("friction doubled", p, A * p / m),
-    ("thermostat p^2/m - 2", xi, 1 / mu),
-    ("Gamma dropped", theta, 2 * theta),
-    ("shared Gamma without 1/n", xi, (n - 1) / mu),
-])
+@pytest.mark.parametrize(
+    "name, row, missing",
+    [
+        ("naive SGHMC", p, -A * p / m),
+        ("naive relativistic SGHMC", p, -A * speed),
+        ("friction doubled", p, A * p / m),
+        ("thermostat p^2/m - 2", xi, 1 / mu),
+        ("Gamma dropped", theta, 2 * theta),
+        ("shared Gamma without 1/n", xi, (n - 1) / mu),
+    ],
+)
 def test_the_missing_drift_is_named_and_makes_the_drift_stationary(name, row, missing):
     (line,) = [line for line in str(diagnosed(name)).splitlines() if "missing drift" in line]
     assert line.strip() == f"missing drift: {expand(missing)} in the row of {row}"
@@ -151,11 +194,14 @@ def test_the_missing_drift_is_named_and_makes_the_drift_stationary(name, row, mi
     assert recover(tuple(drift), H, drift | {row: drift[row] + missing}, D).ok
 
 
-@pytest.mark.parametrize("name, heating, worst", [
-    ("naive SGHMC", A / m, "E[L p**2] = 2.6"),
-    ("friction doubled", -A / m, "E[L p**2] = -2.6"),
-    ("thermostat p^2/m - 2", 0, "E[L xi] = -1.43"),
-])
+@pytest.mark.parametrize(
+    "name, heating, worst",
+    [
+        ("naive SGHMC", A / m, "E[L p**2] = 2.6"),
+        ("friction doubled", -A / m, "E[L p**2] = -2.6"),
+        ("thermostat p^2/m - 2", 0, "E[L xi] = -1.43"),
+    ],
+)
 def test_the_diagnosis_says_what_the_drift_does_to_exp_minus_H(name, heating, worst):
     """Heating E[L H] = D/m of naive SGHMC and d/dt E p^2 = 2 D, E[L xi] = -1/mu, at the defaults."""
     heating = S(heating).xreplace({A: S(A.default), m: S(m.default)})
@@ -173,23 +219,27 @@ def test_numbers_are_left_out_where_there_are_none():
 good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: kick - A * p / m}, "D": {p: A}}
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"drift": {v: 1}}, "recover, drift: v is not a block of the state"),
-    ({"drift": [p / m]}, "needs 2 rows"),
-    ({"drift": "p/m"}, "needs 2 rows"),
-    ({"drift": None}, "needs 2 rows"),
-    ({"drift": ["p/m", 0]}, "recover, drift.theta.*Text is never evaluated"),
-    ({"drift": {theta: p / real("mm")}, "H": gaussian + total(v)}, "block 'v' is used"),
-    ({"drift": {theta: v}}, "'v' is unbound"),
-    ({"drift": {theta: p / positive("m", default=9)}}, "are named 'm'"),
-    ({"state": (theta, p, xi), "H": gaussian + xi**2, "drift": {xi: p}}, "drift.xi.*one value per site.*total"),
-    ({"H": U + p**2}, "recover, H: p..2 has one value per site"),
-    ({"H": "p"}, "recover, H.*Text is never evaluated"),
-    ({"D": {p: -1}}, "recover, D: it is not positive semidefinite"),
-    ({"D": Matrix([[1]])}, "recover, D.*2 x 2"),
-    ({"functions": ["theta"]}, "recover, functions.*Text is never evaluated"),
-    ({"functions": [v]}, "'v' is unbound"),
-], ids=str)
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"drift": {v: 1}}, "recover, drift: v is not a block of the state"),
+        ({"drift": [p / m]}, "needs 2 rows"),
+        ({"drift": "p/m"}, "needs 2 rows"),
+        ({"drift": None}, "needs 2 rows"),
+        ({"drift": ["p/m", 0]}, "recover, drift.theta.*Text is never evaluated"),
+        ({"drift": {theta: p / real("mm")}, "H": gaussian + total(v)}, "block 'v' is used"),
+        ({"drift": {theta: v}}, "'v' is unbound"),
+        ({"drift": {theta: p / positive("m", default=9)}}, "are named 'm'"),
+        ({"state": (theta, p, xi), "H": gaussian + xi**2, "drift": {xi: p}}, "drift.xi.*one value per site.*total"),
+        ({"H": U + p**2}, "recover, H: p..2 has one value per site"),
+        ({"H": "p"}, "recover, H.*Text is never evaluated"),
+        ({"D": {p: -1}}, "recover, D: it is not positive semidefinite"),
+        ({"D": Matrix([[1]])}, "recover, D.*2 x 2"),
+        ({"functions": ["theta"]}, "recover, functions.*Text is never evaluated"),
+        ({"functions": [v]}, "'v' is unbound"),
+    ],
+    ids=str,
+)
 def test_wrong_input_is_refused(changes, words):
     with pytest.raises(RecipeError, match=words):
         recover(**good | changes)

@@ -53,8 +53,14 @@ def stock_run(name, **more):
     start, energy = torch.full((2,), 0.5, **double), coupled
     if not recipe.target_is_vector:
         start, energy = {"x": start[0], "y": start[1]}, lambda at: coupled((at["x"], at["y"]))
-    given = {"energy": energy if recipe.potential else None, "init": start, "temperature": 1.25, "step_size": 0.02,
-             "keep": [b.name for b in recipe.entries], "observe": {key: one_chain(f) for key, f in case.observe.items()}}
+    given = {
+        "energy": energy if recipe.potential else None,
+        "init": start,
+        "temperature": 1.25,
+        "step_size": 0.02,
+        "keep": [b.name for b in recipe.entries],
+        "observe": {key: one_chain(f) for key, f in case.observe.items()},
+    }
     return run(recipe, **given | case.values | more)
 
 
@@ -86,8 +92,15 @@ def test_draws_do_not_change_when_the_run_goes_on():
     assert torch.equal(run(steps=5)["theta"], run(steps=12)["theta"][:, :5])
 
 
-@pytest.mark.parametrize("keep, names", [(None, ["theta"]), ("p", ["theta", "p"]), (["xi", "p"], ["theta", "xi", "p"]),
-                                         (["theta", "xi", "xi"], ["theta", "xi"])])
+@pytest.mark.parametrize(
+    "keep, names",
+    [
+        (None, ["theta"]),
+        ("p", ["theta", "p"]),
+        (["xi", "p"], ["theta", "xi", "p"]),
+        (["theta", "xi", "xi"], ["theta", "xi"]),
+    ],
+)
 def test_auxiliary_blocks_are_kept_when_asked(keep, names):
     draws = run(SGNHT, keep=keep)
     assert list(draws) == names
@@ -117,9 +130,14 @@ def test_one_seed_makes_the_same_bits_and_another_makes_others():
     assert not (run(seed=1)["theta"] == run(seed=2)["theta"]).any()
 
 
-@pytest.mark.parametrize("more", [
-    {}, {"energy": to_rows, "data": torch.arange(10.0, **double).reshape(5, 2), "batch_size": 3},
-], ids=["full", "minibatch"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"energy": to_rows, "data": torch.arange(10.0, **double).reshape(5, 2), "batch_size": 3},
+    ],
+    ids=["full", "minibatch"],
+)
 def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypatch):
     at_once = run(SGNHT, keep=["p", "xi"], **more)
     for size in (1, 50, 100):
@@ -135,6 +153,7 @@ def test_noise_and_batches_are_drawn_for_no_more_steps_than_fit(monkeypatch):
         def count(seed, step, number, chains, shape, **more):
             drawn.append((len(step) if isinstance(step, range) else 1) * chains * math.prod(shape))
             return draw(seed, step, number, chains, shape, **more)
+
         return count
 
     monkeypatch.setattr(chains, "NOISE_AT_ONCE", 1000)
@@ -194,8 +213,11 @@ def test_numbers_and_arrays_are_starts_too():
 
 
 def test_a_dict_by_block_starts_auxiliary_blocks_as_well():
-    start = {"theta": torch.zeros(2, **double), "p": torch.arange(8.0, **double).reshape(4, 2),
-             "xi": torch.arange(4.0, **double)}
+    start = {
+        "theta": torch.zeros(2, **double),
+        "p": torch.arange(8.0, **double).reshape(4, 2),
+        "xi": torch.arange(4.0, **double),
+    }
     draws = run(SGNHT, init=start, keep=["p", "xi"], **STILL)
     for block in ("p", "xi"):
         torch.testing.assert_close(draws[block][:, 0], start[block], atol=1e-3, rtol=0)
@@ -210,8 +232,14 @@ def start_scores(temperature):
     more = {**STILL, "temperature": temperature, "chains": 10_000}
     p = run(UnderdampedLangevin, keep="p", m=m, **more)["p"][:, 0] / (0.8 * m).sqrt()
     xi = (run(SGNHT, keep="xi", A=A, mu=mu, **more)["xi"][:, 0] - A) / math.sqrt(0.8 / (2 * mu))
-    residuals = {"mean of p": p, "mean of xi": xi, "variance of p": p**2 - 1, "variance of xi": xi**2 - 1,
-                 "next site": p.prod(1), "next chain": p[::2] * p[1::2]}
+    residuals = {
+        "mean of p": p,
+        "mean of xi": xi,
+        "variance of p": p**2 - 1,
+        "variance of xi": xi**2 - 1,
+        "next site": p.prod(1),
+        "next chain": p[::2] * p[1::2],
+    }
     return {name: standard_score(residual) for name, residual in residuals.items()}
 
 
@@ -254,13 +282,18 @@ def test_a_dict_by_parameter_name_is_what_the_energy_sees_and_names_the_draws():
     draws = run(energy=energy, init=LAYERS, keep="p")
     assert all(shapes == {"weight": (2, 3), "bias": (2,)} for shapes in seen)
     assert {name: tuple(value.shape) for name, value in draws.items()} == {
-        "weight": (4, 12, 2, 3), "bias": (4, 12, 2), "p": (4, 12, 8)}
+        "weight": (4, 12, 2, 3),
+        "bias": (4, 12, 2),
+        "p": (4, 12, 8),
+    }
 
 
 def test_named_parameters_are_the_entries_of_one_vector():
     flat = torch.cat([value.flatten() for value in LAYERS.values()])
-    by_name, as_one = run(energy=layered, init=LAYERS), run(
-        energy=lambda theta: layered({"weight": theta[:6].reshape(2, 3), "bias": theta[6:]}), init=flat)
+    by_name, as_one = (
+        run(energy=layered, init=LAYERS),
+        run(energy=lambda theta: layered({"weight": theta[:6].reshape(2, 3), "bias": theta[6:]}), init=flat),
+    )
     torch.testing.assert_close(by_name["weight"].flatten(2), as_one["theta"][..., :6], rtol=0, atol=1e-12)
     torch.testing.assert_close(by_name["bias"], as_one["theta"][..., 6:], rtol=0, atol=1e-12)
 
@@ -278,7 +311,8 @@ def test_a_module_is_a_dict_of_its_parameters_and_is_left_as_it_was():
 
     draws = run(energy=energy, init=network)
     assert {name: tuple(value.shape[2:]) for name, value in draws.items()} == {
-        name: tuple(value.shape) for name, value in network.named_parameters()}
+        name: tuple(value.shape) for name, value in network.named_parameters()
+    }
     assert same(draws, run(energy=energy, init=dict(network.named_parameters())))
     assert all(bool((value == 0.5).all()) and value.grad is None for value in network.parameters())
 
@@ -319,13 +353,18 @@ def test_a_sitewise_energy_serves_any_shape():
 
 
 EXPLICIT = Recipe(
-    name="explicit", state=(x, y), target=(x, y), H=potential(x, y),
-    D={x: 1, (x, y): x, y: 1 + x**2}, Q={(x, y): y / 3},
+    name="explicit",
+    state=(x, y),
+    target=(x, y),
+    H=potential(x, y),
+    D={x: 1, (x, y): x, y: 1 + x**2},
+    Q={(x, y): y / 3},
 )
 
 
-@pytest.mark.parametrize("start", [{"x": 0.0, "y": 0.0}, {"x": 0.5, "y": [0.0, 0.5, 1.0, 1.5]}],
-                         ids=["point", "per-chain"])
+@pytest.mark.parametrize(
+    "start", [{"x": 0.0, "y": 0.0}, {"x": 0.5, "y": [0.0, 0.5, 1.0, 1.5]}], ids=["point", "per-chain"]
+)
 def test_explicit_coordinates_take_dicts_by_block(start):
     start = {name: torch.tensor(value, **double) for name, value in start.items()}
     in_torch = run(EXPLICIT, lambda z: coupled((z["x"], z["y"])), init=start, steps=50, step_size=0.02)
@@ -340,11 +379,14 @@ def test_explicit_coordinates_start_at_zero_without_init():
 
 def test_a_wholly_symbolic_recipe_needs_no_energy():
     k = positive("k", default=2.0)
-    recipe = lambda U: Recipe(name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1},
-                              Q={(theta, p): -1})
+    recipe = lambda U: Recipe(
+        name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): -1}
+    )
     more = {"init": torch.tensor([0.5, -0.2], **double)}
-    agree(run(recipe(k * total(theta**4) / 4), None, k=3.0, **more),
-          run(recipe(potential(theta)), lambda theta: 3 * (theta**4).sum() / 4, **more))
+    agree(
+        run(recipe(k * total(theta**4) / 4), None, k=3.0, **more),
+        run(recipe(potential(theta)), lambda theta: 3 * (theta**4).sum() / 4, **more),
+    )
 
 
 def test_the_hessian_diagonal_is_found_where_gamma_asks_for_it():
@@ -417,8 +459,15 @@ def counting(**more):
 
     SGLD at T = 0 with step size 1 moves against the gradient, which is the sum of the batch.
     """
-    theta = run(SGLD, lambda theta, rows: (theta * rows.sum(0)).sum() * 1.0, temperature=0.0, step_size=1.0,
-                init=torch.zeros(10, **double), data=ONE_HOT, **more)["theta"]
+    theta = run(
+        SGLD,
+        lambda theta, rows: (theta * rows.sum(0)).sum() * 1.0,
+        temperature=0.0,
+        step_size=1.0,
+        init=torch.zeros(10, **double),
+        data=ONE_HOT,
+        **more,
+    )["theta"]
     return -torch.diff(theta, dim=1, prepend=torch.zeros_like(theta[:, :1]))
 
 
@@ -446,11 +495,15 @@ def test_batches_are_uniform_and_independent_of_chain_and_step():
     assert not CLAIMS["batches"].failures(batch_scores())
 
 
-@pytest.mark.parametrize("spoil, statistic", [
-    (lambda rows: torch.where((rows == 7) & (torch.arange(rows.numel()).view_as(rows) % 6 == 0), 8, rows), "row 7"),
-    (lambda rows: rows[:, :1].expand_as(rows), "next chain"),
-    (lambda rows: rows[:1].expand_as(rows), "next step"),
-], ids=["row-7-a-sixth-too-seldom", "shared-by-chains", "shared-by-steps"])
+@pytest.mark.parametrize(
+    "spoil, statistic",
+    [
+        (lambda rows: torch.where((rows == 7) & (torch.arange(rows.numel()).view_as(rows) % 6 == 0), 8, rows), "row 7"),
+        (lambda rows: rows[:, :1].expand_as(rows), "next chain"),
+        (lambda rows: rows[:1].expand_as(rows), "next step"),
+    ],
+    ids=["row-7-a-sixth-too-seldom", "shared-by-chains", "shared-by-steps"],
+)
 def test_spoilt_batches_are_seen(spoil, statistic, monkeypatch):
     true = noise.integers
     monkeypatch.setattr(noise, "integers", lambda *arguments, **more: spoil(true(*arguments, **more)))
@@ -460,8 +513,18 @@ def test_spoilt_batches_are_seen(spoil, statistic, monkeypatch):
 def test_the_two_gradients_of_one_step_see_different_batches():
     """Each of the two kicks of p shows the row that its gradient saw: 50 chains do not see one row twice by chance."""
     start = {"theta": torch.zeros(10, **double), "p": torch.zeros(10, **double)}
-    p = run(SGHMC, lambda theta, rows: (theta * rows.sum(0)).sum(), scheme="A B A B O", init=start, data=ONE_HOT,
-            batch_size=1, temperature=0.0, keep="p", chains=50, steps=1)["p"][:, 0]
+    p = run(
+        SGHMC,
+        lambda theta, rows: (theta * rows.sum(0)).sum(),
+        scheme="A B A B O",
+        init=start,
+        data=ONE_HOT,
+        batch_size=1,
+        temperature=0.0,
+        keep="p",
+        chains=50,
+        steps=1,
+    )["p"][:, 0]
     assert (p != 0).sum(1).max() == 2
 
 
@@ -564,12 +627,34 @@ def test_no_chain_is_flagged_when_all_is_well():
 
 
 def test_info_says_what_was_run():
-    draws = run(SGHMC, to_rows, data=torch.ones(5, 2, **double), batch_size=2, C=2.0, B=0.5, temperature=0.9, warmup=3,
-                thin=2, seed=4)
+    draws = run(
+        SGHMC,
+        to_rows,
+        data=torch.ones(5, 2, **double),
+        batch_size=2,
+        C=2.0,
+        B=0.5,
+        temperature=0.9,
+        warmup=3,
+        thin=2,
+        seed=4,
+    )
     info = dict(draws.info)
     assert info.pop("seconds") >= 0
-    assert info == {"recipe": "sghmc", "scheme": "B A O A B", "step_size": 0.1, "steps": 12, "warmup": 3, "thin": 2,
-                    "seed": 4, "temperature": 0.9, "batch_size": 2, "parameters": {"C": 2.0, "B": 0.5}, "diverged": {}, "backend": "torch"}
+    assert info == {
+        "recipe": "sghmc",
+        "scheme": "B A O A B",
+        "step_size": 0.1,
+        "steps": 12,
+        "warmup": 3,
+        "thin": 2,
+        "seed": 4,
+        "temperature": 0.9,
+        "batch_size": 2,
+        "parameters": {"C": 2.0, "B": 0.5},
+        "diverged": {},
+        "backend": "torch",
+    }
 
 
 def test_parameters_per_site_are_listed_in_info():
@@ -586,7 +671,17 @@ def test_draws_of_a_run_survive_a_round_trip(tmp_path):
 
 def test_a_statistic_is_asked_for_by_any_phase():
     """SGFS with its I1 frozen at first."""
-    draws = samplers.sample(samplers.catalogue["sgfs"], lambda theta: (theta**2).sum() / 2, init=torch.zeros(2), chains=2, step_size=0.1,
-                            seed=0, progress=False, phases=[samplers.Phase(3, freeze=("I1",)), samplers.Phase(3)], B=1.4, b=1.7,
-                            observe={"score_variance": lambda theta: 0.5 + theta**2})
+    draws = samplers.sample(
+        samplers.catalogue["sgfs"],
+        lambda theta: (theta**2).sum() / 2,
+        init=torch.zeros(2),
+        chains=2,
+        step_size=0.1,
+        seed=0,
+        progress=False,
+        phases=[samplers.Phase(3, freeze=("I1",)), samplers.Phase(3)],
+        B=1.4,
+        b=1.7,
+        observe={"score_variance": lambda theta: 0.5 + theta**2},
+    )
     assert draws["theta"].shape == (2, 6, 2)

@@ -64,6 +64,7 @@ def call(recipe=SGLD, energy=bowl, **more):
 @pytest.fixture
 def no_step(monkeypatch):
     """Fail where a run gets as far as its first step."""
+
     def begun(*arguments, **more):
         raise AssertionError("the run began: the input was not refused before the first step")
 
@@ -88,46 +89,50 @@ def refused(call, words) -> str:
 # ---- numbers
 
 
-@table([
-    ("step size zero", call(step_size=0), ["step size", "positive", "got 0"]),
-    ("step size negative", call(step_size=-0.1), ["step size", "positive", "got -0.1"]),
-    ("step size NaN", call(step_size=math.nan), ["step size", "positive", "got nan"]),
-    ("step size infinite", call(step_size=math.inf), ["step size", "positive", "got inf"]),
-    ("step size of another kind", call(step_size="0.1"), ["step size", "positive", "got '0.1'"]),
-    ("temperature negative", call(temperature=-1.0), ["temperature", ">= 0", "got -1.0"]),
-    ("temperature NaN", call(temperature=math.nan), ["temperature", ">= 0", "got nan"]),
-    ("friction negative", call(UnderdampedLangevin, gamma=-0.5), ["'gamma'", "positive", "got -0.5", "friction"]),
-    ("friction zero", call(SGHMC, C=0.0), ["'C'", "positive", "got 0", "friction"]),
-    ("mass NaN", call(UnderdampedLangevin, m=math.nan), ["'m'", "not finite"]),
-    ("one negative mass", call(UnderdampedLangevin, m=torch.tensor([1.0, -1.0])), ["'m'", "positive", "got -1"]),
-    ("parameter of another kind", call(SGHMC, C="1"), ["'C'", "number or a tensor", "got str"]),
-    ("parameter with too many values", call(SGHMC, C=torch.ones(2)), ["'C'", "one number", "(2,)", "per=theta"]),
-    ("parameter per site of the wrong shape", call(PreconditionedSGLD, G=torch.ones(3)), ["'G'", "(3,)", "(2,)"]),
-    ("steps zero", call(steps=0), ["steps", "integer >= 1", "got 0"]),
-    ("steps negative", call(steps=-5), ["steps", "integer >= 1", "got -5"]),
-    ("steps not an integer", call(steps=2.5), ["steps", "integer >= 1", "got 2.5"]),
-    ("steps true", call(steps=True), ["steps", "integer >= 1", "got True"]),
-    ("chains zero", call(chains=0), ["chains", "integer >= 1", "got 0"]),
-    ("warmup negative", call(warmup=-1), ["warmup", "integer >= 0", "got -1"]),
-    ("thin zero", call(thin=0), ["thin", "integer >= 1", "got 0"]),
-    ("thin above steps", call(thin=4), ["thin = 4", "3 steps", "thin <= steps"]),
-    ("no seed", call(seed=None), ["seed", "got None", "global generator is never used"]),
-    ("seed negative", call(seed=-1), ["seed", ">= 0", "got -1"]),
-    ("seed not an integer", call(seed=1.0), ["seed", "integer", "got 1.0"]),
-    ("seed above 64 bits", call(seed=2**64), ["seed", str(2**64)]),
-    ("noise budget exceeded", call(SGHMC, C=1.0, B=2.0), ["supplied", "-1", "B = 2", "friction"]),
-    ("noise budget exceeded when cold", call(SGHMC, B=0.5, temperature=0.1), ["supplied", "T = 0.1", "friction"]),
-    ("noise budget exceeded by a thermostat", call(ATMC, B=0.5, temperature=0.1), ["supplied", "T = 0.1"]),
-])
+@table(
+    [
+        ("step size zero", call(step_size=0), ["step size", "positive", "got 0"]),
+        ("step size negative", call(step_size=-0.1), ["step size", "positive", "got -0.1"]),
+        ("step size NaN", call(step_size=math.nan), ["step size", "positive", "got nan"]),
+        ("step size infinite", call(step_size=math.inf), ["step size", "positive", "got inf"]),
+        ("step size of another kind", call(step_size="0.1"), ["step size", "positive", "got '0.1'"]),
+        ("temperature negative", call(temperature=-1.0), ["temperature", ">= 0", "got -1.0"]),
+        ("temperature NaN", call(temperature=math.nan), ["temperature", ">= 0", "got nan"]),
+        ("friction negative", call(UnderdampedLangevin, gamma=-0.5), ["'gamma'", "positive", "got -0.5", "friction"]),
+        ("friction zero", call(SGHMC, C=0.0), ["'C'", "positive", "got 0", "friction"]),
+        ("mass NaN", call(UnderdampedLangevin, m=math.nan), ["'m'", "not finite"]),
+        ("one negative mass", call(UnderdampedLangevin, m=torch.tensor([1.0, -1.0])), ["'m'", "positive", "got -1"]),
+        ("parameter of another kind", call(SGHMC, C="1"), ["'C'", "number or a tensor", "got str"]),
+        ("parameter with too many values", call(SGHMC, C=torch.ones(2)), ["'C'", "one number", "(2,)", "per=theta"]),
+        ("parameter per site of the wrong shape", call(PreconditionedSGLD, G=torch.ones(3)), ["'G'", "(3,)", "(2,)"]),
+        ("steps zero", call(steps=0), ["steps", "integer >= 1", "got 0"]),
+        ("steps negative", call(steps=-5), ["steps", "integer >= 1", "got -5"]),
+        ("steps not an integer", call(steps=2.5), ["steps", "integer >= 1", "got 2.5"]),
+        ("steps true", call(steps=True), ["steps", "integer >= 1", "got True"]),
+        ("chains zero", call(chains=0), ["chains", "integer >= 1", "got 0"]),
+        ("warmup negative", call(warmup=-1), ["warmup", "integer >= 0", "got -1"]),
+        ("thin zero", call(thin=0), ["thin", "integer >= 1", "got 0"]),
+        ("thin above steps", call(thin=4), ["thin = 4", "3 steps", "thin <= steps"]),
+        ("no seed", call(seed=None), ["seed", "got None", "global generator is never used"]),
+        ("seed negative", call(seed=-1), ["seed", ">= 0", "got -1"]),
+        ("seed not an integer", call(seed=1.0), ["seed", "integer", "got 1.0"]),
+        ("seed above 64 bits", call(seed=2**64), ["seed", str(2**64)]),
+        ("noise budget exceeded", call(SGHMC, C=1.0, B=2.0), ["supplied", "-1", "B = 2", "friction"]),
+        ("noise budget exceeded when cold", call(SGHMC, B=0.5, temperature=0.1), ["supplied", "T = 0.1", "friction"]),
+        ("noise budget exceeded by a thermostat", call(ATMC, B=0.5, temperature=0.1), ["supplied", "T = 0.1"]),
+    ]
+)
 def test_a_wrong_number_is_refused(call, words, no_step):
     refused(call, words)
 
 
-@table([
-    ("Langevin", call(UnderdampedLangevin, BOWL, step_size=3.0), ["unstable", "= 3", "spectral radius", "smaller"]),
-    ("SGLD just beyond 2/k", call(SGLD, BOWL, step_size=0.51), ["unstable", "= 0.51", "spectral radius is 1.04"]),
-    ("energy without a minimum", call(SGLD, Energy((a, b), U=-(a**2) - b**2)), ["unstable", "spectral radius"]),
-])
+@table(
+    [
+        ("Langevin", call(UnderdampedLangevin, BOWL, step_size=3.0), ["unstable", "= 3", "spectral radius", "smaller"]),
+        ("SGLD just beyond 2/k", call(SGLD, BOWL, step_size=0.51), ["unstable", "= 0.51", "spectral radius is 1.04"]),
+        ("energy without a minimum", call(SGLD, Energy((a, b), U=-(a**2) - b**2)), ["unstable", "spectral radius"]),
+    ]
+)
 def test_an_unstable_step_is_refused_where_the_energy_is_known_to_be_quadratic(call, words, no_step):
     refused(call, words)
 
@@ -139,20 +144,26 @@ def test_a_step_just_within_the_stable_range_is_accepted():
 # ---- names
 
 
-@table([
-    ("parameter", call(UnderdampedLangevin, gama=1.0), ["'gama'", "not a parameter", "Did you mean 'gamma'?"]),
-    ("temperature misspelt", call(temprature=1.0), ["'temprature'", "Did you mean 'temperature'?"]),
-    ("block to keep", call(SGNHT, keep="x"), ["keep", "no block 'x'", "Did you mean 'xi'?"]),
-    ("block to start", call(SGNHT, init={"theta": ZERO, "x": ZERO}), ["init", "no block 'x'", "Did you mean 'xi'?"]),
-    ("coordinate to start", call(EXPLICIT, BOWL, init={"x": ZERO[0], "z": ZERO[0]}), ["init", "no block 'z'"]),
-    ("all coordinates to start", call(EXPLICIT, BOWL, init={"u": ZERO[0], "z": ZERO[0]}), ["init", "x"]),
-    ("backend", call(backend="cuda"), ["backend 'cuda'", "no such backend", "torch"]),
-    ("scope", call(scope="tensr"), ["scope", "'tensr'"]),
-    ("piece of the word", call(UnderdampedLangevin, scheme="B A Z A B"), ["scheme", "'Z'"]),
-    ("device", call(device="gpu"), ["device", "'gpu'"]),
-    ("absent device", call(device="cuda:99"), ["device", "'cuda:99'"]),
-    ("recipe", call("sgld"), ["expected a Recipe", "got str"]),
-])
+@table(
+    [
+        ("parameter", call(UnderdampedLangevin, gama=1.0), ["'gama'", "not a parameter", "Did you mean 'gamma'?"]),
+        ("temperature misspelt", call(temprature=1.0), ["'temprature'", "Did you mean 'temperature'?"]),
+        ("block to keep", call(SGNHT, keep="x"), ["keep", "no block 'x'", "Did you mean 'xi'?"]),
+        (
+            "block to start",
+            call(SGNHT, init={"theta": ZERO, "x": ZERO}),
+            ["init", "no block 'x'", "Did you mean 'xi'?"],
+        ),
+        ("coordinate to start", call(EXPLICIT, BOWL, init={"x": ZERO[0], "z": ZERO[0]}), ["init", "no block 'z'"]),
+        ("all coordinates to start", call(EXPLICIT, BOWL, init={"u": ZERO[0], "z": ZERO[0]}), ["init", "x"]),
+        ("backend", call(backend="cuda"), ["backend 'cuda'", "no such backend", "torch"]),
+        ("scope", call(scope="tensr"), ["scope", "'tensr'"]),
+        ("piece of the word", call(UnderdampedLangevin, scheme="B A Z A B"), ["scheme", "'Z'"]),
+        ("device", call(device="gpu"), ["device", "'gpu'"]),
+        ("absent device", call(device="cuda:99"), ["device", "'cuda:99'"]),
+        ("recipe", call("sgld"), ["expected a Recipe", "got str"]),
+    ]
+)
 def test_an_unknown_name_is_refused_with_the_known_ones(call, words, no_step):
     refused(call, words)
 
@@ -164,68 +175,106 @@ def test_an_opaque_function_must_be_bound(no_step):
 # ---- energies
 
 
-@table([
-    ("one value per coordinate", call(energy=lambda theta: theta**2), ["energy", "one number", "shape (2,)", "Sum"]),
-    ("one value in a vector", call(energy=lambda theta: (theta**2).sum(0, keepdim=True)), ["one number", "shape (1,)"]),
-    ("a float", call(energy=lambda theta: float((theta**2).sum())), ["one number", "float"]),
-    ("nothing", call(energy=lambda theta: None), ["one number", "NoneType"]),
-    ("detached", call(energy=lambda theta: (theta.detach() ** 2).sum()), ["depend", "theta", ".detach()"]),
-    ("item, and a new tensor", call(energy=lambda theta: torch.tensor((theta**2).sum().item())), ["energy", ".item()"]),
-    ("item as a factor", call(energy=lambda theta: bowl(theta) * theta[0].item()), ["energy", ".item()"]),
-    ("numpy", call(energy=lambda theta: torch.as_tensor((theta.numpy() ** 2).sum())), ["energy", "numpy"]),
-    ("a branch on a value", call(energy=lambda theta: bowl(theta) if theta.sum() > 0 else theta.sum()),
-     ["energy", "torch.where"]),
-    ("its own random numbers", call(energy=lambda theta: bowl(theta) + torch.randn(2).sum()), ["energy", "random"]),
-    ("changes theta in place", call(energy=lambda theta: theta.mul_(2).sum()), ["energy", "in-place"]),
-    ("no argument", call(energy=lambda: ZERO.sum()), ["energy", "argument", "theta"]),
-    ("two arguments without data", call(energy=of_rows), ["energy", "argument", "data="]),
-    ("one argument with data", call(data=ROWS), ["energy", "2 argument", "(theta, batch)"]),
-    ("text", call(energy="theta**2"), ["energy", "callable"]),
-    ("missing", call(energy=None), ["opaque", "no energy", "Energy"]),
-    ("superfluous", call(GAUSSIAN, bowl), ["wholly symbolic", "no energy"]),
-    ("superfluous and symbolic", call(GAUSSIAN, BOWL), ["wholly symbolic", "no energy"]),
-    ("symbolic with data", call(SGLD, BOWL, data=ROWS), ["energy reads no data", "data_total"]),
-    ("symbolic of another size", call(SGLD, BOWL, init=torch.zeros(3)), ["2 coordinates", "3"]),
-    ("symbolic of another number of blocks", call(EXPLICIT, Energy(a, U=a**2), init=ORIGIN), ["1 coordinates", "2"]),
-])
+@table(
+    [
+        (
+            "one value per coordinate",
+            call(energy=lambda theta: theta**2),
+            ["energy", "one number", "shape (2,)", "Sum"],
+        ),
+        (
+            "one value in a vector",
+            call(energy=lambda theta: (theta**2).sum(0, keepdim=True)),
+            ["one number", "shape (1,)"],
+        ),
+        ("a float", call(energy=lambda theta: float((theta**2).sum())), ["one number", "float"]),
+        ("nothing", call(energy=lambda theta: None), ["one number", "NoneType"]),
+        ("detached", call(energy=lambda theta: (theta.detach() ** 2).sum()), ["depend", "theta", ".detach()"]),
+        (
+            "item, and a new tensor",
+            call(energy=lambda theta: torch.tensor((theta**2).sum().item())),
+            ["energy", ".item()"],
+        ),
+        ("item as a factor", call(energy=lambda theta: bowl(theta) * theta[0].item()), ["energy", ".item()"]),
+        ("numpy", call(energy=lambda theta: torch.as_tensor((theta.numpy() ** 2).sum())), ["energy", "numpy"]),
+        (
+            "a branch on a value",
+            call(energy=lambda theta: bowl(theta) if theta.sum() > 0 else theta.sum()),
+            ["energy", "torch.where"],
+        ),
+        ("its own random numbers", call(energy=lambda theta: bowl(theta) + torch.randn(2).sum()), ["energy", "random"]),
+        ("changes theta in place", call(energy=lambda theta: theta.mul_(2).sum()), ["energy", "in-place"]),
+        ("no argument", call(energy=lambda: ZERO.sum()), ["energy", "argument", "theta"]),
+        ("two arguments without data", call(energy=of_rows), ["energy", "argument", "data="]),
+        ("one argument with data", call(data=ROWS), ["energy", "2 argument", "(theta, batch)"]),
+        ("text", call(energy="theta**2"), ["energy", "callable"]),
+        ("missing", call(energy=None), ["opaque", "no energy", "Energy"]),
+        ("superfluous", call(GAUSSIAN, bowl), ["wholly symbolic", "no energy"]),
+        ("superfluous and symbolic", call(GAUSSIAN, BOWL), ["wholly symbolic", "no energy"]),
+        ("symbolic with data", call(SGLD, BOWL, data=ROWS), ["energy reads no data", "data_total"]),
+        ("symbolic of another size", call(SGLD, BOWL, init=torch.zeros(3)), ["2 coordinates", "3"]),
+        (
+            "symbolic of another number of blocks",
+            call(EXPLICIT, Energy(a, U=a**2), init=ORIGIN),
+            ["1 coordinates", "2"],
+        ),
+    ]
+)
 def test_a_wrong_energy_is_refused(call, words, no_step):
     refused(call, words)
 
 
-@pytest.mark.parametrize("energy, error, words", [
-    (lambda theta: (theta @ torch.ones(3, 3)).sum(), RuntimeError, "cannot be multiplied"),
-    (lambda theta: (theta + None).sum(), TypeError, "unsupported operand"),
-    (lambda theta: 1 / 0 * theta.sum(), ZeroDivisionError, "division"),
-], ids=["shapes", "type", "zero"])
+@pytest.mark.parametrize(
+    "energy, error, words",
+    [
+        (lambda theta: (theta @ torch.ones(3, 3)).sum(), RuntimeError, "cannot be multiplied"),
+        (lambda theta: (theta + None).sum(), TypeError, "unsupported operand"),
+        (lambda theta: 1 / 0 * theta.sum(), ZeroDivisionError, "division"),
+    ],
+    ids=["shapes", "type", "zero"],
+)
 def test_an_error_inside_of_the_energy_is_raised_as_it_is(energy, error, words, no_step):
     with pytest.raises(error, match=words) as raised:
         call(energy=energy)()
     assert not isinstance(raised.value, RecipeError)
 
 
-@table([
-    ("NaN", call(energy=lambda theta: theta.sqrt().sum(), init=ZERO - 1), ["by theta", "not finite", "chain 0"]),
-    ("infinite", call(energy=lambda theta: theta.log().sum()), ["gradient by theta", "not finite", "chain 0"]),
-    ("in one chain", call(energy=lambda theta: theta.log().sum(), init=torch.tensor([[1.0, 1.0], [1.0, 0.0]])),
-     ["not finite", "chain 1"]),
-    ("symbolic", call(energy=Energy((a, b), U=log(a) + b**2)), ["gradient by theta", "not finite", "chain 0"]),
-    ("symbolic by site", call(energy=Energy(theta, U=total(log(theta)))), ["theta", "not finite", "chain 0"]),
-    ("explicit", call(EXPLICIT, lambda z: z["x"].log() + z["y"] ** 2, init=ORIGIN), ["gradient by x", "not finite"]),
-])
+@table(
+    [
+        ("NaN", call(energy=lambda theta: theta.sqrt().sum(), init=ZERO - 1), ["by theta", "not finite", "chain 0"]),
+        ("infinite", call(energy=lambda theta: theta.log().sum()), ["gradient by theta", "not finite", "chain 0"]),
+        (
+            "in one chain",
+            call(energy=lambda theta: theta.log().sum(), init=torch.tensor([[1.0, 1.0], [1.0, 0.0]])),
+            ["not finite", "chain 1"],
+        ),
+        ("symbolic", call(energy=Energy((a, b), U=log(a) + b**2)), ["gradient by theta", "not finite", "chain 0"]),
+        ("symbolic by site", call(energy=Energy(theta, U=total(log(theta)))), ["theta", "not finite", "chain 0"]),
+        (
+            "explicit",
+            call(EXPLICIT, lambda z: z["x"].log() + z["y"] ** 2, init=ORIGIN),
+            ["gradient by x", "not finite"],
+        ),
+    ]
+)
 def test_a_start_without_a_finite_gradient_is_refused(call, words, no_step):
     refused(call, words)
 
 
 @pytest.mark.parametrize("sign, warned", [(-1, True), (1, False)], ids=["log-density", "energy"])
-@pytest.mark.parametrize("recipe, energy, init", [
-    (SGLD, lambda sign: lambda theta: sign * bowl(theta), ZERO),
-    (SGLD, lambda sign: lambda theta: sign * theta.abs().sum(), ZERO),
-    (SGLD, lambda sign: lambda theta: sign * torch.log1p(theta**2).sum(), ZERO),
-    (SGLD, lambda sign: lambda parts: sign * (bowl(parts["w"]) + bowl(parts["c"])), {"w": ZERO, "c": ZERO}),
-    (EXPLICIT, lambda sign: lambda z: sign * (z["x"] ** 2 + z["y"] ** 2), ORIGIN),
-    (SGLD, lambda sign: Energy((a, b), U=sign * log(1 + a**2 + b**4)), ZERO),
-    (SGLD, lambda sign: Energy(theta, U=sign * total(theta**4)), ZERO),
-], ids=["gaussian", "laplace", "cauchy", "by-name", "explicit", "symbolic", "by-site"])
+@pytest.mark.parametrize(
+    "recipe, energy, init",
+    [
+        (SGLD, lambda sign: lambda theta: sign * bowl(theta), ZERO),
+        (SGLD, lambda sign: lambda theta: sign * theta.abs().sum(), ZERO),
+        (SGLD, lambda sign: lambda theta: sign * torch.log1p(theta**2).sum(), ZERO),
+        (SGLD, lambda sign: lambda parts: sign * (bowl(parts["w"]) + bowl(parts["c"])), {"w": ZERO, "c": ZERO}),
+        (EXPLICIT, lambda sign: lambda z: sign * (z["x"] ** 2 + z["y"] ** 2), ORIGIN),
+        (SGLD, lambda sign: Energy((a, b), U=sign * log(1 + a**2 + b**4)), ZERO),
+        (SGLD, lambda sign: Energy(theta, U=sign * total(theta**4)), ZERO),
+    ],
+    ids=["gaussian", "laplace", "cauchy", "by-name", "explicit", "symbolic", "by-site"],
+)
 def test_a_log_density_in_place_of_an_energy_is_warned_of(recipe, energy, init, sign, warned):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
@@ -234,8 +283,11 @@ def test_a_log_density_in_place_of_an_energy_is_warned_of(recipe, energy, init, 
     assert any("wrong sign" in message and "-log density" in message for message in messages) == warned
 
 
-@pytest.mark.parametrize("energy", [lambda theta: theta.sum(), lambda theta: (theta.clamp(min=-3) ** 2).sum(),
-                                    Energy((a, b), U=(a**2 - 1) ** 2 - b)], ids=["linear", "bounded", "linear-in-one"])
+@pytest.mark.parametrize(
+    "energy",
+    [lambda theta: theta.sum(), lambda theta: (theta.clamp(min=-3) ** 2).sum(), Energy((a, b), U=(a**2 - 1) ** 2 - b)],
+    ids=["linear", "bounded", "linear-in-one"],
+)
 def test_an_energy_that_falls_along_some_rays_only_is_not_warned_of(energy):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -245,28 +297,45 @@ def test_an_energy_that_falls_along_some_rays_only_is_not_warned_of(energy):
 # ---- starts
 
 
-@table([
-    ("integers", call(init=torch.zeros(2, dtype=torch.int64)), ["init", "torch.int64", "float32 or", ".float()"]),
-    ("booleans", call(init=torch.zeros(2, dtype=torch.bool)), ["init", "torch.bool", "float32 or float64"]),
-    ("half precision", call(init=ZERO.half()), ["init", "torch.float16", "float32 or float64"]),
-    ("complex", call(init=ZERO.cfloat()), ["init", "torch.complex64", "float32 or float64"]),
-    ("NaN", call(init=ZERO / 0), ["init", "not finite"]),
-    ("text", call(init="0, 0"), ["init", "str"]),
-    ("none", call(init=None), ["init", "no start", "torch.zeros(shape)"]),
-    ("empty dict", call(init={}), ["init", "no start"]),
-    ("module without parameters", call(init=torch.nn.ReLU()), ["init", "no start"]),
-    ("target missing", call(UnderdampedLangevin, init={"p": ZERO}), ["init", "no start is given for theta"]),
-    ("frozen parameter", call(init={"w": Parameter(ZERO, requires_grad=False)}), ["'w'", "requires_grad=False"]),
-    ("frozen module", call(init=Linear(2, 1).requires_grad_(False)), ["init", "'weight'", "requires_grad=False"]),
-    ("mixed dtypes of parameters", call(init={"w": ZERO, "c": ZERO.double()}), ["mixed dtypes", "float32", "float64"]),
-    ("mixed dtypes of blocks", call(UnderdampedLangevin, init={"theta": ZERO, "p": ZERO.double()}), ["mixed dtypes"]),
-    ("two shapes", call(UnderdampedLangevin, init={"theta": ZERO, "p": torch.zeros(3)}), ["shapes", "(2,)", "(3,)"]),
-    ("three numbers for a scalar block", call(SGNHT, init={"theta": ZERO, "xi": torch.zeros(3)}),
-     ["'xi'", "scalar block", "(3,)", "(2,)"]),
-    ("tensor for explicit coordinates", call(EXPLICIT, BOWL, init=ZERO), ["explicit coordinates", "dict by block"]),
-    ("zero on a positive domain", call(POSITIVE, init=ZERO), ["w is positive", "Start at positive values"]),
-    ("negative on a positive domain", call(POSITIVE, init=ZERO - 1), ["w is positive", "Start at positive values"]),
-])
+@table(
+    [
+        ("integers", call(init=torch.zeros(2, dtype=torch.int64)), ["init", "torch.int64", "float32 or", ".float()"]),
+        ("booleans", call(init=torch.zeros(2, dtype=torch.bool)), ["init", "torch.bool", "float32 or float64"]),
+        ("half precision", call(init=ZERO.half()), ["init", "torch.float16", "float32 or float64"]),
+        ("complex", call(init=ZERO.cfloat()), ["init", "torch.complex64", "float32 or float64"]),
+        ("NaN", call(init=ZERO / 0), ["init", "not finite"]),
+        ("text", call(init="0, 0"), ["init", "str"]),
+        ("none", call(init=None), ["init", "no start", "torch.zeros(shape)"]),
+        ("empty dict", call(init={}), ["init", "no start"]),
+        ("module without parameters", call(init=torch.nn.ReLU()), ["init", "no start"]),
+        ("target missing", call(UnderdampedLangevin, init={"p": ZERO}), ["init", "no start is given for theta"]),
+        ("frozen parameter", call(init={"w": Parameter(ZERO, requires_grad=False)}), ["'w'", "requires_grad=False"]),
+        ("frozen module", call(init=Linear(2, 1).requires_grad_(False)), ["init", "'weight'", "requires_grad=False"]),
+        (
+            "mixed dtypes of parameters",
+            call(init={"w": ZERO, "c": ZERO.double()}),
+            ["mixed dtypes", "float32", "float64"],
+        ),
+        (
+            "mixed dtypes of blocks",
+            call(UnderdampedLangevin, init={"theta": ZERO, "p": ZERO.double()}),
+            ["mixed dtypes"],
+        ),
+        (
+            "two shapes",
+            call(UnderdampedLangevin, init={"theta": ZERO, "p": torch.zeros(3)}),
+            ["shapes", "(2,)", "(3,)"],
+        ),
+        (
+            "three numbers for a scalar block",
+            call(SGNHT, init={"theta": ZERO, "xi": torch.zeros(3)}),
+            ["'xi'", "scalar block", "(3,)", "(2,)"],
+        ),
+        ("tensor for explicit coordinates", call(EXPLICIT, BOWL, init=ZERO), ["explicit coordinates", "dict by block"]),
+        ("zero on a positive domain", call(POSITIVE, init=ZERO), ["w is positive", "Start at positive values"]),
+        ("negative on a positive domain", call(POSITIVE, init=ZERO - 1), ["w is positive", "Start at positive values"]),
+    ]
+)
 def test_a_wrong_start_is_refused(call, words, no_step):
     refused(call, words)
 
@@ -274,31 +343,39 @@ def test_a_wrong_start_is_refused(call, words, no_step):
 # ---- data
 
 
-@table([
-    ("another dtype", call(energy=of_rows, data=ROWS.double()), ["data", "torch.float64", "torch.float32", "X.to("]),
-    ("another device", call(energy=of_rows, data=ROWS.to("meta")), ["data", "meta", "cpu", "X.to("]),
-    ("batch larger than the data", call(energy=of_rows, data=ROWS, batch_size=11), ["batch_size", "11", "10 data"]),
-    ("batch of nothing", call(energy=of_rows, data=ROWS, batch_size=0), ["batch_size", "0", "10 data"]),
-    ("batch of no integer", call(energy=of_rows, data=ROWS, batch_size=2.5), ["batch_size", "2.5"]),
-    ("batch true", call(energy=of_rows, data=ROWS, batch_size=True), ["batch_size", "True"]),
-    ("batch without data", call(batch_size=5), ["batch_size without data", "data="]),
-    ("no rows", call(energy=of_rows, data=ROWS[:0]), ["data", "0 rows", "at least one"]),
-    ("no tensors", call(energy=lambda theta, batch: bowl(theta), data=()), ["data", "at least one"]),
-    ("unequal rows", call(energy=lambda theta, batch: bowl(theta), data=(ROWS, ROWS[:3])), ["tensor 1", "3 rows"]),
-    ("one number", call(energy=of_rows, data=torch.tensor(1.0)), ["data", "row"]),
-    ("a list of numbers", call(energy=of_rows, data=[1.0, 2.0]), ["data", "row"]),
-    ("a dict", call(energy=of_rows, data={"X": ROWS}), ["data", "dict"]),
-])
+@table(
+    [
+        (
+            "another dtype",
+            call(energy=of_rows, data=ROWS.double()),
+            ["data", "torch.float64", "torch.float32", "X.to("],
+        ),
+        ("another device", call(energy=of_rows, data=ROWS.to("meta")), ["data", "meta", "cpu", "X.to("]),
+        ("batch larger than the data", call(energy=of_rows, data=ROWS, batch_size=11), ["batch_size", "11", "10 data"]),
+        ("batch of nothing", call(energy=of_rows, data=ROWS, batch_size=0), ["batch_size", "0", "10 data"]),
+        ("batch of no integer", call(energy=of_rows, data=ROWS, batch_size=2.5), ["batch_size", "2.5"]),
+        ("batch true", call(energy=of_rows, data=ROWS, batch_size=True), ["batch_size", "True"]),
+        ("batch without data", call(batch_size=5), ["batch_size without data", "data="]),
+        ("no rows", call(energy=of_rows, data=ROWS[:0]), ["data", "0 rows", "at least one"]),
+        ("no tensors", call(energy=lambda theta, batch: bowl(theta), data=()), ["data", "at least one"]),
+        ("unequal rows", call(energy=lambda theta, batch: bowl(theta), data=(ROWS, ROWS[:3])), ["tensor 1", "3 rows"]),
+        ("one number", call(energy=of_rows, data=torch.tensor(1.0)), ["data", "row"]),
+        ("a list of numbers", call(energy=of_rows, data=[1.0, 2.0]), ["data", "row"]),
+        ("a dict", call(energy=of_rows, data={"X": ROWS}), ["data", "dict"]),
+    ]
+)
 def test_wrong_data_are_refused(call, words, no_step):
     refused(call, words)
 
 
-@table([
-    ("missing", lambda: posterior(bowl, bowl), ["num_data", "num_data=len(X)"]),
-    ("none", lambda: posterior(bowl, bowl, num_data=None), ["num_data", "got None", "num_data=len(X)"]),
-    ("zero", lambda: posterior(bowl, bowl, num_data=0), ["num_data", "positive integer", "got 0"]),
-    ("no integer", lambda: posterior(bowl, bowl, num_data=10.0), ["num_data", "integer", "got 10.0"]),
-])
+@table(
+    [
+        ("missing", lambda: posterior(bowl, bowl), ["num_data", "num_data=len(X)"]),
+        ("none", lambda: posterior(bowl, bowl, num_data=None), ["num_data", "got None", "num_data=len(X)"]),
+        ("zero", lambda: posterior(bowl, bowl, num_data=0), ["num_data", "positive integer", "got 0"]),
+        ("no integer", lambda: posterior(bowl, bowl, num_data=10.0), ["num_data", "integer", "got 10.0"]),
+    ]
+)
 def test_a_mean_likelihood_needs_the_number_of_data(call, words):
     refused(call, words)
 
@@ -324,14 +401,22 @@ def test_messages_say_where_what_and_what_to_do():
 
 REFUSED = {
     "a variance of the spike above that of the slab": (
-        call(SGLDSAMarginal, bowl, v0=2.0, v1=1.0), "v0 < v1 does not hold: v0 = 2.0, v1 = 1.0"),
+        call(SGLDSAMarginal, bowl, v0=2.0, v1=1.0),
+        "v0 < v1 does not hold: v0 = 2.0, v1 = 1.0",
+    ),
     "a slab of probability 0": (call(SGLDSAGibbs, bowl, delta=0.0), "delta > 0 does not hold"),
     "a law that the temperature makes improper": (
-        call(SGRLDCIR, None, init=torch.ones(2), temperature=0.5, a=0.1), "not normalisable.*shape -0.8"),
+        call(SGRLDCIR, None, init=torch.ones(2), temperature=0.5, a=0.1),
+        "not normalisable.*shape -0.8",
+    ),
     "a budget beyond the friction at one temperature of a schedule": (
-        call(SGHMC, bowl, B=0.9, temperature=lambda k: 0.1 if k == 1 else 1.0), "T D - supplied.*T = 0.1"),
+        call(SGHMC, bowl, B=0.9, temperature=lambda k: 0.1 if k == 1 else 1.0),
+        "T D - supplied.*T = 0.1",
+    ),
     "a budget beyond the friction in one phase": (
-        call(VSGD, bowl, V=2.6, step_size=0.5, phases=[Phase(5, step_size=3.0)], steps=1000), "h = 3"),
+        call(VSGD, bowl, V=2.6, step_size=0.5, phases=[Phase(5, step_size=3.0)], steps=1000),
+        "h = 3",
+    ),
     "one phase that is no list": (call(SGLD, bowl, phases=Phase(5), steps=1000), "a list of Phase"),
     "a phase that keeps by a word": (lambda: Phase(5, keep="no"), "Phase, keep: it is True or False"),
     "a phase of a negative step": (lambda: Phase(5, step_size=-0.1), "Phase, step_size: it is a number > 0"),

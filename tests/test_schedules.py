@@ -42,8 +42,7 @@ def test_a_block_decay_is_constant_on_blocks_and_falls_by_its_factor_between_the
     assert math.isclose(h((block + 1) * every), factor * first, rel_tol=1e-12)
 
 
-cyclical = st.integers(1, 500).flatmap(lambda n: st.builds(
-    Cyclical, sizes, st.integers(1, n), st.just(n)))
+cyclical = st.integers(1, 500).flatmap(lambda n: st.builds(Cyclical, sizes, st.integers(1, n), st.just(n)))
 
 
 @given(cyclical, steps)
@@ -85,9 +84,14 @@ def test_schedules_are_data():
         h.start = 0.2
 
 
-@pytest.mark.parametrize("make, arguments", [(Polynomial, dict(a=0.1, b=1.0, gamma=0.55)),
-                                             (BlockDecay, dict(start=0.1, factor=0.5, every=10)),
-                                             (Cyclical, dict(start=0.1, cycles=2, steps=10))])
+@pytest.mark.parametrize(
+    "make, arguments",
+    [
+        (Polynomial, dict(a=0.1, b=1.0, gamma=0.55)),
+        (BlockDecay, dict(start=0.1, factor=0.5, every=10)),
+        (Cyclical, dict(start=0.1, cycles=2, steps=10)),
+    ],
+)
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, None, "0.1"])
 def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value):
     for name in arguments:
@@ -96,17 +100,20 @@ def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value
             make(**arguments | {name: value})
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda: BlockDecay(0.1, 1.5, 10), "factor is at most 1, got 1.5"),
-    (lambda: BlockDecay(0.1, 0.5, 2.5), "every is an integer >= 1, got 2.5"),
-    (lambda: Cyclical(0.1, 11, 10), "11 cycles do not fit in 10 steps"),
-    (lambda: Cyclical(0.1, 2.0, 10), "cycles is an integer >= 1, got 2.0"),
-    (lambda: Cyclical(0.1, 2, 10, explore=1), r"explore is a fraction in \[0, 1\), got 1"),
-    (lambda: Cyclical(0.1, 2, 10, explore=-0.1), "explore is a fraction"),
-    (lambda: Cyclical(0.1, 2, 10, explore=math.nan), "explore is a fraction"),
-    (lambda: Cyclical(0.1, 2, 10, explore=None), "explore is a fraction"),
-    (lambda: Cyclical(0.1, 5, 10, explore=0.6), "no step samples: cycles of 2 steps, explore = 0.6"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda: BlockDecay(0.1, 1.5, 10), "factor is at most 1, got 1.5"),
+        (lambda: BlockDecay(0.1, 0.5, 2.5), "every is an integer >= 1, got 2.5"),
+        (lambda: Cyclical(0.1, 11, 10), "11 cycles do not fit in 10 steps"),
+        (lambda: Cyclical(0.1, 2.0, 10), "cycles is an integer >= 1, got 2.0"),
+        (lambda: Cyclical(0.1, 2, 10, explore=1), r"explore is a fraction in \[0, 1\), got 1"),
+        (lambda: Cyclical(0.1, 2, 10, explore=-0.1), "explore is a fraction"),
+        (lambda: Cyclical(0.1, 2, 10, explore=math.nan), "explore is a fraction"),
+        (lambda: Cyclical(0.1, 2, 10, explore=None), "explore is a fraction"),
+        (lambda: Cyclical(0.1, 5, 10, explore=0.6), "no step samples: cycles of 2 steps, explore = 0.6"),
+    ],
+)
 def test_schedules_that_make_no_sense_are_refused(make, told):
     with pytest.raises(RecipeError, match=told):
         make()
@@ -114,8 +121,16 @@ def test_schedules_that_make_no_sense_are_refused(make, told):
 
 def test_a_sampler_takes_the_step_sizes_of_a_schedule():
     def run(schedule):
-        return sample(SGLD, lambda theta: (theta**2).sum() / 2, init=torch.ones(2), chains=2, steps=6, step_size=0.1,
-                      schedule=schedule, progress=False)["theta"]
+        return sample(
+            SGLD,
+            lambda theta: (theta**2).sum() / 2,
+            init=torch.ones(2),
+            chains=2,
+            steps=6,
+            step_size=0.1,
+            schedule=schedule,
+            progress=False,
+        )["theta"]
 
     h = BlockDecay(0.1, 0.5, 2)
     assert torch.equal(run(h), run([0.1, 0.1, 0.05, 0.05, 0.025, 0.025].__getitem__))
@@ -123,7 +138,12 @@ def test_a_sampler_takes_the_step_sizes_of_a_schedule():
 
 
 def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
-    code = ("import sys, samplers; before = set(sys.modules); import samplers.schedules; "
-            "print(sorted(set(sys.modules) - before), 'torch' in sys.modules)")
+    code = (
+        "import sys, samplers; before = set(sys.modules); import samplers.schedules; "
+        "print(sorted(set(sys.modules) - before), 'torch' in sys.modules)"
+    )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert output == "['samplers.running', 'samplers.running.phases', 'samplers.running.schedules', 'samplers.schedules'] False\n"
+    assert (
+        output
+        == "['samplers.running', 'samplers.running.phases', 'samplers.running.schedules', 'samplers.schedules'] False\n"
+    )

@@ -40,16 +40,29 @@ U, n = potential(theta), total(1)
 PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
 O = friction(p) + noise(p)
 
-Memory = Recipe(name="memory", state=(theta, p, s), target=theta, H=U + total(p**2) / 2 + total(s**2) / 2, D={s: a},
-                Q={(theta, p): -1, (p, s): c})
-Magnetic = Recipe(name="magnetic", state=(x, y, px, py), target=(x, y), H=potential(x, y) + (px**2 + py**2) / 2,
-                  D={px: a + Rational(1, 2), py: c + Rational(1, 2), (px, py): Rational(1, 3)},
-                  Q={(x, px): -1, (y, py): -1, (px, py): b})
-Hamiltonian = Recipe(name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={},
-                     Q={(theta, p): -1})
+Memory = Recipe(
+    name="memory",
+    state=(theta, p, s),
+    target=theta,
+    H=U + total(p**2) / 2 + total(s**2) / 2,
+    D={s: a},
+    Q={(theta, p): -1, (p, s): c},
+)
+Magnetic = Recipe(
+    name="magnetic",
+    state=(x, y, px, py),
+    target=(x, y),
+    H=potential(x, y) + (px**2 + py**2) / 2,
+    D={px: a + Rational(1, 2), py: c + Rational(1, 2), (px, py): Rational(1, 3)},
+    Q={(x, px): -1, (y, py): -1, (px, py): b},
+)
+Hamiltonian = Recipe(
+    name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}
+)
 Cubic = Recipe(name="cubic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1})
-Multiplicative = Recipe(name="multiplicative", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + p**2},
-                        Q={(theta, p): -1})
+Multiplicative = Recipe(
+    name="multiplicative", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + p**2}, Q={(theta, p): -1}
+)
 
 
 # ---- words
@@ -63,9 +76,12 @@ MOVES = {
     "A B A O A": [("A", THIRD), ("B", 1), ("A", THIRD), ("O", 1), ("A", THIRD)],
     "BA'OA'B": [("B", HALF), ("A'", HALF), ("O", 1), ("A'", HALF), ("B", HALF)],
     "A A'": [("A", 1), ("A'", 1)],
-    "O": [("O", 1)], "Euler": [("Euler", 1)], "Kick": [("Kick", 1)],
+    "O": [("O", 1)],
+    "Euler": [("Euler", 1)],
+    "Kick": [("Kick", 1)],
     "Kick A Kick": [("Kick", HALF), ("A", 1), ("Kick", HALF)],
-    "Lie(A,B,O)": [("A", 1), ("B", 1), ("O", 1)], "Lie( A' , Kick )": [("A'", 1), ("Kick", 1)],
+    "Lie(A,B,O)": [("A", 1), ("B", 1), ("O", 1)],
+    "Lie( A' , Kick )": [("A'", 1), ("Kick", 1)],
     "Strang(A,B)": [("A", HALF), ("B", 1), ("A", HALF)],
     "Strang(B, A, O)": [("B", HALF), ("A", HALF), ("O", 1), ("A", HALF), ("B", HALF)],
     (("A", 0.25), ("B", 1), ("A", 0.75)): [("A", Float(0.25)), ("B", 1), ("A", Float(0.75))],
@@ -91,16 +107,28 @@ def test_neighbours_of_one_letter_join_where_the_letter_is_a_semigroup():
     assert rotated.merged("A").moves == rotated.moves
 
 
-@pytest.mark.parametrize("word, message", [
-    ("B A X A B", "no piece is named 'X'"), ("Kik A", "no piece is named 'Kik'. Did you mean 'Kick'?"),
-    ("Strang(A, Kik)", "Did you mean 'Kick'?"), ([("Kik", 1)], "Did you mean 'Kick'?"), ("", "the word is empty"),
-    ("  ", "the word is empty"), ([], "the list of moves is empty"), ("Lie(A)", "not a word that can be read"),
-    ("Lie(A,B", "not a word that can be read"), ("Lie(A,,B)", "not a word that can be read"),
-    ("Yoshida(A,B)", "not a word that can be read"), (7, "not a word and not a list"),
-    (["A"], "not a word and not a list"),
-    ([("A", "1/2"), ("A", "1/2")], "not a word and not a list"), ([("A", 0.5), ("B", 1)], "the fractions of 'A' add up to 0.5"),
-    ([("A", 1), ("A", 1)], "the fractions of 'A' add up to 2, not 1"), ([("A", math.nan)], "add up to nan, not 1"),
-])
+@pytest.mark.parametrize(
+    "word, message",
+    [
+        ("B A X A B", "no piece is named 'X'"),
+        ("Kik A", "no piece is named 'Kik'. Did you mean 'Kick'?"),
+        ("Strang(A, Kik)", "Did you mean 'Kick'?"),
+        ([("Kik", 1)], "Did you mean 'Kick'?"),
+        ("", "the word is empty"),
+        ("  ", "the word is empty"),
+        ([], "the list of moves is empty"),
+        ("Lie(A)", "not a word that can be read"),
+        ("Lie(A,B", "not a word that can be read"),
+        ("Lie(A,,B)", "not a word that can be read"),
+        ("Yoshida(A,B)", "not a word that can be read"),
+        (7, "not a word and not a list"),
+        (["A"], "not a word and not a list"),
+        ([("A", "1/2"), ("A", "1/2")], "not a word and not a list"),
+        ([("A", 0.5), ("B", 1)], "the fractions of 'A' add up to 0.5"),
+        ([("A", 1), ("A", 1)], "the fractions of 'A' add up to 2, not 1"),
+        ([("A", math.nan)], "add up to nan, not 1"),
+    ],
+)
 def test_a_word_that_cannot_be_read_is_refused(word, message):
     with pytest.raises(RecipeError) as raised:
         scheme(word, LETTERS)
@@ -110,17 +138,31 @@ def test_a_word_that_cannot_be_read_is_refused(word, message):
 # ---- orders
 
 ORDERS = [
-    (SGLD, "Euler", {}, 1, 1), (SGHMC, "Euler", {}, 1, 1),
-    *((SGHMC, word, {}, 2, 2) for word in ("B A O A B", "A B O B A", "O B A B O", "O A B A O", "A F A", "F A F",
-                                           "Strang(A, B, O)")),
-    (SGHMC, "A R W R A", PAPER, 2, 2), (SGHMC, [("A", 0.3), ("F", 1), ("A", 0.7)], {}, 1, 1),
+    (SGLD, "Euler", {}, 1, 1),
+    (SGHMC, "Euler", {}, 1, 1),
+    *(
+        (SGHMC, word, {}, 2, 2)
+        for word in ("B A O A B", "A B O B A", "O B A B O", "O A B A O", "A F A", "F A F", "Strang(A, B, O)")
+    ),
+    (SGHMC, "A R W R A", PAPER, 2, 2),
+    (SGHMC, [("A", 0.3), ("F", 1), ("A", 0.7)], {}, 1, 1),
     (SGHMC, [("A", 0.3), ("B", 0.5), ("A", 0.2), ("O", 1), ("A", 0.2), ("B", 0.5), ("A", 0.3)], {}, 2, 2),
     *((SGHMC, word, {}, 1, 2) for word in ("F A", "A F", "A O A B", "B A O A", "O B A B", "B A B O")),
-    *((SGHMC, word, PAPER, 1, 1) for word in ("A G", "G A", "B O A", "B A O", "A B O", "O A B", "B A O B", "Lie(A, B, O)")),
-    (SGNHT, "B A' O A' B", {}, 2, 2), (SGNHT, "A' F A'", {}, 2, 2), (SGNHT, "O C A B A C O", {}, 2, 2),
-    (SGNHT, "F A'", {}, 1, 2), (SGNHT, "A' F", {}, 1, 2), (SGNHT, "A' O A' B", {}, 1, 2), (SGNHT, "G A'", PAPER, 1, 1),
-    (SGNHT, "Lie(A, B, C, O)", {}, 1, 1), (ATMC, "F A'", {}, 1, 2),
-    (Cubic, "B A O A B", {"O": numerical(O, "heun")}, 2, 2), (Cubic, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
+    *(
+        (SGHMC, word, PAPER, 1, 1)
+        for word in ("A G", "G A", "B O A", "B A O", "A B O", "O A B", "B A O B", "Lie(A, B, O)")
+    ),
+    (SGNHT, "B A' O A' B", {}, 2, 2),
+    (SGNHT, "A' F A'", {}, 2, 2),
+    (SGNHT, "O C A B A C O", {}, 2, 2),
+    (SGNHT, "F A'", {}, 1, 2),
+    (SGNHT, "A' F", {}, 1, 2),
+    (SGNHT, "A' O A' B", {}, 1, 2),
+    (SGNHT, "G A'", PAPER, 1, 1),
+    (SGNHT, "Lie(A, B, C, O)", {}, 1, 1),
+    (ATMC, "F A'", {}, 1, 2),
+    (Cubic, "B A O A B", {"O": numerical(O, "heun")}, 2, 2),
+    (Cubic, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
     (Memory, "B A O A B", {"O": (friction(p), s)}, 2, 2),
 ]
 
@@ -132,22 +174,32 @@ def test_the_order_of_a_word(recipe, word, pieces, order, marginal):
     assert f"weak order {order}, order {marginal} for the target" in str(step)
 
 
-@pytest.mark.parametrize("recipe, word", [
-    (SGLD, "Euler"), (UnderdampedLangevin, "B A O A B"), (SGHMC, "B A O A B"), (SGNHT, "B A' O A' B"),
-    (MSGNHT, "B A' O A' B"), (ATMC, "B A' O A' B"), (Memory, "B A' O A' B"), (Multiplicative, "Euler"),
-    (Cubic, "Euler")])
+@pytest.mark.parametrize(
+    "recipe, word",
+    [
+        (SGLD, "Euler"),
+        (UnderdampedLangevin, "B A O A B"),
+        (SGHMC, "B A O A B"),
+        (SGNHT, "B A' O A' B"),
+        (MSGNHT, "B A' O A' B"),
+        (ATMC, "B A' O A' B"),
+        (Memory, "B A' O A' B"),
+        (Multiplicative, "Euler"),
+        (Cubic, "Euler"),
+    ],
+)
 def test_without_a_word_the_recommended_one_is_taken(recipe, word):
     assert str(compile(recipe).scheme) == str(compile(replace(recipe, scheme=None)).scheme) == word
 
 
 def test_yoshidas_word_has_a_fourth_order_energy_error_and_strangs_a_second():
     """A list of fractions, negative ones among them: leapfrog and its triple jump on a pendulum."""
-    w = 1 / (2 - 2**(1 / 3))
+    w = 1 / (2 - 2 ** (1 / 3))
     yoshida = [("A", w / 2), ("B", w), ("A", (1 - w) / 2), ("B", 1 - 2 * w), ("A", (1 - w) / 2), ("B", w), ("A", w / 2)]
 
     def drift_of_energy(word, h):
         step, state = compile(Hamiltonian, word), {k: torch.ones(1, 1, dtype=torch.float64) for k in ("theta", "p")}
-        energy = lambda state: float(state["p"]**2 / 2 - torch.cos(state["theta"]))
+        energy = lambda state: float(state["p"] ** 2 / 2 - torch.cos(state["theta"]))
         start = energy(state)
         for _ in range(round(4 / h)):
             state = step(state, h, gradient=torch.sin, noise={})
@@ -160,9 +212,16 @@ def test_yoshidas_word_has_a_fourth_order_energy_error_and_strangs_a_second():
 # ---- pieces add up to the SDE, and each is solved
 
 SPLITS = [
-    *((UnderdampedLangevin, word, PAPER) for word in ("B A O A B", "F A", "A R W R A")), (SGHMC, "B A O A B", {}),
-    *((recipe, word, PAPER) for recipe in (SGNHT, MSGNHT, ATMC) for word in ("B A' O A' B", "F A'", "A C B O", "A' R W")),
-    (Memory, "B A O A B", {"O": (friction(p), s)}), (Magnetic, "B A O A B", {}), (Hamiltonian, "A B", {}),
+    *((UnderdampedLangevin, word, PAPER) for word in ("B A O A B", "F A", "A R W R A")),
+    (SGHMC, "B A O A B", {}),
+    *(
+        (recipe, word, PAPER)
+        for recipe in (SGNHT, MSGNHT, ATMC)
+        for word in ("B A' O A' B", "F A'", "A C B O", "A' R W")
+    ),
+    (Memory, "B A O A B", {"O": (friction(p), s)}),
+    (Magnetic, "B A O A B", {}),
+    (Hamiltonian, "A B", {}),
 ]
 
 
@@ -206,8 +265,12 @@ def equations(piece, flow, recipe, h, state, parameters):
 
     def rate(blocks=None):
         chain.at |= {block: np.array([[float(block == blocks)]]) for block in moving}
-        return np.array([float(np.asarray(chain.value(piece.drift[block])).item()) if block in piece.drift else 0.0
-                         for block in moving])
+        return np.array(
+            [
+                float(np.asarray(chain.value(piece.drift[block])).item()) if block in piece.drift else 0.0
+                for block in moving
+            ]
+        )
 
     c = rate()
     A = -np.array([rate(block) - c for block in moving]).T
@@ -226,8 +289,10 @@ def test_every_solved_form_is_the_law_of_its_piece_and_a_semigroup(recipe, word,
         flow = flows[letter]
         rubs = any("xi" in map(str, e.free_symbols) for block, e in flow.updates.items() if block.name == "p")
         for frozen in [0.7, -1.3, 1e-9, -1e-9, 0.0, 20.0] if rubs else [0.7]:
-            state = {block.name: np.full((1, 1) if block.is_vector else (1,), frozen if block.name == "xi" else 0.9)
-                     for block in recipe.state}
+            state = {
+                block.name: np.full((1, 1) if block.is_vector else (1,), frozen if block.name == "xi" else 0.9)
+                for block in recipe.state
+            }
             of = lambda fraction: solved(flow, recipe, fraction, h, state, parameters)
             A, c, D = equations(piece, flow, recipe, h, state, parameters)
             M, J, V = van_loan(A, D, h)
@@ -264,27 +329,56 @@ def test_a_step_says_which_flows_are_exact():
 # ---- what is refused before the first step
 
 COMPILE_ERRORS = [
-    (UnderdampedLangevin, "B A", {},
-     ["underdamped-langevin, split: no piece takes \"-gamma*p\" in the drift of p", "'B A'"]),
+    (
+        UnderdampedLangevin,
+        "B A",
+        {},
+        ['underdamped-langevin, split: no piece takes "-gamma*p" in the drift of p', "'B A'"],
+    ),
     (UnderdampedLangevin, "B A R", PAPER, ["no piece takes the noise of p", 'pieces={"X": noise(p)}']),
     (SGNHT, "B A O A B", {}, ["no piece takes", "in the drift of xi"]),
     (SGHMC, "F A O", {}, ["sghmc, split: pieces 'F' and 'O' both take", "drift of p"]),
     (SGHMC, "B A O Z", {"Z": noise(p)}, ["pieces 'O' and 'Z' both take the noise of p"]),
     (SGHMC, "B A Z", {"Z": xi}, ["piece 'Z' names xi, which is not in the state", "theta, p"]),
-    (Magnetic, "A B X Y", {"X": friction(px) + noise(px), "Y": friction(py) + noise(py)},
-     ["the noises of px and py are correlated", "Put both noises into one piece"]),
-    (SGLD, "A", {},
-     ["sgld, solve: no closed form is known for piece 'A': dtheta = -grad(U) dt", "numerical(piece, 'heun')"]),
+    (
+        Magnetic,
+        "A B X Y",
+        {"X": friction(px) + noise(px), "Y": friction(py) + noise(py)},
+        ["the noises of px and py are correlated", "Put both noises into one piece"],
+    ),
+    (
+        SGLD,
+        "A",
+        {},
+        ["sgld, solve: no closed form is known for piece 'A': dtheta = -grad(U) dt", "numerical(piece, 'heun')"],
+    ),
     (Cubic, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGLD, "X", {"X": numerical(theta, "heun")}, ["it would need grad U at a predicted point"]),
     (SGRLD, None, {}, ["the function 'inverse_metric' is still opaque", "recipe.bind(inverse_metric=...)"]),
-    (SGHMC, [("A", 0.5), ("O", -1), ("B", 1), ("A", 0.5), ("O", 2)], {}, ["piece 'O' has noise and cannot run backwards"]),
-    (SGHMC, "A X", {"X\nimport os": p}, ["import os"]), (SGHMC, "A X", {"X": "p"}, ["a piece is made of blocks", "'p'"]),
+    (
+        SGHMC,
+        [("A", 0.5), ("O", -1), ("B", 1), ("A", 0.5), ("O", 2)],
+        {},
+        ["piece 'O' has noise and cannot run backwards"],
+    ),
+    (SGHMC, "A X", {"X\nimport os": p}, ["import os"]),
+    (SGHMC, "A X", {"X": "p"}, ["a piece is made of blocks", "'p'"]),
     ("sghmc", None, {}, ["expected a Recipe, got str"]),
-    (Recipe(name="value", state=(theta,), target=theta, H=U, D={theta: 1 + U**2}), None, {}, ["asks for the value of U"]),
-    (Recipe(name="mixed", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1 + grad(potential(x, y), y)**2, y: 1}),
-     None, {}, ["asks for hessian(U, x, y)", "recipe.bind(U=Energy(...))"]),
+    (
+        Recipe(name="value", state=(theta,), target=theta, H=U, D={theta: 1 + U**2}),
+        None,
+        {},
+        ["asks for the value of U"],
+    ),
+    (
+        Recipe(
+            name="mixed", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1 + grad(potential(x, y), y) ** 2, y: 1}
+        ),
+        None,
+        {},
+        ["asks for hessian(U, x, y)", "recipe.bind(U=Energy(...))"],
+    ),
 ]
 
 
@@ -297,16 +391,26 @@ def test_a_word_that_does_not_fit_the_recipe_is_refused(recipe, word, pieces, me
 
 @pytest.mark.parametrize("function", [zeta, floor, factorial])
 def test_a_function_without_a_lowering_is_refused_by_name(function):
-    recipe = Recipe(name="strange", state=(theta, p, xi), target=theta, H=U + total(p**2) / 2 + xi**2 / 2, D={p: 1},
-                    Q={(theta, p): -1 - function(xi + 2)**2})
+    recipe = Recipe(
+        name="strange",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + xi**2 / 2,
+        D={p: 1},
+        Q={(theta, p): -1 - function(xi + 2) ** 2},
+    )
     with pytest.raises(RecipeError, match=f"strange, torch: there is no torch lowering for {function.__name__}"):
         compile(recipe, "Euler").source
 
 
-@pytest.mark.parametrize("wrong, messages", [
-    (dict(energy=lambda theta: theta), ["compile takes a symbolic Energy, got function"]),
-    (dict(backend="torhc"), ["backend 'torhc'", "Did you mean 'torch'?"]), (dict(scope="galaxy"), ["no such scope"]),
-])
+@pytest.mark.parametrize(
+    "wrong, messages",
+    [
+        (dict(energy=lambda theta: theta), ["compile takes a symbolic Energy, got function"]),
+        (dict(backend="torhc"), ["backend 'torhc'", "Did you mean 'torch'?"]),
+        (dict(scope="galaxy"), ["no such scope"]),
+    ],
+)
 def test_a_wrong_option_is_refused(wrong, messages):
     with pytest.raises(RecipeError) as raised:
         compile(SGHMC, **wrong)
@@ -326,18 +430,27 @@ STATE = {"theta": torch.ones(2, 3), "p": torch.ones(2, 3)}
 NOISE = {"p": torch.zeros(2, 3)}
 
 
-@pytest.mark.parametrize("change, messages", [
-    *((dict(h=h), ["sghmc, step: the step size is a positive number, got"]) for h in
-      (0, 0.0, -0.1, math.nan, math.inf, "0.1", None, True, torch.tensor(0.1))),
-    *((dict(temperature=T), ["the temperature is a number >= 0, got"]) for T in (-1.0, math.nan, math.inf, "1")),
-    *((dict(C=C), ["'C' must be positive, got"]) for C in (0.0, -1.0)), (dict(B=-0.1), ["'B' must be nonnegative, got -0.1"]),
-    (dict(m=math.nan), ["'m' is not finite"]), (dict(m=math.inf), ["'m' is not finite"]),
-    (dict(m="1"), ["'m' is a number or a tensor, got str"]),
-    (dict(m=torch.ones(3)), ["'m' is one number, got shape (3,)", "per=theta"]),
-    (dict(c=1.0), ["'c' is not a parameter"]), (dict(gamma=1.0), ["'gamma' is not a parameter", "Known here: B, C, m"]),
-    (dict(noise={}), ["noise['p'] is missing"]), (dict(noise=None), ["noise['p'] is missing"]),
-    (dict(state={"theta": torch.ones(2, 3)}), ["state['p'] is missing"]),
-])
+@pytest.mark.parametrize(
+    "change, messages",
+    [
+        *(
+            (dict(h=h), ["sghmc, step: the step size is a positive number, got"])
+            for h in (0, 0.0, -0.1, math.nan, math.inf, "0.1", None, True, torch.tensor(0.1))
+        ),
+        *((dict(temperature=T), ["the temperature is a number >= 0, got"]) for T in (-1.0, math.nan, math.inf, "1")),
+        *((dict(C=C), ["'C' must be positive, got"]) for C in (0.0, -1.0)),
+        (dict(B=-0.1), ["'B' must be nonnegative, got -0.1"]),
+        (dict(m=math.nan), ["'m' is not finite"]),
+        (dict(m=math.inf), ["'m' is not finite"]),
+        (dict(m="1"), ["'m' is a number or a tensor, got str"]),
+        (dict(m=torch.ones(3)), ["'m' is one number, got shape (3,)", "per=theta"]),
+        (dict(c=1.0), ["'c' is not a parameter"]),
+        (dict(gamma=1.0), ["'gamma' is not a parameter", "Known here: B, C, m"]),
+        (dict(noise={}), ["noise['p'] is missing"]),
+        (dict(noise=None), ["noise['p'] is missing"]),
+        (dict(state={"theta": torch.ones(2, 3)}), ["state['p'] is missing"]),
+    ],
+)
 def test_a_wrong_argument_is_refused_before_the_step(change, messages):
     given = {"state": STATE, "h": 0.1, "noise": NOISE, "gradient": lambda theta: 1 / 0, **change}
     with pytest.raises(RecipeError) as raised:
@@ -352,20 +465,27 @@ def test_a_state_of_another_dtype_than_compiled_for_is_refused():
 
 def test_a_misspelled_parameter_is_corrected_and_a_missing_one_named():
     friction_rate = positive("friction", doc="no default")
-    recipe = Recipe(name="bare", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: friction_rate},
-                    Q={(theta, p): -1})
+    recipe = Recipe(
+        name="bare", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: friction_rate}, Q={(theta, p): -1}
+    )
     with pytest.raises(RecipeError, match="'fricton' is not a parameter. Did you mean 'friction'?"):
         compile(recipe)(STATE, 0.1, noise=NOISE, gradient=torch.sin, fricton=1.0)
     with pytest.raises(RecipeError, match="parameter 'friction' has no default"):
         compile(recipe)(STATE, 0.1, noise=NOISE, gradient=torch.sin)
 
 
-@pytest.mark.parametrize("recipe, given, allowed", [
-    (SGHMC, dict(B=0.5, C=0.4), False), (SGHMC, dict(B=0.5, C=0.6), True), (SGHMC, dict(B=0.5, C=0.6, temperature=0.5), False),
-    (SGHMC, dict(B=0.0, C=0.6, temperature=0.0), True), (ATMC, dict(B=0.5), True),
-    (ATMC, dict(B=0.5, temperature=0.5), False),
-    (SGNHT, dict(temperature=0.0), True),
-])
+@pytest.mark.parametrize(
+    "recipe, given, allowed",
+    [
+        (SGHMC, dict(B=0.5, C=0.4), False),
+        (SGHMC, dict(B=0.5, C=0.6), True),
+        (SGHMC, dict(B=0.5, C=0.6, temperature=0.5), False),
+        (SGHMC, dict(B=0.0, C=0.6, temperature=0.0), True),
+        (ATMC, dict(B=0.5), True),
+        (ATMC, dict(B=0.5, temperature=0.5), False),
+        (SGNHT, dict(temperature=0.0), True),
+    ],
+)
 def test_the_gradient_cannot_supply_more_noise_than_there_is(recipe, given, allowed):
     if allowed:
         assert compile(recipe).check_budget(0.1, **given) is None
@@ -377,13 +497,22 @@ def test_the_gradient_cannot_supply_more_noise_than_there_is(recipe, given, allo
 # ---- names of the user's and of the text's
 
 HOSTILE = [
-    ("math", "torch", "gradient_", "sites", "x1"), ("len", "sum1", "g", "float", "x2"), ("g", "c", "g_", "x", "sum1"),
-    ("sum1", "g", "sum2", "c", "g_"), ("p", "p1", "p2", "p3", "p11"), ("decay_p", "p", "spread_p", "kick_p", "drift_theta"),
-    ("theta", "p", "decay_p", "decay_p_", "spread_p"), ("like", "total", "phi1", "matrix_ou", "step"),
-    ("self", "source", "closure", "coefficients", "abs"), ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
-    ("torch_", "torch", "torch__", "math_", "math"), ("print", "exec", "open", "eval", "vars"),
-    ("exp", "sqrt", "expm1", "log", "sin"), ("value", "name", "dict", "tuple", "int"),
-    ("one", "zero", "block", "values", "size"), ("e", "pi", "I", "E", "S"),
+    ("math", "torch", "gradient_", "sites", "x1"),
+    ("len", "sum1", "g", "float", "x2"),
+    ("g", "c", "g_", "x", "sum1"),
+    ("sum1", "g", "sum2", "c", "g_"),
+    ("p", "p1", "p2", "p3", "p11"),
+    ("decay_p", "p", "spread_p", "kick_p", "drift_theta"),
+    ("theta", "p", "decay_p", "decay_p_", "spread_p"),
+    ("like", "total", "phi1", "matrix_ou", "step"),
+    ("self", "source", "closure", "coefficients", "abs"),
+    ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
+    ("torch_", "torch", "torch__", "math_", "math"),
+    ("print", "exec", "open", "eval", "vars"),
+    ("exp", "sqrt", "expm1", "log", "sin"),
+    ("value", "name", "dict", "tuple", "int"),
+    ("one", "zero", "block", "values", "size"),
+    ("e", "pi", "I", "E", "S"),
 ]
 
 
@@ -391,8 +520,14 @@ def renamed(one, two, three, mass, rate):
     """A thermostatted recipe in other names, with a total, a per-site parameter and matrix-free friction."""
     q, r, z = vector(one), vector(two), scalar(three)
     m, k = positive(mass, default=1.7, per=q), positive(rate, default=0.7)
-    return Recipe(name="renamed", state=(q, r, z), target=q, H=potential(q) + total(r**2 / m) / 2 + n * z**2 / 2,
-                  D={r: k * m}, Q={(q, r): -1, (r, z): r / n})
+    return Recipe(
+        name="renamed",
+        state=(q, r, z),
+        target=q,
+        H=potential(q) + total(r**2 / m) / 2 + n * z**2 / 2,
+        D={r: k * m},
+        Q={(q, r): -1, (r, z): r / n},
+    )
 
 
 def called(step, shape=(3,)):
@@ -420,40 +555,86 @@ def test_any_name_of_a_block_or_parameter_gives_the_right_step(names, word):
 def test_every_draw_of_a_step_has_a_name_of_its_own():
     """Blocks p and p1, of which p is drawn for twice and p1 once."""
     q, r = vector("p"), vector("p1")
-    recipe = Recipe(name="two", state=(theta, q, r), target=theta, H=U + total(q**2) / 2 + total(r**2) / 2,
-                    D={q: a, r: c}, Q={(theta, q): -1, (theta, r): -1})
+    recipe = Recipe(
+        name="two",
+        state=(theta, q, r),
+        target=theta,
+        H=U + total(q**2) / 2 + total(r**2) / 2,
+        D={q: a, r: c},
+        Q={(theta, q): -1, (theta, r): -1},
+    )
     step = compile(recipe, "O R A B A R O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
     assert len(step.draws) == len(step.program.draws) == 4
     step = compile(recipe, "O R A B A O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
     assert len(step.draws) == len(step.program.draws) == 3
 
 
-@pytest.mark.parametrize("name", ["seed", "params", "loss", "group", "moving", "kept", "normal", "draw", "value",
-                                  "closure", "generator", "generators", "theta_", "lr", "super", "dict", "p_"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seed",
+        "params",
+        "loss",
+        "group",
+        "moving",
+        "kept",
+        "normal",
+        "draw",
+        "value",
+        "closure",
+        "generator",
+        "generators",
+        "theta_",
+        "lr",
+        "super",
+        "dict",
+        "p_",
+    ],
+)
 def test_any_name_of_a_parameter_gives_a_standalone_optimizer(name):
     rate = positive(name, default=2.0)
-    recipe = Recipe(name="renamed", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1})
+    recipe = Recipe(
+        name="renamed", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1}
+    )
     weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"]([weights], step_size=0.1, temperature=0.0)
+    optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"](
+        [weights], step_size=0.1, temperature=0.0
+    )
     (weights**2).sum().backward()
     optimizer.step()
     assert weights.detach() == pytest.approx(np.full(3, 1 - 0.1 * (1 - math.exp(-0.2)) / 2 * 2))
 
 
-@pytest.mark.parametrize("names", [("lambda", "import"), ("x_{1}", "x_{2}"), ("u0", "u1"), ("theta", "torch"), ("a b", "a_b"),
-                                   ('"""\nimport os\n"""', "\\"), ("h", "state"), ("__import__('os')", "math"), ("1", "é")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("lambda", "import"),
+        ("x_{1}", "x_{2}"),
+        ("u0", "u1"),
+        ("theta", "torch"),
+        ("a b", "a_b"),
+        ('"""\nimport os\n"""', "\\"),
+        ("h", "state"),
+        ("__import__('os')", "math"),
+        ("1", "é"),
+    ],
+)
 def test_any_name_of_a_coordinate_gives_the_right_gradient(names):
     """Coordinates of an Energy are plain symbols, of any name."""
     u, v = (Symbol(name, real=True) for name in names)
-    step = compile(SGHMC, energy=Energy((u, v), U=sin(u + v)**2 * exp(u * v) + u**4))
+    step = compile(SGHMC, energy=Energy((u, v), U=sin(u + v) ** 2 * exp(u * v) + u**4))
     at = torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2)
-    energy = lambda t: torch.sin(t[0] + t[1])**2 * torch.exp(t[0] * t[1]) + t[0]**4
+    energy = lambda t: torch.sin(t[0] + t[1]) ** 2 * torch.exp(t[0] * t[1]) + t[0] ** 4
     expected = torch.func.vmap(torch.func.grad(energy))(at)
     assert step.namespace["gradient"](at).numpy() == pytest.approx(expected.numpy(), rel=1e-13, abs=1e-13)
-    assert load(step.standalone(), "standalone")["gradient"](at).numpy() == pytest.approx(expected.numpy(), rel=1e-13, abs=1e-13)
+    assert load(step.standalone(), "standalone")["gradient"](at).numpy() == pytest.approx(
+        expected.numpy(), rel=1e-13, abs=1e-13
+    )
 
 
-@pytest.mark.parametrize("text", ['"""\nraise SystemExit\n"""', "\\", '"', "'''", "\\\"\"\"\nraise SystemExit", "{0}", "%s"])
+@pytest.mark.parametrize(
+    "text", ['"""\nraise SystemExit\n"""', "\\", '"', "'''", '\\"""\nraise SystemExit', "{0}", "%s"]
+)
 def test_no_text_of_a_recipe_becomes_code(text):
     recipe = replace(SGHMC, doc=text, source=text, claim=text)
     step = compile(recipe)
@@ -470,8 +651,12 @@ def program_of(word="B A O A B"):
 
 def stages(program, change):
     """The program with each stage's statements changed: change(k, statements)."""
-    return replace(program, stages=tuple(Stage(stage.title, tuple(change(k, list(stage.statements))))
-                                         for k, stage in enumerate(program.stages)))
+    return replace(
+        program,
+        stages=tuple(
+            Stage(stage.title, tuple(change(k, list(stage.statements)))) for k, stage in enumerate(program.stages)
+        ),
+    )
 
 
 def index(program, letter, nth=0):

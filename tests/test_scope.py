@@ -38,7 +38,7 @@ PARTS = [slice(end - size, end) for size, end in zip(SIZES, np.cumsum(SIZES))]
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 c, m = positive("c", default=1.3), positive("m", default=1.7, per=theta)
 U, n = potential(theta), total(1)
-s = adapted("s", start=total(grad(U)**2) / n, domain="nonnegative")
+s = adapted("s", start=total(grad(U) ** 2) / n, domain="nonnegative")
 
 
 def sitewise(at):
@@ -48,25 +48,42 @@ def sitewise(at):
 
 def totals_of_totals():
     """n, totals within functions and of parameters, a friction, an adapted number and a statistic per tensor."""
-    H = U + total(p**2 / m) / 2 + n * (xi - c)**2 / 2
-    new = {s: s / 2 + total(p**2) / n + observe("t")**2}
-    return Recipe(name="totals", state=(theta, p, xi), target=theta, H=H, D={p: m * (c + s / (1 + total(m) * n))},
-                  Q={(theta, p): -1, (p, xi): p / n, (theta, xi): sqrt(1 + total(theta)**2 / n)}, adapt=new,
-                  scheme="Euler")
+    H = U + total(p**2 / m) / 2 + n * (xi - c) ** 2 / 2
+    new = {s: s / 2 + total(p**2) / n + observe("t") ** 2}
+    return Recipe(
+        name="totals",
+        state=(theta, p, xi),
+        target=theta,
+        H=H,
+        D={p: m * (c + s / (1 + total(m) * n))},
+        Q={(theta, p): -1, (p, xi): p / n, (theta, xi): sqrt(1 + total(theta) ** 2 / n)},
+        adapt=new,
+        scheme="Euler",
+    )
 
 
 def jumping():
     """Each tensor jumps by itself."""
-    return Recipe(name="jumping", state=(theta, p, xi), target=theta, H=U + total(p**2 / m) / 2 + n * (xi - c)**2 / 2,
-                  D={p: m}, Q={(theta, p): -1, (p, xi): p / n}, scheme="R B A' Z O A' B",
-                  jumps={"R": refresh(p, rate=c), "Z": refresh(xi)})
+    return Recipe(
+        name="jumping",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2 / m) / 2 + n * (xi - c) ** 2 / 2,
+        D={p: m},
+        Q={(theta, p): -1, (p, xi): p / n},
+        scheme="R B A' Z O A' B",
+        jumps={"R": refresh(p, rate=c), "Z": refresh(xi)},
+    )
 
 
 OBSERVE = {"t": lambda theta: torch.stack([theta[:, part].sum(1) for part in PARTS], 1)}
 SEPARATE = {"t": lambda theta: theta.sum(1)}
 OWN = {"totals": totals_of_totals, "jumping": jumping}
-STOCK = {name: case for name, case in CASES.items()
-         if case.recipe.target_is_vector and "squared_residuals" not in case.observe}
+STOCK = {
+    name: case
+    for name, case in CASES.items()
+    if case.recipe.target_is_vector and "squared_residuals" not in case.observe
+}
 RECIPES = {**{name: case.recipe for name, case in STOCK.items()}, **{name: make() for name, make in OWN.items()}}
 
 
@@ -78,8 +95,9 @@ def stepped(step, state, noise, parameters, observe, **more):
     """Two steps, the second from where the first has ended."""
     curved = {"curvature": lambda at: 0.3 + at**2 / 2} if step.program.needs_curvature else {}
     for _ in range(2):
-        state = step(state, own_step_size(step), gradient=sitewise, noise=noise, observe=observe, **curved, **more,
-                     **parameters)
+        state = step(
+            state, own_step_size(step), gradient=sitewise, noise=noise, observe=observe, **curved, **more, **parameters
+        )
     return state
 
 
@@ -89,8 +107,16 @@ def test_a_step_over_tensors_is_a_step_of_every_tensor_by_itself(name):
     state, drawn, parameters = map(tensors, inputs(whole, CHAINS, (SITES,), sizes=SIZES))
     together = stepped(whole, state, drawn, parameters, observing(name, OBSERVE), sizes=SIZES)
     for k, part in enumerate(PARTS):
-        of_one = lambda values: {key: v if not torch.is_tensor(v) else v[part] if v.dim() == 1 else
-                                 v[:, k] if v.shape[-1] == len(SIZES) else v[:, part] for key, v in values.items()}
+        of_one = lambda values: {
+            key: v
+            if not torch.is_tensor(v)
+            else v[part]
+            if v.dim() == 1
+            else v[:, k]
+            if v.shape[-1] == len(SIZES)
+            else v[:, part]
+            for key, v in values.items()
+        }
         apart = stepped(alone, of_one(state), of_one(drawn), of_one(parameters), observing(name, SEPARATE))
         for block in RECIPES[name].entries:
             found = together[block.name][:, part if block.is_vector else k]
@@ -106,10 +132,19 @@ def test_the_emitted_step_over_tensors_equals_the_oracle(name, oracle):
     observe = observing(name, {"t": lambda theta: np.stack([np.asarray(theta)[:, part].sum(1) for part in PARTS], 1)})
     curved = {"curvature": lambda at: 0.3 + at**2 / 2} if step.program.needs_curvature else {}
     tensor = {key: lambda theta, f=f: torch.as_tensor(f(theta)) for key, f in observe.items()}
-    out = step(tensors(state), own_step_size(step), gradient=sitewise, noise=tensors(drawn), observe=tensor,
-               sizes=SIZES, **curved, **tensors(parameters))
-    expected = by_oracle(oracle, step, state, drawn, parameters, gradient=sitewise, observe=observe, sizes=SIZES,
-                         **curved)
+    out = step(
+        tensors(state),
+        own_step_size(step),
+        gradient=sitewise,
+        noise=tensors(drawn),
+        observe=tensor,
+        sizes=SIZES,
+        **curved,
+        **tensors(parameters),
+    )
+    expected = by_oracle(
+        oracle, step, state, drawn, parameters, gradient=sitewise, observe=observe, sizes=SIZES, **curved
+    )
     assert worst(out, expected) <= 1e-12
 
 
@@ -137,7 +172,7 @@ LAYERS = {"weight": torch.full((2, 2), 0.5, dtype=torch.float64), "bias": torch.
 
 def layered(at):
     """An energy whose tensors have nothing to do with each other."""
-    return (at["weight"]**2).sum() / 2 + (at["bias"]**4).sum() / 4
+    return (at["weight"] ** 2).sum() / 2 + (at["bias"] ** 4).sum() / 4
 
 
 def run(recipe, chains=3, **more):
@@ -149,7 +184,11 @@ def run(recipe, chains=3, **more):
 def test_scalar_blocks_are_drawn_by_chain_draw_and_tensor(chains):
     draws = run(SGNHT, chains, keep=["xi", "p"])
     assert {name: tuple(v.shape) for name, v in draws.items()} == {
-        "weight": (chains, 4, 2, 2), "bias": (chains, 4, 3), "xi": (chains, 4, 2), "p": (chains, 4, 7)}
+        "weight": (chains, 4, 2, 2),
+        "bias": (chains, 4, 3),
+        "xi": (chains, 4, 2),
+        "p": (chains, 4, 7),
+    }
     assert run(HMC, chains, step_size=0.3)["weight"].shape == (chains, 4, 2, 2)
 
 
@@ -167,8 +206,8 @@ def test_an_adapted_number_starts_and_moves_per_tensor(chains):
 def test_a_statistic_of_the_whole_target_is_one_number_for_all_tensors(chains):
     """s follows the statistic, plus a total over its own tensor."""
     recipe = Recipe(name="watching", state=(theta,), H=U, D={theta: 1 + s}, adapt={s: observe("t") + total(theta**2)})
-    draws = run(recipe, chains, observe={"t": lambda at: 5 * (at["weight"]**2).sum()}, keep="s", steps=1)
-    square = {name: (draws[name][:, 0]**2).reshape(chains, -1).sum(1) for name in LAYERS}
+    draws = run(recipe, chains, observe={"t": lambda at: 5 * (at["weight"] ** 2).sum()}, keep="s", steps=1)
+    square = {name: (draws[name][:, 0] ** 2).reshape(chains, -1).sum(1) for name in LAYERS}
     expected = torch.stack([5 * square["weight"] + square[name] for name in LAYERS], 1)
     torch.testing.assert_close(draws["s"][:, 0], expected)
 
@@ -203,8 +242,10 @@ def test_the_optimizer_of_a_standalone_file_keeps_the_scope():
 x_, y_ = Symbol("x", real=True), Symbol("y", real=True)
 REFUSED = {
     "a scope that is none": (lambda: compile(SGNHT, scope="layer"), ["sgnht, scope 'layer'", "no such scope"]),
-    "a symbolic energy": (lambda: compile(SGNHT, scope="tensor", energy=Energy((x_, y_), U=x_**2 + y_**2)),
-                          ["sgnht, scope 'tensor'", "the target is one tensor"]),
+    "a symbolic energy": (
+        lambda: compile(SGNHT, scope="tensor", energy=Energy((x_, y_), U=x_**2 + y_**2)),
+        ["sgnht, scope 'tensor'", "the target is one tensor"],
+    ),
     "explicit coordinates": (lambda: compile(SGRLDDense, scope="tensor"), ["the target is one tensor"]),
     "one tensor without a name": (lambda: run(SGNHT, init=torch.zeros(7)), ["needs the target's tensors by name"]),
     "a target by its block": (lambda: run(SGNHT, init={"theta": torch.zeros(7)}), ["the target's tensors by name"]),

@@ -39,18 +39,21 @@ def labelled(data=500, classes=4, seed=0):
     return p, normal(data, classes, seed=seed + 1).add(2 * p).argmax(-1)
 
 
-@pytest.mark.parametrize("score, p, labels, value", [
-    (accuracy, [[0.5, 0.5]], [0], 1.0),  # the first of equals
-    (accuracy, [[0.5, 0.5]], [1], 0.0),
-    (negative_log_likelihood, [[0.25, 0.75], [1.0, 0.0]], [0, 0], math.log(2)),
-    (negative_log_likelihood, [[1.0, 0.0]], [1], -math.log(sys.float_info.min)),
-    (brier, [[0.2, 0.3, 0.5]], [1], 0.04 + 0.49 + 0.25),
-    (brier, [[1.0, 0.0]], [0], 0.0),
-    (brier, [[1.0, 0.0]], [1], 2.0),
-    (expected_calibration_error, [[0.7, 0.3], [0.7, 0.3]], [0, 1], 0.2),
-    (expected_calibration_error, [[1.0, 0.0], [0.0, 1.0]], [0, 1], 0.0),
-    (expected_calibration_error, [[1.0, 0.0], [0.6, 0.4]], [1, 0], 0.7),  # 1/2 of 1, and 1/2 of 0.4
-])
+@pytest.mark.parametrize(
+    "score, p, labels, value",
+    [
+        (accuracy, [[0.5, 0.5]], [0], 1.0),  # the first of equals
+        (accuracy, [[0.5, 0.5]], [1], 0.0),
+        (negative_log_likelihood, [[0.25, 0.75], [1.0, 0.0]], [0, 0], math.log(2)),
+        (negative_log_likelihood, [[1.0, 0.0]], [1], -math.log(sys.float_info.min)),
+        (brier, [[0.2, 0.3, 0.5]], [1], 0.04 + 0.49 + 0.25),
+        (brier, [[1.0, 0.0]], [0], 0.0),
+        (brier, [[1.0, 0.0]], [1], 2.0),
+        (expected_calibration_error, [[0.7, 0.3], [0.7, 0.3]], [0, 1], 0.2),
+        (expected_calibration_error, [[1.0, 0.0], [0.0, 1.0]], [0, 1], 0.0),
+        (expected_calibration_error, [[1.0, 0.0], [0.6, 0.4]], [1, 0], 0.7),  # 1/2 of 1, and 1/2 of 0.4
+    ],
+)
 def test_scores_of_a_table(score, p, labels, value):
     assert score(torch.tensor(p, dtype=F64), torch.tensor(labels)) == pytest.approx(value, rel=1e-14, abs=1e-15)
 
@@ -71,7 +74,8 @@ def test_calibration_is_that_of_a_loop_over_data_and_bins(bins):
     for row, label in zip(p.tolist(), y.tolist()):
         confidence = max(row)
         members[next(m for m in range(bins) if m / bins < confidence <= (m + 1) / bins)].append(
-            (confidence, row.index(confidence) == label))
+            (confidence, row.index(confidence) == label)
+        )
     diagram = reliability(p, y, bins)
     assert diagram.count.tolist() == [len(inside) for inside in members]
     for m, inside in enumerate(members):
@@ -117,15 +121,18 @@ def test_scores_do_not_depend_on_the_order_of_data():
 
 
 @pytest.mark.parametrize("score", [accuracy, negative_log_likelihood, brier, expected_calibration_error, reliability])
-@pytest.mark.parametrize("labels, told", [
-    ([0, 1], r"the probabilities have the shape \(3, 2\), the labels \(2,\)"),
-    ([[0], [1], [1]], r"the probabilities have the shape \(3, 2\), the labels \(3, 1\)"),
-    ([0, 1, 2], "the labels go from 0 to 2, for 2 classes"),
-    ([0, 1, -1], "the labels go from -1 to 1, for 2 classes"),
-    ([0.0, 1.0, 1.0], "the labels are torch.float64"),
-    ([True, False, True], "the labels are torch.bool"),
-    (["cat", "dog", "dog"], "the labels are no numbers"),
-])
+@pytest.mark.parametrize(
+    "labels, told",
+    [
+        ([0, 1], r"the probabilities have the shape \(3, 2\), the labels \(2,\)"),
+        ([[0], [1], [1]], r"the probabilities have the shape \(3, 2\), the labels \(3, 1\)"),
+        ([0, 1, 2], "the labels go from 0 to 2, for 2 classes"),
+        ([0, 1, -1], "the labels go from -1 to 1, for 2 classes"),
+        ([0.0, 1.0, 1.0], "the labels are torch.float64"),
+        ([True, False, True], "the labels are torch.bool"),
+        (["cat", "dog", "dog"], "the labels are no numbers"),
+    ],
+)
 def test_labels_that_do_not_fit_are_refused(score, labels, told):
     with pytest.raises(RecipeError, match=f"{score.__name__}: {told}"):
         score(torch.full((3, 2), 0.5), labels)
@@ -172,8 +179,15 @@ def scores_with_ties(seed=0):
     return whole(normal(300, seed=seed)), whole(normal(200, seed=seed + 1) + 0.7)
 
 
-@pytest.mark.parametrize("scores", [(normal(300), normal(200, seed=1) + 0.7), scores_with_ties(),
-                                    (torch.zeros(3), torch.zeros(5)), (torch.zeros(1), torch.ones(1))])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        (normal(300), normal(200, seed=1) + 0.7),
+        scores_with_ties(),
+        (torch.zeros(3), torch.zeros(5)),
+        (torch.zeros(1), torch.ones(1)),
+    ],
+)
 def test_the_curve_and_its_area_are_those_of_scikit_learn(scores):
     labels, both = np.repeat([0, 1], [len(x) for x in scores]), torch.cat(scores).numpy()
     assert roc_auc(*scores) == pytest.approx(sklearn.metrics.roc_auc_score(labels, both), rel=1e-14)
@@ -197,13 +211,16 @@ def test_infinite_scores_have_their_place():
 
 
 @pytest.mark.parametrize("area", [roc, roc_auc])
-@pytest.mark.parametrize("inside, outside, told", [
-    ([], [1.0], r"the scores inside have the shape \(0,\)"),
-    ([1.0], [[1.0]], r"the scores outside have the shape \(1, 1\)"),
-    (1.0, [1.0], r"the scores inside have the shape \(\)"),
-    ([1.0], [0.0, math.nan], "a score outside is nan"),
-    ([1.0], ["high"], "the scores are no numbers"),
-])
+@pytest.mark.parametrize(
+    "inside, outside, told",
+    [
+        ([], [1.0], r"the scores inside have the shape \(0,\)"),
+        ([1.0], [[1.0]], r"the scores outside have the shape \(1, 1\)"),
+        (1.0, [1.0], r"the scores inside have the shape \(\)"),
+        ([1.0], [0.0, math.nan], "a score outside is nan"),
+        ([1.0], ["high"], "the scores are no numbers"),
+    ],
+)
 def test_scores_that_cannot_be_ranked_are_refused(area, inside, outside, told):
     with pytest.raises(RecipeError, match=f"{area.__name__}: {told}"):
         area(inside, outside)

@@ -24,9 +24,11 @@ SQUARE = MEAN * (WEIGHTS + 1) / (WEIGHTS.sum() + 1)
 def averages(step, h, steps, chains, **given):
     """omega/E omega and omega^2/E omega^2, averaged over time for each chain; the chains start at the target."""
     generator = torch.Generator().manual_seed(0)
-    draws = {"normal": lambda: torch.randn(chains, len(WEIGHTS), generator=generator, dtype=torch.float64),
-             "poisson": lambda: lambda rate: torch.poisson(rate, generator=generator),
-             "gamma": lambda: lambda shape: torch._standard_gamma(shape, generator=generator)}
+    draws = {
+        "normal": lambda: torch.randn(chains, len(WEIGHTS), generator=generator, dtype=torch.float64),
+        "poisson": lambda: lambda rate: torch.poisson(rate, generator=generator),
+        "gamma": lambda: lambda shape: torch._standard_gamma(shape, generator=generator),
+    }
     state = {"theta": draws["gamma"]()(WEIGHTS.repeat(chains, 1))}
     first = second = 0
     for _ in range(steps):
@@ -39,8 +41,11 @@ def averages(step, h, steps, chains, **given):
 def flow_scores(*changes):
     """How far omega and omega^2 are off after long steps of the exact flow: in standard errors, and in parts."""
     moments = averages(planted(compile(SGRLDCIR), *changes), 3.0, 40, 20_000, counts=COUNTS)
-    off = {(who, power): values - 1 for power, ratio in enumerate(moments, 1)
-           for who, values in (*zip("012", ratio.T), ("unseen", ratio[:, UNSEEN].mean(1)))}
+    off = {
+        (who, power): values - 1
+        for power, ratio in enumerate(moments, 1)
+        for who, values in (*zip("012", ratio.T), ("unseen", ratio[:, UNSEEN].mean(1)))
+    }
     return {k: standard_score(x) for k, x in off.items()}, {k: float(x.mean()) for k, x in off.items()}
 
 
@@ -69,8 +74,9 @@ def gamma_defect(step, counts, h):
     return defect(step, {"theta": gamma(A + counts, nodes=8)}, h, None, a=A, counts=counts)
 
 
-@pytest.mark.parametrize("text, other", [("1/temperature*a +", "a**2 +"), ("math.exp(-h)/(", "1/(")],
-                         ids=["prior-weight", "decay-left-out"])
+@pytest.mark.parametrize(
+    "text, other", [("1/temperature*a +", "a**2 +"), ("math.exp(-h)/(", "1/(")], ids=["prior-weight", "decay-left-out"]
+)
 def test_a_planted_error_in_the_flow_is_seen(text, other):
     assert np.abs(gamma_defect(planted(compile(SGRLDCIR), (text, other)), 3.0, 0.5)).max() > 0.05
 
@@ -78,9 +84,9 @@ def test_a_planted_error_in_the_flow_is_seen(text, other):
 @pytest.mark.parametrize("h, mean", [(0.05, 0.3185), (0.01, 0.242)])
 def test_the_mean_of_reflected_euler_where_nothing_is_counted(h, mean):
     """E theta = a = 0.1 is right; by the matrix of the emitted step on a grid of theta, 400 normals to a node."""
-    grid, many = np.linspace(0, 5, 500)**2, 400
+    grid, many = np.linspace(0, 5, 500) ** 2, 400
     normals = torch.special.ndtri((torch.arange(many, dtype=torch.float64) + 0.5) / many)
-    noise = {"theta": (normals / normals.square().mean()**0.5).repeat(len(grid))[:, None]}
+    noise = {"theta": (normals / normals.square().mean() ** 0.5).repeat(len(grid))[:, None]}
     state = {"theta": torch.as_tensor(grid.repeat(many))[:, None]}
     moved = compile(SGRLDSimplex)(state, h, gradient=torch.zeros_like, noise=noise, a=A)["theta"][:, 0].numpy()
     right = np.searchsorted(grid, moved).clip(1, len(grid) - 1)

@@ -60,8 +60,16 @@ def test_the_quadrature_reproduces_the_closed_forms_of_a_gaussian_target(h):
     """BAOAB: Var theta = T/k, Var p = m T (1 - h^2 k/(4m)). SGLD: Var theta = 2T/(k(2 - h k))."""
     k, m = 2.3, 1.7
     target, steps = normal(0, T / k), 400
-    chain = SchemeLaw(compile(UnderdampedLangevin), h, {"theta": target, "p": normal(0, m * T)}, 4,
-                      gradient=lambda t: k * t, temperature=T, m=m, gamma=1.1)
+    chain = SchemeLaw(
+        compile(UnderdampedLangevin),
+        h,
+        {"theta": target, "p": normal(0, m * T)},
+        4,
+        gradient=lambda t: k * t,
+        temperature=T,
+        m=m,
+        gamma=1.1,
+    )
     assert chain.after(steps, lambda t, p: t**2) == pytest.approx(T / k, rel=1e-9)
     assert chain.after(steps, lambda t, p: p**2) == pytest.approx(m * T * (1 - h**2 * k / (4 * m)), rel=1e-9)
     chain = SchemeLaw(compile(SGLD), h, {"theta": target}, 4, gradient=lambda t: k * t, temperature=T)
@@ -115,9 +123,21 @@ class Run:
     def law(self, step, h, **at_site):
         """The law of its scheme, by another step or step size."""
         more = NUM_DATA if self.noise else {"curvature": self.curvature} if self.curvature else {}
-        return SchemeLaw(step, h, self.laws(**at_site), self.degree, chart=self.chart, gradient=self.slope,
-                         constants=self.adapted, coupling=self.coupling, gradient_noise=self.noise, gradient_nodes=2,
-                         temperature=self.temperature, **more, **at_site)
+        return SchemeLaw(
+            step,
+            h,
+            self.laws(**at_site),
+            self.degree,
+            chart=self.chart,
+            gradient=self.slope,
+            constants=self.adapted,
+            coupling=self.coupling,
+            gradient_noise=self.noise,
+            gradient_nodes=2,
+            temperature=self.temperature,
+            **more,
+            **at_site,
+        )
 
     def drawn(self):
         """An exact start, from numpy's generator and seed 0."""
@@ -146,10 +166,12 @@ SIGMA, KAPPA, DELTA = 1.2, 2.1, 0.4
 LATENTS = {"rho": 0.35, "kappa": KAPPA, "sigma": SIGMA, "delta": DELTA}
 others = lambda z: 0.4 * 0.7 * z**2 / 2
 shrunk = lambda z: others(z) + 0.6 * KAPPA * z**2 / (2 * SIGMA**2)
-component = lambda z, v: np.exp(-z**2 / (2 * SIGMA**2 * v)) / np.sqrt(v)
+component = lambda z, v: np.exp(-(z**2) / (2 * SIGMA**2 * v)) / np.sqrt(v)
 mixed = lambda z: others(z) - 0.6 * np.log((1 - DELTA) * component(z, 0.3) + DELTA * component(z, 2.0))
-drawn = lambda z, g: 0.6 * (((1 - g) / 0.3 + g / 2.0) * z**2 / (2 * SIGMA**2)
-                            + g * (np.log(2.0 / 0.3) / 2 - np.log(DELTA / (1 - DELTA))))
+drawn = lambda z, g: (
+    0.6
+    * (((1 - g) / 0.3 + g / 2.0) * z**2 / (2 * SIGMA**2) + g * (np.log(2.0 / 0.3) / 2 - np.log(DELTA / (1 - DELTA))))
+)
 SPIKED = quartic_law(SIGMA**2, others)
 CLASSES = {"sigma": SIGMA, "delta": DELTA, **PRIOR}
 
@@ -165,8 +187,10 @@ def spiked(generator, shape):
 FAST = {"m": 1.7, "c": 1.3}
 MC = FAST["m"] * FAST["c"]
 RAPIDITY = Law(lambda u: MC * FAST["c"] * (np.cosh(u) - 1) - T * np.log(np.cosh(u)), 3.5, 16, T)
-EINSTEIN = dict(chart=(lambda z, u, *xi: (z, MC * np.sinh(u), *xi), lambda z, p, *xi: (z, np.arcsinh(p / MC), *xi)),
-                start=lambda *at: {"theta": QUARTIC.draw(*at), "p": MC * np.sinh(RAPIDITY.draw(*at))})
+EINSTEIN = dict(
+    chart=(lambda z, u, *xi: (z, MC * np.sinh(u), *xi), lambda z, p, *xi: (z, np.arcsinh(p / MC), *xi)),
+    start=lambda *at: {"theta": QUARTIC.draw(*at), "p": MC * np.sinh(RAPIDITY.draw(*at))},
+)
 
 
 COIN = lambda **_: Law(lambda z: 0 * z, nodes=2, points=(0.0, 1.0))
@@ -175,69 +199,257 @@ TILT = normal(0, T / 1.2)
 
 RUNS = {
     "sgld": Run(SGLD, 0.05, 80, bias=0.03, degree=20),
-    "sgld-preconditioned": Run(catalogue["sgld-preconditioned"], 0.04, 80, bias=0.04, noise=7.0, degree=20,
-                               parameters={"G": (0.6, 1.7), "V": 7.0, "K": 0.4}),
-    **{name: Run(catalogue[name], 0.04, 80, bias=0.05, adapted={"V": 0.7}, degree=20, parameters={"lam": 0.3})
-       for name in ("psgld", "psgld-same-step")},
-    "psgld-gamma": Run(catalogue["psgld-gamma"], 0.04, 80, bias=0.05, adapted={"V": 0.7}, degree=20,
-                       curvature=lambda z: 3 * z**2 + 1, parameters={"lam": 0.3, "alpha": 0.8}),
+    "sgld-preconditioned": Run(
+        catalogue["sgld-preconditioned"],
+        0.04,
+        80,
+        bias=0.04,
+        noise=7.0,
+        degree=20,
+        parameters={"G": (0.6, 1.7), "V": 7.0, "K": 0.4},
+    ),
+    **{
+        name: Run(catalogue[name], 0.04, 80, bias=0.05, adapted={"V": 0.7}, degree=20, parameters={"lam": 0.3})
+        for name in ("psgld", "psgld-same-step")
+    },
+    "psgld-gamma": Run(
+        catalogue["psgld-gamma"],
+        0.04,
+        80,
+        bias=0.05,
+        adapted={"V": 0.7},
+        degree=20,
+        curvature=lambda z: 3 * z**2 + 1,
+        parameters={"lam": 0.3, "alpha": 0.8},
+    ),
     "sgrld": Run(catalogue["sgrld"].bind(inverse_metric=lambda t: 1 + t**2 / 4), 0.05, 80, bias=0.05, degree=20),
-    "sgrld-dense": Run(catalogue["sgrld-dense"].bind(**PLANE), 0.02, 80, bias=0.05, auxiliary={"y": lambda: TILT},
-                       slope=lambda at: {"x": slope(at["x"]), "y": 1.2 * at["y"]}, chains=40_000, sites=1, degree=12,
-                       energy=lambda at: quartic(at["x"]) + 0.6 * at["y"]**2,
-                       start=lambda *at: {"x": QUARTIC.draw(*at), "y": TILT.draw(*at)}),
-    "sgrld-simplex": Run(catalogue["sgrld-simplex"], 0.02, 60, bias=0.02, parameters={"a": 9.0}, degree=14,
-                         target=Law(lambda z: 0.3 * (z - 6)**2 + z - 8 * np.log(z), 16.0, 20, T, low=1e-9),
-                         slope=lambda z: 0.6 * (z - 6), energy=lambda z: 0.3 * ((z - 6)**2).sum()),
-    "sgrld-cir": Run(catalogue["sgrld-cir"], 0.3, 5, bias=1e-9, parameters={"a": 0.6, "counts": 4.3}, energy=None,
-                     target=Law(lambda z: z - 3.9 * np.log(z), 40.0, 14, T, low=1e-9)),
-    "sgfs": Run(catalogue["sgfs"], 0.05, 80, bias=0.05, adapted={"I1": 0.4}, parameters={"B": 1.4, "b": 1.0}, noise=6.4,
-                degree=20),
+    "sgrld-dense": Run(
+        catalogue["sgrld-dense"].bind(**PLANE),
+        0.02,
+        80,
+        bias=0.05,
+        auxiliary={"y": lambda: TILT},
+        slope=lambda at: {"x": slope(at["x"]), "y": 1.2 * at["y"]},
+        chains=40_000,
+        sites=1,
+        degree=12,
+        energy=lambda at: quartic(at["x"]) + 0.6 * at["y"] ** 2,
+        start=lambda *at: {"x": QUARTIC.draw(*at), "y": TILT.draw(*at)},
+    ),
+    "sgrld-simplex": Run(
+        catalogue["sgrld-simplex"],
+        0.02,
+        60,
+        bias=0.02,
+        parameters={"a": 9.0},
+        degree=14,
+        target=Law(lambda z: 0.3 * (z - 6) ** 2 + z - 8 * np.log(z), 16.0, 20, T, low=1e-9),
+        slope=lambda z: 0.6 * (z - 6),
+        energy=lambda z: 0.3 * ((z - 6) ** 2).sum(),
+    ),
+    "sgrld-cir": Run(
+        catalogue["sgrld-cir"],
+        0.3,
+        5,
+        bias=1e-9,
+        parameters={"a": 0.6, "counts": 4.3},
+        energy=None,
+        target=Law(lambda z: z - 3.9 * np.log(z), 40.0, 14, T, low=1e-9),
+    ),
+    "sgfs": Run(
+        catalogue["sgfs"],
+        0.05,
+        80,
+        bias=0.05,
+        adapted={"I1": 0.4},
+        parameters={"B": 1.4, "b": 1.0},
+        noise=6.4,
+        degree=20,
+    ),
     "vsgd": Run(catalogue["vsgd"], 0.4, 80, bias=0.04, parameters={"V": 20.0}, noise=20.0, degree=20),
-    "isgd-ideal": Run(catalogue["isgd-ideal"], 0.7, 80, bias=0.03, parameters={"lam": 20.0, "B": 4.0}, noise=8.0,
-                      degree=20),
-    "isgd": Run(catalogue["isgd"], 0.7, 80, bias=0.03, adapted={"lam": 20.0, "b": 4.0}, noise=8.0, degree=20,
-                temperature=1.0, target=replace(QUARTIC, temperature=1.0)),
-    "underdamped-langevin": Run(UnderdampedLangevin, 0.2, 40, bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)},
-                                auxiliary=MAXWELL, degree=8),
+    "isgd-ideal": Run(
+        catalogue["isgd-ideal"], 0.7, 80, bias=0.03, parameters={"lam": 20.0, "B": 4.0}, noise=8.0, degree=20
+    ),
+    "isgd": Run(
+        catalogue["isgd"],
+        0.7,
+        80,
+        bias=0.03,
+        adapted={"lam": 20.0, "b": 4.0},
+        noise=8.0,
+        degree=20,
+        temperature=1.0,
+        target=replace(QUARTIC, temperature=1.0),
+    ),
+    "underdamped-langevin": Run(
+        UnderdampedLangevin, 0.2, 40, bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
+    ),
     "sghmc": Run(SGHMC, 0.2, 40, bias=1e-3, parameters=HEAVY, auxiliary=MAXWELL, energy=SYMBOLIC, degree=8),
-    "sghmc-adaptive": Run(catalogue["sghmc-adaptive"], 0.2, 40, bias=0.01, parameters={"gamma": 1.1, "lam": 0.3},
-                          adapted={"V": 0.7, "gbar": 0.2, "tau": 3.0}, noise=0.7, scheme="A B O B A", degree=8,
-                          auxiliary={"p": lambda lam, **_: normal(0, (lam + 0.7**0.5) * T)}),
-    "sgrhmc": Run(catalogue["sgrhmc"].bind(inverse_metric=lambda t: 1 / (1 + t**2 / 4)), 0.2, 40, bias=5e-3,
-                  auxiliary={"p": lambda: normal(0, T)}, degree=10),
-    "sghmc-relativistic": Run(catalogue["sghmc-relativistic"], 0.2, 40, bias=5e-3, parameters={**FAST, "C": 1.4},
-                              auxiliary={"u": lambda **_: RAPIDITY}, **EINSTEIN, degree=10),
+    "sghmc-adaptive": Run(
+        catalogue["sghmc-adaptive"],
+        0.2,
+        40,
+        bias=0.01,
+        parameters={"gamma": 1.1, "lam": 0.3},
+        adapted={"V": 0.7, "gbar": 0.2, "tau": 3.0},
+        noise=0.7,
+        scheme="A B O B A",
+        degree=8,
+        auxiliary={"p": lambda lam, **_: normal(0, (lam + 0.7**0.5) * T)},
+    ),
+    "sgrhmc": Run(
+        catalogue["sgrhmc"].bind(inverse_metric=lambda t: 1 / (1 + t**2 / 4)),
+        0.2,
+        40,
+        bias=5e-3,
+        auxiliary={"p": lambda: normal(0, T)},
+        degree=10,
+    ),
+    "sghmc-relativistic": Run(
+        catalogue["sghmc-relativistic"],
+        0.2,
+        40,
+        bias=5e-3,
+        parameters={**FAST, "C": 1.4},
+        auxiliary={"u": lambda **_: RAPIDITY},
+        **EINSTEIN,
+        degree=10,
+    ),
     "hmc": Run(catalogue["hmc"], 0.2, 40, bias=5e-3, parameters={"m": 1.7, "nu": 0.9}, auxiliary=MAXWELL, degree=10),
-    "sgnht": Run(SGNHT, 0.15, 60, bias=1e-3, parameters={"A": 1.3, "mu": 0.7}, chains=40_000, sites=1,
-                 auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)}),
-    "msgnht": Run(MSGNHT, 0.15, 60, bias=1e-3, parameters={"A": 1.3, "mu": 0.7}, energy=SYMBOLIC,
-                  auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)}),
-    "atmc": Run(catalogue["atmc"], 0.15, 60, bias=1e-3, parameters={"m": 1.7, "mu": 0.7, "Dmin": 0.9},
-                auxiliary={**MAXWELL,  # xi: many nodes, for the friction has a kink
-                           "xi": lambda mu, **_: normal(0, T / mu, nodes=60)}),
-    "atmc-relativistic": Run(catalogue["atmc-relativistic"], 0.15, 60, bias=5e-3, **EINSTEIN,
-                             parameters={**FAST, "mu": 0.7, "Dmin": 0.9}, degree=8, auxiliary={
-                                 "u": lambda **_: RAPIDITY, "xi": lambda mu, **_: normal(0, T / mu, nodes=60)}),
-    "santa": Run(catalogue["santa"], 0.15, 60, bias=0.015, parameters={"lam": 0.3}, adapted={"V": 0.7, "V_last": 1.9},
-                 auxiliary={"p": lambda lam: normal(0, T), "xi": lambda lam: normal((lam + 1.9**0.5)**-0.5, T)}),
-    "sgld-sa": Run(catalogue["sgld-sa"], 0.04, 80, bias=0.05, parameters=PRIOR, adapted=LATENTS, degree=20,
-                   target=quartic_law(SIGMA**2, shrunk)),
-    "sgld-sa-classification": Run(catalogue["sgld-sa-classification"], 0.04, 80, bias=0.05, parameters=PRIOR,
-                                  adapted=LATENTS, degree=20, target=quartic_law(1, shrunk)),
-    "sgld-sa-marginal": Run(catalogue["sgld-sa-marginal"], 0.04, 80, bias=0.05, parameters=CLASSES, degree=20,
-                            target=quartic_law(SIGMA**2, mixed)),
-    "sgld-sa-gibbs": Run(catalogue["sgld-sa-gibbs"], 0.04, 80, bias=0.05, parameters=CLASSES, degree=20, target=SPIKED,
-                         auxiliary={"gamma": COIN}, coupling=drawn, start=spiked),
-    "sghmc-sa": Run(catalogue["sghmc-sa"], 0.2, 40, bias=5e-3, parameters=PRIOR | HEAVY, adapted=LATENTS, degree=8,
-                    target=quartic_law(SIGMA**2, shrunk), auxiliary=MAXWELL),
-    "sghmc-sa-classification": Run(catalogue["sghmc-sa-classification"], 0.2, 40, bias=5e-3, parameters=PRIOR | HEAVY,
-                                   adapted=LATENTS, degree=8, target=quartic_law(1, shrunk), auxiliary=MAXWELL),
-    "sghmc-sa-marginal": Run(catalogue["sghmc-sa-marginal"], 0.2, 40, bias=5e-3, parameters=CLASSES | HEAVY, degree=8,
-                             target=quartic_law(SIGMA**2, mixed), auxiliary=MAXWELL),
-    "sghmc-sa-gibbs": Run(catalogue["sghmc-sa-gibbs"], 0.2, 40, bias=5e-3, parameters=CLASSES | HEAVY, degree=8,
-                          target=SPIKED, auxiliary={**MAXWELL, "gamma": COIN}, coupling=lambda z, p, g: drawn(z, g),
-                          start=spiked),
+    "sgnht": Run(
+        SGNHT,
+        0.15,
+        60,
+        bias=1e-3,
+        parameters={"A": 1.3, "mu": 0.7},
+        chains=40_000,
+        sites=1,
+        auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
+    ),
+    "msgnht": Run(
+        MSGNHT,
+        0.15,
+        60,
+        bias=1e-3,
+        parameters={"A": 1.3, "mu": 0.7},
+        energy=SYMBOLIC,
+        auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
+    ),
+    "atmc": Run(
+        catalogue["atmc"],
+        0.15,
+        60,
+        bias=1e-3,
+        parameters={"m": 1.7, "mu": 0.7, "Dmin": 0.9},
+        auxiliary={
+            **MAXWELL,  # xi: many nodes, for the friction has a kink
+            "xi": lambda mu, **_: normal(0, T / mu, nodes=60),
+        },
+    ),
+    "atmc-relativistic": Run(
+        catalogue["atmc-relativistic"],
+        0.15,
+        60,
+        bias=5e-3,
+        **EINSTEIN,
+        parameters={**FAST, "mu": 0.7, "Dmin": 0.9},
+        degree=8,
+        auxiliary={"u": lambda **_: RAPIDITY, "xi": lambda mu, **_: normal(0, T / mu, nodes=60)},
+    ),
+    "santa": Run(
+        catalogue["santa"],
+        0.15,
+        60,
+        bias=0.015,
+        parameters={"lam": 0.3},
+        adapted={"V": 0.7, "V_last": 1.9},
+        auxiliary={"p": lambda lam: normal(0, T), "xi": lambda lam: normal((lam + 1.9**0.5) ** -0.5, T)},
+    ),
+    "sgld-sa": Run(
+        catalogue["sgld-sa"],
+        0.04,
+        80,
+        bias=0.05,
+        parameters=PRIOR,
+        adapted=LATENTS,
+        degree=20,
+        target=quartic_law(SIGMA**2, shrunk),
+    ),
+    "sgld-sa-classification": Run(
+        catalogue["sgld-sa-classification"],
+        0.04,
+        80,
+        bias=0.05,
+        parameters=PRIOR,
+        adapted=LATENTS,
+        degree=20,
+        target=quartic_law(1, shrunk),
+    ),
+    "sgld-sa-marginal": Run(
+        catalogue["sgld-sa-marginal"],
+        0.04,
+        80,
+        bias=0.05,
+        parameters=CLASSES,
+        degree=20,
+        target=quartic_law(SIGMA**2, mixed),
+    ),
+    "sgld-sa-gibbs": Run(
+        catalogue["sgld-sa-gibbs"],
+        0.04,
+        80,
+        bias=0.05,
+        parameters=CLASSES,
+        degree=20,
+        target=SPIKED,
+        auxiliary={"gamma": COIN},
+        coupling=drawn,
+        start=spiked,
+    ),
+    "sghmc-sa": Run(
+        catalogue["sghmc-sa"],
+        0.2,
+        40,
+        bias=5e-3,
+        parameters=PRIOR | HEAVY,
+        adapted=LATENTS,
+        degree=8,
+        target=quartic_law(SIGMA**2, shrunk),
+        auxiliary=MAXWELL,
+    ),
+    "sghmc-sa-classification": Run(
+        catalogue["sghmc-sa-classification"],
+        0.2,
+        40,
+        bias=5e-3,
+        parameters=PRIOR | HEAVY,
+        adapted=LATENTS,
+        degree=8,
+        target=quartic_law(1, shrunk),
+        auxiliary=MAXWELL,
+    ),
+    "sghmc-sa-marginal": Run(
+        catalogue["sghmc-sa-marginal"],
+        0.2,
+        40,
+        bias=5e-3,
+        parameters=CLASSES | HEAVY,
+        degree=8,
+        target=quartic_law(SIGMA**2, mixed),
+        auxiliary=MAXWELL,
+    ),
+    "sghmc-sa-gibbs": Run(
+        catalogue["sghmc-sa-gibbs"],
+        0.2,
+        40,
+        bias=5e-3,
+        parameters=CLASSES | HEAVY,
+        degree=8,
+        target=SPIKED,
+        auxiliary={**MAXWELL, "gamma": COIN},
+        coupling=lambda z, p, g: drawn(z, g),
+        start=spiked,
+    ),
 }
 MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), "xi": (1, 2), "gamma": (1,)}
 
@@ -261,7 +473,7 @@ def _law(name, h, parameters):
 def expected(name, block, k, site=0, h=None, steps=None):
     """E of the block's k-th power under the scheme's own law; after 0 steps, under exp(-H/T)."""
     law = law_of(name, site, h)
-    return law.after(RUNS[name].steps if steps is None else steps, lambda *z: z[law.names.index(block)]**k)
+    return law.after(RUNS[name].steps if steps is None else steps, lambda *z: z[law.names.index(block)] ** k)
 
 
 @every
@@ -278,23 +490,32 @@ def test_the_bias_vanishes_with_the_order_of_the_step(name):
     run = RUNS[name]
 
     def bias(h, steps):
-        return np.linalg.norm([expected(name, b, k, h=h, steps=steps) - expected(name, b, k, h=h, steps=0)
-                               for b in (run.first, *run.auxiliary) for k in MOMENTS[b]])
+        return np.linalg.norm(
+            [
+                expected(name, b, k, h=h, steps=steps) - expected(name, b, k, h=h, steps=0)
+                for b in (run.first, *run.auxiliary)
+                for k in MOMENTS[b]
+            ]
+        )
 
     rate = math.log2(bias(run.h, run.steps) / bias(run.h / 2, 2 * run.steps))
     assert rate >= run.step().order - 0.15
 
 
-@pytest.mark.parametrize("other", ["0*theta", "1/2*theta", "temperature/4*theta", "-temperature/2*theta"],
-                         ids=["dropped", "without-T", "halved", "other-sign"])
+@pytest.mark.parametrize(
+    "other",
+    ["0*theta", "1/2*theta", "temperature/4*theta", "-temperature/2*theta"],
+    ids=["dropped", "without-T", "halved", "other-sign"],
+)
 def test_the_bias_of_a_wrong_gamma_does_not_vanish(other):
     run = RUNS["sgrld"]
     step = planted(run.step(), ("temperature/2*theta", other))
 
     def bias(h, steps):
         law = run.law(step, h)
-        return np.linalg.norm([law.after(steps, lambda z: z**k) - QUARTIC.mean(lambda z: z**k)
-                               for k in MOMENTS["theta"]])
+        return np.linalg.norm(
+            [law.after(steps, lambda z: z**k) - QUARTIC.mean(lambda z: z**k) for k in MOMENTS["theta"]]
+        )
 
     assert math.log2(bias(run.h / 4, 4 * run.steps) / bias(run.h / 8, 8 * run.steps)) < 0.5
 
@@ -307,8 +528,9 @@ def start_of(name):
 
 def last_draw(recipe, energy, *, steps, temperature=T, **more):
     """The last state of the chains at seed 0, by block."""
-    draws = samplers.sample(recipe, energy, steps=steps, thin=steps, temperature=temperature, seed=0, progress=False,
-                            **more)
+    draws = samplers.sample(
+        recipe, energy, steps=steps, thin=steps, temperature=temperature, seed=0, progress=False, **more
+    )
     return {block: x[:, 0] for block, x in draws.items()}
 
 
@@ -317,20 +539,33 @@ def scores_of(name) -> tuple[dict, dict]:
     run, start, sites = RUNS[name], start_of(name), range(RUNS[name].sites)
     per_site = {parameter: torch.tensor(v) if isinstance(v, tuple) else v for parameter, v in run.parameters.items()}
     is_vector = {b.name: b.is_vector for b in run.recipe.entries}
-    still = {a: torch.full((run.chains, *[run.sites] * is_vector[a]), v, dtype=torch.float64)
-             for a, v in run.adapted.items()}
+    still = {
+        a: torch.full((run.chains, *[run.sites] * is_vector[a]), v, dtype=torch.float64) for a, v in run.adapted.items()
+    }
     kept = [b.name for b in run.recipe.state]
-    draws = last_draw(run.recipe, **run.data(), init=start | still, freeze=list(run.adapted), scheme=run.scheme,
-                      chains=run.chains, steps=run.steps, step_size=run.h, temperature=run.temperature, keep=kept,
-                      **per_site)
+    draws = last_draw(
+        run.recipe,
+        **run.data(),
+        init=start | still,
+        freeze=list(run.adapted),
+        scheme=run.scheme,
+        chains=run.chains,
+        steps=run.steps,
+        step_size=run.h,
+        temperature=run.temperature,
+        keep=kept,
+        **per_site,
+    )
     coordinates = run.chart[1](*(draws[b].reshape(run.chains, -1) for b in kept))
     end = dict(zip(law_of(name).names, coordinates))
     moments = {}
     for block, k in [(block, k) for block in end for k in MOMENTS[block]]:
         null = torch.as_tensor(np.array([expected(name, block, k, site) for site in sites]))
-        moments[f"{block}^{k}"] = standard_score(end[block]**k - null)
+        moments[f"{block}^{k}"] = standard_score(end[block] ** k - null)
     mean, square = (expected(name, run.first, k, steps=0) for k in (1, 2))
-    z0, z1 = ((x.reshape(run.chains, -1) - mean) / (square - mean**2)**0.5 for x in (start[run.first], end[run.first]))
+    z0, z1 = (
+        (x.reshape(run.chains, -1) - mean) / (square - mean**2) ** 0.5 for x in (start[run.first], end[run.first])
+    )
     lag = torch.as_tensor(np.array([law_of(name, site).autocorrelation(run.steps) for site in sites]))
     half = run.chains // 2
     pairs = {"start": z0 * z1 - lag, "next chain": z1[::2] * z1[1::2], "other half": z1[:half] * z1[half:]}
@@ -356,7 +591,7 @@ MUTANTS = [  # run, what is wrong, text of the step, text in its place, statisti
     ("sgld", "noise shared by halves", 'noise["theta"]', 'noise["theta"][:len(theta)//2].repeat(2, 1)', "other half"),
     ("sgld", "noise shared by sites", 'noise["theta"]', 'noise["theta"][:, :1]', "next site"),
     ("sgld", "one noise for all steps", 'noise["theta"]', 'vars(step).setdefault("kept", noise["theta"])', "theta^2"),
-    ("sgld", "nothing moves", '{"theta": theta}', 'state', "start"),
+    ("sgld", "nothing moves", '{"theta": theta}', "state", "start"),
     ("sgld-preconditioned", "preconditioner in the drift alone", "temperature*G -", "temperature -", "theta^4"),
     ("sgld-preconditioned", "noise beside that of the gradient", "(temperature*K + V)", "0*V", "theta^2"),
     ("psgld", "noise of G for its root", "torch.sqrt(1/x1)", "1/x1", "theta^2"),
@@ -380,8 +615,11 @@ MUTANTS = [  # run, what is wrong, text of the step, text in its place, statisti
 ]
 
 
-@pytest.mark.parametrize("name, text, other, statistic", [(m[0], *m[2:]) for m in MUTANTS],
-                         ids=[f"{m[0]}: {m[1]}".replace(" ", "-") for m in MUTANTS])
+@pytest.mark.parametrize(
+    "name, text, other, statistic",
+    [(m[0], *m[2:]) for m in MUTANTS],
+    ids=[f"{m[0]}: {m[1]}".replace(" ", "-") for m in MUTANTS],
+)
 def test_a_planted_mutant_is_seen(name, text, other, statistic, plant):
     plant(text, other)
     moments, independence = scores_of(name)
@@ -414,20 +652,28 @@ def shared_scores():
     """SGNHT with n = 3: xi ~ N(A, T/(n mu)). The margins are twice the bias of n = 1 at this h, by quadrature."""
     A, mu, n, chains = 1.3, 0.7, 3, 12_000
     start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, n)))
-    theta, p, xi = last_draw(SGNHT, quartic, init=start, chains=chains, steps=100, step_size=0.1, keep=["p", "xi"], A=A,
-                             mu=mu).values()
+    theta, p, xi = last_draw(
+        SGNHT, quartic, init=start, chains=chains, steps=100, step_size=0.1, keep=["p", "xi"], A=A, mu=mu
+    ).values()
     square, fourth = (QUARTIC.mean(lambda z: z**k) for k in (2, 4))
-    return {"theta^2": beyond(theta**2 - square, 1e-3), "theta^4": beyond(theta**4 - fourth, 1e-3),
-            "p^2": beyond(p**2 - T, 0.01), "xi": beyond(xi - A, 0.02),
-            "(xi - A)^2": beyond((xi - A) ** 2 - T / (n * mu), 0.02)}
+    return {
+        "theta^2": beyond(theta**2 - square, 1e-3),
+        "theta^4": beyond(theta**4 - fourth, 1e-3),
+        "p^2": beyond(p**2 - T, 0.01),
+        "xi": beyond(xi - A, 0.02),
+        "(xi - A)^2": beyond((xi - A) ** 2 - T / (n * mu), 0.02),
+    }
 
 
 def test_a_shared_thermostat_holds_three_sites_at_the_target():
     assert not CLAIMS["shared thermostat"].failures(shared_scores())
 
 
-@pytest.mark.parametrize("text, other", [("(mu*n)", "mu"), (".sum(1)", ".sum(1).mean().expand(len(x))")],
-                         ids=["sum-in-place-of-the-mean", "total-over-chains"])
+@pytest.mark.parametrize(
+    "text, other",
+    [("(mu*n)", "mu"), (".sum(1)", ".sum(1).mean().expand(len(x))")],
+    ids=["sum-in-place-of-the-mean", "total-over-chains"],
+)
 def test_a_mutant_of_the_shared_thermostat_is_seen(text, other, plant):
     plant(text, other)
     assert not abs(shared_scores()["(xi - A)^2"]) <= Z
@@ -437,7 +683,10 @@ def test_a_mutant_of_the_shared_thermostat_is_seen(text, other, plant):
 
 
 BANANA = Recipe(
-    name="banana", state=(x, y), target=(x, y), H=potential(x, y),
+    name="banana",
+    state=(x, y),
+    target=(x, y),
+    H=potential(x, y),
     D={x: 1, (x, y): x, y: 1 + x**2},
     Q={(x, y): (x + y) / 3},
 )
@@ -452,22 +701,38 @@ def banana_scores():
     law = SchemeLaw(compile(BANANA), h, laws, 10, chart=chart, gradient=slope, temperature=T)
     generator = np.random.default_rng(0)
     first, second = (torch.as_tensor(coordinate.draw(generator, chains)) for coordinate in laws.values())
-    end = last_draw(BANANA, lambda z: z["x"] ** 2 / 2 + (z["y"] - z["x"] ** 2 / 2) ** 2, chains=chains, steps=steps,
-                    step_size=h, init={"x": first, "y": second + first**2 / 2}).values()
-    moments = {"x": lambda x, y: x, "x^2": lambda x, y: x**2, "y": lambda x, y: y, "y^2": lambda x, y: y**2,
-               "x^2 y": lambda x, y: x**2 * y}
-    return {name: standard_score(f(*end) - law.after(steps, lambda x, v: f(x, v + x**2 / 2)))
-            for name, f in moments.items()}
+    end = last_draw(
+        BANANA,
+        lambda z: z["x"] ** 2 / 2 + (z["y"] - z["x"] ** 2 / 2) ** 2,
+        chains=chains,
+        steps=steps,
+        step_size=h,
+        init={"x": first, "y": second + first**2 / 2},
+    ).values()
+    moments = {
+        "x": lambda x, y: x,
+        "x^2": lambda x, y: x**2,
+        "y": lambda x, y: y,
+        "y^2": lambda x, y: y**2,
+        "x^2 y": lambda x, y: x**2 * y,
+    }
+    return {
+        name: standard_score(f(*end) - law.after(steps, lambda x, v: f(x, v + x**2 / 2))) for name, f in moments.items()
+    }
 
 
 def test_dense_D_and_Q_keep_a_banana():
     assert not CLAIMS["banana"].failures(banana_scores())
 
 
-@pytest.mark.parametrize("text, other, statistic", [
-    ("2*temperature/3", "0", "y"),
-    ("temperature/3 - g_x", "1/3 - g_x", "x"),
-], ids=["Gamma-of-y-dropped", "Gamma-of-x-without-T"])
+@pytest.mark.parametrize(
+    "text, other, statistic",
+    [
+        ("2*temperature/3", "0", "y"),
+        ("temperature/3 - g_x", "1/3 - g_x", "x"),
+    ],
+    ids=["Gamma-of-y-dropped", "Gamma-of-x-without-T"],
+)
 def test_a_mutant_of_the_banana_sampler_is_seen(text, other, statistic, plant):
     plant(text, other)
     assert not abs(banana_scores()[statistic]) <= Z
@@ -475,11 +740,14 @@ def test_a_mutant_of_the_banana_sampler_is_seen(text, other, statistic, plant):
 
 m = positive("m", default=1.7)
 MEMORY = Recipe(
-    name="memory-kernel", state=(theta, p, s, r), target=theta,
+    name="memory-kernel",
+    state=(theta, p, s, r),
+    target=theta,
     H=potential(theta) + total(p**2) / (2 * m) + total(s**2 + 2 * r**2) / 2,
     D={s: 1.3, r: 0.7, (s, r): 0.4},
     Q={(theta, p): -1, (p, s): -1.1, (p, r): -0.6, (s, r): 0.5},
-    pieces={"O": (friction(p), s, r)}, scheme="B A O A B",
+    pieces={"O": (friction(p), s, r)},
+    scheme="B A O A B",
 )
 
 
@@ -496,10 +764,15 @@ def memory_scores():
     law = memory_law(h)
     start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, 2)))
     end = last_draw(MEMORY, quartic, init=start, chains=chains, steps=steps, step_size=h, keep=["p", "s", "r"]).values()
-    moments = {"theta": lambda theta, p, s, r: theta, "theta^2": lambda theta, p, s, r: theta**2,
-               "theta^4": lambda theta, p, s, r: theta**4, "p^2": lambda theta, p, s, r: p**2,
-               "s^2": lambda theta, p, s, r: s**2, "r^2": lambda theta, p, s, r: r**2,
-               "s r": lambda theta, p, s, r: s * r}
+    moments = {
+        "theta": lambda theta, p, s, r: theta,
+        "theta^2": lambda theta, p, s, r: theta**2,
+        "theta^4": lambda theta, p, s, r: theta**4,
+        "p^2": lambda theta, p, s, r: p**2,
+        "s^2": lambda theta, p, s, r: s**2,
+        "r^2": lambda theta, p, s, r: r**2,
+        "s r": lambda theta, p, s, r: s * r,
+    }
     return {name: standard_score(f(*end) - law.after(steps, f)) for name, f in moments.items()}
 
 
@@ -507,10 +780,14 @@ def test_a_memory_kernel_keeps_the_target():
     assert not CLAIMS["memory kernel"].failures(memory_scores())
 
 
-@pytest.mark.parametrize("text, other, statistic", [
-    ("2*temperature/5", "0*temperature", "s r"),
-    ("13*temperature/10", "13/10", "s^2"),
-], ids=["uncorrelated-noise", "one-noise-without-T"])
+@pytest.mark.parametrize(
+    "text, other, statistic",
+    [
+        ("2*temperature/5", "0*temperature", "s r"),
+        ("13*temperature/10", "13/10", "s^2"),
+    ],
+    ids=["uncorrelated-noise", "one-noise-without-T"],
+)
 def test_a_mutant_of_the_memory_kernel_is_seen(text, other, statistic, plant):
     plant(text, other)
     assert not abs(memory_scores()[statistic]) <= Z
@@ -524,8 +801,11 @@ ROWS = SPREAD * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]
 V_G = (K * SPREAD) ** 2  # the gradient at one row of four is K (theta - row): covariance V_G times the identity
 
 
-noisy = samplers.posterior(lambda theta, rows: ((theta - rows) ** 2).sum(-1) * K / (2 * len(ROWS)),
-                           lambda theta: 0 * theta.sum(), num_data=len(ROWS))
+noisy = samplers.posterior(
+    lambda theta, rows: ((theta - rows) ** 2).sum(-1) * K / (2 * len(ROWS)),
+    lambda theta: 0 * theta.sum(),
+    num_data=len(ROWS),
+)
 
 
 def inflated(temperature, m, gamma, h):
@@ -536,8 +816,9 @@ def inflated(temperature, m, gamma, h):
 def noisy_chains(recipe, variance, *, h, steps, chains=10_000, **more):
     """The last state, by block, of chains that start at a given variance of theta, on batches of one row."""
     start = variance**0.5 * torch.as_tensor(np.random.default_rng(0).standard_normal((chains, 2)))
-    return last_draw(recipe, noisy, init=start, data=ROWS, batch_size=1, chains=chains, steps=steps, step_size=h,
-                     **more)
+    return last_draw(
+        recipe, noisy, init=start, data=ROWS, batch_size=1, chains=chains, steps=steps, step_size=h, **more
+    )
 
 
 def test_gradient_noise_heats_langevin_as_the_closed_form_says():

@@ -31,7 +31,7 @@ theta, p = vector("theta"), vector("p")
 
 def slab_probability(at):
     """That a weight belongs to the slab, given its value: N(0, sigma^2 v1) against N(0, sigma^2 v0)."""
-    density = lambda v: exp_(-at.theta**2 / (2 * at.sigma**2 * v)) / sqrt_(v)
+    density = lambda v: exp_(-(at.theta**2) / (2 * at.sigma**2 * v)) / sqrt_(v)
     slab, spike = at.delta * density(at.v1), (1 - at.delta) * density(at.v0)
     return slab / (slab + spike)
 
@@ -43,8 +43,13 @@ def kappa_of(at, slab):
 
 def spike_and_slab_force(name, at, g):
     """The gradient of the energy of the weights: sparse ones with the precision kappa/sigma^2, others with `ridge`."""
-    kappa = (kappa_of(at, slab_probability(at)) if "marginal" in name else
-             kappa_of(at, at.gamma) if "gibbs" in name else at.kappa)
+    kappa = (
+        kappa_of(at, slab_probability(at))
+        if "marginal" in name
+        else kappa_of(at, at.gamma)
+        if "gibbs" in name
+        else at.kappa
+    )
     scale = 1 if "classification" in name else at.sigma**2
     return g / scale + at.sparse * kappa * at.theta / at.sigma**2 + (1 - at.sparse) * at.ridge * at.theta
 
@@ -69,7 +74,7 @@ def paper(name):
         case "psgld-gamma":
             slope, bend = g / N, diff(g, theta) / N
             V = at.alpha * at.V + (1 - at.alpha) * slope**2
-            G, gamma = 1 / (at.lam + sqrt_(V)), -(1 - at.alpha) * slope * bend / (sqrt_(V) * (at.lam + sqrt_(V))**2)
+            G, gamma = 1 / (at.lam + sqrt_(V)), -(1 - at.alpha) * slope * bend / (sqrt_(V) * (at.lam + sqrt_(V)) ** 2)
             return [-G * g + gamma], {theta: G}, {}
         case "sgrld":
             V = function("inverse_metric", theta, sign="positive")
@@ -107,7 +112,7 @@ def paper(name):
             S = sqrt_(V)
             return [S * p, -S * g - V * p + diff(S, theta)], {p: V}, {}
         case "sghmc-relativistic":
-            M = at.m * sqrt_(1 + p**2 / (at.m * at.c)**2)
+            M = at.m * sqrt_(1 + p**2 / (at.m * at.c) ** 2)
             return [p / M, -g - at.C * p / M], {p: at.C}, {p: 2 * h * (at.C - at.B)}
         case "hmc":
             return [p / at.m, -g], {}, {}
@@ -117,11 +122,14 @@ def paper(name):
             return [p, -g - xi * p, (p**2 - 1) / at.mu], {p: at.A}, {}
         case "atmc":
             alpha, m = Max(at.Dmin - xi, 0), at.m
-            return ([p / m, -g - (alpha + xi) * p, (p**2 / m - 1) / at.mu], {p: alpha * m + at.B / 2},
-                    {p: 2 * h * alpha * m})
+            return (
+                [p / m, -g - (alpha + xi) * p, (p**2 / m - 1) / at.mu],
+                {p: alpha * m + at.B / 2},
+                {p: 2 * h * alpha * m},
+            )
         case "atmc-relativistic":
             alpha, m = Max(at.Dmin - xi, 0), at.m
-            M = m * sqrt_(1 + p**2 / (m * at.c)**2)
+            M = m * sqrt_(1 + p**2 / (m * at.c) ** 2)
             heat = m / at.mu * (p**2 / M**2 + p**2 / (at.c**2 * M**3) - 1 / M)
             return ([p / M, -g - m * (alpha + xi) * p / M, heat], {p: alpha * m + at.B / 2}, {p: 2 * h * alpha * m})
         case "santa":
@@ -159,6 +167,7 @@ def test_the_dynamics_on_the_simplex_count_words():
 
 def test_the_drift_that_was_printed_for_dense_metrics_is_another_one():
     """G^-1 grad log|G| + 2 rowdiv(G^-1) is rowdiv(G^-1) for a separable diagonal G, but not where G_xx depends on y."""
+
     def printed(inverse, blocks):
         G = inverse.inv()
         slope = Matrix([diff(log_(G.det()), b) for b in blocks])
@@ -209,7 +218,7 @@ def test_what_a_law_is_given_is_what_is_adapted():
 
 def adaptations(name, at):
     """The new values by the paper's formulas, from the old ones, the gradient g, the new weights, N and the step k."""
-    second_moment = lambda past, V: past * V + (1 - past) * (at.g / at.N)**2
+    second_moment = lambda past, V: past * V + (1 - past) * (at.g / at.N) ** 2
     match name:
         case "psgld" | "psgld-same-step" | "psgld-gamma":
             return {"V": second_moment(at.alpha, at.V)}
@@ -220,8 +229,11 @@ def adaptations(name, at):
             return {"I1": (1 - gain) * at.I1 + gain * at.score_variance}
         case "sghmc-adaptive":
             r = 1 / (at.tau + 1)
-            return {"V": (1 - r) * at.V + r * at.g**2, "gbar": (1 - r) * at.gbar + r * at.g,
-                    "tau": 1 + at.tau * (1 - at.gbar**2 / (at.lam**2 + at.V))}
+            return {
+                "V": (1 - r) * at.V + r * at.g**2,
+                "gbar": (1 - r) * at.gbar + r * at.g,
+                "tau": 1 + at.tau * (1 - at.gbar**2 / (at.lam**2 + at.V)),
+            }
         case "isgd":
             layer = at.b.sum(1, keepdims=True) if at.k < at.warmup_steps else at.lam
             return {"b": at.mu * at.b + (1 - at.mu) * at.g**2 / 2, "lam": layer}
@@ -236,10 +248,14 @@ def adaptations(name, at):
     else:
         sigma = sqrt((at.squared_residuals + squares) / (at.N + number + at.nu))
     delta = ((sparse * rho).sum(1, keepdims=True) + at.a - 1) / (at.a + at.b + number - 2)
-    gain = at.A * (at.k + 1 + at.Z)**-at.decay
+    gain = at.A * (at.k + 1 + at.Z) ** -at.decay
     average = lambda old, new: (1 - gain) * old + gain * new
-    return {"rho": average(at.rho, rho), "kappa": average(at.kappa, kappa), "sigma": average(at.sigma, sigma),
-            "delta": average(at.delta, np.clip(delta, 1e-6, 1 - 1e-6))}
+    return {
+        "rho": average(at.rho, rho),
+        "kappa": average(at.kappa, kappa),
+        "sigma": average(at.sigma, sigma),
+        "delta": average(at.delta, np.clip(delta, 1e-6, 1 - 1e-6)),
+    }
 
 
 @pytest.mark.parametrize("k", [2, 9])
@@ -273,12 +289,12 @@ def psgld(z, at, eta, g, order=""):
     V = at.alpha * z["V"] + (1 - at.alpha) * slope**2
     root = sqrt(V if order else z["V"])
     G = 1 / (at.lam + root)
-    gamma = -(1 - at.alpha) * slope * curvature(z["theta"]) / at.N / (root * (at.lam + root)**2) * (order == "gamma")
+    gamma = -(1 - at.alpha) * slope * curvature(z["theta"]) / at.N / (root * (at.lam + root) ** 2) * (order == "gamma")
     return {"theta": z["theta"] + at.eps / 2 * (-G * at.N * slope + gamma) + sqrt(at.eps * G) * eta["theta"], "V": V}
 
 
 def preconditioned_sgld(z, at, eta, g):
-    spread = at.eps * at.G - (at.eps / 2)**2 * at.G**2 * (at.V + at.K)
+    spread = at.eps * at.G - (at.eps / 2) ** 2 * at.G**2 * (at.V + at.K)
     return {"theta": z["theta"] - at.eps / 2 * at.G * g(z["theta"]) + sqrt(spread) * eta["theta"]}
 
 
@@ -324,7 +340,7 @@ def sghmc(z, at, eta, g):
 
 def sghmc_adaptive(z, at, eta, g):
     """In v = h p/sqrt(V), with h V^(-1/2) C = a."""
-    a, inverse = at.gamma * at.h, z["V"]**-0.5
+    a, inverse = at.gamma * at.h, z["V"] ** -0.5
     v = at.h * z["p"] * inverse
     theta = z["theta"] + v
     v = v - at.h**2 * inverse * g(theta) - a * v + sqrt(2 * at.h**2 * a * inverse - at.h**4) * eta["p"]
@@ -409,14 +425,32 @@ def test_a_step_is_the_algorithm_that_the_paper_prints(name):
 # ---- a paper's parameters
 
 CONVERSIONS = [
-    *((name, {"eps": 0.02}, {"step_size": 0.01}) for name in
-      ("sgld", "sgld-preconditioned", "psgld", "psgld-same-step", "psgld-gamma", "sgrld", "sgrld-simplex", "sgfs")),
+    *(
+        (name, {"eps": 0.02}, {"step_size": 0.01})
+        for name in (
+            "sgld",
+            "sgld-preconditioned",
+            "psgld",
+            "psgld-same-step",
+            "psgld-gamma",
+            "sgrld",
+            "sgrld-simplex",
+            "sgfs",
+        )
+    ),
     ("sghmc", {"lr": 0.01, "momentum": 0.9}, {"step_size": 0.1, "C": 1.0, "m": 1.0}),
     ("sghmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "C": 10.0, "m": 1.0}),
     ("sghmc-adaptive", {"eps": 0.05, "friction": 0.1}, {"step_size": 0.05, "gamma": 2.0}),
     *((name, {"eta": 0.04, "a": 0.1}, {"step_size": 0.2, "A": 0.5}) for name in ("sgnht", "msgnht")),
-    *((name, {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "A": 10.0}) for name in ("sgnht", "msgnht")),
-    ("underdamped-langevin", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "gamma": 20 * log(2), "m": 1.0}),
+    *(
+        (name, {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "A": 10.0})
+        for name in ("sgnht", "msgnht")
+    ),
+    (
+        "underdamped-langevin",
+        {"lr": 0.25, "momentum": 0.5, "num_data": 100},
+        {"step_size": 0.05, "gamma": 20 * log(2), "m": 1.0},
+    ),
     ("atmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "Dmin": 20 * log(2), "m": 1.0}),
     ("atmc", {"h0": 0.1, "momentum": 0.9, "rms_step": 0.05}, {"step_size": 0.1, "Dmin": -10 * log(0.9), "m": 4.0}),
     ("santa", {"eta": 0.09}, {"step_size": 0.3}),
@@ -444,10 +478,14 @@ def test_parameters_of_no_paper_are_refused(given):
         catalogue["hmc"].convert(**given)
 
 
-@pytest.mark.parametrize("given, name", [
-    *(({"lr": lr, "momentum": 0.9}, "lr") for lr in ("0.1", None, float("nan"), -0.1, 0.0)),
-    ({"lr": 0.1, "momentum": 1.5}, "momentum"), ({"lr": 0.1, "momentum": 0.9, "num_data": 0}, "num_data"),
-])
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        *(({"lr": lr, "momentum": 0.9}, "lr") for lr in ("0.1", None, float("nan"), -0.1, 0.0)),
+        ({"lr": 0.1, "momentum": 1.5}, "momentum"),
+        ({"lr": 0.1, "momentum": 0.9, "num_data": 0}, "num_data"),
+    ],
+)
 def test_a_parameter_of_a_paper_is_a_number_in_its_range(given, name):
     with pytest.raises(RecipeError, match=f"sghmc, convert, {name}"):
         SGHMC.convert(**given)

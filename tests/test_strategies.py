@@ -126,55 +126,115 @@ def without_later_gradients(step):
     return replace(step, program=replace(program, stages=tuple(stages)))
 
 
-curled = Recipe(name="curled", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + theta**2},
-                Q={(theta, p): -1 - sin(p)**2})
+curled = Recipe(
+    name="curled",
+    state=(theta, p),
+    target=theta,
+    H=U + total(p**2) / 2,
+    D={p: 1 + theta**2},
+    Q={(theta, p): -1 - sin(p) ** 2},
+)
 langevin = integrators.compile(UnderdampedLangevin, "B A O A B")
 fresh = integrators.compile(UnderdampedLangevin, "B A O A B", reuse_gradient=False)
 nose_hoover = integrators.compile(SGNHT, "B A' O A' B")
-leapfrog = integrators.compile(Recipe(name="newton", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={},
-                                      Q={(theta, p): -1}), "B A B")
+leapfrog = integrators.compile(
+    Recipe(name="newton", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}), "B A B"
+)
 g, draw = U.diff(theta), next(iter(langevin.flows["O"].draws))
 
 MUTANTS = {
-    "Gamma dropped": (residual_is_zero, with_drift(curled, curled.drift - curled.gamma),
-                      r"curled: exp\(-H\) is not stationary"),
+    "Gamma dropped": (
+        residual_is_zero,
+        with_drift(curled, curled.drift - curled.gamma),
+        r"curled: exp\(-H\) is not stationary",
+    ),
     "friction doubled": (residual_is_zero, with_drift(curled, 2 * curled.drift), "not stationary"),
-    "half a step of A": (word_verifies, replace(langevin, scheme=Scheme("B A O", (("B", 1), ("A", S.Half), ("O", 1)))),
-                         "piece 'A' add up to 1/2"),
+    "half a step of A": (
+        word_verifies,
+        replace(langevin, scheme=Scheme("B A O", (("B", 1), ("A", S.Half), ("O", 1)))),
+        "piece 'A' add up to 1/2",
+    ),
     "a stale gradient": (word_verifies, without_later_gradients(fresh), "the gradient g is stale"),
-    "a draw left out": (word_verifies, replace(langevin, flows=langevin.flows | {"O": replace(langevin.flows["O"], draws=())}),
-                        "other random numbers"),
-    "a whole kick for half of one": (emitted_equals_interpreted, planted(langevin, ("h/2*g", "h*g", 1)),
-                                     "the emitted step is not that of interpret: theta"),
-    "a total over chains": (chains_permute, planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p**2).cumsum(0)")),
-                            "chains do not permute"),
-    "noise shared by the chains": (chains_permute, planted(langevin, ('noise["p"]', 'noise["p"][:1]')),
-                                   "chains do not permute"),
-    "noise shared by the sites": (coordinates_permute, planted(langevin, ('noise["p"]', 'noise["p"][:, :1]')),
-                                  "coordinates do not permute freely: theta"),
-    "a total over one site": (coordinates_permute, planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p[:, :1]**2)")),
-                              "coordinates do not permute"),
-    "the force of the wrong sign": (pieces_sum_to_the_sde, with_flow(langevin, "B", lambda b, e: e.xreplace({g: -g})),
-                                    "move p, 'B', 'O', do not add up to its drift"),
-    "e^{+h gamma}": (pieces_sum_to_the_sde, with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: exp(-x))),
-                     "move p, 'B', 'O', do not add up to its drift"),
-    "twice the noise": (pieces_sum_to_the_sde, with_flow(langevin, "O", lambda b, e: e.xreplace({draw: 2 * draw})),
-                        r"the noise 2\(T D - supplied\)\[p, p\]"),
-    "A left out": (pieces_sum_to_the_sde, replace(langevin, flows={k: f for k, f in langevin.flows.items() if k != "A"}),
-                   "move theta, none, do not add up to its drift, p/m"),
-    "Euler's noise in an exact flow": (flows_are_semigroups,
-                                       with_flow(langevin, "O", lambda b, e: e.replace(phi1, lambda x: S.One)),
-                                       "two half steps of piece 'O' are not its whole step.*: .'?p"),
-    "Euler's friction in an exact flow": (flows_are_semigroups,
-                                          with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: 1 + x)),
-                                          "piece 'O'.*dp = "),
-    "a shear that contracts": (volume_is_preserved, with_flow(leapfrog, "A", lambda b, e: e - t**2 * theta),
-                               "piece 'A' does not preserve volume.*dtheta = p dt"),
-    "a kick that contracts": (volume_is_preserved, with_flow(leapfrog, "B", lambda b, e: e * (1 - t**2 / 4)),
-                              "piece 'B' does not preserve volume"),
-    "a kick that brakes": (reversible, with_flow(leapfrog, "B", lambda b, e: e - t**2 * tanh(p)), "R flipping p: p|: theta"),
-    "a Lie word called a palindrome": (reversible, replace(
-        integrators.compile(leapfrog.recipe, "B A"), scheme=leapfrog.scheme), "not reversible"),
+    "a draw left out": (
+        word_verifies,
+        replace(langevin, flows=langevin.flows | {"O": replace(langevin.flows["O"], draws=())}),
+        "other random numbers",
+    ),
+    "a whole kick for half of one": (
+        emitted_equals_interpreted,
+        planted(langevin, ("h/2*g", "h*g", 1)),
+        "the emitted step is not that of interpret: theta",
+    ),
+    "a total over chains": (
+        chains_permute,
+        planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p**2).cumsum(0)")),
+        "chains do not permute",
+    ),
+    "noise shared by the chains": (
+        chains_permute,
+        planted(langevin, ('noise["p"]', 'noise["p"][:1]')),
+        "chains do not permute",
+    ),
+    "noise shared by the sites": (
+        coordinates_permute,
+        planted(langevin, ('noise["p"]', 'noise["p"][:, :1]')),
+        "coordinates do not permute freely: theta",
+    ),
+    "a total over one site": (
+        coordinates_permute,
+        planted(nose_hoover, ("sum1 = total(p**2)", "sum1 = total(p[:, :1]**2)")),
+        "coordinates do not permute",
+    ),
+    "the force of the wrong sign": (
+        pieces_sum_to_the_sde,
+        with_flow(langevin, "B", lambda b, e: e.xreplace({g: -g})),
+        "move p, 'B', 'O', do not add up to its drift",
+    ),
+    "e^{+h gamma}": (
+        pieces_sum_to_the_sde,
+        with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: exp(-x))),
+        "move p, 'B', 'O', do not add up to its drift",
+    ),
+    "twice the noise": (
+        pieces_sum_to_the_sde,
+        with_flow(langevin, "O", lambda b, e: e.xreplace({draw: 2 * draw})),
+        r"the noise 2\(T D - supplied\)\[p, p\]",
+    ),
+    "A left out": (
+        pieces_sum_to_the_sde,
+        replace(langevin, flows={k: f for k, f in langevin.flows.items() if k != "A"}),
+        "move theta, none, do not add up to its drift, p/m",
+    ),
+    "Euler's noise in an exact flow": (
+        flows_are_semigroups,
+        with_flow(langevin, "O", lambda b, e: e.replace(phi1, lambda x: S.One)),
+        "two half steps of piece 'O' are not its whole step.*: .'?p",
+    ),
+    "Euler's friction in an exact flow": (
+        flows_are_semigroups,
+        with_flow(langevin, "O", lambda b, e: e.replace(exp, lambda x: 1 + x)),
+        "piece 'O'.*dp = ",
+    ),
+    "a shear that contracts": (
+        volume_is_preserved,
+        with_flow(leapfrog, "A", lambda b, e: e - t**2 * theta),
+        "piece 'A' does not preserve volume.*dtheta = p dt",
+    ),
+    "a kick that contracts": (
+        volume_is_preserved,
+        with_flow(leapfrog, "B", lambda b, e: e * (1 - t**2 / 4)),
+        "piece 'B' does not preserve volume",
+    ),
+    "a kick that brakes": (
+        reversible,
+        with_flow(leapfrog, "B", lambda b, e: e - t**2 * tanh(p)),
+        "R flipping p: p|: theta",
+    ),
+    "a Lie word called a palindrome": (
+        reversible,
+        replace(integrators.compile(leapfrog.recipe, "B A"), scheme=leapfrog.scheme),
+        "not reversible",
+    ),
 }
 
 
@@ -209,14 +269,34 @@ def test_recipes_are_of_every_kind_and_size():
     @examples(60)
     def look(R):
         seen.update([R.name, len(R.state), *(type(e).__name__ for f in (*R.D, *R.Q) for e in f.atoms(sin, tanh, exp))])
-        has = {"momenta": R.momenta, "Gamma": any(R.gamma), "correlated noise": not R.D.is_diagonal(), "curl": any(R.Q),
-               "per site": any(s.per for s in R.parameters), "auxiliary": len(R.state) > len(R.targets)}
+        has = {
+            "momenta": R.momenta,
+            "Gamma": any(R.gamma),
+            "correlated noise": not R.D.is_diagonal(),
+            "curl": any(R.Q),
+            "per site": any(s.per for s in R.parameters),
+            "auxiliary": len(R.state) > len(R.targets),
+        }
         seen.update(name for name, value in has.items() if value)
         assert all(s.default is not None for s in R.parameters)
 
     look()
-    assert seen.keys() >= {*KINDS, 1, 2, 3, 4, "sin", "tanh", "exp", "momenta", "Gamma",
-                           "correlated noise", "curl", "per site", "auxiliary"}
+    assert seen.keys() >= {
+        *KINDS,
+        1,
+        2,
+        3,
+        4,
+        "sin",
+        "tanh",
+        "exp",
+        "momenta",
+        "Gamma",
+        "correlated noise",
+        "curl",
+        "per site",
+        "auxiliary",
+    }
 
 
 @given(recipes())
@@ -264,6 +344,7 @@ def test_palindromes_and_numerical_pieces_are_made_on_request(data):
 @pytest.mark.parametrize("blocks", [(xi,), tuple(map(scalar, "xyz"))], ids=len)
 def test_energies_are_normalisable(blocks):
     """U grows at least as |x|^2/4 - |x| along every line."""
+
     @given(energies(blocks), st.lists(st.sampled_from([-1.0, 0.25, 1.0]), min_size=len(blocks), max_size=len(blocks)))
     @examples(25)
     def grows(energy, direction):
@@ -273,10 +354,19 @@ def test_energies_are_normalisable(blocks):
     grows()
 
 
-@pytest.mark.parametrize("energy, at", [
-    (Energy(theta, U=total(theta**4) + total(theta)**2 / n), torch.tensor([[0.3, -1.2, 0.8]], dtype=torch.float64)),
-    (Energy((scalar("x"), scalar("y")), U=scalar("x")**2 * sin(scalar("y"))), {"x": torch.ones(2), "y": torch.zeros(2)}),
-])
+@pytest.mark.parametrize(
+    "energy, at",
+    [
+        (
+            Energy(theta, U=total(theta**4) + total(theta) ** 2 / n),
+            torch.tensor([[0.3, -1.2, 0.8]], dtype=torch.float64),
+        ),
+        (
+            Energy((scalar("x"), scalar("y")), U=scalar("x") ** 2 * sin(scalar("y"))),
+            {"x": torch.ones(2), "y": torch.zeros(2)},
+        ),
+    ],
+)
 def test_the_derivatives_of_an_energy_are_the_same_for_arrays_and_tensors(energy, at):
     as_arrays = {k: v.numpy() for k, v in at.items()} if isinstance(at, dict) else at.numpy()
     for derivative in derivatives(energy).values():
@@ -312,11 +402,16 @@ def test_jumps_and_equal_seeds():
     assert (one.state["theta"] == same.state["theta"]).all() and (one.state["theta"] != other.state["theta"]).all()
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: recipes("linaer"), "Did you mean 'linear'"), (lambda: energies(5), "coordinates are blocks"),
-    (lambda: energies(kinds=["quatric"]), "Did you mean 'quartic'"), (lambda: schemes("sgld"), "expected a Recipe, got str"),
-    (lambda: schemes(HMC, method="huen"), "Did you mean 'heun'"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: recipes("linaer"), "Did you mean 'linear'"),
+        (lambda: energies(5), "coordinates are blocks"),
+        (lambda: energies(kinds=["quatric"]), "Did you mean 'quartic'"),
+        (lambda: schemes("sgld"), "expected a Recipe, got str"),
+        (lambda: schemes(HMC, method="huen"), "Did you mean 'heun'"),
+    ],
+)
 def test_what_there_is_not_is_refused_where_it_is_written(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

@@ -20,10 +20,15 @@ def bowl(theta):
     return (theta**2).sum() / 2
 
 
-@pytest.mark.parametrize("changes", [
-    dict(D={theta: Piecewise((4, UP), LEVEL)}), dict(H=potential(theta) + total(Piecewise((1, UP), (0, True)))),
-    dict(D={theta: 1 + Piecewise((theta, theta**2 > 1), (0, True))}),
-], ids=["D", "H", "condition-not-linear"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(D={theta: Piecewise((4, UP), LEVEL)}),
+        dict(H=potential(theta) + total(Piecewise((1, UP), (0, True)))),
+        dict(D={theta: 1 + Piecewise((theta, theta**2 > 1), (0, True))}),
+    ],
+    ids=["D", "H", "condition-not-linear"],
+)
 def test_a_jump_is_refused_since_its_derivative_is_not_seen(changes):
     with pytest.raises(RecipeError, match="not seen to be continuous"):
         Recipe(**dict(name="jump", state=(theta,), target=theta, H=potential(theta), D={theta: 1}) | changes)
@@ -35,11 +40,17 @@ def test_a_kink_without_a_jump_is_allowed():
 
 
 def test_decimals_are_exact_in_a_proof():
-    R = Recipe(name="decimal", state=(x, y), target=(x, y), H=.3 * x**2 + .1 * x * y + .7 * y**2, D={x: 1},
-               Q={(x, y): Rational(1, 3)})
+    R = Recipe(
+        name="decimal",
+        state=(x, y),
+        target=(x, y),
+        H=0.3 * x**2 + 0.1 * x * y + 0.7 * y**2,
+        D={x: 1},
+        Q={(x, y): Rational(1, 3)},
+    )
     assert R.residual() == 0
     a, b = symbols("a b", real=True)
-    assert Energy((a, b), U=.1 * a**2 + b).U == a**2 / 10 + b
+    assert Energy((a, b), U=0.1 * a**2 + b).U == a**2 / 10 + b
 
 
 def test_a_chain_that_leaves_a_positive_domain_is_frozen_and_flagged():
@@ -52,11 +63,18 @@ def test_a_chain_that_leaves_a_positive_domain_is_frozen_and_flagged():
 
 def test_correlated_noise_must_be_positive_at_the_parameters_given():
     s = vector("s")
-    R = Recipe(name="correlated", state=(theta, p, s), target=theta, H=potential(theta) + total(p**2 + s**2) / 2,
-               D={p: 1, s: positive("d", default=.3), (p, s): Rational(1, 5)}, Q={(theta, p): -1}, scheme="Euler")
+    R = Recipe(
+        name="correlated",
+        state=(theta, p, s),
+        target=theta,
+        H=potential(theta) + total(p**2 + s**2) / 2,
+        D={p: 1, s: positive("d", default=0.3), (p, s): Rational(1, 5)},
+        Q={(theta, p): -1},
+        scheme="Euler",
+    )
     samplers.sample(R, bowl, init=torch.zeros(2), **quick)
     with pytest.raises(RecipeError, match="eigenvalue is -|eigenvalue -"):
-        samplers.sample(R, bowl, init=torch.zeros(2), d=.001, **quick)
+        samplers.sample(R, bowl, init=torch.zeros(2), d=0.001, **quick)
 
 
 def test_a_likelihood_of_pairs_is_not_averaged():

@@ -62,8 +62,9 @@ def test_the_covariance_is_half_the_diagonal_plus_half_the_low_rank(monkeypatch)
     x, rank = trajectory(), 5
     sites, swag = 3, SWAG.of(x, rank)
     basis = torch.eye(sites + rank, dtype=F64)
-    monkeypatch.setattr(noise, "normal", lambda seed, step, draw, *_, **__:
-                        basis[:, :sites] if draw == DIAGONAL else basis[:, sites:])
+    monkeypatch.setattr(
+        noise, "normal", lambda seed, step, draw, *_, **__: basis[:, :sites] if draw == DIAGONAL else basis[:, sites:]
+    )
     root = swag.sample(sites + rank, seed=0) - swag.mean
     dev = deviations(x, rank)
     expected = torch.diag(x.var(0, correction=0)) / 2 + dev @ dev.T / (2 * (rank - 1))
@@ -133,18 +134,21 @@ def test_fewer_than_two_draws_are_no_fit(read, draws):
         read(SWAG.of(torch.ones(draws, 3)))
 
 
-@pytest.mark.parametrize("theta, told", [
-    (torch.zeros(4), r"the draw is \(4,\) float32 on cpu, the draws before it \(3,\) float32 on cpu"),
-    (torch.zeros(1, 3), r"the draw is \(1, 3\)"),
-    (torch.zeros(3, dtype=F64), r"the draw is \(3,\) float64"),
-    ({"theta": torch.zeros(3)}, r"the draw is \{'theta': '\(3,\) float32 on cpu'\}"),
-    (torch.tensor([0.0, math.nan, 0.0]), "draw 2 is not finite"),
-    (torch.tensor([0.0, math.inf, 0.0]), "draw 2 is not finite"),
-    (torch.zeros(3, dtype=torch.int64), "a draw is a tensor of real numbers"),
-    (torch.zeros(3, dtype=torch.complex64), "a draw is a tensor of real numbers"),
-    ([0.0, 0.0, 0.0], "a draw is a tensor of real numbers"),
-    ({}, "a draw is a tensor of real numbers"),
-])
+@pytest.mark.parametrize(
+    "theta, told",
+    [
+        (torch.zeros(4), r"the draw is \(4,\) float32 on cpu, the draws before it \(3,\) float32 on cpu"),
+        (torch.zeros(1, 3), r"the draw is \(1, 3\)"),
+        (torch.zeros(3, dtype=F64), r"the draw is \(3,\) float64"),
+        ({"theta": torch.zeros(3)}, r"the draw is \{'theta': '\(3,\) float32 on cpu'\}"),
+        (torch.tensor([0.0, math.nan, 0.0]), "draw 2 is not finite"),
+        (torch.tensor([0.0, math.inf, 0.0]), "draw 2 is not finite"),
+        (torch.zeros(3, dtype=torch.int64), "a draw is a tensor of real numbers"),
+        (torch.zeros(3, dtype=torch.complex64), "a draw is a tensor of real numbers"),
+        ([0.0, 0.0, 0.0], "a draw is a tensor of real numbers"),
+        ({}, "a draw is a tensor of real numbers"),
+    ],
+)
 def test_a_draw_unlike_the_others_is_refused_and_leaves_the_fit_as_it_was(theta, told):
     swag = SWAG.of(torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
     before = swag.sample(3, 0)

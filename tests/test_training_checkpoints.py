@@ -49,7 +49,7 @@ def test_any_optimizer_comes_back_as_it_was(kind, tmp_path):
     def moved(w, optimizer, steps):
         for _ in range(steps):
             optimizer.zero_grad()
-            ((w - 1)**2).sum().backward()
+            ((w - 1) ** 2).sum().backward()
             optimizer.step()
 
     w, optimizer = begun()
@@ -63,10 +63,18 @@ def test_any_optimizer_comes_back_as_it_was(kind, tmp_path):
 
 
 SCHEDULES = {
-    "StepLR": dict(step_size=3), "MultiStepLR": dict(milestones=[2, 2, 5]), "ExponentialLR": dict(gamma=0.9), "CosineAnnealingLR": dict(T_max=7),
-    "CosineAnnealingWarmRestarts": dict(T_0=3), "PolynomialLR": dict(total_iters=9), "LinearLR": {}, "ConstantLR": {},
-    "OneCycleLR": dict(max_lr=0.2, total_steps=20, cycle_momentum=False), "CyclicLR": dict(base_lr=0.1, max_lr=0.3, cycle_momentum=False),
-    "ReduceLROnPlateau": dict(patience=1), "LambdaLR": dict(lr_lambda=lambda k: 0.9**k),
+    "StepLR": dict(step_size=3),
+    "MultiStepLR": dict(milestones=[2, 2, 5]),
+    "ExponentialLR": dict(gamma=0.9),
+    "CosineAnnealingLR": dict(T_max=7),
+    "CosineAnnealingWarmRestarts": dict(T_0=3),
+    "PolynomialLR": dict(total_iters=9),
+    "LinearLR": {},
+    "ConstantLR": {},
+    "OneCycleLR": dict(max_lr=0.2, total_steps=20, cycle_momentum=False),
+    "CyclicLR": dict(base_lr=0.1, max_lr=0.3, cycle_momentum=False),
+    "ReduceLROnPlateau": dict(patience=1),
+    "LambdaLR": dict(lr_lambda=lambda k: 0.9**k),
 }
 
 
@@ -75,7 +83,9 @@ def test_schedulers_come_back_as_they_were(name, tmp_path):
     def begun():
         optimizer = samplers.Optimizer([torch.nn.Parameter(torch.ones(2))], samplers.SGLD, lr=0.1, num_data=10)
         if name == "SequentialLR":
-            return optimizer, lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer), lr_scheduler.StepLR(optimizer, 2)], [3])
+            return optimizer, lr_scheduler.SequentialLR(
+                optimizer, [lr_scheduler.LinearLR(optimizer), lr_scheduler.StepLR(optimizer, 2)], [3]
+            )
         return optimizer, getattr(lr_scheduler, name)(optimizer, **SCHEDULES[name])
 
     def moved(scheduler, steps):
@@ -94,7 +104,12 @@ def test_schedulers_come_back_as_they_were(name, tmp_path):
 
 
 def test_numbers_lists_and_tensors_that_the_loop_tells_come_back(tmp_path):
-    told = dict(history=[{"epoch": 1, "nll": float("inf"), "seen": (1, 2)}], best=torch.arange(3), by={1: "a", (2, 3): None}, done=True)
+    told = dict(
+        history=[{"epoch": 1, "nll": float("inf"), "seen": (1, 2)}],
+        best=torch.arange(3),
+        by={1: "a", (2, 3): None},
+        done=True,
+    )
     generator = torch.Generator().manual_seed(3)
     Checkpoint(tmp_path, generator=generator).save(**told)
     expected = torch.rand(3, generator=generator)
@@ -105,7 +120,9 @@ def test_numbers_lists_and_tensors_that_the_loop_tells_come_back(tmp_path):
 
 def test_weights_that_are_tied_or_no_float32_come_back(tmp_path):
     def begun():
-        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(torch.bfloat16)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(
+            torch.bfloat16
+        )
         net[1].weight = net[0].weight
         return net
 
@@ -129,7 +146,10 @@ def test_modules_are_told_the_version_of_their_state(tmp_path):
 
 
 def test_odd_names_and_complex_numbers_come_back(tmp_path):
-    parts = {name: torch.Generator().manual_seed(k) for k, name in enumerate(["__metadata__", "torch", "states", "a b\u00e9\n"])}
+    parts = {
+        name: torch.Generator().manual_seed(k)
+        for k, name in enumerate(["__metadata__", "torch", "states", "a b\u00e9\n"])
+    }
     told = {"z": torch.tensor([1 + 2j, 3j], dtype=torch.complex128), "a.b": 1, "a": {"b": torch.tensor(2)}}
     Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).save(**told)
     found = Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).load()
@@ -152,44 +172,73 @@ def linear(*shape):
     return torch.nn.Linear(*shape)
 
 
-@pytest.mark.parametrize("make, told", [
-    (dict(model=linear(2, 1)), "holds the states of model, batches, torch's generators, here are model"),
-    (dict(model=linear(3, 1), batches=Minibatches(torch.ones(6), 2)), "model: the state does not fit"),
-    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2, seed=4)), "it is a place where seed = 0, here it is 4"),
-    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={"lr": 0.2}), "a run of lr = 0.1, this one has 0.2"),
-    (dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={}), "a run of lr = 0.1, this one has None"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (dict(model=linear(2, 1)), "holds the states of model, batches, torch's generators, here are model"),
+        (dict(model=linear(3, 1), batches=Minibatches(torch.ones(6), 2)), "model: the state does not fit"),
+        (
+            dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2, seed=4)),
+            "it is a place where seed = 0, here it is 4",
+        ),
+        (
+            dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={"lr": 0.2}),
+            "a run of lr = 0.1, this one has 0.2",
+        ),
+        (
+            dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 2), settings={}),
+            "a run of lr = 0.1, this one has None",
+        ),
+    ],
+)
 def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
     Checkpoint(tmp_path, settings={"lr": 0.1}, model=linear(2, 1), batches=Minibatches(torch.ones(6), 2)).save()
     with pytest.raises(RecipeError, match=told):
         Checkpoint(tmp_path, **{"settings": {"lr": 0.1}} | make).load()
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda at: Checkpoint(at), "there is nothing to save"),
-    (lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])), "loader, a DataLoader, has no state_dict .*as_sampler"),
-    (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
-    (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
-    (lambda at: Checkpoint(at, settings=linear(1, 1)), "settings: "),
-    (lambda at: Checkpoint(at, model=torch.nn.Linear), "model, a type, has no state_dict"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(now="2026"), "now = '2026'"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2).to_sparse()), "Checkpoint, x: a Tensor cannot be saved. Keep dense"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2, device="meta")), "cannot be written"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(x={torch.ones(2): 1}), "Checkpoint, x: a Tensor cannot be saved"),
-    (lambda at: Checkpoint("a\0b", model=linear(1, 1)), "cannot be written"),
-    (lambda at: Checkpoint(at / ("x" * 300), model=linear(1, 1)), "cannot be written"),
-    (lambda at: Checkpoint(None, model=linear(1, 1)), "cannot be written"),
-    (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "Checkpoint, f: a function cannot be saved"),
-    (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda at: Checkpoint(at), "there is nothing to save"),
+        (
+            lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])),
+            "loader, a DataLoader, has no state_dict .*as_sampler",
+        ),
+        (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
+        (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
+        (lambda at: Checkpoint(at, settings=linear(1, 1)), "settings: "),
+        (lambda at: Checkpoint(at, model=torch.nn.Linear), "model, a type, has no state_dict"),
+        (lambda at: Checkpoint(at, model=linear(1, 1)).save(now="2026"), "now = '2026'"),
+        (
+            lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2).to_sparse()),
+            "Checkpoint, x: a Tensor cannot be saved. Keep dense",
+        ),
+        (lambda at: Checkpoint(at, model=linear(1, 1)).save(x=torch.ones(2, device="meta")), "cannot be written"),
+        (
+            lambda at: Checkpoint(at, model=linear(1, 1)).save(x={torch.ones(2): 1}),
+            "Checkpoint, x: a Tensor cannot be saved",
+        ),
+        (lambda at: Checkpoint("a\0b", model=linear(1, 1)), "cannot be written"),
+        (lambda at: Checkpoint(at / ("x" * 300), model=linear(1, 1)), "cannot be written"),
+        (lambda at: Checkpoint(None, model=linear(1, 1)), "cannot be written"),
+        (lambda at: Checkpoint(at, model=linear(1, 1)).save(f=linear), "Checkpoint, f: a function cannot be saved"),
+        (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
+    ],
+)
 def test_what_cannot_be_saved_is_refused(make, told, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RecipeError, match=told):
         make(tmp_path)
 
 
-@pytest.mark.parametrize("parts", [lambda: dict(model=linear(2, 1), more=linear(1, 1)),
-                                   lambda: dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 3))])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda: dict(model=linear(2, 1), more=linear(1, 1)),
+        lambda: dict(model=linear(2, 1), batches=Minibatches(torch.ones(6), 3)),
+    ],
+)
 def test_a_load_that_is_refused_leaves_parts_and_folder_as_they_were(parts, tmp_path):
     Checkpoint(tmp_path, model=linear(2, 1), batches=Minibatches(torch.ones(6), 2)).save(epoch=5)
     parts = parts()
@@ -202,9 +251,24 @@ def test_a_load_that_is_refused_leaves_parts_and_folder_as_they_were(parts, tmp_
 
 
 FORGED = {
-    "what": [None, 3, "sampling run"], "generation": [None, "1", [0], 0.5, True, math.nan], "settings": [None, [], 3, {"lr": 1}],
-    "states": [None, 3, [], {}, {"dict": 3}, {"dict": [1]}, {"dict": [[{"list": []}, 1]]}, {"list": [], "dict": []}, {"exec": "1"},
-               {"tensor": "no such"}, {"dict": [["model", 3]]}, {"dict": [["model", {"dict": []}]]}, {"module": [[["model", 1]], 3]}],
+    "what": [None, 3, "sampling run"],
+    "generation": [None, "1", [0], 0.5, True, math.nan],
+    "settings": [None, [], 3, {"lr": 1}],
+    "states": [
+        None,
+        3,
+        [],
+        {},
+        {"dict": 3},
+        {"dict": [1]},
+        {"dict": [[{"list": []}, 1]]},
+        {"list": [], "dict": []},
+        {"exec": "1"},
+        {"tensor": "no such"},
+        {"dict": [["model", 3]]},
+        {"dict": [["model", {"dict": []}]]},
+        {"module": [[["model", 1]], 3]},
+    ],
     "told": [None, 7, [1], {"tensor": "states.model.weight"}],
 }
 
@@ -220,7 +284,15 @@ def test_a_forged_checkpoint_is_refused(entry, value, tmp_path):
 
 
 def test_folders_of_sampling_runs_and_of_loops_are_told_apart(tmp_path):
-    sampled = lambda at: samplers.sample(samplers.SGLD, lambda t: (t**2).sum() / 2, init=torch.zeros(2), steps=5, step_size=0.1, progress=False, checkpoint=at)
+    sampled = lambda at: samplers.sample(
+        samplers.SGLD,
+        lambda t: (t**2).sum() / 2,
+        init=torch.zeros(2),
+        steps=5,
+        step_size=0.1,
+        progress=False,
+        checkpoint=at,
+    )
     sampled(tmp_path / "run")
     Checkpoint(tmp_path / "loop", model=linear(2, 1)).save()
     with pytest.raises(RecipeError, match="holds a sampling run, this is a training loop"):
@@ -273,7 +345,9 @@ def test_two_writers_at_once_do_not_meet(tmp_path, monkeypatch):
     assert one.load() == {"by": "one"}
 
 
-@pytest.mark.parametrize("harm", [lambda raw: raw[:100], lambda raw: raw[:-3] + b"abc", lambda raw: b""], ids=["cut", "changed", "empty"])
+@pytest.mark.parametrize(
+    "harm", [lambda raw: raw[:100], lambda raw: raw[:-3] + b"abc", lambda raw: b""], ids=["cut", "changed", "empty"]
+)
 def test_a_harmed_checkpoint_is_named_and_the_one_before_it_taken(harm, tmp_path):
     checkpoint = Checkpoint(tmp_path, model=linear(2, 1))
     for epoch in (1, 2):

@@ -26,35 +26,60 @@ from samplers.testing.cases import CASES
 
 x, y = symbols("x y", real=True)
 theta = vector("theta")
-COUPLED = Energy(theta, U=total(theta**4) / 16 + total(theta)**2 / 10 + cos(total(theta)))
-IN_TORCH = {"sgrld-dense": "form of solve", "sgrld-cir": "depends on the state", "sgfs": "form of observe",
-            "sgld-sa": "form of observe", "sghmc-sa": "form of observe"}
+COUPLED = Energy(theta, U=total(theta**4) / 16 + total(theta) ** 2 / 10 + cos(total(theta)))
+IN_TORCH = {
+    "sgrld-dense": "form of solve",
+    "sgrld-cir": "depends on the state",
+    "sgfs": "form of observe",
+    "sgld-sa": "form of observe",
+    "sghmc-sa": "form of observe",
+}
 
 
 def energies(recipe):
     """Energies that fit a recipe, by their number of sites."""
     if len(recipe.targets) == 2:
         return {2: TARGETS["banana"]}
-    return {1: TARGETS["quartic"], 2: TARGETS["gaussian"], 5: COUPLED} if recipe.target_is_vector else {1: TARGETS["quartic"]}
+    return (
+        {1: TARGETS["quartic"], 2: TARGETS["gaussian"], 5: COUPLED}
+        if recipe.target_is_vector
+        else {1: TARGETS["quartic"]}
+    )
 
 
 def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
     """The largest error of every block after some steps, against the torch step on the same noise."""
     step, random = integrators.compile(recipe, energy=energy), np.random.default_rng(1)
     size = lambda b: (chains, sites) if b.is_vector else (chains,)
-    scale = lambda b: 0.2 if b in recipe.adapted and b.domain == "real" else 1.0  # a mean gradient below the root mean square
-    state = {b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)
-             for b in recipe.entries}
+    scale = lambda b: (
+        0.2 if b in recipe.adapted and b.domain == "real" else 1.0
+    )  # a mean gradient below the root mean square
+    state = {
+        b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)
+        for b in recipe.entries
+    }
     kernel = Trajectory(step, state, 7, {**values, "num_data": 3})
     kernel.run(2**32 - 2, [(0.003 + 0.001 * k, 1.25) for k in range(steps)])
     for k in range(steps):
-        drawn = {d.name: noise.KINDS[d.kind](7, 2**32 - 2 + k, i, chains, (sites,) if d.is_vector else (), dtype=dtype)
-                 for i, d in enumerate(step.program.draws)}
+        drawn = {
+            d.name: noise.KINDS[d.kind](7, 2**32 - 2 + k, i, chains, (sites,) if d.is_vector else (), dtype=dtype)
+            for i, d in enumerate(step.program.draws)
+        }
         derivatives = {name: step.namespace[name] for name in ("gradient", "curvature") if name in step.namespace}
-        state = step(state, 0.003 + 0.001 * k, noise=drawn, temperature=1.25, step_number=2**32 - 2 + k, num_data=3,
-                     **derivatives, **values)
-    return {b.name: float(((kernel.block(b.name) - state[b.name]).abs() / state[b.name].abs().clamp(min=1)).max())
-            for b in recipe.entries}
+        state = step(
+            state,
+            0.003 + 0.001 * k,
+            noise=drawn,
+            temperature=1.25,
+            step_number=2**32 - 2 + k,
+            num_data=3,
+            **derivatives,
+            **values,
+        )
+    return {
+        b.name: float(((kernel.block(b.name) - state[b.name]).abs() / state[b.name].abs().clamp(min=1)).max())
+        for b in recipe.entries
+    }
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 2e-5)])
@@ -82,13 +107,24 @@ def test_any_number_of_chains_and_sites(chains, sites):
 def test_awkward_functions_and_names():
     """A name of the kernel's own, a keyword of C++, roots, powers, choices, and what is beyond the normal numbers."""
     double, R, p = vector("double"), scalar("R"), vector("p")
-    recipe = Recipe(name="awkward", state=(double, p, R), target=double, D={p: 1 + tanh(double)**2 + exp(-p**2), R: 1},
-                    H=potential(double) + total(p**2) / 2 + R**2 / 2, Q={(double, p): -1 - exp(-double**2)}, scheme="Euler")
-    energy = Energy((x, y), U=(1 + x**2)**1.5 + log(1 + exp(-x * y)) + abs(y) + (1 + y**2)**Rational(7, 10))
+    recipe = Recipe(
+        name="awkward",
+        state=(double, p, R),
+        target=double,
+        D={p: 1 + tanh(double) ** 2 + exp(-(p**2)), R: 1},
+        H=potential(double) + total(p**2) / 2 + R**2 / 2,
+        Q={(double, p): -1 - exp(-(double**2))},
+        scheme="Euler",
+    )
+    energy = Energy((x, y), U=(1 + x**2) ** 1.5 + log(1 + exp(-x * y)) + abs(y) + (1 + y**2) ** Rational(7, 10))
     assert max(errors(recipe, energy, 2, torch.float64).values()) < 1e-12
     with pytest.raises(Unsupported, match="no C.. form of"):
-        opaque = Recipe(name="opaque", state=(double,), H=potential(double), D={double: function("G", double, sign="positive")})
-        trajectory_source(integrators.compile(opaque.bind(G=lambda t: gamma(2 + t**2)), "Euler", energy=energy).program, 2)
+        opaque = Recipe(
+            name="opaque", state=(double,), H=potential(double), D={double: function("G", double, sign="positive")}
+        )
+        trajectory_source(
+            integrators.compile(opaque.bind(G=lambda t: gamma(2 + t**2)), "Euler", energy=energy).program, 2
+        )
 
 
 # ---- in a run
@@ -99,8 +135,12 @@ RUN = dict(init=torch.zeros(2, dtype=torch.float64), chains=30, step_size=0.02, 
 
 @pytest.mark.parametrize("warmup, steps, thin", [(13, 203, 5), (0, 64, 1), (7, 300, 3), (100, 40, 40)])
 def test_a_run_keeps_the_draws_that_the_torch_run_keeps(warmup, steps, thin):
-    torch_run, kernels = (samplers.sample(samplers.SGNHT, TARGETS["banana"], warmup=warmup, steps=steps, thin=thin, keep="xi",
-                                          backend=backend, **RUN) for backend in ("torch", "cpp"))
+    torch_run, kernels = (
+        samplers.sample(
+            samplers.SGNHT, TARGETS["banana"], warmup=warmup, steps=steps, thin=thin, keep="xi", backend=backend, **RUN
+        )
+        for backend in ("torch", "cpp")
+    )
     assert kernels.info["backend"] == "cpp" and torch_run.info["backend"] == "torch"
     for name in ("theta", "xi"):
         assert torch_run[name].shape == kernels[name].shape and (torch_run[name] - kernels[name]).abs().max() < 1e-10
@@ -108,9 +148,21 @@ def test_a_run_keeps_the_draws_that_the_torch_run_keeps(warmup, steps, thin):
 
 def test_schedules_phases_and_temperatures():
     phases = [samplers.Phase(50, keep=False, temperature=2.0), samplers.Phase(70, freeze=("xi",)), samplers.Phase(40)]
-    runs = [samplers.sample(samplers.SGNHT, TARGETS["banana"], phases=phases, thin=4, schedule=lambda k: 0.02 / (1 + k)**0.3,
-                            backend=backend, **RUN) for backend in ("torch", "cpp")]
-    assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10 and torch.equal(runs[0].step_sizes, runs[1].step_sizes)
+    runs = [
+        samplers.sample(
+            samplers.SGNHT,
+            TARGETS["banana"],
+            phases=phases,
+            thin=4,
+            schedule=lambda k: 0.02 / (1 + k) ** 0.3,
+            backend=backend,
+            **RUN,
+        )
+        for backend in ("torch", "cpp")
+    ]
+    assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10 and torch.equal(
+        runs[0].step_sizes, runs[1].step_sizes
+    )
 
 
 def test_lost_chains_are_the_same_and_are_told_alike():
@@ -118,7 +170,9 @@ def test_lost_chains_are_the_same_and_are_told_alike():
     for backend in ("torch", "cpp"):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            run = samplers.sample(samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **RUN | dict(step_size=0.05, chains=64))
+            run = samplers.sample(
+                samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **RUN | dict(step_size=0.05, chains=64)
+            )
         told[backend] = run.diverged, run["theta"]
         assert all("theta is not finite. Frozen" in str(w.message) for w in seen) and seen
     assert told["torch"][0] == told["cpp"][0] != {}
@@ -132,8 +186,16 @@ def test_a_chain_that_is_lost_stays_where_it_is_in_the_phases_to_come():
     for backend in ("torch", "cpp"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            runs.append(samplers.sample(samplers.SGLD, TARGETS["banana"], warmup=80, steps=20, backend=backend,
-                                        **RUN | dict(step_size=0.05, chains=64)))
+            runs.append(
+                samplers.sample(
+                    samplers.SGLD,
+                    TARGETS["banana"],
+                    warmup=80,
+                    steps=20,
+                    backend=backend,
+                    **RUN | dict(step_size=0.05, chains=64),
+                )
+            )
     lost = [int(chain) for chain, step in runs[1].diverged.items() if step < 80]
     assert lost and runs[0].diverged == runs[1].diverged
     assert all((run["theta"][lost] == run["theta"][lost, :1]).all() for run in runs)
@@ -144,10 +206,17 @@ def test_large_integers_stay_numbers():
     assert max(errors(samplers.SGLD, energy, 2, torch.float64).values()) < 1e-12
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(thin=0), "thin = 0"), (dict(thin=-1), "thin = -1"), (dict(first_kept=-3), "first_kept = -3"), (dict(settings=[]), "0 steps"),
-    (dict(settings=[(float("nan"), 1.0)]), "step size"), (dict(settings=[(0.1, -1.0)]), "temperature"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(thin=0), "thin = 0"),
+        (dict(thin=-1), "thin = -1"),
+        (dict(first_kept=-3), "first_kept = -3"),
+        (dict(settings=[]), "0 steps"),
+        (dict(settings=[(float("nan"), 1.0)]), "step size"),
+        (dict(settings=[(0.1, -1.0)]), "temperature"),
+    ],
+)
 def test_a_trajectory_refuses_what_is_no_run(change, message):
     kernel = Trajectory(integrators.compile(samplers.SGLD, energy=TARGETS["banana"]), {"theta": torch.zeros(3, 2)}, 0)
     with pytest.raises(RecipeError, match=message):
@@ -160,14 +229,24 @@ def test_an_energy_of_other_coordinates_is_refused():
 
 
 def test_a_long_run_is_compiled_without_being_asked_and_a_short_one_is_not():
-    run = lambda steps: samplers.sample(samplers.SGLD, TARGETS["gaussian"], steps=steps, thin=steps, **RUN).info["backend"]
+    run = lambda steps: samplers.sample(samplers.SGLD, TARGETS["gaussian"], steps=steps, thin=steps, **RUN).info[
+        "backend"
+    ]
     assert (run(10_000), run(100)) == ("cpp", "torch")
 
 
 def test_what_a_kernel_cannot_do_is_refused_where_it_is_asked_for():
     with pytest.raises(Unsupported, match="depends on the state"):
-        samplers.sample(samplers.catalogue["sgrld-cir"], init=torch.ones(2), counts=1.0, a=0.5, backend="cpp", steps=5, step_size=0.1,
-                        progress=False)
+        samplers.sample(
+            samplers.catalogue["sgrld-cir"],
+            init=torch.ones(2),
+            counts=1.0,
+            a=0.5,
+            backend="cpp",
+            steps=5,
+            step_size=0.1,
+            progress=False,
+        )
     with pytest.raises(RecipeError, match="float32 and float64"):
         step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
         Trajectory(step, {"theta": torch.zeros(3, 2, dtype=torch.float16)}, 0)
@@ -176,7 +255,7 @@ def test_what_a_kernel_cannot_do_is_refused_where_it_is_asked_for():
 # ---- the compiler and its cache
 
 
-TINY = "extern \"C\" int answer() { return NUMBER; }"
+TINY = 'extern "C" int answer() { return NUMBER; }'
 
 
 @pytest.fixture
@@ -207,16 +286,24 @@ def test_equal_texts_are_compiled_once_and_damage_is_mended(cold):
 
 def test_processes_share_a_cold_cache(cold):
     code = f"from integrators import native; assert native.library({TINY!r}, ('NUMBER=5',)).answer() == 5"
-    started = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | {native.CACHE: str(cold)}) for _ in range(4)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=os.environ | {native.CACHE: str(cold)}) for _ in range(4)
+    ]
     assert [p.wait(timeout=120) for p in started] == [0] * 4
     assert len(list(cold.glob("*.so"))) == 1 and not [p for p in cold.iterdir() if p.is_dir()]
 
 
-@pytest.mark.parametrize("script, told", [
-    (None, "there is no C.. compiler"),
-    ("#!/bin/sh\nif [ \"$1\" = --version ]; then echo odd 1.0; else echo 'error: no' >&2; exit 1; fi\n", "failed .1.: error: no"),
-    ("#!/bin/sh\nif [ \"$1\" = --version ]; then echo odd 1.0; else kill -9 $$; fi\n", "failed .-9.: no message"),
-])
+@pytest.mark.parametrize(
+    "script, told",
+    [
+        (None, "there is no C.. compiler"),
+        (
+            "#!/bin/sh\nif [ \"$1\" = --version ]; then echo odd 1.0; else echo 'error: no' >&2; exit 1; fi\n",
+            "failed .1.: error: no",
+        ),
+        ('#!/bin/sh\nif [ "$1" = --version ]; then echo odd 1.0; else kill -9 $$; fi\n', "failed .-9.: no message"),
+    ],
+)
 def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monkeypatch, script, told):
     tools = cold / "bin"
     tools.mkdir()
@@ -226,7 +313,9 @@ def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monke
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CXX", raising=False)
     launches._say_once.cache_clear()
-    run = lambda **more: samplers.sample(samplers.SGLD, TARGETS["gaussian"], **RUN | dict(steps=10_000, thin=10_000, chains=2) | more)
+    run = lambda **more: samplers.sample(
+        samplers.SGLD, TARGETS["gaussian"], **RUN | dict(steps=10_000, thin=10_000, chains=2) | more
+    )
     with pytest.warns(RuntimeWarning, match=told) as seen:
         assert run().info["backend"] == "torch" and run().info["backend"] == "torch"
     assert len(seen) == 1
@@ -259,8 +348,12 @@ def test_a_cache_that_cannot_be_used_is_told(cold, monkeypatch):
 
 @pytest.mark.parametrize("flags", [(), ("-march=haswell",), ("-march=x86-64",)], ids=["native", "AVX2", "portable"])
 def test_noise_is_the_same_for_every_vector_unit(cold, monkeypatch, flags):
-    monkeypatch.setattr(native, "FLAGS", tuple(f for f in native.FLAGS if not (flags and f.startswith("-march"))) + flags)
-    text = PRELUDE + """
+    monkeypatch.setattr(
+        native, "FLAGS", tuple(f for f in native.FLAGS if not (flags and f.startswith("-march"))) + flags
+    )
+    text = (
+        PRELUDE
+        + """
 extern "C" void draw(double* out, uint64_t group, uint32_t chain, uint64_t step, uint64_t seed) {
     uint32_t w[4][16], v[4][16];
     words<16, false>(w, group, 3, chain, step, seed);
@@ -272,11 +365,20 @@ extern "C" void draw(double* out, uint64_t group, uint32_t chain, uint64_t step,
     }
 }
 """
+    )
     if "avx2" not in native.processor() and flags == ("-march=haswell",):
         flags = ()
     out = np.empty(96)
-    native.library(text).draw(out.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint64(0), 5, ctypes.c_uint64(2**32 + 9), ctypes.c_uint64(2**63 + 1))
-    of = lambda chains, first, shape: noise.normal(2**63 + 1, 2**32 + 9, 3, chains, shape, dtype=torch.float64, first_chain=first).numpy()
+    native.library(text).draw(
+        out.ctypes.data_as(ctypes.c_void_p),
+        ctypes.c_uint64(0),
+        5,
+        ctypes.c_uint64(2**32 + 9),
+        ctypes.c_uint64(2**63 + 1),
+    )
+    of = lambda chains, first, shape: noise.normal(
+        2**63 + 1, 2**32 + 9, 3, chains, shape, dtype=torch.float64, first_chain=first
+    ).numpy()
     assert abs(out[:64] - of(1, 5, (64,))[0]).max() < 1e-13
     assert abs(out[64:].reshape(2, 16).T - of(16, 5, (2,))).max() < 1e-13
 
@@ -287,15 +389,25 @@ def test_elementary_functions_are_accurate_to_a_few_roundings(number, dtype):
     body = " ".join(f"out[{i} * n + j] = {name}(x[j]);" for i, name in enumerate(names))
     text = f'{PRELUDE}\nextern "C" void f(const {number}* x, {number}* out, int64_t n) {{ for (int64_t j = 0; j < n; ++j) {{ {body} }} }}'
     tiny = np.finfo(dtype).tiny
-    at = np.concatenate([np.linspace(-1, 1, 2001), np.linspace(-80, 80, 4001), np.geomspace(tiny, 1e30, 500), [0, tiny / 8]]).astype(dtype)
+    at = np.concatenate(
+        [np.linspace(-1, 1, 2001), np.linspace(-80, 80, 4001), np.geomspace(tiny, 1e30, 500), [0, tiny / 8]]
+    ).astype(dtype)
     out = np.empty((4, len(at)), dtype)
     pointer = lambda a: a.ctypes.data_as(ctypes.c_void_p)
     native.library(text).f(pointer(at), pointer(out), ctypes.c_int64(len(at)))
     wide = at.astype(np.longdouble)
     with np.errstate(all="ignore"):
-        exact = [np.exp(wide), np.log(wide), np.tanh(wide), np.where(wide == 0, 1, np.expm1(wide) / np.where(wide == 0, 1, wide))]
+        exact = [
+            np.exp(wide),
+            np.log(wide),
+            np.tanh(wide),
+            np.where(wide == 0, 1, np.expm1(wide) / np.where(wide == 0, 1, wide)),
+        ]
     for name, found, expected in zip(names, out, exact):
         fine = (abs(expected) < np.finfo(dtype).max / 100) & (abs(expected) >= tiny)
         error = abs(found - expected)[fine] / np.maximum(abs(expected[fine]), 1.0 if name == "log_of" else 0)
         assert error.max() < 8 * np.finfo(dtype).eps, name
-        assert np.isnan(found[np.isnan(expected)]).all() and (found[np.isinf(expected)] == expected[np.isinf(expected)]).all()
+        assert (
+            np.isnan(found[np.isnan(expected)]).all()
+            and (found[np.isinf(expected)] == expected[np.isinf(expected)]).all()
+        )

@@ -32,21 +32,43 @@ def test_any_shape_in_float32(shape):
     plain, kernel = pair("sgnht", "triton")
     on = lambda *size: torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
     state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
-    results = [step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)]
+    results = [
+        step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)
+    ]
     assert all((results[0][b] - results[1][b]).abs().max() <= 1e-5 for b in state)
 
 
-@pytest.mark.parametrize("D", [pi + theta**2, 2 + sign(theta), 1 + Heaviside(theta), 1 + Abs(theta)**Rational(1, 3), 1 + 2**theta,
-                               Piecewise((Rational(1, 10), xi > 0), (Rational(7, 10), True)) + theta**2, 1 + tanh(theta)**2,
-                               2 + Piecewise((1, Or(theta > 0, Not(xi > theta))), (2, True)), 1 + theta**2 / 2**65], ids=str)
+@pytest.mark.parametrize(
+    "D",
+    [
+        pi + theta**2,
+        2 + sign(theta),
+        1 + Heaviside(theta),
+        1 + Abs(theta) ** Rational(1, 3),
+        1 + 2**theta,
+        Piecewise((Rational(1, 10), xi > 0), (Rational(7, 10), True)) + theta**2,
+        1 + tanh(theta) ** 2,
+        2 + Piecewise((1, Or(theta > 0, Not(xi > theta))), (2, True)),
+        1 + theta**2 / 2**65,
+    ],
+    ids=str,
+)
 def test_literals_are_of_the_type_of_the_state(D):
     """Constants, choices and powers in float64."""
-    recipe = Recipe(name="literals", state=(theta, p, xi), target=theta, H=potential(theta) + total(p**2) / 2 + total(1) * xi**2 / 2,
-                    D={p: D, xi: 1 / total(1)}, Q={(theta, p): -1, (p, xi): p / total(1)})
+    recipe = Recipe(
+        name="literals",
+        state=(theta, p, xi),
+        target=theta,
+        H=potential(theta) + total(p**2) / 2 + total(1) * xi**2 / 2,
+        D={p: D, xi: 1 / total(1)},
+        Q={(theta, p): -1, (p, xi): p / total(1)},
+    )
     at = torch.linspace(-1.5, 2, 6, dtype=torch.float64, device=DEVICE).reshape(2, 3)
     state = {"theta": at, "p": at.flip(0), "xi": at[:, 0].clone()}
-    results = [integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(1, 2))
-               for backend in ("torch", "triton")]
+    results = [
+        integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(1, 2))
+        for backend in ("torch", "triton")
+    ]
     assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
 
 

@@ -33,7 +33,9 @@ _OURS = """R S W ROWS BLOCK TILE WIDE Data Sweep a at b batch before c chain cha
     who""".split()
 _IN_TRITON = """tl triton zero size mask spot block group items parts key sums drawn per_site sites part_sites part_offset item_part
     item_block array_in array_out number_in number_out GROUPS GIVEN words unit pair normals uniforms total_of power_of""".split()
-_RESERVED = re.compile(r"(M_|FP_|MATH_|math_).*|u?int\d+_t|.*_(\d+|from|to|per|buffer|sum)")  # macros, types, names with an ending of ours
+_RESERVED = re.compile(
+    r"(M_|FP_|MATH_|math_).*|u?int\d+_t|.*_(\d+|from|to|per|buffer|sum)"
+)  # macros, types, names with an ending of ours
 _TAKEN = {*_MACROS, *_OURS, *_IN_TRITON, *re.findall(r"\b([A-Za-z_]\w*)[(<]", PRELUDE), *_KEYWORDS, *CPP.calls}
 
 
@@ -54,10 +56,12 @@ class Names:
 
     def at(self, site):
         """The names at a site, as a function of the symbol."""
+
         def name(s):
             if isinstance(s, Variate):
                 return f"{self.stem(s)}[{site if s.is_vector else 0}][l]"
             return f"{self.stem(s)}_{site}" if is_by_site(s) else self.stem(s)
+
         return name
 
 
@@ -76,7 +80,9 @@ def trajectory_source(program: Program, sites: int) -> str:
     if program.recipe.potential is not None and program.energy is None:
         raise Unsupported(where, "the energy is not symbolic", do="Pass a recipe.Energy.")
     if program.scope != "chain" or sites > SITES:
-        raise Unsupported(where, f"{sites} sites in the scope {program.scope!r}", do=f"At most {SITES} sites are unrolled, per chain.")
+        raise Unsupported(
+            where, f"{sites} sites in the scope {program.scope!r}", do=f"At most {SITES} sites are unrolled, per chain."
+        )
     check_draws(program)
     names = Names()
     entries = [(b, i) for b in program.recipe.entries for i in sites_of(b, sites)]
@@ -163,14 +169,18 @@ def _noise(draw, number, names, sites):
     """Lines that draw the numbers of one step for all chains of a lane block."""
     stem, lines = names.stem(draw), []
     for group in range(_groups(draw, sites)):
-        lines.append(f"words<W, true>(w, {group}, {number}, (uint32_t)(first_chain + chain), (uint64_t)(first_step + k), seed);")
+        lines.append(
+            f"words<W, true>(w, {group}, {number}, (uint32_t)(first_chain + chain), (uint64_t)(first_step + k), seed);"
+        )
         lines += ["#pragma omp simd", "for (int l = 0; l < W; ++l) {"]
         wanted = min(4, len(sites_of(draw, sites)) - 4 * group)
         if draw.kind == "uniform":
             lines += [f"    {stem}[{4 * group + i}][l] = open_unit<R>(w[{i}][l]);" for i in range(wanted)]
         else:
-            lines += [f"    pair_of_normals(w[{i}][l], w[{i + 1}][l], {stem}[{4 * group + i}][l], {stem}[{4 * group + i + 1}][l]);"
-                      for i in range(0, wanted, 2)]
+            lines += [
+                f"    pair_of_normals(w[{i}][l], w[{i + 1}][l], {stem}[{4 * group + i}][l], {stem}[{4 * group + i + 1}][l]);"
+                for i in range(0, wanted, 2)
+            ]
         lines.append("}")
     return lines
 
@@ -200,8 +210,11 @@ def _statement(statement, program, names, sites):
             return []
         case Gradient(of, "evaluated", order):
             return ["{", *(f"    {line}" for line in _derivatives(of, order, program, names, sites)), "}"]
-    raise Unsupported(f"{program.recipe.name}, cpp", f"there is no C++ form of {type(statement).__name__.lower()}",
-                      do="Use backend='torch'.")
+    raise Unsupported(
+        f"{program.recipe.name}, cpp",
+        f"there is no C++ form of {type(statement).__name__.lower()}",
+        do="Use backend='torch'.",
+    )
 
 
 def _total(integrand, names, sites):
@@ -231,7 +244,9 @@ def _derivatives(of, order, program, names, sites):
         return [*lines, *(f"{names.at(i)(g)} = {CPP.text(slope, names.at(i))};" for i in range(sites))]
     places = [(b, g, i) for b, g in of for i in sites_of(b, sites)]
     here = {x: Symbol(names.at(i)(b), real=True) for x, (b, _, i) in zip(energy.coordinates, places)}
-    shared, reduced = cse([f.xreplace(here) for f in formulas], symbols=numbered_symbols("shared", cls=Symbol), order="none")
+    shared, reduced = cse(
+        [f.xreplace(here) for f in formulas], symbols=numbered_symbols("shared", cls=Symbol), order="none"
+    )
     lines += [f"const R {s} = {CPP.text(value, str)};" for s, value in shared]
     return [*lines, *(f"{names.at(i)(g)} = {CPP.text(f, str)};" for f, (_, g, i) in zip(reduced, places))]
 

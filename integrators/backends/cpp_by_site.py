@@ -25,7 +25,11 @@ def by_site_source(program: Program, sites: int) -> str:
     if sites > SITES:
         raise Unsupported(where, f"{sites} sites", do=f"A chain of a kernel has at most {SITES}: use backend='torch'.")
     if program.energy and program.energy.data and program.needs_curvature and program.carries_gradient:
-        raise Unsupported(where, "a Hessian diagonal on the batch of a step before", do="Use backend='torch', or reuse_gradient=False.")
+        raise Unsupported(
+            where,
+            "a Hessian diagonal on the batch of a step before",
+            do="Use backend='torch', or reuse_gradient=False.",
+        )
     return _Writer(program, layout(program), sites).text()
 
 
@@ -65,11 +69,18 @@ class _Writer:
         derivatives = [Derivative(energy, order).text() for order in sorted(self.gradients)] if energy else []
         noise = [line for number, d in enumerate(program.draws) for line in self.noise(number, d)]
         entries = sum(map(self.count, program.recipe.entries))
-        inside = [f"for (int64_t i = 0; i < {self.count(b)}; ++i) ok &= {is_inside(b, f's[{self.rows[b]} + i]')};"
-                  for b in program.recipe.entries if b.domain in INSIDE]
+        inside = [
+            f"for (int64_t i = 0; i < {self.count(b)}; ++i) ok &= {is_inside(b, f's[{self.rows[b]} + i]')};"
+            for b in program.recipe.entries
+            if b.domain in INSIDE
+        ]
         places = self.places(self.rows)
-        places += [f"alignas(64) R {self.names.stem(g)}[S];" if is_by_site(g) else f"R {self.names.stem(g)} = 0;"
-                   for s in self.gradients.values() for _, g in s.names if g not in self.rows]
+        places += [
+            f"alignas(64) R {self.names.stem(g)}[S];" if is_by_site(g) else f"R {self.names.stem(g)} = 0;"
+            for s in self.gradients.values()
+            for _, g in s.names
+            if g not in self.rows
+        ]
         read = [f"const R {self.names.stem(s)} = R(c[{j}]);" for s, j in self.given.items() if not is_by_site(s)]
         body = self.body()
         return f"""{PRELUDE}
@@ -139,8 +150,12 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
 
     def places(self, symbols):
         """Lines that name where numbers of a chain lie."""
-        return [f"R* {self.names.stem(s)} = s + {self.rows[s]};" if is_by_site(s) else f"R& {self.names.stem(s)} = s[{self.rows[s]}];"
-                for s in symbols]
+        return [
+            f"R* {self.names.stem(s)} = s + {self.rows[s]};"
+            if is_by_site(s)
+            else f"R& {self.names.stem(s)} = s[{self.rows[s]}];"
+            for s in symbols
+        ]
 
     def noise(self, number, draw):
         """Lines that draw the numbers of one step."""
@@ -149,8 +164,10 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
             return [f"const R {stem} = one_{draw.kind}<R>({number}, who, step, seed);"]
         groups = -(-self.sites // 4)
         width = 8 if groups <= 8 else 16
-        return [f"alignas(64) R {stem}[{-(-groups // width) * 4 * width}];",
-                f"for (int64_t g = 0; g < {groups}; g += {width}) fill<R, {kind}, {width}>({stem} + 4 * g, g, {number}, who, step, seed);"]
+        return [
+            f"alignas(64) R {stem}[{-(-groups // width) * 4 * width}];",
+            f"for (int64_t g = 0; g < {groups}; g += {width}) fill<R, {kind}, {width}>({stem} + 4 * g, g, {number}, who, step, seed);",
+        ]
 
     def body(self):
         """The statements of one step of one chain."""
@@ -163,12 +180,18 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
                 case Gradient(_, "carried") | None:
                     pass
                 case other:
-                    raise Unsupported(f"{self.program.recipe.name}, cpp", f"there is no C++ form of {type(other).__name__.lower()}",
-                                      do="Use backend='torch'.")
+                    raise Unsupported(
+                        f"{self.program.recipe.name}, cpp",
+                        f"there is no C++ form of {type(other).__name__.lower()}",
+                        do="Use backend='torch'.",
+                    )
             for p in segment.passes:
                 lines += self.sites_loop(p) if p.sites else []
                 self.registers = set()
-                lines += [f"{'const R ' * isinstance(s, Let)}{self.name(subject(s))} = {self.write(s.value)};" for s in p.chain]
+                lines += [
+                    f"{'const R ' * isinstance(s, Let)}{self.name(subject(s))} = {self.write(s.value)};"
+                    for s in p.chain
+                ]
         return lines
 
     def sites_loop(self, p):
@@ -182,20 +205,34 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
             sign = " +=" if isinstance(s, Total) else " ="
             inside.append(f"{'const R ' * (subject(s) in self.registers)}{self.name(subject(s))}{sign} {value};")
         sums = f" reduction(+:{', '.join(self.names.stem(t.name) for t in p.totals)})" if p.totals else ""
-        return [*lines, "{", *(f"    const R {self.names.stem(s)} = {self.write(e)};" for e, s in once.items()),
-                f"#pragma omp simd{sums}", "    for (int64_t i = 0; i < S; ++i) {", *inner(inner(inside)), "    }", "}"]
+        return [
+            *lines,
+            "{",
+            *(f"    const R {self.names.stem(s)} = {self.write(e)};" for e, s in once.items()),
+            f"#pragma omp simd{sums}",
+            "    for (int64_t i = 0; i < S; ++i) {",
+            *inner(inner(inside)),
+            "    }",
+            "}",
+        ]
 
     def evaluated(self, statement, evaluation, started="step == (uint64_t)started"):
         """Lines that give the derivatives their values where the target is."""
         lines = []
         if self.energy.data and statement.order == 1:
-            lines.append(f"if (data->drawn) choose(chosen.data(), *data, {BATCH}u - {evaluation} - ({started}), who, step, seed);")
+            lines.append(
+                f"if (data->drawn) choose(chosen.data(), *data, {BATCH}u - {evaluation} - ({started}), who, step, seed);"
+            )
         blocks = [b for b, _ in statement.names]
         if is_by_site(blocks[0]):
             lines.append(f"std::memcpy(at, {self.names.stem(blocks[0])}, S * sizeof(R));")
             out = self.names.stem(statement.names[0][1])
         else:
-            lines += ["{", f"R out[{len(blocks)}];", *(f"at[{j}] = {self.names.stem(b)};" for j, b in enumerate(blocks))]
+            lines += [
+                "{",
+                f"R out[{len(blocks)}];",
+                *(f"at[{j}] = {self.names.stem(b)};" for j, b in enumerate(blocks)),
+            ]
             out = "out"
         lines.append(f"derivative_{statement.order}(at, {out}, *data, data->drawn ? chosen.data() : nullptr);")
         if out == "out":

@@ -36,16 +36,28 @@ class Derivative:
     def text(self):
         lines = []
         for t in self.sums.chain:
-            lines += [f"R {self.stem(t.name)} = 0;", f"#pragma omp simd reduction(+:{self.stem(t.name)})",
-                      f"for (int64_t i = 0; i < S; ++i) {self.stem(t.name)} += {self.write(t.integrand)};"]
-        lines += [f"alignas(64) R {self.stem(s.name)}[WIDE] = {{}};" if s.name.is_vector else f"R {self.stem(s.name)} = 0;"
-                  for s in self.sums.rows]
+            lines += [
+                f"R {self.stem(t.name)} = 0;",
+                f"#pragma omp simd reduction(+:{self.stem(t.name)})",
+                f"for (int64_t i = 0; i < S; ++i) {self.stem(t.name)} += {self.write(t.integrand)};",
+            ]
+        lines += [
+            f"alignas(64) R {self.stem(s.name)}[WIDE] = {{}};" if s.name.is_vector else f"R {self.stem(s.name)} = 0;"
+            for s in self.sums.rows
+        ]
         if self.energy.data:
             block = [*self.read_rows(), *self.row_totals(), *self.weights(), *self.sums_by_site()]
-            lines += ["for (int64_t first = 0; first < data.batch; first += BLOCK) {",
-                      "    const int64_t m = data.batch - first < BLOCK ? data.batch - first : BLOCK;", *inner(block), "}"]
+            lines += [
+                "for (int64_t first = 0; first < data.batch; first += BLOCK) {",
+                "    const int64_t m = data.batch - first < BLOCK ? data.batch - first : BLOCK;",
+                *inner(block),
+                "}",
+            ]
         if self.energy.is_sitewise:
-            lines += ["#pragma omp simd", f"for (int64_t i = 0; i < S; ++i) out[i] = {self.write(self.sums.derivatives[0])};"]
+            lines += [
+                "#pragma omp simd",
+                f"for (int64_t i = 0; i < S; ++i) out[i] = {self.write(self.sums.derivatives[0])};",
+            ]
         else:
             lines += [f"out[{j}] = {self.write(e)};" for j, e in enumerate(self.sums.derivatives)]
         return f"""
@@ -59,36 +71,73 @@ static inline void derivative_{self.order}(const R* at, R* out, const Data& data
         """Where the rows of a block lie, and what has one number in each; the last row repeats up to a multiple of four."""
         lines = [f"const R* {self.stem(d)}_from[BLOCK];" for d in self.per_site]
         lines += [f"alignas(64) R {self.stem(s)}_from[BLOCK];" for s in self.per_row]
-        read = [f"{self.stem(d)}_from[r] = data.columns[{k}] {'+ row * WIDE' if d.is_vector else '[row]'};" for k, d in enumerate(self.energy.data)]
-        return [*lines, "for (int64_t r = 0; r < (m + 3) / 4 * 4; ++r) {",
-                "    const int64_t k = first + (r < m ? r : m - 1), row = chosen ? chosen[k] : k;", *inner(read), "}"]
+        read = [
+            f"{self.stem(d)}_from[r] = data.columns[{k}] {'+ row * WIDE' if d.is_vector else '[row]'};"
+            for k, d in enumerate(self.energy.data)
+        ]
+        return [
+            *lines,
+            "for (int64_t r = 0; r < (m + 3) / 4 * 4; ++r) {",
+            "    const int64_t k = first + (r < m ? r : m - 1), row = chosen ? chosen[k] : k;",
+            *inner(read),
+            "}",
+        ]
 
     def row_totals(self):
         """Sums over sites, of four rows at a time, so that they do not wait for each other."""
         lines, four = [], range(4)
         for t in self.sums.row:
-            of = lambda j: lambda s: (f"{self.stem(s)}_{j}[i]" if s in self.per_site else f"{self.stem(s)}_{j}" if s in self.per_row
-                                      else self.name(s))
-            padded = any(isinstance(f, Datum) and f.is_vector for f in Mul.make_args(t.integrand))  # it is 0 beyond the sites
-            given = [f"const R{'*' * (s in self.per_site)} {self.stem(s)}_{j} = {self.stem(s)}_from[r + {j}];"
-                     for s in (*self.per_site, *self.per_row) if s in t.integrand.free_symbols for j in four]
-            lines += ["for (int64_t r = 0; r < m; r += 4) {", "    R sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;", *inner(given),
-                      "#pragma omp simd reduction(+:sum_0, sum_1, sum_2, sum_3)",
-                      f"    for (int64_t i = 0; i < {'WIDE' if padded else 'S'}; ++i) {{",
-                      *(f"        sum_{j} += {CPP.text(t.integrand, of(j))};" for j in four), "    }",
-                      *(f"    {self.stem(t.name)}_from[r + {j}] = sum_{j};" for j in four), "}"]
+            of = lambda j: (
+                lambda s: (
+                    f"{self.stem(s)}_{j}[i]"
+                    if s in self.per_site
+                    else f"{self.stem(s)}_{j}"
+                    if s in self.per_row
+                    else self.name(s)
+                )
+            )
+            padded = any(
+                isinstance(f, Datum) and f.is_vector for f in Mul.make_args(t.integrand)
+            )  # it is 0 beyond the sites
+            given = [
+                f"const R{'*' * (s in self.per_site)} {self.stem(s)}_{j} = {self.stem(s)}_from[r + {j}];"
+                for s in (*self.per_site, *self.per_row)
+                if s in t.integrand.free_symbols
+                for j in four
+            ]
+            lines += [
+                "for (int64_t r = 0; r < m; r += 4) {",
+                "    R sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;",
+                *inner(given),
+                "#pragma omp simd reduction(+:sum_0, sum_1, sum_2, sum_3)",
+                f"    for (int64_t i = 0; i < {'WIDE' if padded else 'S'}; ++i) {{",
+                *(f"        sum_{j} += {CPP.text(t.integrand, of(j))};" for j in four),
+                "    }",
+                *(f"    {self.stem(t.name)}_from[r + {j}] = sum_{j};" for j in four),
+                "}",
+            ]
         return lines
 
     def weights(self):
         """The weight of each row in each sum; sums without a factor are taken here."""
-        alone, weighted = ([s for s in self.sums.rows if bool(s.name.is_vector) is by_site] for by_site in (False, True))
-        read = [f"const R {self.stem(s)} = {self.stem(s)}_from[r];" for s in self.per_row
-                if any(s in x.weight.free_symbols for x in self.sums.rows)]
+        alone, weighted = (
+            [s for s in self.sums.rows if bool(s.name.is_vector) is by_site] for by_site in (False, True)
+        )
+        read = [
+            f"const R {self.stem(s)} = {self.stem(s)}_from[r];"
+            for s in self.per_row
+            if any(s in x.weight.free_symbols for x in self.sums.rows)
+        ]
         sums = [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in alone]
         sums += [f"{self.stem(s.name)}_per[r] = {self.write(s.weight)};" for s in weighted]
         reduction = f" reduction(+:{', '.join(self.stem(s.name) for s in alone)})" if alone else ""
-        return [*(f"alignas(64) R {self.stem(s.name)}_per[BLOCK];" for s in weighted), f"#pragma omp simd{reduction}",
-                "for (int64_t r = 0; r < m; ++r) {", *inner(read + sums), "}"]
+        return [
+            *(f"alignas(64) R {self.stem(s.name)}_per[BLOCK];" for s in weighted),
+            f"#pragma omp simd{reduction}",
+            "for (int64_t r = 0; r < m; ++r) {",
+            *inner(read + sums),
+            "}",
+        ]
 
     def sums_by_site(self):
         """The sums over rows of weights times factors, a tile of sites at a time."""
@@ -99,12 +148,18 @@ static inline void derivative_{self.order}(const R* at, R* out, const Data& data
             given = [f"const R {self.stem(d)} = {self.stem(d)}_from[r];" for d in self.per_row if d in read]
             given += [f"const R* {self.stem(d)} = {self.stem(d)}_from[r] + tile;" for d in self.per_site if d in read]
             given += [f"const R weight = {self.stem(s.name)}_per[r];"]
-            lines += ["for (int64_t tile = 0; tile < WIDE; tile += TILE) {", "    alignas(64) R sum[TILE] = {};",
-                      "    for (int64_t r = 0; r < m; ++r) {",
-                      '        asm volatile("" : "+r"(r));  // one row after the other keeps the sums of a tile in registers',
-                      *inner(inner(given)), "#pragma omp simd",
-                      f"        for (int64_t i = 0; i < TILE; ++i) sum[i] += weight*({CPP.text(s.factor, shifted)});", "    }",
-                      f"    for (int64_t i = 0; i < TILE; ++i) {self.stem(s.name)}[tile + i] += sum[i];", "}"]
+            lines += [
+                "for (int64_t tile = 0; tile < WIDE; tile += TILE) {",
+                "    alignas(64) R sum[TILE] = {};",
+                "    for (int64_t r = 0; r < m; ++r) {",
+                '        asm volatile("" : "+r"(r));  // one row after the other keeps the sums of a tile in registers',
+                *inner(inner(given)),
+                "#pragma omp simd",
+                f"        for (int64_t i = 0; i < TILE; ++i) sum[i] += weight*({CPP.text(s.factor, shifted)});",
+                "    }",
+                f"    for (int64_t i = 0; i < TILE; ++i) {self.stem(s.name)}[tile + i] += sum[i];",
+                "}",
+            ]
         return lines
 
 

@@ -62,8 +62,11 @@ class _Writer:
         return CPP.text(e, self.name)
 
     def segment(self, k, segment):
-        constants = [f"const R {self.names.stem(s)} = R(a.constants[{j}]);" for j, s in enumerate(self.constants)
-                     if not is_by_site(s)]
+        constants = [
+            f"const R {self.names.stem(s)} = R(a.constants[{j}]);"
+            for j, s in enumerate(self.constants)
+            if not is_by_site(s)
+        ]
         if any(e.has(symbols.total(1)) for p in segment.passes for s in (*p.sites, *p.chain) for e in s.values):
             constants += ["R n = 0;", "for (int64_t p = 0; p < a.parts; ++p) n += R(a.sites[p]);"]
         body = "\n".join(self.one_pass(p) for p in segment.passes if p.sites or p.chain)
@@ -95,11 +98,16 @@ extern "C" void segment_{k}(const Sweep* given) {{
         mine = list(dict.fromkeys(mine))
         lines = []
         for s in loaded:
-            lines.append(f"const R* {self.names.stem(s)}_from = {self.source_of(s, 'array')}[{self.arrays.index(s)} * a.parts + part] + at;")
+            lines.append(
+                f"const R* {self.names.stem(s)}_from = {self.source_of(s, 'array')}[{self.arrays.index(s)} * a.parts + part] + at;"
+            )
         for s in mine:
             lines.append(f"R* {self.names.stem(s)}_to = a.array_out[{self.arrays.index(s)} * a.parts + part] + at;")
         scalars = [s for s in self.numbers if s in read]
-        lines += [f"const R {self.names.stem(s)} = {self.source_of(s, 'number')}[{self.numbers.index(s)}][chain];" for s in scalars]
+        lines += [
+            f"const R {self.names.stem(s)} = {self.source_of(s, 'number')}[{self.numbers.index(s)}][chain];"
+            for s in scalars
+        ]
         per_site = [(j, s) for j, s in enumerate(self.constants) if is_by_site(s) and s in read]
         lines += [f"const R* {self.names.stem(s)}_per = a.per_site[{j} * a.parts + part] + first;" for j, s in per_site]
         drawn = [d for d in self.draws if d in read]
@@ -110,9 +118,11 @@ extern "C" void segment_{k}(const Sweep* given) {{
         noise = []
         for d in vectors:
             k, stem = self.draws[d], self.names.stem(d)
-            noise += [f"alignas(64) R {stem}_buffer[BLOCK + 4];",
-                      f"const R* {stem} = numbers<{'true' if d.kind == 'normal' else 'false'}>({stem}_buffer, a.drawn[{k} * a.parts + part] ? "
-                      f"a.drawn[{k} * a.parts + part] + at + b : nullptr, site + b, m, {k}, (uint32_t)(a.first_chain + chain), a.step, a.seed);"]
+            noise += [
+                f"alignas(64) R {stem}_buffer[BLOCK + 4];",
+                f"const R* {stem} = numbers<{'true' if d.kind == 'normal' else 'false'}>({stem}_buffer, a.drawn[{k} * a.parts + part] ? "
+                f"a.drawn[{k} * a.parts + part] + at + b : nullptr, site + b, m, {k}, (uint32_t)(a.first_chain + chain), a.step, a.seed);",
+            ]
         body = [f"R {self.names.stem(s)} = {self.names.stem(s)}_from[b + i];" for s in loaded]
         body += [f"R {self.names.stem(s)};" for s in dict.fromkeys(written) if s not in loaded and isinstance(s, Block)]
         body += [f"const R {self.names.stem(s)} = {self.names.stem(s)}_per[b + i];" for _, s in per_site]
@@ -120,8 +130,13 @@ extern "C" void segment_{k}(const Sweep* given) {{
         for s in p.sites:
             value = self.write(hoisted(s.values[0], once))
             target = self.names.stem(subject(s))
-            body.append(f"const R {target} = {value};" if isinstance(s, Let) else
-                        f"{target}_sum += {value};" if isinstance(s, Total) else f"{target} = {value};")
+            body.append(
+                f"const R {target} = {value};"
+                if isinstance(s, Let)
+                else f"{target}_sum += {value};"
+                if isinstance(s, Total)
+                else f"{target} = {value};"
+            )
         body += [f"{self.names.stem(s)}_to[b + i] = {self.names.stem(s)};" for s in mine]
         self.set |= {s for s in mine if isinstance(s, Block)}
         reduction = f" reduction(+:{', '.join(sums)})" if sums else ""
@@ -160,10 +175,14 @@ extern "C" void segment_{k}(const Sweep* given) {{
         lines = []
         for k, t in enumerate(totals):
             stem = self.names.stem(t)
-            lines += [f"double {stem}_sum = 0;",
-                      f"for (int64_t item = 0; item < a.items; ++item) {stem}_sum += a.sums[(chain * a.items + item) * {len(totals)} + {k}];",
-                      f"const R {stem} = (R){stem}_sum;"]
-        lines += [f"R {self.names.stem(s)} = {self.source_of(s, 'number')}[{self.numbers.index(s)}][chain];" for s in loaded]
+            lines += [
+                f"double {stem}_sum = 0;",
+                f"for (int64_t item = 0; item < a.items; ++item) {stem}_sum += a.sums[(chain * a.items + item) * {len(totals)} + {k}];",
+                f"const R {stem} = (R){stem}_sum;",
+            ]
+        lines += [
+            f"R {self.names.stem(s)} = {self.source_of(s, 'number')}[{self.numbers.index(s)}][chain];" for s in loaded
+        ]
         lines += [f"R {self.names.stem(s)};" for s in mine if s not in loaded and isinstance(s, Block)]
         lines += [f"const R {self.names.stem(d)} = {self._one(d)};" for d in self.draws if d in read]
         for s in p.chain:

@@ -40,20 +40,62 @@ class Dialect:
 
 _STD = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
 
-CPP = Dialect("C++", "R({})", lambda n, x: f"power<{n}>({x})", "std::pow({}, {})", "({} ? {} : {})", "!({})", " & ", " | ", {
-    "exp": "exp_of", "log": "log_of", "sin": "sin_of", "cos": "cos_of", "tanh": "tanh_of", "phi1": "phi1", "braked": "braked",
-    "Abs": "std::abs", "sign": "sign_of", "sqrt": "std::sqrt", "Max": "largest<R>", "Min": "smallest<R>",
-    **{name: f"std::{name}" for name in _STD}})
+CPP = Dialect(
+    "C++",
+    "R({})",
+    lambda n, x: f"power<{n}>({x})",
+    "std::pow({}, {})",
+    "({} ? {} : {})",
+    "!({})",
+    " & ",
+    " | ",
+    {
+        "exp": "exp_of",
+        "log": "log_of",
+        "sin": "sin_of",
+        "cos": "cos_of",
+        "tanh": "tanh_of",
+        "phi1": "phi1",
+        "braked": "braked",
+        "Abs": "std::abs",
+        "sign": "sign_of",
+        "sqrt": "std::sqrt",
+        "Max": "largest<R>",
+        "Min": "smallest<R>",
+        **{name: f"std::{name}" for name in _STD},
+    },
+)
 
 
 def _powers(n, x):
     return f"({'*'.join([x] * n)})" if n > 0 else f"(1/({'*'.join([x] * -n)}))"
 
 
-TRITON = Dialect("Triton", "{}", lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"), "power_of(zero + ({}), {})",
-                 "tl.where({}, zero + ({}), zero + ({}))", "~({})", " & ", " | ", {"exp": "tl.exp", "log": "tl.log", "sin": "tl.sin", "cos": "tl.cos", "tanh": "tanh_of", "phi1": "phi1",
-                         "braked": "braked", "Abs": "tl.abs", "sign": "sign_of", "sqrt": "tl.sqrt", "erf": "tl.erf",
-                         "Max": "tl.maximum", "Min": "tl.minimum"})
+TRITON = Dialect(
+    "Triton",
+    "{}",
+    lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"),
+    "power_of(zero + ({}), {})",
+    "tl.where({}, zero + ({}), zero + ({}))",
+    "~({})",
+    " & ",
+    " | ",
+    {
+        "exp": "tl.exp",
+        "log": "tl.log",
+        "sin": "tl.sin",
+        "cos": "tl.cos",
+        "tanh": "tanh_of",
+        "phi1": "phi1",
+        "braked": "braked",
+        "Abs": "tl.abs",
+        "sign": "sign_of",
+        "sqrt": "tl.sqrt",
+        "erf": "tl.erf",
+        "Max": "tl.maximum",
+        "Min": "tl.minimum",
+    },
+)
 
 
 class _Text:
@@ -103,7 +145,10 @@ class _Text:
         fraction = next((f for f in above if f.is_Rational and not f.is_Integer), None)
         top, bottom = [self.factor(f) for f in above if f is not fraction], [self.factor(1 / f) for f in below]
         if fraction is not None:
-            top, bottom = [self.number(Integer(fraction.p))] * (fraction.p != 1) + top, [self.number(Integer(fraction.q)), *bottom]
+            top, bottom = (
+                [self.number(Integer(fraction.p))] * (fraction.p != 1) + top,
+                [self.number(Integer(fraction.q)), *bottom],
+            )
         line = "*".join(top) or self.dialect.number.format(1)
         return line if not bottom else f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
 
@@ -124,10 +169,15 @@ class _Text:
             return self.dialect.choice.format(self.condition(condition), self.of(value), self.of(e.func(*rest)))
         args = [self.of(a) for a in e.args]
         if function == "Heaviside":
-            return self.dialect.choice.format(f"{args[0]} > 0", self.dialect.number.format(1), self.dialect.number.format(0))
+            return self.dialect.choice.format(
+                f"{args[0]} > 0", self.dialect.number.format(1), self.dialect.number.format(0)
+            )
         if function not in self.dialect.calls:
-            raise Unsupported("kernel", f"there is no {self.dialect.name} form of {function}: {e}",
-                              do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.")
+            raise Unsupported(
+                "kernel",
+                f"there is no {self.dialect.name} form of {function}: {e}",
+                do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.",
+            )
         joined, call = args[0], self.dialect.calls[function]
         if function in ("Max", "Min"):
             for a in args[1:]:
@@ -144,4 +194,8 @@ class _Text:
             return join.join(parts)
         if isinstance(e, Not):
             return self.dialect.negation.format(parts[0])
-        raise Unsupported("kernel", f"there is no {self.dialect.name} form of the condition {e}", do="Use comparisons, And, Or and Not.")
+        raise Unsupported(
+            "kernel",
+            f"there is no {self.dialect.name} form of the condition {e}",
+            do="Use comparisons, And, Or and Not.",
+        )

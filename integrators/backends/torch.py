@@ -53,11 +53,17 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     """The function `step(state, h, *, gradient, noise, ...)` of a Program."""
     recipe, names = program.recipe, writer.names
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
-    body.append(", ".join(names[b.name] for b in recipe.entries) + " = "
-                + ", ".join(f'state["{b.name}"]' for b in recipe.entries))
+    body.append(
+        ", ".join(names[b.name] for b in recipe.entries)
+        + " = "
+        + ", ".join(f'state["{b.name}"]' for b in recipe.entries)
+    )
     if any(e.has(symbols.total(1)) for e in _expressions(program)):
-        body.append(f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)" if writer.by_tensor
-                    else f"n = {writer.like}[0].numel()")
+        body.append(
+            f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
+            if writer.by_tensor
+            else f"n = {writer.like}[0].numel()"
+        )
     body += _constants(program, writer)
     for stage in program.stages:
         body += [f"# {stage.title}"] if stage.title != "gradient" else []
@@ -73,19 +79,33 @@ def _signature(program, writer, name):
     reads = any(isinstance(s, Gradient) for s in program.statements)
     arguments = [inlined("gradient") if reads else "gradient=None"]
     arguments += [inlined("curvature")] if program.needs_curvature else []
-    arguments += ["noise"] + ["observe"] * bool(program.observations) + ["sizes"] * writer.by_tensor + ["temperature=1.0"]
+    arguments += (
+        ["noise"] + ["observe"] * bool(program.observations) + ["sizes"] * writer.by_tensor + ["temperature=1.0"]
+    )
     arguments += [f"{s.name}={default}" for s, default in ((num_data, 1), (step_number, 0)) if program.reads(s)]
-    arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in program.recipe.parameters]
-    return "\n".join(textwrap.wrap(f"def {name}(state, h, *, {', '.join(arguments)}):", 118,
-                                   subsequent_indent=" " * (len(name) + 5), break_long_words=False))
+    arguments += [
+        writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in program.recipe.parameters
+    ]
+    return "\n".join(
+        textwrap.wrap(
+            f"def {name}(state, h, *, {', '.join(arguments)}):",
+            118,
+            subsequent_indent=" " * (len(name) + 5),
+            break_long_words=False,
+        )
+    )
 
 
 def _constants(program, writer):
     """Lines that compute what depends on h and the parameters alone, per-site values in float64 first."""
     like, inside = writer.like, set().union(*(e.free_symbols for s in program.statements for e in s.values))
-    per_site = [s for s in program.recipe.parameters if s.per and any(s in e.free_symbols for e in _expressions(program))]
-    lines = [f"{writer.names[s.name]} = torch.as_tensor({writer.names[s.name]}, dtype=torch.float64, device={like}.device)"
-             for s in per_site]
+    per_site = [
+        s for s in program.recipe.parameters if s.per and any(s in e.free_symbols for e in _expressions(program))
+    ]
+    lines = [
+        f"{writer.names[s.name]} = torch.as_tensor({writer.names[s.name]}, dtype=torch.float64, device={like}.device)"
+        for s in per_site
+    ]
     for constant in program.constants:
         lines += _print(constant, writer, program.recipe)
     cast = [writer.names[s.name] for s in per_site if s in inside]
@@ -101,10 +121,16 @@ def constants_source(program: Program, wanted) -> str:
     arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in recipe.parameters]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
     named = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
-    arguments += [s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names]  # of the caller's own
+    arguments += [
+        s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names
+    ]  # of the caller's own
     lines.append(f"return [{', '.join(named.values())}]")
     body = "\n".join(f"    {line}" for line in lines)
-    return _module(f"{recipe.name}: the constants of a step.", writer, [f"def constants(h, like, *, {', '.join(arguments)}):\n{body}"])
+    return _module(
+        f"{recipe.name}: the constants of a step.",
+        writer,
+        [f"def constants(h, like, *, {', '.join(arguments)}):\n{body}"],
+    )
 
 
 def _expressions(program):
@@ -118,11 +144,20 @@ def _shapes(program):
         shape = lambda b: "(chains, sites)" if b.is_vector else "(chains, tensors)"
     lines = [f"{b}: {shape(b)}" for b in recipe.entries]
     if program.draws:
-        kinds = {"normal": "standard normal", "uniform": "uniform", "poisson": "Poisson, a function of the rate",
-                 "gamma": "Gamma, a function of the shape"}
-        lines.append("noise: " + ", ".join(
-            ", ".join(f"{d.name} {shape(d)}" for d in program.draws if d.kind == kind) + f", {told}"
-            for kind, told in kinds.items() if any(d.kind == kind for d in program.draws)))
+        kinds = {
+            "normal": "standard normal",
+            "uniform": "uniform",
+            "poisson": "Poisson, a function of the rate",
+            "gamma": "Gamma, a function of the shape",
+        }
+        lines.append(
+            "noise: "
+            + ", ".join(
+                ", ".join(f"{d.name} {shape(d)}" for d in program.draws if d.kind == kind) + f", {told}"
+                for kind, told in kinds.items()
+                if any(d.kind == kind for d in program.draws)
+            )
+        )
     reads = [s for s in program.statements if isinstance(s, Gradient)]
     one = len(recipe.targets) == 1
     at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
@@ -159,16 +194,21 @@ def _print(statement, writer, recipe):
             writer.used.add(entries[0].text)
             size, *arguments = entries[0].system
             level = "site" if names[0].is_vector else None
-            return [f"{', '.join(map(writer.name, names))} = {entries[0].text}({size}, "
-                    f"{', '.join(text(a, level) for a in arguments)})"]
+            return [
+                f"{', '.join(map(writer.name, names))} = {entries[0].text}({size}, "
+                f"{', '.join(text(a, level) for a in arguments)})"
+            ]
         case Gradient(names, source, order):
             function, name = ("gradient", "g") if order == 1 else ("curvature", "c")
             name = writer.name(Local(name))
             at = writer.names[recipe.targets[0].name]
             if several:
                 at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in recipe.targets) + "}"
-            value = {"evaluated": f"{function}({at})", "given": f"{function}",
-                     "carried": f'state["{function}"] if "{function}" in state else {function}({at})'}[source]
+            value = {
+                "evaluated": f"{function}({at})",
+                "given": f"{function}",
+                "carried": f'state["{function}"] if "{function}" in state else {function}({at})',
+            }[source]
             return [f"{name} = {value}"] + [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in names if several]
         case Draw():
             return []
@@ -186,7 +226,9 @@ def _whole(value, block, writer):
 
 def _moves(e):
     """Whether an expression has a value per chain, and not only per site."""
-    return any(isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols)
+    return any(
+        isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols
+    )
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
@@ -215,8 +257,14 @@ def _derivative_source(program, writer, function, slopes, what):
     elif vector:
         unpack = "theta.unbind(-1)"
     comma = "," if len(named) == 1 and vector else ""
-    told = str(energy.U) if energy.is_sitewise else str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
-    lines = [f"def {function}(theta):", f'    """{what} of U = {told}."""', f"    {', '.join(named.values())}{comma} = {unpack}"]
+    told = (
+        str(energy.U) if energy.is_sitewise else str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
+    )
+    lines = [
+        f"def {function}(theta):",
+        f'    """{what} of U = {told}."""',
+        f"    {', '.join(named.values())}{comma} = {unpack}",
+    ]
     sums: dict = {}
 
     def settle(e):

@@ -34,12 +34,20 @@ def data_derivative_source(program: Program, writer_of_step: Writer, function: s
     given = [writer.name(c) for c in columns.values()]
     sums = taken_apart([e.xreplace(places) for e in derivatives])
     text = lambda e, level=None: writer.text(e.xreplace(columns), level)
-    lines = [f"def {function}(theta, data, num_data):", f'    """{what} of U = {energy.U}: of one chain, on one batch."""',
-             f"    {', '.join(given)}{',' * (len(given) == 1)} = data", f"    rows = len({given[0]})"]
+    lines = [
+        f"def {function}(theta, data, num_data):",
+        f'    """{what} of U = {energy.U}: of one chain, on one batch."""',
+        f"    {', '.join(given)}{',' * (len(given) == 1)} = data",
+        f"    rows = len({given[0]})",
+    ]
     if energy.is_sitewise:
         lines += ["    n = theta.numel()"] * any(e.has(symbols.total(1)) for e in derivatives)
     else:
-        at = ", ".join(f'theta["{b.name}"]' for b in recipe.targets) + "," if not recipe.target_is_vector else "theta.unbind()"
+        at = (
+            ", ".join(f'theta["{b.name}"]' for b in recipe.targets) + ","
+            if not recipe.target_is_vector
+            else "theta.unbind()"
+        )
         lines.append(f"    {', '.join(map(writer.name, places.values()))}, = {at}")
     writer.like = "theta"
     lines += [f"    {writer.name(t.name)} = ({text(t.integrand, 'site')}).sum()" for t in sums.chain]
@@ -48,8 +56,12 @@ def data_derivative_source(program: Program, writer_of_step: Writer, function: s
     lines += [f"    {writer.name(s.name)} = {_row_sum(s, text)}" for s in sums.rows]
     writer.like = "theta"
     like = "theta" if energy.is_sitewise else writer.name(next(iter(places.values())))
-    results = [f"torch.full_like({like}, {text(e)})" if writer.level(e) == "number" else text(e, "site" if energy.is_sitewise else None)
-               for e in sums.derivatives]
+    results = [
+        f"torch.full_like({like}, {text(e)})"
+        if writer.level(e) == "number"
+        else text(e, "site" if energy.is_sitewise else None)
+        for e in sums.derivatives
+    ]
     if energy.is_sitewise:
         result = f"({results[0]}).expand(theta.shape)"
     elif recipe.target_is_vector:
@@ -64,7 +76,11 @@ def _row_total(integrand, text):
     """The sum over the sites of every row."""
     column = next((f for f in Mul.make_args(integrand) if isinstance(f, Datum) and f.is_vector), None)
     if column is not None and not reads_rows(integrand / column):
-        return f"{text(column)} @ {_closed(text(integrand / column))}" if integrand != column else f"{text(column)}.sum(-1)"
+        return (
+            f"{text(column)} @ {_closed(text(integrand / column))}"
+            if integrand != column
+            else f"{text(column)}.sum(-1)"
+        )
     return f"({text(integrand, 'site')}).sum(-1)"
 
 

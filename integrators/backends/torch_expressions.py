@@ -15,14 +15,55 @@ from recipe.symbols import Block, is_site
 from ..flow import Variate
 from ..program import Draw, Local, Program
 
-FUNCTIONS = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh",
-             "erf", "erfc")
+FUNCTIONS = (
+    "exp",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+)
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
-TAKEN = {"math", "torch", "state", "gradient", "curvature", "noise", "observe", "sizes", "step_number", "step", "advance",
-         "begin", "settings", "n", "self", "params", "num_data", "seed", "lr", "momentum", "weight_decay", "step_size", *PRELUDE, *keyword.kwlist, *dir(builtins)}
+TAKEN = {
+    "math",
+    "torch",
+    "state",
+    "gradient",
+    "curvature",
+    "noise",
+    "observe",
+    "sizes",
+    "step_number",
+    "step",
+    "advance",
+    "begin",
+    "settings",
+    "n",
+    "self",
+    "params",
+    "num_data",
+    "seed",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "step_size",
+    *PRELUDE,
+    *keyword.kwlist,
+    *dir(builtins),
+}
 
 
 def python_names(program: Program) -> dict[str, str]:
@@ -41,8 +82,11 @@ class Writer:
 
     def __init__(self, program: Program):
         self.program, self.names, self.used, self._locals = program, python_names(program), set(), {}
-        self.drawn = {s.name: Local(f"drawn_{s.name.name}", s.name.is_vector) for s in program.statements
-                      if isinstance(s, Draw) and s.parameter is not None}
+        self.drawn = {
+            s.name: Local(f"drawn_{s.name.name}", s.name.is_vector)
+            for s in program.statements
+            if isinstance(s, Draw) and s.parameter is not None
+        }
         self.by_tensor = program.scope == "tensor"
         self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), None)
 
@@ -60,11 +104,17 @@ class Writer:
         self._locals[local.name] = text
 
     def level(self, e: Expr) -> str:
-        """"site" or "chain" for a tensor with one value per site or chain, else "number"."""
+        """ "site" or "chain" for a tensor with one value per site or chain, else "number"."""
         if is_site(e):
             return "site"
-        tensors = any(isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step
-                      for s in e.free_symbols) or self.by_tensor and e.has(symbols.Total)
+        tensors = (
+            any(
+                isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step
+                for s in e.free_symbols
+            )
+            or self.by_tensor
+            and e.has(symbols.Total)
+        )
         return "chain" if tensors else "number"
 
     def text(self, e: Expr, level: str | None = None) -> str:
@@ -205,11 +255,18 @@ class Writer:
             limit = numbers[0] if len(numbers) == 1 else f"{name.lower()}({', '.join(numbers)})"
             return f"torch.clamp({text}, {bound}={limit})" if numbers else text
         if name == "Heaviside":
-            return f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))" if own != "number" else f"float({args[0]} > 0)"
+            return (
+                f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))"
+                if own != "number"
+                else f"float({args[0]} > 0)"
+            )
         if name == "sign":
             return f"torch.sign({args[0]})" if own != "number" else f"math.copysign({args[0]} != 0, {args[0]})"
-        raise RecipeError(where, f"there is no torch lowering for {name}: {e}",
-                          do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.")
+        raise RecipeError(
+            where,
+            f"there is no torch lowering for {name}: {e}",
+            do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.",
+        )
 
     def _choice(self, pieces, own):
         """The value of the first piece whose condition holds, the last one's condition being True."""
@@ -238,5 +295,8 @@ class Writer:
             return join.join(parts)
         if isinstance(e, Not):
             return words[2] + parts[0]
-        raise RecipeError(f"{self.program.recipe.name}, torch", f"there is no torch lowering for the condition {e}",
-                          do="Use comparisons, And, Or and Not.")
+        raise RecipeError(
+            f"{self.program.recipe.name}, torch",
+            f"there is no torch lowering for the condition {e}",
+            do="Use comparisons, And, Or and Not.",
+        )

@@ -19,23 +19,49 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
     number = _like_a_number(writer)
     draws = ", ".join(f'"{d.name}": draw("{d.kind}", {"theta" if d.is_vector else number})' for d in program.draws)
     arguments = [names[s.name] for s in recipe.parameters]
-    rate = ["lr", "momentum"] if any(s.name == "momentum" for e in recipe.learning_rate.values() for s in e.free_symbols) else ["lr"]
+    rate = (
+        ["lr", "momentum"]
+        if any(s.name == "momentum" for e in recipe.learning_rate.values() for s in e.free_symbols)
+        else ["lr"]
+    )
     own = ["step_size", *rate, "num_data", "weight_decay", "temperature"]
     passed = lambda called: (
-        ', temperature=group["temperature"]' + ', num_data=group["num_data"]' * called.reads(num_data)
-        + ', step_number=kept["step_number"]' * called.reads(step_number) + ", sizes=sizes" * writer.by_tensor
-        + ", observe=observe" * bool(called.observations) + ", **parameters" * bool(arguments))
+        ', temperature=group["temperature"]'
+        + ', num_data=group["num_data"]' * called.reads(num_data)
+        + ', step_number=kept["step_number"]' * called.reads(step_number)
+        + ", sizes=sizes" * writer.by_tensor
+        + ", observe=observe" * bool(called.observations)
+        + ", **parameters" * bool(arguments)
+    )
     observe = ", observe=None" if program.observations or start.observations else ""
-    begin = f"""
+    begin = (
+        f"""
                 kept.update(begin({{**kept, "{target}": theta}}, h, gradient=gradient, noise={{}}{passed(start)}))
-                kept.pop("{target}")""" if recipe.adapted else ""
+                kept.pop("{target}")"""
+        if recipe.adapted
+        else ""
+    )
     seen = "\n    step takes observe: functions of theta (1, sites), by name." * bool(observe)
     starts, later = _starts(program, writer)
     begin += "".join(f"\n{line}" for line in later)
-    defaults = ["lr=None", "momentum=0.9"][:len(rate)] + ["num_data=1", "weight_decay=0.0", "temperature=1.0", "seed=0"]
+    defaults = ["lr=None", "momentum=0.9"][: len(rate)] + [
+        "num_data=1",
+        "weight_decay=0.0",
+        "temperature=1.0",
+        "seed=0",
+    ]
     required = [names[s.name] for s in recipe.parameters if s.default is None]
-    head = ", ".join(["self", "params", "*", "step_size=None", *required, *defaults,
-                      *(f"{names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None)])
+    head = ", ".join(
+        [
+            "self",
+            "params",
+            "*",
+            "step_size=None",
+            *required,
+            *defaults,
+            *(f"{names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None),
+        ]
+    )
     return f'''{_settings_source(recipe, writer, rate)}
 
 
@@ -128,7 +154,11 @@ class Optimizer(torch.optim.Optimizer):
 
 def _wrapped(line):
     """A call over as many lines as it needs, each from its first bracket on."""
-    return "\n".join(textwrap.wrap(line, 118, subsequent_indent=" " * (line.index("(", line.index("__init__")) + 1), break_long_words=False))
+    return "\n".join(
+        textwrap.wrap(
+            line, 118, subsequent_indent=" " * (line.index("(", line.index("__init__")) + 1), break_long_words=False
+        )
+    )
 
 
 def _settings_source(recipe, writer, rate):
@@ -139,27 +169,40 @@ def _settings_source(recipe, writer, rate):
     numbers = {name: Local(name, constant=True) for name in (*rate, "num_data")}
     for name, local in numbers.items():
         writer.rename(local, name)
-    formulas = {s: writer.text(e.xreplace({x: numbers[x.name] for x in e.free_symbols})) for s, e in recipe.learning_rate.items()}
+    formulas = {
+        s: writer.text(e.xreplace({x: numbers[x.name] for x in e.free_symbols}))
+        for s, e in recipe.learning_rate.items()
+    }
     found = {names[s]: text for s, text in formulas.items() if s != symbols.step_size}
-    lines = ["def settings(group):",
-             f'    """The step size and parameters of a group, as they are given or from {told}."""',
-             '    h, lr, num_data = group["step_size"], group["lr"], group["num_data"]',
-             f"    parameters = {{{pairs({name: of_group(name) for name in names.values()})}}}",
-             "    if (lr is None) == (h is None):",
-             f'        raise ValueError("give {told}, or step_size")',
-             '    if not (num_data > 0 and group["weight_decay"] >= 0 and 0 <= (h if lr is None else lr) < math.inf):',
-             '        raise ValueError("num_data is a positive number, weight_decay, lr and step_size are none below 0")',
-             "    if not lr:",
-             "        return h, parameters"]
+    lines = [
+        "def settings(group):",
+        f'    """The step size and parameters of a group, as they are given or from {told}."""',
+        '    h, lr, num_data = group["step_size"], group["lr"], group["num_data"]',
+        f"    parameters = {{{pairs({name: of_group(name) for name in names.values()})}}}",
+        "    if (lr is None) == (h is None):",
+        f'        raise ValueError("give {told}, or step_size")',
+        '    if not (num_data > 0 and group["weight_decay"] >= 0 and 0 <= (h if lr is None else lr) < math.inf):',
+        '        raise ValueError("num_data is a positive number, weight_decay, lr and step_size are none below 0")',
+        "    if not lr:",
+        "        return h, parameters",
+    ]
     if found:
         default = {names[s]: s.default for s in recipe.parameters}
         differs = " or ".join(f"{of_group(name)} != {default[name]!r}" for name in found)
         other, follow = ", ".join(found), "follow" if len(found) > 1 else "follows"
-        lines += [f"    if {differs}:",
-                  f'        raise ValueError("{other} {follow} from {told}: give step_size and {other}, or neither")']
+        lines += [
+            f"    if {differs}:",
+            f'        raise ValueError("{other} {follow} from {told}: give step_size and {other}, or neither")',
+        ]
     if len(rate) > 1:
-        lines += ['    momentum = group["momentum"]', "    if not 0 <= momentum < 1:", '        raise ValueError("momentum is a number from 0 to 1")']
-    lines += [f"    return {formulas[symbols.step_size]}, " + (f"{{**parameters, {pairs(found)}}}" if found else "parameters")]
+        lines += [
+            '    momentum = group["momentum"]',
+            "    if not 0 <= momentum < 1:",
+            '        raise ValueError("momentum is a number from 0 to 1")',
+        ]
+    lines += [
+        f"    return {formulas[symbols.step_size]}, " + (f"{{**parameters, {pairs(found)}}}" if found else "parameters")
+    ]
     return "\n".join(lines)
 
 
@@ -183,7 +226,9 @@ def _starts(program, writer):
         if b in recipe.targets:
             continue
         start = means.get(b, S.One if b.domain == "positive" else S.Zero)
-        if start.has(symbols.Total) or any(getattr(s, "per", None) or isinstance(s, Block) and s not in begun for s in start.free_symbols):
+        if start.has(symbols.Total) or any(
+            getattr(s, "per", None) or isinstance(s, Block) and s not in begun for s in start.free_symbols
+        ):
             start = S.Zero
         if start.free_symbols & begun.keys():
             later.append(f'                kept["{b.name}"] = {writer.text(start.xreplace(given | begun))}')
@@ -191,6 +236,9 @@ def _starts(program, writer):
         start = start.xreplace(given)
         like = "theta" if b.is_vector else _like_a_number(writer)
         value = writer.text(start)
-        lines.append(f'                    "{b.name}": {value},' if writer.level(start) == "site" else
-                     f'                    "{b.name}": torch.full_like({like}, {value}),')
+        lines.append(
+            f'                    "{b.name}": {value},'
+            if writer.level(start) == "site"
+            else f'                    "{b.name}": torch.full_like({like}, {value}),'
+        )
     return [*lines, '                    "step_number": 0,', '                    "moving": moving,'], later

@@ -27,8 +27,13 @@ GIVEN = """item_part, item_block, part_sites, part_offset, array_in, array_out, 
 def triton_source(given: Layout) -> str:
     """The text of the kernels of a layout: `sites_i_j` and `chain_i_j` for pass j of segment i."""
     writer, program = _Writer(given), given.program
-    kernels = [kernel for i, segment in enumerate(given.segments) for j, p in enumerate(segment.passes)
-               for kernel in (writer.over_sites(f"{i}_{j}", p), writer.over_chains(f"{i}_{j}", p)) if kernel]
+    kernels = [
+        kernel
+        for i, segment in enumerate(given.segments)
+        for j, p in enumerate(segment.passes)
+        for kernel in (writer.over_sites(f"{i}_{j}", p), writer.over_chains(f"{i}_{j}", p))
+        if kernel
+    ]
     return "\n\n".join([HEAD.format(title=f"{program.recipe.name}: {program.scheme}"), *kernels]) + "\n"
 
 
@@ -49,8 +54,11 @@ class _Writer:
 
     def constants(self, read, statements):
         lines = ["zero = tl.load(key).to(R)*0"]
-        lines += [f"{self.names.stem(s)} = tl.load(constants + {j}).to(R)" for j, s in enumerate(self.layout.constants)
-                 if s in read and not is_by_site(s)]
+        lines += [
+            f"{self.names.stem(s)} = tl.load(constants + {j}).to(R)"
+            for j, s in enumerate(self.layout.constants)
+            if s in read and not is_by_site(s)
+        ]
         if any(e.has(symbols.total(1)) for s in statements for e in s.values):
             lines.append("n = sites.to(R)")
         return lines
@@ -58,8 +66,10 @@ class _Writer:
     def one(self, d):
         """The number of a chain, given or drawn."""
         k, stem = self.draws[d], self.names.stem(d)
-        return [f"if GIVEN:\n        {stem} = tl.load(tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain)\n"
-                f"    else:\n        {stem} = one_{d.kind}(key, {k}, first_chain + chain, R)"]
+        return [
+            f"if GIVEN:\n        {stem} = tl.load(tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain)\n"
+            f"    else:\n        {stem} = one_{d.kind}(key, {k}, first_chain + chain, R)"
+        ]
 
     def over_sites(self, name, p):
         if not p.sites:
@@ -71,23 +81,36 @@ class _Writer:
         address = lambda table, k: f"tl.load({table} + {k} * parts + part).to(tl.pointer_type(R))"
         index = self.layout.arrays.index
         lines = self.constants(read, p.sites)
-        lines += [f"{self.names.stem(s)} = tl.load({address('per_site', j)} + at, mask=mask, other=1)"
-                  for j, s in enumerate(self.layout.constants) if s in read and is_by_site(s)]
-        lines += [f"{self.names.stem(s)} = tl.load(tl.load({self.table(s, 'number')} + {k}).to(tl.pointer_type(R)) + chain)"
-                  for k, s in enumerate(self.layout.numbers) if s in read]
-        lines += [f"{self.names.stem(s)} = tl.load({address(self.table(s, 'array'), index(s))} + spot, mask=mask, other=1)" for s in loaded]
+        lines += [
+            f"{self.names.stem(s)} = tl.load({address('per_site', j)} + at, mask=mask, other=1)"
+            for j, s in enumerate(self.layout.constants)
+            if s in read and is_by_site(s)
+        ]
+        lines += [
+            f"{self.names.stem(s)} = tl.load(tl.load({self.table(s, 'number')} + {k}).to(tl.pointer_type(R)) + chain)"
+            for k, s in enumerate(self.layout.numbers)
+            if s in read
+        ]
+        lines += [
+            f"{self.names.stem(s)} = tl.load({address(self.table(s, 'array'), index(s))} + spot, mask=mask, other=1)"
+            for s in loaded
+        ]
         for d, k in self.draws.items():
             if d in read and is_by_site(d):
-                lines.append(f"if GIVEN:\n        {self.names.stem(d)} = tl.load({address('drawn', k)} + spot, mask=mask, other=0)\n"
-                             f"    else:\n        {self.names.stem(d)} = {d.kind}s(key, group, {k}, first_chain + chain, R)")
+                lines.append(
+                    f"if GIVEN:\n        {self.names.stem(d)} = tl.load({address('drawn', k)} + spot, mask=mask, other=0)\n"
+                    f"    else:\n        {self.names.stem(d)} = {d.kind}s(key, group, {k}, first_chain + chain, R)"
+                )
             elif d in read:
                 lines += self.one(d)
         body, once, totals = [], {}, p.totals
         for s in p.sites:
             value = self.number(hoisted(s.values[0], once))
             if isinstance(s, Total):
-                body.append(f"tl.store(sums + (chain * items + item) * {len(totals)} + {totals.index(s)}, "
-                            f"tl.sum(tl.where(mask, (zero + ({value})).to(tl.float64), 0.0)))")
+                body.append(
+                    f"tl.store(sums + (chain * items + item) * {len(totals)} + {totals.index(s)}, "
+                    f"tl.sum(tl.where(mask, (zero + ({value})).to(tl.float64), 0.0)))"
+                )
             else:
                 body.append(f"{self.names.stem(subject(s))} = {value}")
         body += [f"tl.store({address('array_out', index(s))} + spot, {self.names.stem(s)}, mask=mask)" for s in mine]
@@ -110,13 +133,21 @@ def sites_{name}({GIVEN}):
         read, mine, totals = p.reads(p.chain), list(dict.fromkeys(map(subject, p.chain))), [t.name for t in p.totals]
         index = self.layout.numbers.index
         lines = self.constants(read, p.chain)
-        lines += [f"{self.names.stem(t)} = total_of(sums, items, chain, {len(totals)}, {k}).to(R)" for k, t in enumerate(totals)]
-        lines += [f"{self.names.stem(s)} = tl.load(tl.load({self.table(s, 'number')} + {k}).to(tl.pointer_type(R)) + chain)"
-                  for k, s in enumerate(self.layout.numbers) if s in read and s not in totals and is_read_first(s, p.chain)]
+        lines += [
+            f"{self.names.stem(t)} = total_of(sums, items, chain, {len(totals)}, {k}).to(R)"
+            for k, t in enumerate(totals)
+        ]
+        lines += [
+            f"{self.names.stem(s)} = tl.load(tl.load({self.table(s, 'number')} + {k}).to(tl.pointer_type(R)) + chain)"
+            for k, s in enumerate(self.layout.numbers)
+            if s in read and s not in totals and is_read_first(s, p.chain)
+        ]
         lines += [line for d in self.draws if d in read for line in self.one(d)]
         lines += [f"{self.names.stem(subject(s))} = {self.number(s.value)}" for s in p.chain]
-        lines += [f"tl.store(tl.load(number_out + {index(s)}).to(tl.pointer_type(R)) + chain, {self.names.stem(s)})"
-                  for s in [*totals, *mine]]
+        lines += [
+            f"tl.store(tl.load(number_out + {index(s)}).to(tl.pointer_type(R)) + chain, {self.names.stem(s)})"
+            for s in [*totals, *mine]
+        ]
         self.set |= {s for s in mine if isinstance(s, Block)}
         return f"""
 @triton.jit

@@ -13,7 +13,17 @@ from pathlib import Path
 
 from recipe.errors import RecipeError
 
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-w")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-w",
+)
 CACHE = "SDE_RECIPE_CACHE"  # the variable that names the folder of compiled kernels
 LIMIT = 300.0  # seconds for one file
 
@@ -58,8 +68,11 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
     found = compiler()
     if found is None:
         named = os.environ.get("CXX")
-        raise RecipeError("cpp", f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
-                          do="Install g++ or clang++, or name one in CXX; or use backend='torch'.")
+        raise RecipeError(
+            "cpp",
+            f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
+            do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
+        )
     command, version = found
     flags = (*FLAGS, *(f"-D{d}" for d in defines))
     key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
@@ -72,8 +85,11 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
                 kept.unlink()
         return _compiled(source, command, flags, kept)
     except OSError as error:
-        raise RecipeError("cpp", f"a kernel cannot be made in {folder()}: {error}", do=f"Name another folder in {CACHE}, or use "
-                          "backend='torch'.") from error
+        raise RecipeError(
+            "cpp",
+            f"a kernel cannot be made in {folder()}: {error}",
+            do=f"Name another folder in {CACHE}, or use backend='torch'.",
+        ) from error
 
 
 def _folder():
@@ -111,13 +127,23 @@ def _compiled(source, command, flags, kept):
         text, built, seal = (Path(own) / name for name in ("kernel.cpp", "kernel.so", "seal"))
         text.write_text(source)
         try:
-            done = subprocess.run([*command, *flags, "-o", str(built), str(text)], capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run(
+                [*command, *flags, "-o", str(built), str(text)], capture_output=True, text=True, timeout=LIMIT
+            )
         except (OSError, subprocess.SubprocessError) as error:
-            raise RecipeError("cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'.") from error
+            raise RecipeError(
+                "cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'."
+            ) from error
         if done.returncode != 0 or not built.exists():
-            told = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300] or "no message")
-            raise RecipeError("cpp", f"the compiler {command[0]} failed ({done.returncode}): {told}",
-                              do="Mend it, or use backend='torch'.")
+            told = next(
+                (line for line in done.stderr.splitlines() if "error" in line),
+                done.stderr.strip()[:300] or "no message",
+            )
+            raise RecipeError(
+                "cpp",
+                f"the compiler {command[0]} failed ({done.returncode}): {told}",
+                do="Mend it, or use backend='torch'.",
+            )
         loaded = ctypes.CDLL(str(built))
         seal.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
         os.replace(built, kept)

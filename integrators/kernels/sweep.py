@@ -39,7 +39,9 @@ class Sweep:
         self.shapes = [t.shape for t in first] if self.vectors else []
         launch = LAUNCHERS[backend]
         check_numbers(f"{self.recipe.name}, {backend}", first[0], launch.devices())
-        self.sites = np.array([shape.numel() // self.chains for shape in self.shapes] or [0], np.int64)  # [0]: numbers alone
+        self.sites = np.array(
+            [shape.numel() // self.chains for shape in self.shapes] or [0], np.int64
+        )  # [0]: numbers alone
         self.offset = np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
         of_one_chain = self.shapes[0][1:] if len(self.shapes) == 1 else (int(self.sites.sum()),)
         self.constants = Constants(program, self.layout.constants, of_one_chain)
@@ -76,8 +78,10 @@ class Sweep:
                 for what, t in ((f"state[{s.name!r}]", state[s.name]), (f"out[{s.name!r}]", out[s.name])):
                     self._check(what, t, (self.chains,))
                 self.number_in[k], self.number_out[k] = state[s.name].data_ptr(), out[s.name].data_ptr()
-        named = lambda side: [(f"{name}[{k}]", t) for name in self.vectors for k, t in enumerate(side[name])] + [
-            (b.name, side[b.name]) for b in self.recipe.entries if not b.is_vector]
+        named = lambda side: (
+            [(f"{name}[{k}]", t) for name in self.vectors for k, t in enumerate(side[name])]
+            + [(b.name, side[b.name]) for b in self.recipe.entries if not b.is_vector]
+        )
         read, written = ([] if out is state else named(state)), named(out)
         self._names, self._tensors = [name for name, _ in read + written], [t for _, t in read + written]
         self._addresses = [t.data_ptr() for t in self._tensors]
@@ -88,15 +92,30 @@ class Sweep:
         """Refuse a tensor that a kernel cannot go over."""
         where = f"{self.recipe.name}, {what}"
         if t.dtype != self.dtype or t.device != self.device:
-            raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on {self.device}", do="Convert one.")
+            raise RecipeError(
+                where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on {self.device}", do="Convert one."
+            )
         if t.shape != shape:
-            raise RecipeError(where, f"its shape is {tuple(t.shape)}, not {tuple(shape)}", do="A vector has the target's shapes, a "
-                              "scalar one value per chain.")
+            raise RecipeError(
+                where,
+                f"its shape is {tuple(t.shape)}, not {tuple(shape)}",
+                do="A vector has the target's shapes, a scalar one value per chain.",
+            )
         if not t.is_contiguous():
-            raise RecipeError(where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous().")
+            raise RecipeError(
+                where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous()."
+            )
 
-    def __call__(self, h: float, *, noise, temperature: float = 1.0, given: Callable | None = None, step_number: int = 0,
-                 **parameters) -> None:
+    def __call__(
+        self,
+        h: float,
+        *,
+        noise,
+        temperature: float = 1.0,
+        given: Callable | None = None,
+        step_number: int = 0,
+        **parameters,
+    ) -> None:
         """One step.
 
         `noise`: a Key, or tensors by name; `given(segment)`: what the caller supplies before a segment, the parts of each array.
@@ -104,7 +123,9 @@ class Sweep:
         addresses = [t.data_ptr() for t in self._tensors]
         if addresses != self._addresses:
             name = next(n for n, a, b in zip(self._names, addresses, self._addresses) if a != b)
-            raise RecipeError(f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again.")
+            raise RecipeError(
+                f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again."
+            )
         self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
         held, keyed = [], isinstance(noise, Key)
         if keyed:
@@ -116,13 +137,15 @@ class Sweep:
             for p, shape in zip(parts, self.shapes if d.is_vector else [(self.chains,)], strict=True):
                 self._check(f"noise[{d.name!r}]", p, shape)
             held.append(parts)
-            self.drawn[k, :len(parts)] = [p.data_ptr() for p in parts]
+            self.drawn[k, : len(parts)] = [p.data_ptr() for p in parts]
         for k, segment in enumerate(self.layout.segments):
             if segment.before is not None:
                 held.append(self._take(segment.before, given(segment)))
             self._launch(k, noise if keyed else None)
 
-    def step(self, h: float, key: Key, gradient, observe, *, temperature: float = 1.0, step_number: int = 0, **parameters) -> None:
+    def step(
+        self, h: float, key: Key, gradient, observe, *, temperature: float = 1.0, step_number: int = 0, **parameters
+    ) -> None:
         """One step of an optimizer form, whose bound tensors have not moved: a dense gradient for each part, the observations by name."""
         self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
         self.drawn[:], held = 0, []
@@ -132,14 +155,20 @@ class Sweep:
                     self.array_out[self.layout.arrays.index(g)] = [t.data_ptr() for t in gradient]
                 case Observe(_, observed) as statement:
                     value = observe[observed.name]
-                    cut = lambda: [x.reshape(shape) for x, shape in zip(value.reshape(-1).split(self.sites.tolist()), self.shapes)]
+                    cut = lambda: [
+                        x.reshape(shape) for x, shape in zip(value.reshape(-1).split(self.sites.tolist()), self.shapes)
+                    ]
                     held.append(self._take(statement, [cut() if statement.name.is_vector else value]))
             self._launch(k, key)
 
     def _set_constants(self, *setting):
         """Compute the constants of a step, unless they are those of the last one."""
-        if self._setting is not None and all(map(_is_same, setting[:3], self._setting[:3])) and \
-                setting[3].keys() == self._setting[3].keys() and all(_is_same(v, self._setting[3][k]) for k, v in setting[3].items()):
+        if (
+            self._setting is not None
+            and all(map(_is_same, setting[:3], self._setting[:3]))
+            and setting[3].keys() == self._setting[3].keys()
+            and all(_is_same(v, self._setting[3][k]) for k, v in setting[3].items())
+        ):
             return
         values = self.constants(*setting)
         numbers = np.array([0.0 if torch.is_tensor(v) else v for v in values] or [0.0])
@@ -169,7 +198,7 @@ class Sweep:
     def _cut(self, j, value):
         """A constant per site, cut into the parts."""
         value = value.to(dtype=self.dtype, device=self.device).reshape(-1)
-        parts = [value[at:at + n].contiguous() for at, n in zip(self.offset, self.sites)]
+        parts = [value[at : at + n].contiguous() for at, n in zip(self.offset, self.sites)]
         self.per_site[j] = [p.data_ptr() for p in parts]
         return parts
 
@@ -181,8 +210,24 @@ class InCpp:
         """The struct Sweep of the C++ text."""
 
         _fields_ = [(name, ctypes.c_int64) for name in ("chains", "parts", "items")]
-        _fields_ += [(name, ctypes.c_void_p) for name in ("part", "first", "count", "sites", "offset", "array_in", "array_out",
-                                                          "number_in", "number_out", "drawn", "per_site", "constants", "sums")]
+        _fields_ += [
+            (name, ctypes.c_void_p)
+            for name in (
+                "part",
+                "first",
+                "count",
+                "sites",
+                "offset",
+                "array_in",
+                "array_out",
+                "number_in",
+                "number_out",
+                "drawn",
+                "per_site",
+                "constants",
+                "sums",
+            )
+        ]
         _fields_ += [("seed", ctypes.c_uint64), ("step", ctypes.c_uint64), ("first_chain", ctypes.c_int64)]
 
     @staticmethod
@@ -195,9 +240,20 @@ class InCpp:
         runs = [(k, at, min(RUN, n - at)) for k, n in enumerate(sweep.sites.tolist()) for at in range(0, n, RUN)]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
         self.sums = np.empty(max(1, sweep.chains * len(runs) * sweep.layout.totals))
-        tables = (*self.items, sweep.sites, sweep.offset, sweep.array_in, sweep.array_out, sweep.number_in, sweep.number_out,
-                  sweep.drawn, sweep.per_site)
-        self.given = self.Given(sweep.chains, len(sweep.sites), len(runs), *(t.ctypes.data for t in tables), 0, self.sums.ctypes.data)
+        tables = (
+            *self.items,
+            sweep.sites,
+            sweep.offset,
+            sweep.array_in,
+            sweep.array_out,
+            sweep.number_in,
+            sweep.number_out,
+            sweep.drawn,
+            sweep.per_site,
+        )
+        self.given = self.Given(
+            sweep.chains, len(sweep.sites), len(runs), *(t.ctypes.data for t in tables), 0, self.sums.ctypes.data
+        )
 
     def constants(self, numbers):
         """Take the constants of the steps to come."""
@@ -223,17 +279,24 @@ class InTriton:
 
             from ..backends.triton import triton_source
         except ImportError as error:
-            raise RecipeError(f"{sweep.recipe.name}, triton", "Triton is not installed", do="pip install triton.") from error
+            raise RecipeError(
+                f"{sweep.recipe.name}, triton", "Triton is not installed", do="pip install triton."
+            ) from error
         self.sweep, program = sweep, sweep.program
         self.kernels = load(triton_source(sweep.layout), f"<sde-recipe {program.recipe.name} {program.scheme} triton>")
         block = 4 * GROUPS
-        blocks = [(k, at) for k, (o, n) in enumerate(zip(sweep.offset.tolist(), sweep.sites.tolist()))
-                  for at in range(o // block * block, o + n, block)]
+        blocks = [
+            (k, at)
+            for k, (o, n) in enumerate(zip(sweep.offset.tolist(), sweep.sites.tolist()))
+            for at in range(o // block * block, o + n, block)
+        ]
         self.items = len(blocks)
         on = lambda a: torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(sweep.device)
         part, first = np.array(blocks, np.int64).reshape(-1, 2).T
         self.places = [on(part), on(first), on(sweep.sites), on(sweep.offset)]
-        self.sums = torch.empty(max(1, sweep.chains * len(blocks) * sweep.layout.totals), dtype=torch.float64, device=sweep.device)
+        self.sums = torch.empty(
+            max(1, sweep.chains * len(blocks) * sweep.layout.totals), dtype=torch.float64, device=sweep.device
+        )
         self.key = torch.zeros(2, dtype=torch.int64, device=sweep.device)
         self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[sweep.dtype]
         self.sent = None
@@ -257,11 +320,23 @@ class InTriton:
             signed = lambda x: x - 2**64 if x >= 2**63 else x
             self.key.copy_(torch.tensor([signed(key.seed), signed(key.step)]))
         sweep, sites = self.sweep, int(self.sweep.sites.sum())
-        given = (*self.places, *self._tables(), self.numbers, self.sums, self.key, len(sweep.sites), self.items,
-                 0 if key is None else key.first_chain, sites)
+        given = (
+            *self.places,
+            *self._tables(),
+            self.numbers,
+            self.sums,
+            self.key,
+            len(sweep.sites),
+            self.items,
+            0 if key is None else key.first_chain,
+            sites,
+        )
         how = dict(R=self.real, GROUPS=GROUPS, GIVEN=key is None)
         for j, _ in enumerate(sweep.layout.segments[segment].passes):
-            for name, programs in ((f"sites_{segment}_{j}", self.items * sweep.chains), (f"chain_{segment}_{j}", sweep.chains)):
+            for name, programs in (
+                (f"sites_{segment}_{j}", self.items * sweep.chains),
+                (f"chain_{segment}_{j}", sweep.chains),
+            ):
                 if name in self.kernels and programs:
                     self.kernels[name][(programs,)](*given, **how)
 
@@ -276,25 +351,38 @@ def _is_same(a, b):
 
 def _check_apart(name, read, written):
     """Refuse memory that is written under two names, or written under one and read under another."""
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what, is_out)
-                   for is_out, tensors in ((False, read), (True, written)) for what, t in tensors if t.numel())
+    spans = sorted(
+        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what, is_out)
+        for is_out, tensors in ((False, read), (True, written))
+        for what, t in tensors
+        if t.numel()
+    )
     end, owner = -1, None
     for start, stop, what, is_out in spans:
         if start < end and owner[0] != what and (is_out or owner[1]):
-            raise RecipeError(f"{name}, {owner[0]}", f"it and {what} share memory", do="Give every block memory of its own.")
+            raise RecipeError(
+                f"{name}, {owner[0]}", f"it and {what} share memory", do="Give every block memory of its own."
+            )
         if stop > end:
             end, owner = stop, (what, is_out)
 
 
-def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
+def sweep(
+    step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters
+) -> dict:
     """One step by a kernel: the pure function that a Step is, each block one tensor."""
     recipe, program = step.recipe, step.program
     carried, state = state.get("gradient"), {b.name: state[b.name].contiguous() for b in recipe.entries}
-    key = threading.get_ident(), *((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries)
+    key = (
+        threading.get_ident(),
+        *((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries),
+    )
     parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
     kernel = step.kernels.pop(key, None)  # a gradient may call the same step
     kernel = kernel or Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
-    new = {b.name: torch.empty_like(state[b.name]) if b in kernel.layout.written else state[b.name] for b in recipe.entries}
+    new = {
+        b.name: torch.empty_like(state[b.name]) if b in kernel.layout.written else state[b.name] for b in recipe.entries
+    }
     kernel.bind(parts, {b.name: [new[b.name]] if b.is_vector else new[b.name] for b in recipe.entries})
     last = {}
 
@@ -304,7 +392,11 @@ def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, cu
         at = {b.name: (new if b in segment.written else state)[b.name] for b in recipe.targets}
         at = at if len(at) > 1 else next(iter(at.values()))
         if not isinstance(statement, Gradient):
-            return [[observe[statement.observed.name](at)]] if statement.name.is_vector else [observe[statement.observed.name](at)]
+            return (
+                [[observe[statement.observed.name](at)]]
+                if statement.name.is_vector
+                else [observe[statement.observed.name](at)]
+            )
         if statement.source == "carried" and carried is not None:
             value = carried
         elif statement.source == "given":
@@ -314,13 +406,18 @@ def sweep(step: Step, state: Mapping, h: float, *, gradient=None, noise=None, cu
         else:
             function = gradient if statement.order == 1 else curvature
             if not callable(function):
-                raise RecipeError(f"{recipe.name}, step", f"the gradient is {function!r}, no function", do="Pass gradient=...")
+                raise RecipeError(
+                    f"{recipe.name}, step", f"the gradient is {function!r}, no function", do="Pass gradient=..."
+                )
             value = function(at)
         last["gradient"] = value if statement.order == 1 else last.get("gradient")
         values = [value[b.name] for b, _ in statement.names] if isinstance(value, dict) else [value]
         if not all(map(torch.is_tensor, values)):
-            raise RecipeError(f"{recipe.name}, gradient", f"it is {type(value).__name__}", do="It is a function of theta, to a tensor "
-                              "of its shape, or a dict by block.")
+            raise RecipeError(
+                f"{recipe.name}, gradient",
+                f"it is {type(value).__name__}",
+                do="It is a function of theta, to a tensor of its shape, or a dict by block.",
+            )
         return [[v] if b.is_vector else v for v, (b, _) in zip(values, statement.names)]
 
     kernel(h, noise=noise, given=given, **parameters)

@@ -28,8 +28,11 @@ LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them,
 def check_numbers(where: str, like: torch.Tensor, devices) -> None:
     """Refuse a state of another type, or in another place, than kernels run on."""
     if like.device.type not in devices or like.dtype not in NUMBER_TYPES:
-        raise RecipeError(where, f"the state is {like.dtype} on {like.device}", do="Kernels run on float32 and float64 on "
-                          f"{', '.join(devices)}: convert it, or use backend='torch'.")
+        raise RecipeError(
+            where,
+            f"the state is {like.dtype} on {like.device}",
+            do=f"Kernels run on float32 and float64 on {', '.join(devices)}: convert it, or use backend='torch'.",
+        )
 
 
 def _at(tensor):
@@ -44,7 +47,9 @@ class Constants:
 
     def __init__(self, program: Program, wanted, shape):
         self.wanted, self.names, self.shape, self.where = wanted, python_names(program), shape, program.recipe.name
-        self.like = torch.empty((1, 1), dtype=torch.float64).expand(1, *shape) if shape else torch.empty(1, dtype=torch.float64)
+        self.like = (
+            torch.empty((1, 1), dtype=torch.float64).expand(1, *shape) if shape else torch.empty(1, dtype=torch.float64)
+        )
         source = constants_source(program, wanted)
         self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
         self.changes = program.reads(step_number)
@@ -61,18 +66,28 @@ class Constants:
         try:
             return value.expand(self.shape)
         except RuntimeError as error:
-            raise RecipeError(f"{self.where}, {s}", f"its shape is {tuple(value.shape)} for sites of shape {tuple(self.shape)}",
-                              do="Give a number, or one value per site.") from error
+            raise RecipeError(
+                f"{self.where}, {s}",
+                f"its shape is {tuple(value.shape)} for sites of shape {tuple(self.shape)}",
+                do="Give a number, or one value per site.",
+            ) from error
 
 
 class _Data(ctypes.Structure):
     """The columns of the data as a kernel reads them: where they are, padded to `wide` numbers for each row and site."""
 
-    _fields_ = [("columns", ctypes.c_void_p), ("rows", ctypes.c_int64), ("batch", ctypes.c_int64), ("drawn", ctypes.c_int64),
-                ("num_data", ctypes.c_double)]
+    _fields_ = [
+        ("columns", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("drawn", ctypes.c_int64),
+        ("num_data", ctypes.c_double),
+    ]
 
     def __init__(self, tensors, batch_size):
-        self.tensors = [F.pad(t, (0, -t.shape[1] % (16 if t.shape[1] <= 64 else 64))) if t.dim() > 1 else t for t in tensors]
+        self.tensors = [
+            F.pad(t, (0, -t.shape[1] % (16 if t.shape[1] <= 64 else 64))) if t.dim() > 1 else t for t in tensors
+        ]
         self.tensors = [t.contiguous() for t in self.tensors]
         self.pointers = torch.tensor([t.data_ptr() for t in self.tensors], dtype=torch.int64)
         rows = len(tensors[0]) if tensors else 0
@@ -109,8 +124,12 @@ class Trajectory:
         self.like, self.sites, self.chains = vector, vector[0].numel(), len(like)
         energy, many = program.energy, self.sites if recipe.target_is_vector else len(recipe.targets)
         if energy is not None and not energy.is_sitewise and len(energy.coordinates) != many or not like.numel():
-            raise RecipeError(f"{recipe.name}, cpp", f"{many} coordinates of {self.chains} chains for an energy of "
-                              f"{'any number' if energy is None else len(energy.coordinates)}", do="Give each coordinate a value.")
+            raise RecipeError(
+                f"{recipe.name}, cpp",
+                f"{many} coordinates of {self.chains} chains for an energy of "
+                f"{'any number' if energy is None else len(energy.coordinates)}",
+                do="Give each coordinate a value.",
+            )
         self.by_site = bool(self.data) or self.sites > SITES
         width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
         source = (by_site_source if self.by_site else trajectory_source)(program, self.sites)
@@ -118,26 +137,38 @@ class Trajectory:
         self.library = library(source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
         self.rows_of_data = _Data(self.data, self.batch_size)
         entries = [(b, i) for b in recipe.entries for i in sites_of(b, self.sites)]
-        self.rows = {name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"}
+        self.rows = {
+            name: [r for r, (b, _) in enumerate(entries) if b.name == name] for name in self.state if name != "gradient"
+        }
         extra = sum(len(sites_of(b, self.sites)) for b in recipe.targets) if program.carries_gradient else 0
         self.numbers = torch.empty((len(entries) + extra, self.padded), dtype=like.dtype)
         for name, rows in self.rows.items():
-            self.numbers[rows, :self.chains] = self.state[name].reshape(self.chains, len(rows)).T
-        self.numbers[:, self.chains:] = self.numbers[:, :1]
+            self.numbers[rows, : self.chains] = self.state[name].reshape(self.chains, len(rows)).T
+        self.numbers[:, self.chains :] = self.numbers[:, :1]
         self.died = torch.full((self.padded,), -1, dtype=torch.int64)
-        self.started = -1 if program.carries_gradient else -2  # the step at whose start a gradient was taken; -2: of none
+        self.started = (
+            -1 if program.carries_gradient else -2
+        )  # the step at whose start a gradient was taken; -2: of none
         given = self.state.get("gradient")
         if program.carries_gradient and given is not None:
             parts = [given[b.name] for b in recipe.targets] if isinstance(given, dict) else [given]
-            self.numbers[-extra:, :self.chains] = torch.cat([g.reshape(self.chains, -1).T for g in parts])
+            self.numbers[-extra:, : self.chains] = torch.cat([g.reshape(self.chains, -1).T for g in parts])
             self.started = -2
 
     def _start(self, first_step):
         """Take the gradient that the first step carries."""
         if self.started == -1:
             integer, self.started = ctypes.c_int64, first_step
-            of_data = (integer(self.first_chain), ctypes.c_uint64(first_step), ctypes.c_uint64(self.seed),
-                       ctypes.byref(self.rows_of_data)) if self.by_site else ()
+            of_data = (
+                (
+                    integer(self.first_chain),
+                    ctypes.c_uint64(first_step),
+                    ctypes.c_uint64(self.seed),
+                    ctypes.byref(self.rows_of_data),
+                )
+                if self.by_site
+                else ()
+            )
             self.library.gradient(_at(self.numbers), integer(self.padded), *of_data)
 
     @cached_property
@@ -156,12 +187,19 @@ class Trajectory:
         numbers of a draw are.
         """
         if thin < 1 or first_kept < 0 or not settings:
-            raise RecipeError(f"{self.step.recipe.name}, run", f"thin = {thin}, first_kept = {first_kept}, {len(settings)} steps",
-                              do="Keep every thin-th of one step or more.")
+            raise RecipeError(
+                f"{self.step.recipe.name}, run",
+                f"thin = {thin}, first_kept = {first_kept}, {len(settings)} steps",
+                do="Keep every thin-th of one step or more.",
+            )
         rows, last = [], None
         for k, setting in enumerate(settings):
             if self._constants.changes or setting != last:
-                self.step.check(setting[0], temperature=setting[1], **{k: v for k, v in self.parameters.items() if k != num_data.name})
+                self.step.check(
+                    setting[0],
+                    temperature=setting[1],
+                    **{k: v for k, v in self.parameters.items() if k != num_data.name},
+                )
                 row = self._row(*setting, first_step + k)
             rows.append(row)
             last = setting
@@ -173,14 +211,28 @@ class Trajectory:
         integer = ctypes.c_int64
         self._start(first_step)
         of_data = (ctypes.byref(self.rows_of_data), integer(self.started)) if self.by_site else ()
-        self.library.run(_at(self.numbers), _at(draws), _at(table), integer(0 if same else table.shape[1]), integer(self.padded),
-                         integer(self.first_chain), integer(steps), integer(first_step), ctypes.c_uint64(self.seed), integer(thin),
-                         integer(first_kept), _at(kept), integer(len(kept)), _at(self.died), *of_data)
-        return draws[..., :self.chains]
+        self.library.run(
+            _at(self.numbers),
+            _at(draws),
+            _at(table),
+            integer(0 if same else table.shape[1]),
+            integer(self.padded),
+            integer(self.first_chain),
+            integer(steps),
+            integer(first_step),
+            ctypes.c_uint64(self.seed),
+            integer(thin),
+            integer(first_kept),
+            _at(kept),
+            integer(len(kept)),
+            _at(self.died),
+            *of_data,
+        )
+        return draws[..., : self.chains]
 
     def block(self, name: str) -> torch.Tensor:
         """The values of a block as they stand, of its shape."""
-        return self.numbers[self.rows[name], :self.chains].T.reshape(self.state[name].shape).contiguous()
+        return self.numbers[self.rows[name], : self.chains].T.reshape(self.state[name].shape).contiguous()
 
     def state_now(self) -> dict:
         """The blocks as they stand, and the gradient that the next step takes over."""
@@ -190,8 +242,11 @@ class Trajectory:
         """The gradient at the state as it stands, where the next step takes it over."""
         if not self.step.program.carries_gradient or self.started == -1:
             return {}
-        rows, found = self.numbers[len(self.numbers) - sum(len(self.rows[b.name]) for b in self.step.recipe.targets):], {}
+        rows, found = (
+            self.numbers[len(self.numbers) - sum(len(self.rows[b.name]) for b in self.step.recipe.targets) :],
+            {},
+        )
         for b in self.step.recipe.targets:
-            own, rows = rows[:len(self.rows[b.name])], rows[len(self.rows[b.name]):]
-            found[b.name] = own[:, :self.chains].T.reshape(self.state[b.name].shape).contiguous()
+            own, rows = rows[: len(self.rows[b.name])], rows[len(self.rows[b.name]) :]
+            found[b.name] = own[:, : self.chains].T.reshape(self.state[b.name].shape).contiguous()
         return {"gradient": found if len(found) > 1 else next(iter(found.values()))}

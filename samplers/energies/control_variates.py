@@ -55,10 +55,15 @@ def control_variate(energy: Callable, center, data, *, chunk: int = 4096) -> Cal
         point = dict(theta) if isinstance(theta, Mapping) else {None: theta}
         kinds = [{name: tuple(x.shape) for name, x in tensors.items()} for tensors in (at, point)]
         if kinds[0] != kinds[1]:
-            raise RecipeError(f"{where}, center", f"it has the shape {_told(kinds[0])}, theta {_told(kinds[1])}",
-                              do="Give one chain's target, as `init` does.")
+            raise RecipeError(
+                f"{where}, center",
+                f"it has the shape {_told(kinds[0])}, theta {_told(kinds[1])}",
+                do="Give one chain's target, as `init` does.",
+            )
         here = slope(at, batch)
-        return energy(theta, batch) + sum(((full[name] - here[name]) * (point[name] - x)).sum() for name, x in at.items())
+        return energy(theta, batch) + sum(
+            ((full[name] - here[name]) * (point[name] - x)).sum() for name, x in at.items()
+        )
 
     corrected.num_data = data.rows
     return corrected
@@ -81,7 +86,9 @@ def find_mode(energy: Callable, init, data=None, *, steps: int = 500, chunk: int
     if data is not None and data.rows > chunk:
         _check_scale(where, energy, at, data, chunk)
     at = {name: x.clone().requires_grad_() for name, x in at.items()}
-    optimizer = torch.optim.LBFGS(at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
+    )
 
     def closure():
         optimizer.zero_grad()
@@ -98,8 +105,12 @@ def find_mode(energy: Callable, init, data=None, *, steps: int = 500, chunk: int
     if not value.isfinite() or not all(x.isfinite().all() for x in found.values()):
         raise RecipeError(where, "it ended at numbers that are not finite", do="Start elsewhere, or mend the energy.")
     if optimizer.state[next(iter(at.values()))]["n_iter"] >= steps:
-        warnings.warn(f"{where}: U still falls after {steps} iterations. Take more steps; or take the point as a center, which need not "
-                      "be the mode.", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"{where}: U still falls after {steps} iterations. Take more steps; or take the point as a center, which need not "
+            "be the mode.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return _as_given(found)
 
 
@@ -115,7 +126,9 @@ def _point(where, given) -> dict:
     tensors = dict(given) if isinstance(given, Mapping) else {None: given}
     for x in tensors.values():
         if not torch.is_tensor(x) or not x.is_floating_point() or not x.isfinite().all():
-            raise RecipeError(where, "it is no tensor of finite real numbers, or a dict of such", do="Pass one chain's target.")
+            raise RecipeError(
+                where, "it is no tensor of finite real numbers, or a dict of such", do="Pass one chain's target."
+            )
     if not tensors:
         raise RecipeError(where, "there are no tensors in it", do="Pass one chain's target.")
     return {name: x.detach().clone() for name, x in tensors.items()}
@@ -157,7 +170,14 @@ def _chunks(take, rows, size):
 
 def _check_scale(where, energy, at, data, chunk):
     value = lambda batch: energy(_as_given(at), batch)
-    _check_mean(f"{where}, energy", value, data.batch, data.rows, chunk, "num_data times the mean over the batch, plus the prior")
+    _check_mean(
+        f"{where}, energy",
+        value,
+        data.batch,
+        data.rows,
+        chunk,
+        "num_data times the mean over the batch, plus the prior",
+    )
 
 
 def _check_mean(where, value, take, rows, size, wanted):
@@ -168,7 +188,9 @@ def _check_mean(where, value, take, rows, size, wanted):
     whole, *halves = [(len(part) / len(some), float(value(take(part)))) for part in (some, *some.tensor_split(2))]
     apart = abs(whole[1] - sum(share * half for share, half in halves))
     if apart > 0.01 * max(abs(whole[1]), *(abs(half) for _, half in halves)):
-        told = f"on {len(some)} rows it is {whole[1]:.6g}, on the halves of them {halves[0][1]:.6g} and {halves[1][1]:.6g}"
+        told = (
+            f"on {len(some)} rows it is {whole[1]:.6g}, on the halves of them {halves[0][1]:.6g} and {halves[1][1]:.6g}"
+        )
         raise RecipeError(where, told, do=f"Return {wanted}, nothing that couples rows or is random.")
 
 

@@ -20,6 +20,7 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
 
     Batches are per chain. The Hessian diagonal costs one gradient per coordinate.
     """
+
     def one(theta, *batch):
         value = energy(layout.by_name(theta), *batch)
         return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
@@ -43,7 +44,10 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
                 U = vmap(one, in_dims=axes)(given, *batch).sum()
             else:  # the same without the cost of vectorising
                 first = lambda x: {k: v[0] for k, v in x.items()} if isinstance(x, Mapping) else x[0]
-                U = one(first(given), *(b if axes[1] is None else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch))
+                U = one(
+                    first(given),
+                    *(b if axes[1] is None else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch),
+                )
         slopes = dict(zip(at, torch.autograd.grad(U, list(at.values()), materialize_grads=True)))
         return slopes if isinstance(theta, Mapping) else slopes[""]
 
@@ -75,7 +79,11 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
         except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
             told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if told:
-            warnings.warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {told}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{where}: torch.compile of the gradient failed, it runs uncompiled: {told}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         chosen.append(gradient if told else compiled)
         return plain
 
@@ -103,9 +111,12 @@ def explained(where: str):
         told = str(error).splitlines()[0]
         if not any(word in told for word in ("vmap: ", "numpy()", "in-place")):
             raise
-        raise RecipeError(where, f"it cannot be differentiated for many chains at once ({told})",
-                          do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
-                             "branches on values with torch.where.") from error
+        raise RecipeError(
+            where,
+            f"it cannot be differentiated for many chains at once ({told})",
+            do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
+            "branches on values with torch.where.",
+        ) from error
 
 
 def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> None:
@@ -115,13 +126,21 @@ def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> 
     """
     where = "sample, energy"
     if not callable(energy):
-        raise RecipeError(where, f"it is a recipe.Energy or a callable of theta, got {energy!r}",
-                          do="Text is never evaluated: pass a torch function.")
+        raise RecipeError(
+            where,
+            f"it is a recipe.Energy or a callable of theta, got {energy!r}",
+            do="Text is never evaluated: pass a torch function.",
+        )
     if torch.is_inference_mode_enabled():
-        raise RecipeError(where, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad().")
+        raise RecipeError(
+            where, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad()."
+        )
     if data is not None and getattr(energy, "num_data", data.rows) != data.rows:
-        raise RecipeError(where, f"the posterior has num_data = {energy.num_data}, but data= has {data.rows} rows",
-                          do="Pass num_data=len(X).")
+        raise RecipeError(
+            where,
+            f"the posterior has num_data = {energy.num_data}, but data= has {data.rows} rows",
+            do="Pass num_data=len(X).",
+        )
     ask = lambda t: t.detach().clone().requires_grad_()
     theta = {k: ask(t) for k, t in theta.items()} if isinstance(theta, Mapping) else ask(theta)
     arguments = () if data is None else (data.first(),)
@@ -131,15 +150,24 @@ def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> 
         except TypeError as error:
             if error.__traceback__.tb_next is not None:  # raised inside of the energy, not by calling it
                 raise
-            raise RecipeError(where, f"calling it with {1 + len(arguments)} argument(s) failed: {error}",
-                              do="It is a function of theta, or of (theta, batch) where data= is given.") from error
+            raise RecipeError(
+                where,
+                f"calling it with {1 + len(arguments)} argument(s) failed: {error}",
+                do="It is a function of theta, or of (theta, batch) where data= is given.",
+            ) from error
     if not torch.is_tensor(value) or value.dim() != 0:
         got = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
-        raise RecipeError(where, f"it must return one number (a 0-dim tensor) for one chain, got {got}",
-                          do="Sum over data and coordinates: U is on the sum scale.")
+        raise RecipeError(
+            where,
+            f"it must return one number (a 0-dim tensor) for one chain, got {got}",
+            do="Sum over data and coordinates: U is on the sum scale.",
+        )
     if not value.requires_grad:
-        raise RecipeError(where, "its value does not depend on theta through differentiable operations",
-                          do="Avoid .item(), .detach() and numpy inside the energy.")
+        raise RecipeError(
+            where,
+            "its value does not depend on theta through differentiable operations",
+            do="Avoid .item(), .detach() and numpy inside the energy.",
+        )
     with explained(where):  # a single chain would run without being vectorised
         alone = {k: v[None] for k, v in theta.items()} if isinstance(theta, Mapping) else theta[None]
         vmap(lambda t, *b: energy(layout.by_name(t), *b), in_dims=(0, *(None for _ in arguments)))(alone, *arguments)

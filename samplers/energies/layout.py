@@ -20,5 +20,7 @@ class Layout:
         """The target `(*leading, sites)` as a dict of named tensors; unchanged where the target is one tensor."""
         if self.shapes is None:
             return theta
-        return {name: part.reshape((*theta.shape[:-1], *shape))
-                for (name, shape), part in zip(self.shapes.items(), theta.split(self.sizes, -1))}
+        return {
+            name: part.reshape((*theta.shape[:-1], *shape))
+            for (name, shape), part in zip(self.shapes.items(), theta.split(self.sizes, -1))
+        }

@@ -7,8 +7,9 @@ from torch.func import grad, vmap
 from recipe.errors import RecipeError
 
 
-def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *,
-              num_data: int | None = None) -> Callable:
+def posterior(
+    negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int | None = None
+) -> Callable:
     """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
 
     `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example; only it is
@@ -19,14 +20,20 @@ def posterior(negative_log_likelihood: Callable, negative_log_prior: Callable, *
     tensor(25.)
     """
     if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
-        raise RecipeError("posterior", f"num_data is the number of data, a positive integer, got {num_data!r}",
-                          do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).")
+        raise RecipeError(
+            "posterior",
+            f"num_data is the number of data, a positive integer, got {num_data!r}",
+            do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).",
+        )
 
     def energy(theta, batch):
         terms = negative_log_likelihood(theta, batch)
         if terms.dim() > 1:
-            raise RecipeError("posterior", f"the likelihood has the shape {tuple(terms.shape)}",
-                              do="Return the mean over the batch, or one value per example.")
+            raise RecipeError(
+                "posterior",
+                f"the likelihood has the shape {tuple(terms.shape)}",
+                do="Return the mean over the batch, or one value per example.",
+            )
         return num_data * terms.mean() + negative_log_prior(theta)
 
     energy.num_data = num_data
@@ -42,6 +49,7 @@ def score_variance(negative_log_likelihood: Callable) -> Callable:
     >>> observed(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
     tensor(2.)
     """
+
     def of_one(theta, row):
         batch = tuple(x[None] for x in row) if isinstance(row, tuple) else row[None]
         return negative_log_likelihood(theta, batch).mean()

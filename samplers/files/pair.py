@@ -37,7 +37,9 @@ class Pair:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.unlock()
-            raise RecipeError(str(self.folder), "another run writes there", do="Wait for it, or choose another folder.") from error
+            raise RecipeError(
+                str(self.folder), "another run writes there", do="Wait for it, or choose another folder."
+            ) from error
         except (ImportError, OSError):  # a system, or a file system, without such locks
             pass
 
@@ -62,21 +64,40 @@ class Pair:
             except RecipeError:
                 broken.append(path)
         if broken and not found:
-            told = "neither " + " nor ".join(path.name for path in broken) if len(broken) > 1 else f"{broken[0].name} is the only one"
-            raise RecipeError(str(self.folder), f"no checkpoint is intact, {told}", do="Restore one from a copy, or start in another folder.")
+            told = (
+                "neither " + " nor ".join(path.name for path in broken)
+                if len(broken) > 1
+                else f"{broken[0].name} is the only one"
+            )
+            raise RecipeError(
+                str(self.folder),
+                f"no checkpoint is intact, {told}",
+                do="Restore one from a copy, or start in another folder.",
+            )
         if not found:
             return None
         generation, k, values, account = max(found, key=lambda one: one[0])
         for other in broken:
-            warnings.warn(f"{other} is not intact: the run goes on from the one before it, {self.files[k]}", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"{other} is not intact: the run goes on from the one before it, {self.files[k]}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         if account.get("what") != self.what:
-            raise RecipeError(str(self.folder), f"it holds a {account.get('what', 'run of another version')}, this is a {self.what}", do="Choose another folder.")
+            raise RecipeError(
+                str(self.folder),
+                f"it holds a {account.get('what', 'run of another version')}, this is a {self.what}",
+                do="Choose another folder.",
+            )
         for name in {**settings, **account["settings"]} if settings is not None else ():
             mine, other = (json.dumps(x.get(name)) for x in (settings, account["settings"]))
             if mine != other:
                 mine, other = _differing(settings.get(name), account["settings"].get(name))
-                raise RecipeError(str(self.folder), f"it holds a run of {name} = {other}, this one has {mine}",
-                                  do="Give the settings of that run, or choose another folder.")
+                raise RecipeError(
+                    str(self.folder),
+                    f"it holds a run of {name} = {other}, this one has {mine}",
+                    do="Give the settings of that run, or choose another folder.",
+                )
         self._found = 1 - k, generation + 1, self._stamps()
         return values, account
 
@@ -88,12 +109,20 @@ class Pair:
         """Write the next, in place of the last but one."""
         with self._locked():
             if self._stamps() != self._seen:
-                raise RecipeError(str(self.folder), "the checkpoints there are not those that this run has seen: another run has written there, "
-                                  "or somebody removed them", do="Choose another folder, or load again.")
+                raise RecipeError(
+                    str(self.folder),
+                    "the checkpoints there are not those that this run has seen: another run has written there, "
+                    "or somebody removed them",
+                    do="Choose another folder, or load again.",
+                )
             for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
                 left.unlink(missing_ok=True)
-            storage.write(self.files[self.next], "checkpoint", tensors,
-                          {"what": self.what, "generation": self.generation, "settings": settings, **account})
+            storage.write(
+                self.files[self.next],
+                "checkpoint",
+                tensors,
+                {"what": self.what, "generation": self.generation, "settings": settings, **account},
+            )
             self.next, self.generation, self._seen = 1 - self.next, self.generation + 1, self._stamps()
 
     @contextmanager
@@ -115,5 +144,7 @@ class Pair:
 def _differing(mine, other):
     """Two settings, or the first lines in which long ones differ."""
     if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
-        return next((a, b) for a, b in itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="") if a != b)
+        return next(
+            (a, b) for a, b in itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="") if a != b
+        )
     return mine, other

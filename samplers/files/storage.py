@@ -40,7 +40,9 @@ def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
     except OSError as error:
         raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again.") from error
+        raise RecipeError(
+            str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again."
+        ) from error
 
 
 @contextmanager
@@ -49,8 +51,11 @@ def refused(path):
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
-        raise RecipeError(str(path), f"cannot be written ({getattr(error, 'strerror', None) or error})",
-                          do="Choose a folder with room that you may write to.") from error
+        raise RecipeError(
+            str(path),
+            f"cannot be written ({getattr(error, 'strerror', None) or error})",
+            do="Choose a folder with room that you may write to.",
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

@@ -99,8 +99,9 @@ class Discrepancy:
         return math.sqrt(max(0.0, self.v))
 
 
-def kernel_stein_discrepancy(points: torch.Tensor, scores: torch.Tensor, *, c: float = 1.0, beta: float = -0.5,
-                             block: int = 512) -> Discrepancy:
+def kernel_stein_discrepancy(
+    points: torch.Tensor, scores: torch.Tensor, *, c: float = 1.0, beta: float = -0.5, block: int = 512
+) -> Discrepancy:
     """The distance of points to a target of which the score s = grad log density = -grad U/T is known, by the kernel
     k(x, y) = (c^2 + |x - y|^2)^beta, which sees points that drift away.
 
@@ -118,8 +119,11 @@ def kernel_stein_discrepancy(points: torch.Tensor, scores: torch.Tensor, *, c: f
     where = "kernel_stein_discrepancy"
     if not (torch.is_tensor(points) and torch.is_tensor(scores) and points.dim() == 2 and points.shape == scores.shape):
         told = " and ".join(str(tuple(x.shape)) if torch.is_tensor(x) else type(x).__name__ for x in (points, scores))
-        raise RecipeError(where, f"points and scores are both (n, dim), got {told}",
-                          do="Flatten chains and draws: draws['theta'].reshape(-1, dim).")
+        raise RecipeError(
+            where,
+            f"points and scores are both (n, dim), got {told}",
+            do="Flatten chains and draws: draws['theta'].reshape(-1, dim).",
+        )
     n, dim = points.shape
     if n < 2 or dim < 1:
         raise RecipeError(where, f"there are {n} points of {dim} coordinates", do="Give at least two points.")
@@ -130,10 +134,12 @@ def kernel_stein_discrepancy(points: torch.Tensor, scores: torch.Tensor, *, c: f
     x, s = (t.detach().to(points.device, torch.float64) for t in (points, scores))
     bad = (~(x.isfinite() & s.isfinite()).all(1)).nonzero()
     if len(bad):
-        raise RecipeError(where, f"point {int(bad[0])} or its score is not finite", do="Leave out chains that diverged.")
+        raise RecipeError(
+            where, f"point {int(bad[0])} or its score is not finite", do="Leave out chains that diverged."
+        )
     diagonal = pairs = squares = 0.0
     for i, j in ((i, j) for i in range(0, n, block) for j in range(i, n, block)):
-        k0 = _stein_kernel(x[i:i + block], x[j:j + block], s[i:i + block], s[j:j + block], c, beta)
+        k0 = _stein_kernel(x[i : i + block], x[j : j + block], s[i : i + block], s[j : j + block], c, beta)
         if i == j:
             diagonal += float(k0.diagonal().sum())
             k0.fill_diagonal_(0)
@@ -141,7 +147,9 @@ def kernel_stein_discrepancy(points: torch.Tensor, scores: torch.Tensor, *, c: f
         pairs += times * float(k0.sum())
         squares += times * float(k0.square_().sum())
     # Under the exact law E k_0(x, .) = 0, and Var u = 2 E k_0^2/(n(n - 1)).
-    return Discrepancy(u=pairs / (n * (n - 1)), v=(pairs + diagonal) / n**2, error=math.sqrt(2 * squares) / (n * (n - 1)))
+    return Discrepancy(
+        u=pairs / (n * (n - 1)), v=(pairs + diagonal) / n**2, error=math.sqrt(2 * squares) / (n * (n - 1))
+    )
 
 
 def _stein_kernel(x, y, s_x, s_y, c, beta):
@@ -173,8 +181,9 @@ class Temperature:
         return self.low <= self.value <= self.high
 
 
-def kinetic_temperature(momenta, mass=1.0, *, temperature: float = 1.0,
-                        level: float = 0.99) -> Temperature | dict[str, Temperature]:
+def kinetic_temperature(
+    momenta, mass=1.0, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature | dict[str, Temperature]:
     """The temperature of Gaussian momenta: the mean of p^2/m over the d sites, T chi^2_d/d at temperature T.
 
     `momenta` are of one moment, so that they are independent: `draws["p"][:, -1]` of all chains, say; a tensor, or a dict
@@ -193,23 +202,31 @@ def kinetic_temperature(momenta, mass=1.0, *, temperature: float = 1.0,
     _check(where, temperature, level)
     if isinstance(momenta, Mapping):
         masses = mass if isinstance(mass, Mapping) else dict.fromkeys(momenta, mass)
-        return {name: kinetic_temperature(p, m, temperature=temperature, level=level)
-                for name, (p, m) in _by_name(where, momenta, masses).items()}
+        return {
+            name: kinetic_temperature(p, m, temperature=temperature, level=level)
+            for name, (p, m) in _by_name(where, momenta, masses).items()
+        }
     p, m = _numbers(where, momenta), _numbers(where, mass)
     try:
         fits = torch.broadcast_shapes(p.shape, m.shape) == p.shape
     except RuntimeError:
         fits = False
     if not fits or not (m > 0).all():
-        raise RecipeError(where, f"a mass of shape {tuple(m.shape)} for momenta of shape {tuple(p.shape)}" if not fits else
-                          "a mass is not > 0", do="Give a positive number, or one per site.")
+        raise RecipeError(
+            where,
+            f"a mass of shape {tuple(m.shape)} for momenta of shape {tuple(p.shape)}"
+            if not fits
+            else "a mass is not > 0",
+            do="Give a positive number, or one per site.",
+        )
     d = p.numel()
     low, high = (temperature * float(stats.chi2.ppf(q, d)) / d for q in ((1 - level) / 2, (1 + level) / 2))
     return Temperature(float((p**2 / m.to(p.device)).mean()), low, high, float(temperature))
 
 
-def configurational_temperature(theta, gradient, *, temperature: float = 1.0,
-                                level: float = 0.99) -> Temperature | dict[str, Temperature]:
+def configurational_temperature(
+    theta, gradient, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature | dict[str, Temperature]:
     """The temperature of positions: the mean of theta.grad U over sites and draws, whose expectation is T, by the virial
     theorem E theta.grad U = d T.
 
@@ -227,12 +244,17 @@ def configurational_temperature(theta, gradient, *, temperature: float = 1.0,
     where = "configurational_temperature"
     _check(where, temperature, level)
     if isinstance(theta, Mapping):
-        return {name: configurational_temperature(x, g, temperature=temperature, level=level)
-                for name, (x, g) in _by_name(where, theta, gradient).items()}
+        return {
+            name: configurational_temperature(x, g, temperature=temperature, level=level)
+            for name, (x, g) in _by_name(where, theta, gradient).items()
+        }
     x, g = _numbers(where, theta), _numbers(where, gradient)
     if x.shape != g.shape or x.dim() < 2 or x.shape[1] < 4:
-        raise RecipeError(where, f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}",
-                          do="Give both as (chains, draws, *shape), with at least 4 draws.")
+        raise RecipeError(
+            where,
+            f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}",
+            do="Give both as (chains, draws, *shape), with at least 4 draws.",
+        )
     each = (x * g.to(x.device)).flatten(2).mean(2) if x.dim() > 2 else x * g.to(x.device)
     value, ess = float(each.mean()), float(_per_component(each, lambda t: arviz_module().ess(t, method="mean")))
     half = 0.0  # where all draws are equal, there is no error
@@ -257,7 +279,9 @@ def _by_name(where, first, second) -> dict:
         raise RecipeError(where, f"one is a dict by name, the other a {type(second).__name__}", do="Give both by name.")
     for name in [*first, *second]:
         if name not in first or name not in second:
-            raise RecipeError(where, f"'{name}' is given once", do=did_you_mean(name, first if name in second else second))
+            raise RecipeError(
+                where, f"'{name}' is given once", do=did_you_mean(name, first if name in second else second)
+            )
     return {name: (first[name], second[name]) for name in first}
 
 
@@ -266,8 +290,13 @@ def _numbers(where, given) -> torch.Tensor:
     try:
         x = torch.as_tensor(given).detach().to(torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(where, f"these are no numbers ({error})", do="Give tensors, or dicts of them by name.") from error
+        raise RecipeError(
+            where, f"these are no numbers ({error})", do="Give tensors, or dicts of them by name."
+        ) from error
     if not x.numel() or not x.isfinite().all():
-        raise RecipeError(where, "a number is not finite" if x.numel() else "there are no numbers",
-                          do="Leave out chains that diverged.")
+        raise RecipeError(
+            where,
+            "a number is not finite" if x.numel() else "there are no numbers",
+            do="Leave out chains that diverged.",
+        )
     return x

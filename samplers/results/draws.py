@@ -42,14 +42,18 @@ class Draws(Mapping):
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         sizes = {shape[:2] for shape in shapes.values()}
         if len(sizes) != 1 or len(*sizes) != 2:
-            raise RecipeError("draws", f"the blocks have the shapes {shapes}",
-                              do="Shape each (chains, draws, ...), with the same chains and draws.")
+            raise RecipeError(
+                "draws",
+                f"the blocks have the shapes {shapes}",
+                do="Shape each (chains, draws, ...), with the same chains and draws.",
+            )
         self._values = {name: value.detach() for name, value in values.items()}
         try:
             self._info = json.loads(json.dumps(dict(info)))
         except (TypeError, ValueError) as error:
-            raise RecipeError("draws", f"info is not plain JSON data ({error})",
-                              do="Use text, numbers, lists and dicts.") from error
+            raise RecipeError(
+                "draws", f"info is not plain JSON data ({error})", do="Use text, numbers, lists and dicts."
+            ) from error
         self._step_sizes = None if step_sizes is None else _checked_step_sizes(step_sizes, self.draws)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -68,8 +72,10 @@ class Draws(Mapping):
         shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
         name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
         lines = [f"{title}: {self.chains} chains x {self.draws} draws"]
-        lines += [f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
-                  for name, value in self.items()]
+        lines += [
+            f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
+            for name, value in self.items()
+        ]
         if self.diverged:
             lines.append("  diverged: " + ", ".join(f"chain {c} at step {s}" for c, s in self.diverged.items()))
         return "\n".join(lines)
@@ -106,8 +112,9 @@ class Draws(Mapping):
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
         """
         # netCDF attributes are text or numbers.
-        attributes = {key: value if type(value) in (str, int, float) else json.dumps(value)
-                      for key, value in self.info.items()}
+        attributes = {
+            key: value if type(value) in (str, int, float) else json.dumps(value) for key, value in self.info.items()
+        }
         posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
@@ -132,8 +139,11 @@ class Draws(Mapping):
         f = values if function is None else function(values)
         if not torch.is_tensor(f) or f.shape[:2] != values.shape[:2]:
             got = f"shape {tuple(f.shape)}" if torch.is_tensor(f) else type(f).__name__
-            raise RecipeError("draws, average", f"the function turns shape {tuple(values.shape)} into {got}",
-                              do="Keep the axes of chains and draws: pass torch.square, say.")
+            raise RecipeError(
+                "draws, average",
+                f"the function turns shape {tuple(values.shape)} into {got}",
+                do="Keep the axes of chains and draws: pass torch.square, say.",
+            )
         h = torch.ones(self.draws, dtype=torch.float64) if self.step_sizes is None else self.step_sizes
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 
@@ -168,8 +178,11 @@ class Draws(Mapping):
         if not sound:
             raise RecipeError(f"draws, {what}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:
-            warnings.warn(f"{what} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
-                          RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{what} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         return sound
 
     def save(self, path: str | os.PathLike) -> None:
@@ -202,7 +215,9 @@ class Draws(Mapping):
             step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
             return cls(values, info=account["info"], step_sizes=step_sizes)
         except (KeyError, TypeError) as error:
-            raise RecipeError(str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again.") from error
+            raise RecipeError(
+                str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again."
+            ) from error
 
 
 def _checked_step_sizes(step_sizes, draws: int) -> torch.Tensor:
@@ -211,8 +226,9 @@ def _checked_step_sizes(step_sizes, draws: int) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise RecipeError("draws", f"the step sizes are no numbers ({error})", do="Give one per draw.") from error
     if h.shape != (draws,):
-        raise RecipeError("draws", f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws",
-                          do="Give one per draw.")
+        raise RecipeError(
+            "draws", f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws", do="Give one per draw."
+        )
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h

@@ -34,16 +34,21 @@ def plot(draws: Draws, var_names: str | list[str] | None = None, max_components:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RecipeError("draws, plot", f"matplotlib cannot be imported ({error})",
-                          do="Install it: pip install matplotlib.") from error
+        raise RecipeError(
+            "draws, plot", f"matplotlib cannot be imported ({error})", do="Install it: pip install matplotlib."
+        ) from error
     if isinstance(max_components, bool) or not isinstance(max_components, int) or max_components < 1:
         raise RecipeError("draws, plot", f"max_components is an integer >= 1, got {max_components!r}", do="Take 4.")
     names = list(draws) if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
     shapes = {name: tuple(draws[name].shape[2:]) for name in names}
     number = sum(min(math.prod(shape), max_components) for shape in shapes.values())
     if not (draws.chains and draws.draws and 0 < number <= ROWS):
-        raise RecipeError("draws, plot", f"{draws.chains} chains x {draws.draws} draws of {number} components"
-                          + f", more than {ROWS}" * (number > ROWS), do="Name some blocks that have draws in var_names.")
+        raise RecipeError(
+            "draws, plot",
+            f"{draws.chains} chains x {draws.draws} draws of {number} components"
+            + f", more than {ROWS}" * (number > ROWS),
+            do="Name some blocks that have draws in var_names.",
+        )
     sound = [chain for chain in range(draws.chains) if chain not in draws.diverged]
     shown, lost = sound[:SOUND], list(itertools.islice(draws.diverged, DIVERGED))
     figure = Figure(figsize=(12, 2.2 * number + 0.6), layout="constrained")
@@ -56,19 +61,21 @@ def plot(draws: Draws, var_names: str | list[str] | None = None, max_components:
         values = values[shown + lost].cpu().double().numpy()
         for k, index in enumerate(itertools.islice(np.ndindex(shape), max_components)):
             label = name + (f"[{', '.join(map(str, index))}]" if shape else "")
-            told = [f"{what} {x:{form}}" for what, x, form in (("ESS", ess[k], ".0f"), ("R-hat", r[k], ".3f")) if x == x]
+            told = [
+                f"{what} {x:{form}}" for what, x, form in (("ESS", ess[k], ".0f"), ("R-hat", r[k], ".3f")) if x == x
+            ]
             trace, density, correlation = next(rows)
             trace.set(ylabel=label, title=label + ": " * bool(told) + ", ".join(told))
             _trace(trace, values[:, :, k], shown, {chain: draws.diverged[chain] for chain in lost})
-            _density(density, values[:len(shown), :, k])
-            _autocorrelation(correlation, values[:len(shown), :, k], float(tau[k]))
+            _density(density, values[: len(shown), :, k])
+            _autocorrelation(correlation, values[: len(shown), :, k], float(tau[k]))
     for axes, told in zip((trace, density, correlation), ("draw", "value", "lag, in draws")):
         axes.set_xlabel(told)
     for axes, told in zip(figure.axes[1:3], ("density", "autocorrelation")):
         axes.set_title(told)
     if lost:
         first = figure.axes[0]
-        first.legend(handles=first.lines[len(shown):], loc="upper right", fontsize="small")
+        first.legend(handles=first.lines[len(shown) :], loc="upper right", fontsize="small")
     figure.suptitle(_title(draws, len(shown), len(lost)))
     return figure
 
@@ -80,8 +87,10 @@ def _trace(axes, chains, shown, diverged):
     for chain, x in zip(shown, chains):
         axes.plot(at, x[::stride], linewidth=0.6, alpha=0.8, label=f"chain {chain}", **alone)
     low, high = axes.get_ylim()
-    for (chain, step), x in zip(diverged.items(), chains[len(shown):]):
-        axes.plot(at, x[::stride], linewidth=1, linestyle="--", label=f"chain {chain}, diverged at step {step}", **alone)
+    for (chain, step), x in zip(diverged.items(), chains[len(shown) :]):
+        axes.plot(
+            at, x[::stride], linewidth=1, linestyle="--", label=f"chain {chain}, diverged at step {step}", **alone
+        )
     if shown:
         axes.set_ylim(low, high)  # a diverged chain may be anywhere
 
@@ -106,7 +115,7 @@ def _autocorrelation(axes, chains, tau):
     axes.axhspan(-band, band, color="0.85")
     for number, x in enumerate(chains):
         if np.isfinite(x).all():  # of a constant it is nan
-            axes.plot(arviz_module().autocorr(x)[:lags + 1], color=f"C{number % 10}", linewidth=1)
+            axes.plot(arviz_module().autocorr(x)[: lags + 1], color=f"C{number % 10}", linewidth=1)
     axes.set_xlim(0, max(lags, 1))
 
 

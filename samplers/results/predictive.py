@@ -30,8 +30,11 @@ class _Means:
     def load_state_dict(self, state: dict) -> None:
         """Go on from what `state_dict` gave, bit for bit. Raises RecipeError for the state of something else."""
         if set(state) != {"draws", "weight", *self._names}:
-            raise RecipeError(self._where("load_state_dict"), f"the state has the entries {sorted(state)}",
-                              do=f"Pass what state_dict() of a {type(self).__name__} returned.")
+            raise RecipeError(
+                self._where("load_state_dict"),
+                f"the state has the entries {sorted(state)}",
+                do=f"Pass what state_dict() of a {type(self).__name__} returned.",
+            )
         self._means = {name: state[name].to(torch.float64, copy=True) for name in self._names}
         self.draws, self._weight = int(state["draws"]), float(state["weight"])
 
@@ -115,8 +118,11 @@ class Predictive(_Means):
         self._check(what, p.shape[-2:])
         w, total = self._weights(what, weight, p.shape[:-2], p.device)
         p = p.reshape(-1, *p.shape[-2:])
-        self._add(len(p), total, {"probabilities": torch.tensordot(w, p, 1),
-                                  "expected_entropy": torch.tensordot(w, _entropy(p), 1)})
+        self._add(
+            len(p),
+            total,
+            {"probabilities": torch.tensordot(w, p, 1), "expected_entropy": torch.tensordot(w, _entropy(p), 1)},
+        )
 
     @property
     def probabilities(self) -> torch.Tensor:
@@ -171,14 +177,24 @@ class PredictiveMoments(_Means):
         try:
             noise = noise.expand(f.shape)
         except RuntimeError as error:
-            raise RecipeError(where, f"the noise variances have the shape {tuple(noise.shape)}, the predictions "
-                              f"{tuple(f.shape)}", do="Pass one number, or one per prediction.") from error
+            raise RecipeError(
+                where,
+                f"the noise variances have the shape {tuple(noise.shape)}, the predictions {tuple(f.shape)}",
+                do="Pass one number, or one per prediction.",
+            ) from error
         f, noise = (x.reshape(-1, *f.shape[-2:]) for x in (f, noise))
         mean = torch.tensordot(w, f, 1)
         # Around the means: a mean of squares less the square of the mean would cancel far from 0.
-        share, gaps = self._add(len(f), total, {"mean": mean, "variance_of_mean": torch.tensordot(w, (f - mean)**2, 1),
-                                                "expected_variance": torch.tensordot(w, noise, 1)})
-        self._means["variance_of_mean"] += share * (1 - share) * gaps["mean"]**2
+        share, gaps = self._add(
+            len(f),
+            total,
+            {
+                "mean": mean,
+                "variance_of_mean": torch.tensordot(w, (f - mean) ** 2, 1),
+                "expected_variance": torch.tensordot(w, noise, 1),
+            },
+        )
+        self._means["variance_of_mean"] += share * (1 - share) * gaps["mean"] ** 2
 
     @property
     def mean(self) -> torch.Tensor:
@@ -221,8 +237,11 @@ def _predictions(where, name, value, *, last):
     if x.dim() < 2 or not x.numel():
         raise RecipeError(where, f"the {name} have the shape {tuple(x.shape)}", do=f"Pass (data, {last}).")
     if last == "classes" and x.shape[-1] == 1:
-        raise RecipeError(where, f"the {name} {tuple(x.shape)} are of one class",
-                          do="Give both classes a column: of a lone logit z, 0 and z; of a probability p, 1 - p and p.")
+        raise RecipeError(
+            where,
+            f"the {name} {tuple(x.shape)} are of one class",
+            do="Give both classes a column: of a lone logit z, 0 and z; of a probability p, 1 - p and p.",
+        )
     if not x.isfinite().all():
         raise RecipeError(where, f"the {name} are not finite", do="Leave out chains that diverged.")
     return x
@@ -234,6 +253,9 @@ def distributions(where, probabilities) -> torch.Tensor:
     rounding = max(1e-4, 4 * torch.finfo(p.dtype).eps)
     p = p.to(torch.float64)
     if (p < 0).any() or ((p.sum(-1) - 1).abs() > rounding).any():
-        raise RecipeError(where, "the probabilities of a datum are below 0 or do not sum to 1",
-                          do="Pass logits.softmax(-1), not logits or their logarithms.")
+        raise RecipeError(
+            where,
+            "the probabilities of a datum are below 0 or do not sum to 1",
+            do="Pass logits.softmax(-1), not logits or their logarithms.",
+        )
     return p.clamp(max=1)

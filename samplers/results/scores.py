@@ -66,13 +66,16 @@ class Reliability:
             try:
                 from matplotlib import pyplot
             except ImportError as error:
-                raise RecipeError("Reliability, plot", f"matplotlib cannot be imported ({error})",
-                                  do="pip install matplotlib, or draw confidence and accuracy otherwise.") from error
+                raise RecipeError(
+                    "Reliability, plot",
+                    f"matplotlib cannot be imported ({error})",
+                    do="pip install matplotlib, or draw confidence and accuracy otherwise.",
+                ) from error
             ax = pyplot.subplots()[1]
         full, bins = (self.count > 0).cpu(), len(self.count)
         centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
         heights = self.accuracy.cpu()[full]
-        ax.bar(centre[full].numpy(), heights.numpy(), width=1/bins, edgecolor="white", label="accuracy")
+        ax.bar(centre[full].numpy(), heights.numpy(), width=1 / bins, edgecolor="white", label="accuracy")
         ax.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
         ax.legend()
@@ -159,12 +162,18 @@ def _labelled(where, probabilities, labels):
     if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
         raise RecipeError(where, f"the labels are {y.dtype}", do="Pass integers: labels.long().")
     if p.dim() != 2 or y.shape != p.shape[:1]:
-        raise RecipeError(where, f"the probabilities have the shape {tuple(p.shape)}, the labels {tuple(y.shape)}",
-                          do="Pass (data, classes) and (data,).")
+        raise RecipeError(
+            where,
+            f"the probabilities have the shape {tuple(p.shape)}, the labels {tuple(y.shape)}",
+            do="Pass (data, classes) and (data,).",
+        )
     y = y.to(p.device, torch.int64)
     if y.min() < 0 or y.max() >= p.shape[-1]:
-        raise RecipeError(where, f"the labels go from {int(y.min())} to {int(y.max())}, for {p.shape[-1]} classes",
-                          do="Count the classes from 0.")
+        raise RecipeError(
+            where,
+            f"the labels go from {int(y.min())} to {int(y.max())}, for {p.shape[-1]} classes",
+            do="Count the classes from 0.",
+        )
     return p, y
 
 
@@ -172,8 +181,11 @@ def _scores(where, inside, outside):
     both = [tensor_of(where, "scores", x) for x in (inside, outside)]
     for name, x in zip(("inside", "outside"), both):
         if x.dim() != 1 or not len(x):
-            raise RecipeError(where, f"the scores {name} have the shape {tuple(x.shape)}",
-                              do="Pass one number per datum, and at least one.")
+            raise RecipeError(
+                where,
+                f"the scores {name} have the shape {tuple(x.shape)}",
+                do="Pass one number per datum, and at least one.",
+            )
         if x.isnan().any():
             raise RecipeError(where, f"a score {name} is nan", do="Leave out what was not predicted.")
     return both[0].double(), both[1].to(both[0].device).double()

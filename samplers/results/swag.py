@@ -37,8 +37,9 @@ class SWAG:
 
     def __init__(self, rank: int = 20):
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 2:
-            raise RecipeError("SWAG", f"rank is an integer >= 2, got {rank!r}",
-                              do="Choose how many deviations to keep, 20 if unsure.")
+            raise RecipeError(
+                "SWAG", f"rank is an integer >= 2, got {rank!r}", do="Choose how many deviations to keep, 20 if unsure."
+            )
         self.rank, self.count = rank, 0
         self._kinds: dict = {}  # shape, dtype and device by name; the name of a lone tensor is None
         self._mean = self._variance = 0.0
@@ -69,12 +70,18 @@ class SWAG:
         """
         tensors = dict(theta) if isinstance(theta, Mapping) else {None: theta}
         if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
-            raise RecipeError("SWAG, add", "a draw is a tensor of real numbers, or a dict of them by name",
-                              do="Pass draws['theta'][chain, draw].")
+            raise RecipeError(
+                "SWAG, add",
+                "a draw is a tensor of real numbers, or a dict of them by name",
+                do="Pass draws['theta'][chain, draw].",
+            )
         kinds = {name: (tuple(x.shape), x.dtype, x.device) for name, x in tensors.items()}
         if self.count and kinds != self._kinds:
-            raise RecipeError("SWAG, add", f"the draw is {_told(kinds)}, the draws before it {_told(self._kinds)}",
-                              do="Add draws of one kind.")
+            raise RecipeError(
+                "SWAG, add",
+                f"the draw is {_told(kinds)}, the draws before it {_told(self._kinds)}",
+                do="Add draws of one kind.",
+            )
         flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._kinds or kinds])
         if not flat.isfinite().all():
             raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do="Leave out chains that diverged.")
@@ -123,6 +130,8 @@ class SWAG:
 
 
 def _told(kinds):
-    each = {name: f"{shape} {str(dtype).removeprefix('torch.')} on {device}"
-            for name, (shape, dtype, device) in kinds.items()}
+    each = {
+        name: f"{shape} {str(dtype).removeprefix('torch.')} on {device}"
+        for name, (shape, dtype, device) in kinds.items()
+    }
     return each.get(None) or str(each)

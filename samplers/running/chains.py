@@ -30,7 +30,10 @@ class Chains:
     def __init__(self, step: Step, state, layout, gradient, curvature, observe, data, seed, first, parameters):
         self.step, self.state, self.layout, self.data, self.seed, self.first = step, state, layout, data, seed, first
         self.chains, self.steps_done, self.step_size = len(next(iter(state.values()))), 0, math.nan
-        self.moved, self.kernel = 0, None  # steps whose draws have been handed on; the kernel of many steps that holds the state
+        self.moved, self.kernel = (
+            0,
+            None,
+        )  # steps whose draws have been handed on; the kernel of many steps that holds the state
         num_data = getattr(data, "rows", 1)
         self.parameters = {"num_data": num_data, **parameters}
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
@@ -60,23 +63,41 @@ class Chains:
         for name, x in self._first_gradient(target_of(self.step.recipe, self.state)).items():
             bad = (~x.reshape(self.chains, -1).isfinite().all(1)).nonzero()
             if len(bad):
-                raise RecipeError(where, f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
-                                  do="Start elsewhere, or mend the energy there.")
+                raise RecipeError(
+                    where,
+                    f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
+                    do="Start elsewhere, or mend the energy there.",
+                )
 
     def warn_of_sign(self, where):
         """Warn of an energy that falls without bound along every ray: a log-density handed in as an energy."""
         at = target_of(self.step.recipe, self.state)
         at = at if isinstance(at, dict) else {self.step.recipe.targets[0].name: at}
-        ray = {b: noise.normal(self.seed, 2**40 + i, noise.INITIAL, self.chains, tuple(x.shape[1:]), dtype=x.dtype,
-                               device=x.device, first_chain=self.first) for i, (b, x) in enumerate(at.items())}
+        ray = {
+            b: noise.normal(
+                self.seed,
+                2**40 + i,
+                noise.INITIAL,
+                self.chains,
+                tuple(x.shape[1:]),
+                dtype=x.dtype,
+                device=x.device,
+                first_chain=self.first,
+            )
+            for i, (b, x) in enumerate(at.items())
+        }
         slopes = []
         for r in (100.0, -100.0, 1000.0, -1000.0):
             far = {b: x + r * ray[b] for b, x in at.items()}
             g = self._first_gradient(far if len(far) > 1 else next(iter(far.values())))
             slopes += [sum((r * ray[b] * g[b]).reshape(self.chains, -1).sum(1) for b in g)] if g else []
         if slopes and bool((torch.stack(slopes) < -0.5).all()):
-            warnings.warn(f"{where}: the energy falls without bound away from the start. U is -log density: was a "
-                          "log-density handed in with the wrong sign?", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{where}: the energy falls without bound away from the start. U is -log density: was a "
+                "log-density handed in with the wrong sign?",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _first_gradient(self, theta) -> dict:
         """The gradient by block on the first batch of every chain; empty where the step asks for none."""
@@ -95,16 +116,27 @@ class Chains:
         for shift in (0.0, 0.1, -0.37):
             near = lambda x: x * (1 + shift) + abs(shift) / 3
             moved = {b: near(x) for b, x in at.items()} if isinstance(at, dict) else near(at)
-            found += [float(f(g.double())) for g in self._first_gradient(moved).values() for f in (torch.sum, torch.norm)]
+            found += [
+                float(f(g.double())) for g in self._first_gradient(moved).values() for f in (torch.sum, torch.norm)
+            ]
         return found
 
     @torch.no_grad()
     def complete_state(self, energy, temperature):
         """Let the blocks that the caller has not given start from their law."""
         self._batches(self._draw_rows(range(1), 1)(0))
-        self.state = complete_state(self.step, self.state, self.layout, seed=self.seed, temperature=temperature,
-                                    gradient=self.gradient, observe=self.observe, energy=energy, arguments=self.parameters,
-                                    first_chain=self.first)
+        self.state = complete_state(
+            self.step,
+            self.state,
+            self.layout,
+            seed=self.seed,
+            temperature=temperature,
+            gradient=self.gradient,
+            observe=self.observe,
+            energy=energy,
+            arguments=self.parameters,
+            first_chain=self.first,
+        )
 
     def _draw_rows(self, steps, evaluations):
         if self.data is None:
@@ -118,8 +150,16 @@ class Chains:
         for number, draw in enumerate(self.step.program.draws):
             kind = (noise.KINDS | noise.STATE_DEPENDENT)[draw.kind]
             shape = tuple(target.shape[1:]) if draw.is_vector else scalar
-            drawn[draw.name] = kind(self.seed, steps, number, self.chains, shape, dtype=target.dtype, device=target.device,
-                                    first_chain=self.first)
+            drawn[draw.name] = kind(
+                self.seed,
+                steps,
+                number,
+                self.chains,
+                shape,
+                dtype=target.dtype,
+                device=target.device,
+                first_chain=self.first,
+            )
         return drawn
 
     def choose_backend(self, backend, steps, count):
@@ -136,7 +176,9 @@ class Chains:
         of = lambda setting, what: lambda k: number_of(setting, k, what, where)
         step_size, temperature = of(step_size, "step size"), of(temperature, "temperature")
         if self.backend == "cpp" and self.inlined:
-            yield from launches(self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep)
+            yield from launches(
+                self, trajectory("cpp", self), count, step_size, temperature, where, thin=thin, first=first, keep=keep
+            )
             return
         for i, _ in enumerate(self.steps(count, step_size, temperature, where)):
             kept = i >= first and (i - first) % thin == 0
@@ -161,13 +203,26 @@ class Chains:
                 h, T = step_size(k - start), temperature(k - start)
                 self.step_size = h
                 if swept:
-                    self._accept(self.step.swept(self.state, h, gradient=self.gradient, noise=noise.Key(self.seed, k, self.first),
-                                                 curvature=self.curvature, observe=self.observe, temperature=T, step_number=k,
-                                                 **self.parameters), k, where)
+                    self._accept(
+                        self.step.swept(
+                            self.state,
+                            h,
+                            gradient=self.gradient,
+                            noise=noise.Key(self.seed, k, self.first),
+                            curvature=self.curvature,
+                            observe=self.observe,
+                            temperature=T,
+                            step_number=k,
+                            **self.parameters,
+                        ),
+                        k,
+                        where,
+                    )
                     yield k
                     continue
-                given = self.step.arguments(self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe,
-                                            layout.sizes)
+                given = self.step.arguments(
+                    self.gradient, {n: x[i] for n, x in drawn.items()}, self.curvature, self.observe, layout.sizes
+                )
                 given |= self.step.spelled({"temperature": T, "step_number": k, **self.parameters})
                 self._accept(function(self.state, h, **given), k, where)
                 yield k
@@ -202,7 +257,9 @@ class Chains:
         sound = not self.bounded and not self.diverged and math.isfinite(everything)
         lost = [] if sound else (self.alive & ~self._is_fine(new)).nonzero().flatten().tolist()
         if lost:
-            self._freeze({chain: k for chain in lost}, {name: x[lost[0]] for name, x in new.items() if name != "gradient"}, where)
+            self._freeze(
+                {chain: k for chain in lost}, {name: x[lost[0]] for name, x in new.items() if name != "gradient"}, where
+            )
         if self.diverged:
             new = _merge(self.alive, new, self.state)
         self.state = new
@@ -217,7 +274,9 @@ class Chains:
     def _freeze(self, lost, new, where):
         """Flag chains that have diverged, by the step at which they did; `new` is where the first of them would be."""
         block = next((b.name for b in reversed(self.step.recipe.entries) if not new[b.name].isfinite().all()), None)
-        outside = next((b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name]) & new[b.name].isfinite()).any()), None)
+        outside = next(
+            (b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name]) & new[b.name].isfinite()).any()), None
+        )
         why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
         do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."
         self.diverged |= lost
@@ -227,24 +286,32 @@ class Chains:
         told += f" and {len(others) - 7} others" if len(others) > 7 else ""
         if not self.alive.any():
             raise Diverged(where, f"every chain has diverged, the last at step {max(lost.values())}: {why}", do=do)
-        warnings.warn(f"{where}: {told} diverged at step {lost[first]}, {why}. Frozen at the last finite "
-                      f"state: {do[0].lower()}{do[1:]}", RuntimeWarning, stacklevel=6)
+        warnings.warn(
+            f"{where}: {told} diverged at step {lost[first]}, {why}. Frozen at the last finite "
+            f"state: {do[0].lower()}{do[1:]}",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
     def lose(self, kernel, settings, first, where):
         """Flag the chains that a launch has lost; the step of the first of them is made once more, to see where it led."""
-        died = kernel.died[:self.chains]
+        died = kernel.died[: self.chains]
         lost = (self.alive & (died >= 0)).nonzero().flatten().tolist()
         if not lost:
             return
         lost = {chain: int(died[chain]) for chain in sorted(lost, key=lambda chain: int(died[chain]))}
         chain, k = next(iter(lost.items()))
-        at = {name: kernel.block(name)[chain:chain + 1] for name in kernel.rows}
+        at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
         drawn = self.step.drawn(noise.Key(self.seed, k, self.first + chain), at)
         h, T = settings[k - first]
         rows = self._draw_rows(range(k, k + 1), self.step.program.gradients_per_step + 1)(0)
-        self._batches([r if r is None else r[chain:chain + 1] for r in rows])
-        new = self.step.function(at, h, **self.step.arguments(self.gradient, drawn, self.curvature),
-                                 **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}))
+        self._batches([r if r is None else r[chain : chain + 1] for r in rows])
+        new = self.step.function(
+            at,
+            h,
+            **self.step.arguments(self.gradient, drawn, self.curvature),
+            **self.step.spelled({"temperature": T, "step_number": k, **self.parameters}),
+        )
         self._freeze(lost, {name: x[0] for name, x in new.items() if name != "gradient"}, where)
 
 
@@ -270,10 +337,14 @@ def number_of(setting, k, what, where):
     try:
         value = setting(k)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise RecipeError(where, f"the schedule of the {what} fails at step {k}: {error}",
-                          do="It is a function of k.") from error
+        raise RecipeError(
+            where, f"the schedule of the {what} fails at step {k}: {error}", do="It is a function of k."
+        ) from error
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (real and math.isfinite(value) and (value > 0 or value == 0 and what == "temperature")):
-        raise RecipeError(where, f"the schedule gives the {what} {value!r} at step {k}",
-                          do=f"Return a number {'>= 0' if what == 'temperature' else '> 0'}.")
+        raise RecipeError(
+            where,
+            f"the schedule gives the {what} {value!r} at step {k}",
+            do=f"Return a number {'>= 0' if what == 'temperature' else '> 0'}.",
+        )
     return float(value)

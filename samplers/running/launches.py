@@ -10,7 +10,10 @@ from integrators.kernels.sweep import Sweep
 from integrators.kernels.trajectory import Trajectory
 from recipe.errors import RecipeError
 
-STEPS, UPDATES = 10_000, 2e7  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
+STEPS, UPDATES = (
+    10_000,
+    2e7,
+)  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
 SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel
 SECONDS = 0.2  # of a launch
 
@@ -24,7 +27,9 @@ def pays(steps: int, state, inlined: bool) -> bool:
 def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
     columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
-    return made(backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size))
+    return made(
+        backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size)
+    )
 
 
 def sweep(backend: str, run) -> Sweep | None:
@@ -33,13 +38,14 @@ def sweep(backend: str, run) -> Sweep | None:
     return made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
 
 
-def launches(run, kernel: Trajectory, count: int, step_size, temperature, where: str, *, thin: int, first: int,
-             keep) -> Iterator[tuple[int, list[float], dict[str, torch.Tensor]]]:
+def launches(
+    run, kernel: Trajectory, count: int, step_size, temperature, where: str, *, thin: int, first: int, keep
+) -> Iterator[tuple[int, list[float], dict[str, torch.Tensor]]]:
     """Move by `count` steps; yields after every launch the steps made, and step sizes and values of the states kept.
 
     Of the steps every `thin`-th is kept, from number `first` on. `step_size` and `temperature` are functions of the step.
     """
-    kernel.died[:run.chains][~run.alive] = 0  # lost in an earlier phase
+    kernel.died[: run.chains][~run.alive] = 0  # lost in an earlier phase
     run.kernel, done, size, start = kernel, 0, 64, run.steps_done
     run.steps_done += count
     while done < count:
@@ -54,7 +60,7 @@ def launches(run, kernel: Trajectory, count: int, step_size, temperature, where:
         kept, at = {}, 0
         for name in keep:
             shape, rows = kernel.state[name].shape[1:], len(kernel.rows[name])
-            kept[name] = drawn[:, at:at + rows].permute(2, 0, 1).reshape(kernel.chains, len(drawn), *shape)
+            kept[name] = drawn[:, at : at + rows].permute(2, 0, 1).reshape(kernel.chains, len(drawn), *shape)
             at += rows
         yield steps, [h for h, _ in settings[skip::thin]], kept
         if over:

@@ -31,7 +31,9 @@ class Phase:
         for name, least in (("temperature", 0.0), ("step_size", 5e-324)):
             check_setting(getattr(self, name), least, f"Phase, {name}")
         if not isinstance(self.keep, bool):
-            raise RecipeError("Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws.")
+            raise RecipeError(
+                "Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws."
+            )
         object.__setattr__(self, "freeze", names_of(self.freeze, "Phase, freeze"))
 
 
@@ -40,8 +42,9 @@ def check_setting(value, least, where) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (value is None or callable(value) or number and least <= value < math.inf):
         allowed = ">= 0" if least == 0 else "> 0"
-        raise RecipeError(where, f"it is a number {allowed} or a function of the step number, got {value!r}",
-                          do="Pass a float.")
+        raise RecipeError(
+            where, f"it is a number {allowed} or a function of the step number, got {value!r}", do="Pass a float."
+        )
 
 
 def names_of(given, where) -> tuple[str, ...]:

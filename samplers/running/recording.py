@@ -41,7 +41,7 @@ class InMemory:
     def take(self, step_sizes: list[float], kept: dict[str, torch.Tensor]) -> None:
         """Keep states that were made with these step sizes."""
         for b, x in kept.items():
-            self.values[b][:, len(self.step_sizes):len(self.step_sizes) + len(step_sizes)] = x
+            self.values[b][:, len(self.step_sizes) : len(self.step_sizes) + len(step_sizes)] = x
         self.step_sizes += step_sizes
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
@@ -50,7 +50,7 @@ class InMemory:
     def draws(self) -> dict[str, torch.Tensor]:
         """What has been kept so far."""
         whole = len(self.step_sizes) == self.number
-        return {b: x if whole else x[:, :len(self.step_sizes)].clone() for b, x in self.values.items()}
+        return {b: x if whole else x[:, : len(self.step_sizes)].clone() for b, x in self.values.items()}
 
 
 class InFolder(InMemory):
@@ -60,7 +60,9 @@ class InFolder(InMemory):
     another run, one in which a run is going on, checkpoints that are not intact, and a disk that is full.
     """
 
-    def __init__(self, folder, like: dict[str, torch.Tensor], number: int, every: float, settings: dict, probe: list[float]):
+    def __init__(
+        self, folder, like: dict[str, torch.Tensor], number: int, every: float, settings: dict, probe: list[float]
+    ):
         self.every, self.settings, self.device = every, settings, {b: x.device for b, x in like.items()}
         self.probe = [x if math.isfinite(x) else None for x in probe]  # values of the energy, the same up to rounding
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
@@ -80,11 +82,22 @@ class InFolder(InMemory):
 
     def _compare(self):
         """Refuse the folder of another energy."""
-        apart = [(a, b) for a, b in zip(self.probe, self.found[1]["probe"], strict=True)
-                 if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)] if self.found else []
+        apart = (
+            [
+                (a, b)
+                for a, b in zip(self.probe, self.found[1]["probe"], strict=True)
+                if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)
+            ]
+            if self.found
+            else []
+        )
         if apart:
-            raise RecipeError(str(self.folder), f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
-                              f"is {apart[0][0]:.6g}", do="Give the energy of that run, or choose another folder.")
+            raise RecipeError(
+                str(self.folder),
+                f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
+                f"is {apart[0][0]:.6g}",
+                do="Give the energy of that run, or choose another folder.",
+            )
 
     def room(self, block, shape, like):
         path, size = self.folder / f"{block}.draws", int(np.prod(shape)) * like.element_size()
@@ -94,8 +107,11 @@ class InFolder(InMemory):
                     os.posix_fallocate(file.fileno(), 0, size)
                 file.truncate(size)
         except OSError as error:
-            raise RecipeError(str(path), f"there is no room for {size} bytes of draws ({error.strerror or error})",
-                              do="Choose another folder, or a larger thin.") from error
+            raise RecipeError(
+                str(path),
+                f"there is no room for {size} bytes of draws ({error.strerror or error})",
+                do="Choose another folder, or a larger thin.",
+            ) from error
         if not size:
             return torch.empty(shape, dtype=like.dtype)
         numpy_type = torch.empty(0, dtype=like.dtype).numpy().dtype
@@ -113,8 +129,11 @@ class InFolder(InMemory):
         for end, *sums in account["stretches"]:
             for (b, x), known in zip(self.values.items(), sums):
                 if _checksum(x[:, at:end]) != known:
-                    raise RecipeError(str(self.folder / f"{b}.draws"), f"draws {at} to {end} are not those that were written",
-                                      do="Restore the file from a copy, or start in another folder.")
+                    raise RecipeError(
+                        str(self.folder / f"{b}.draws"),
+                        f"draws {at} to {end} are not those that were written",
+                        do="Restore the file from a copy, or start in another folder.",
+                    )
             at = end
         self.stretches, self.step_sizes = account["stretches"], values.pop("step_sizes").tolist()
         chains.restore(values, account["chains"])
@@ -128,8 +147,11 @@ class InFolder(InMemory):
         if end > at:
             self.stretches.append([end, *(_checksum(x[:, at:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
-        self.pair.write(tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)}, self.settings,
-                        {"probe": self.probe, "stretches": self.stretches, "chains": account})
+        self.pair.write(
+            tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
+            self.settings,
+            {"probe": self.probe, "stretches": self.stretches, "chains": account},
+        )
         self.saved = time.monotonic()
 
     def draws(self):
@@ -150,7 +172,10 @@ def until_interrupted():
             raise KeyboardInterrupt
         pressed.append(number)
 
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
         yield lambda: False
         return
     signal.signal(signal.SIGINT, note)

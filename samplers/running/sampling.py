@@ -39,13 +39,37 @@ from .watching import Progress
 PROBES = 10_000  # how many values of a schedule are looked at before the first step
 
 
-def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None, chains: int = 4, steps: int = 1000,
-           warmup: int = 0, thin: int = 1, step_size: float, seed: int = 0,
-           temperature: float | Callable[[int], float] = 1.0, scheme=None, pieces=None, backend: str = "auto",
-           device=None, data=None, batch_size: int | None = None, schedule: Callable[[int], float] | None = None,
-           phases: Sequence[Phase] | None = None, freeze=(), observe: Mapping[str, Callable] | None = None,
-           scope: str = "chain", keep=None, progress: bool = True, first_chain: int = 0,
-           checkpoint: str | os.PathLike | None = None, checkpoint_every: float = 60.0, watch: Callable | None = None, **parameters) -> Draws:
+def sample(
+    recipe: Recipe,
+    energy: Energy | Callable | None = None,
+    *,
+    init=None,
+    chains: int = 4,
+    steps: int = 1000,
+    warmup: int = 0,
+    thin: int = 1,
+    step_size: float,
+    seed: int = 0,
+    temperature: float | Callable[[int], float] = 1.0,
+    scheme=None,
+    pieces=None,
+    backend: str = "auto",
+    device=None,
+    data=None,
+    batch_size: int | None = None,
+    schedule: Callable[[int], float] | None = None,
+    phases: Sequence[Phase] | None = None,
+    freeze=(),
+    observe: Mapping[str, Callable] | None = None,
+    scope: str = "chain",
+    keep=None,
+    progress: bool = True,
+    first_chain: int = 0,
+    checkpoint: str | os.PathLike | None = None,
+    checkpoint_every: float = 60.0,
+    watch: Callable | None = None,
+    **parameters,
+) -> Draws:
     """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
 
     `energy`: a symbolic Energy, or a torch function U(theta), or U~(theta, batch) with `data` (an unbiased estimate on
@@ -78,37 +102,61 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     total = sum(phase.steps for phase in plan)
     freeze = names_of(freeze, f"{where}, freeze")
     still = [(*freeze, *phase.freeze) for phase in plan]
-    steps_of = {names: integrators.compile(recipe, scheme, pieces=pieces, energy=energy if symbolic else None,
-                                           backend=backend, scope=scope, freeze=names) for names in dict.fromkeys(still)}
+    steps_of = {
+        names: integrators.compile(
+            recipe,
+            scheme,
+            pieces=pieces,
+            energy=energy if symbolic else None,
+            backend=backend,
+            scope=scope,
+            freeze=names,
+        )
+        for names in dict.fromkeys(still)
+    }
     compiled = [steps_of[names] for names in still]
     step = compiled[0]
     for name in step.parameters:
         if name in inspect.signature(sample).parameters:
             raise RecipeError(where, f"the parameter '{name}' bears the name of an argument of sample", do="Rename it.")
     if schedule is not None and not callable(schedule):
-        raise RecipeError(where, f"schedule is a function of the step number, got {schedule!r}", do="Pass lambda k: ...")
+        raise RecipeError(
+            where, f"schedule is a function of the step number, got {schedule!r}", do="Pass lambda k: ..."
+        )
     for name in parameters:
         if name not in step.parameters:
-            raise RecipeError(where, f"'{name}' is not a parameter",
-                              do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]))
+            raise RecipeError(
+                where,
+                f"'{name}' is not a parameter",
+                do=did_you_mean(name, [*step.parameters, *inspect.signature(sample).parameters]),
+            )
     step.check(step_size, temperature=1.0 if callable(temperature) else temperature, **parameters)
     settings = _settings(plan, step_size, schedule, temperature, where)
     probed = []
     for phase, (h_of, T_of) in zip(plan, settings):
         some = range(0, phase.steps, 1 + phase.steps // PROBES)
-        sizes, temperatures = (_probed(f, some, what, where) for f, what in ((h_of, "step size"), (T_of, "temperature")))
+        sizes, temperatures = (
+            _probed(f, some, what, where) for f, what in ((h_of, "step size"), (T_of, "temperature"))
+        )
         probed += [*sizes, *temperatures]
         for h, T in itertools.product({min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}):
             step.check(h, temperature=T, **parameters)
             step.check_budget(h, T, **parameters)
     for finding in step.recipe.check().findings:
         if finding.verdict == "failed":
-            raise RecipeError(where, f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
-                              do="See recipe.check().")
+            raise RecipeError(
+                where,
+                f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
+                do="See recipe.check().",
+            )
     if (energy is None) != (recipe.potential is None):
-        raise RecipeError(where, "the recipe's U is opaque, but no energy is given" if energy is None else
-                          "the recipe's H is wholly symbolic, it takes no energy",
-                          do="Pass a recipe.Energy or a torch function of theta." if energy is None else "Drop it.")
+        raise RecipeError(
+            where,
+            "the recipe's U is opaque, but no energy is given"
+            if energy is None
+            else "the recipe's H is wholly symbolic, it takes no energy",
+            do="Pass a recipe.Energy or a torch function of theta." if energy is None else "Drop it.",
+        )
     state, layout = given_state(step, energy, init, chains=chains, device=device, parameters=parameters)
     kept_blocks = _kept(recipe, keep)
     target = target_of(recipe, state)
@@ -118,13 +166,20 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
         raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
     if symbolic and bool(energy.data) != (data is not None):
         columns = ", ".join(map(str, energy.data))
-        raise RecipeError(where, f"the energy has the columns {columns}" if columns else "the energy reads no data",
-                          do=f"Pass data=({columns})." if columns else "Drop data=, or sum over rows with recipe.data_total().")
+        raise RecipeError(
+            where,
+            f"the energy has the columns {columns}" if columns else "the energy reads no data",
+            do=f"Pass data=({columns})." if columns else "Drop data=, or sum over rows with recipe.data_total().",
+        )
     gradient = curvature = None
     if symbolic and energy.data:
         batches.columns(energy, one)
-        derivatives = {name: emitted(s.namespace[name], batches) for s in compiled for name in ("gradient", "curvature")
-                       if name in s.namespace}
+        derivatives = {
+            name: emitted(s.namespace[name], batches)
+            for s in compiled
+            for name in ("gradient", "curvature")
+            if name in s.namespace
+        }
         gradient, curvature = derivatives["gradient"], derivatives.get("curvature")
     elif symbolic:
         _check_stability(step, energy, settings[0][0](0), settings[0][1](0), parameters)
@@ -136,8 +191,18 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
             gradient = compiled_gradient(functional_gradient(energy, layout, batches), gradient, where)
         if any(step.program.needs_curvature for step in compiled):
             curvature = vectorised(energy, layout, batches, order=2)
-    run = Chains(step, state, layout, gradient, curvature, _observers(compiled, observe, layout, batches, where), batches, seed,
-                 first_chain, parameters)
+    run = Chains(
+        step,
+        state,
+        layout,
+        gradient,
+        curvature,
+        _observers(compiled, observe, layout, batches, where),
+        batches,
+        seed,
+        first_chain,
+        parameters,
+    )
     run.check_first_gradient(where)
     run.warn_of_sign(where)
     probe = run.probe() if checkpoint is not None else []
@@ -149,28 +214,59 @@ def sample(recipe: Recipe, energy: Energy | Callable | None = None, *, init=None
     if checkpoint is None:
         record = InMemory(like, number)
     else:
-        record = InFolder(checkpoint, like, number, checkpoint_every, _fingerprint(
-            step, energy, data=batches, plan=plan, frozen=still, thin=thin, seed=seed, start=state, keep=kept_blocks,
-            first_chain=first_chain, backend=run.backend, parameters=parameters, settings=torch.tensor(probed, dtype=torch.float64)), probe)
+        record = InFolder(
+            checkpoint,
+            like,
+            number,
+            checkpoint_every,
+            _fingerprint(
+                step,
+                energy,
+                data=batches,
+                plan=plan,
+                frozen=still,
+                thin=thin,
+                seed=seed,
+                start=state,
+                keep=kept_blocks,
+                first_chain=first_chain,
+                backend=run.backend,
+                parameters=parameters,
+                settings=torch.tensor(probed, dtype=torch.float64),
+            ),
+            probe,
+        )
     started = time.monotonic()
 
     def result():
         values = {}
         for b, x in record.draws().items():
             values |= layout.by_name(x) if layout.shapes and b == recipe.targets[0].name else {b: x}
-        info = dict(recipe=recipe.name, scheme=str(step.scheme), step_size=step_size, steps=steps, warmup=warmup, thin=thin,
-                    seed=seed, temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
-                    batch_size=batch_size, seconds=round(time.monotonic() - started, 3),
-                    parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
-                    diverged=run.diverged, backend=run.backend)
+        info = dict(
+            recipe=recipe.name,
+            scheme=str(step.scheme),
+            step_size=step_size,
+            steps=steps,
+            warmup=warmup,
+            thin=thin,
+            seed=seed,
+            temperature=temperature if isinstance(temperature, (int, float)) else repr(temperature),
+            batch_size=batch_size,
+            seconds=round(time.monotonic() - started, 3),
+            parameters={k: float(v) if isinstance(v, (int, float)) else v.tolist() for k, v in parameters.items()},
+            diverged=run.diverged,
+            backend=run.backend,
+        )
         info |= {} if phases is None else dict(phases=list(map(repr, plan)))
         info |= {} if run.moved == total else dict(stopped_after=run.moved)
         varying = schedule is not None or any(phase.step_size is not None for phase in plan)
         return Draws(values, info=info, step_sizes=record.step_sizes if varying else None)
 
     begins = [0, *itertools.accumulate(phase.steps for phase in plan[:-1])]
-    heat = lambda k: next(T_of(k - first) for first, (_, T_of) in zip(reversed(begins), reversed(settings)) if k >= first)
-    first_block = lambda: record.values[kept_blocks[0]][:, :len(record.step_sizes)]
+    heat = lambda k: next(
+        T_of(k - first) for first, (_, T_of) in zip(reversed(begins), reversed(settings)) if k >= first
+    )
+    first_block = lambda: record.values[kept_blocks[0]][:, : len(record.step_sizes)]
     shown = Progress(total, recipe.name, progress, watch, run, heat, first_block)
     with record, until_interrupted() as interrupted, shown:
         record.resume(run)
@@ -207,6 +303,7 @@ def _moves(run, plan, compiled, settings, where, *, thin, keep):
 
 def _fingerprint(step, energy, *, data, plan, **more) -> dict:
     """What must be the same for a run to go on: plain data, and tensors by their digest; functions are known by their values."""
+
     def told(x):
         if torch.is_tensor(x):
             return storage.digest(x)
@@ -216,15 +313,28 @@ def _fingerprint(step, energy, *, data, plan, **more) -> dict:
             return list(map(told, x))
         return x if isinstance(x, (int, float, str, type(None))) else "a function" if callable(x) else str(x)
 
-    return told(dict(recipe=str(step.recipe), scheme=str(step.scheme), energy=energy, torch=torch.__version__,
-                     phases=[(phase.steps, phase.keep) for phase in plan], data=None if data is None else [*data.tensors], batch_size=data and data.batch_size, **more))
+    return told(
+        dict(
+            recipe=str(step.recipe),
+            scheme=str(step.scheme),
+            energy=energy,
+            torch=torch.__version__,
+            phases=[(phase.steps, phase.keep) for phase in plan],
+            data=None if data is None else [*data.tensors],
+            batch_size=data and data.batch_size,
+            **more,
+        )
+    )
 
 
 def _settings(plan, step_size, schedule, temperature, where) -> list[tuple[Callable, Callable]]:
     """Step size and temperature of each phase, as functions of the step number within it."""
     settings, first = [], 0
     for phase in plan:
-        own = [(phase.step_size, 0), (schedule, first), (step_size, first)], [(phase.temperature, 0), (temperature, first)]
+        own = (
+            [(phase.step_size, 0), (schedule, first), (step_size, first)],
+            [(phase.temperature, 0), (temperature, first)],
+        )
         settings.append(tuple(_function(*next(x for x in given if x[0] is not None)) for given in own))
         first += phase.steps
     return settings
@@ -247,7 +357,9 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
     if warmup or steps != 1000:
         raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
     if not isinstance(phases, (list, tuple)) or not phases or not all(isinstance(phase, Phase) for phase in phases):
-        raise RecipeError(where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...].")
+        raise RecipeError(
+            where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...]."
+        )
     if sum(phase.steps for phase in phases if phase.keep) < thin:
         raise RecipeError(where, f"thin = {thin} keeps nothing of the phases", do="Choose a smaller thin.")
     return list(phases)
@@ -256,17 +368,22 @@ def _plan(phases, warmup, steps, thin, where) -> list[Phase]:
 def _observers(steps, observe, layout, data, where):
     """The observations of all chains at once, by name."""
     if observe is not None and not isinstance(observe, Mapping):
-        raise RecipeError(f"{where}, observe", f"it is a dict of functions by name, got {observe!r}",
-                          do='Write {"name": f}.')
+        raise RecipeError(
+            f"{where}, observe", f"it is a dict of functions by name, got {observe!r}", do='Write {"name": f}.'
+        )
     step, asked = steps[0], {name: None for step in steps for name in step.observations}
     for name in asked:
         if not callable((observe or {}).get(name)):
-            raise RecipeError(where, f"the recipe asks for the observation '{name}'",
-                              do=f"Pass observe={{{name!r}: a function of theta{', batch' * (data is not None)}}}.")
+            raise RecipeError(
+                where,
+                f"the recipe asks for the observation '{name}'",
+                do=f"Pass observe={{{name!r}: a function of theta{', batch' * (data is not None)}}}.",
+            )
     for name in observe or {}:
         known = [s.name for s in step.recipe.observations]
         if name not in known:
             raise RecipeError(where, f"there is no observation '{name}'", do=did_you_mean(name, known))
+
     def checked(observed):
         function = vectorised(observe[observed.name], layout, data, order=0)
 
@@ -275,15 +392,27 @@ def _observers(steps, observe, layout, data, where):
                 value = function(theta, *batch)
             except Exception as error:  # of the caller's own function
                 told = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                raise RecipeError(f"{where}, observe[{observed.name!r}]", told, do="It is a function of theta"
-                                  f"{', batch' * (data is not None)} of one chain, to a tensor.") from error
+                raise RecipeError(
+                    f"{where}, observe[{observed.name!r}]",
+                    told,
+                    do=f"It is a function of theta{', batch' * (data is not None)} of one chain, to a tensor.",
+                ) from error
             wanted = theta.shape if observed.is_vector else theta.shape[:1]
             if not torch.is_tensor(value) or value.shape != wanted:
-                got = f"has the shape {tuple(value.shape[1:])}" if torch.is_tensor(value) else f"is a {type(value).__name__}"
-                raise RecipeError(where, f"the observation '{observed.name}' {got} for one chain, not a tensor of shape "
-                                  f"{tuple(wanted[1:])}", do="Sum over the batch, not over the chains.")
+                got = (
+                    f"has the shape {tuple(value.shape[1:])}"
+                    if torch.is_tensor(value)
+                    else f"is a {type(value).__name__}"
+                )
+                raise RecipeError(
+                    where,
+                    f"the observation '{observed.name}' {got} for one chain, not a tensor of shape {tuple(wanted[1:])}",
+                    do="Sum over the batch, not over the chains.",
+                )
             if not value.isfinite().all():
-                raise RecipeError(where, f"the observation '{observed.name}' is not finite", do="Look at what it divides by.")
+                raise RecipeError(
+                    where, f"the observation '{observed.name}' is not finite", do="Look at what it divides by."
+                )
             return value if observed.is_vector or step.program.scope == "chain" else spread(value, layout)
 
         return of_all_chains
@@ -298,8 +427,11 @@ def _check_counts(where, *, chains, steps, warmup, thin, seed):
     if thin > steps:
         raise RecipeError(where, f"thin = {thin} keeps nothing of {steps} steps", do="Choose thin <= steps.")
     if seed is None or isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise RecipeError(where, f"the seed is an integer >= 0, got {seed!r}",
-                          do="Give one: noise is a function of it, and the global generator is never used.")
+        raise RecipeError(
+            where,
+            f"the seed is an integer >= 0, got {seed!r}",
+            do="Give one: noise is a function of it, and the global generator is never used.",
+        )
 
 
 def _check_record(where, checkpoint, every, watch):
@@ -308,7 +440,9 @@ def _check_record(where, checkpoint, every, watch):
     if not isinstance(every, numbers.Real) or isinstance(every, bool) or not 0 <= every < math.inf:
         raise RecipeError(where, f"checkpoint_every is a number of seconds, got {every!r}", do="Pass a number >= 0.")
     if watch is not None and not callable(watch):
-        raise RecipeError(where, f"watch is a function of a dict of scalars, got {watch!r}", do="Pass watch=print, say.")
+        raise RecipeError(
+            where, f"watch is a function of a dict of scalars, got {watch!r}", do="Pass watch=print, say."
+        )
 
 
 def _kept(recipe, keep):
@@ -325,12 +459,18 @@ def _check_stability(step, energy, step_size, temperature, parameters):
     recipe = step.recipe
     if not accuracy.is_affine(recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
         return
-    hessian = sympy.hessian(energy.U, energy.coordinates) if not energy.is_sitewise else sympy.Matrix([energy.curvature])
+    hessian = (
+        sympy.hessian(energy.U, energy.coordinates) if not energy.is_sitewise else sympy.Matrix([energy.curvature])
+    )
     if hessian.free_symbols or hessian.atoms(Total):
         return
-    chain = accuracy.linear_chain(step, step_size, [[float(e) for e in row] for row in hessian.tolist()],
-                                  temperature=temperature, **parameters)
+    chain = accuracy.linear_chain(
+        step, step_size, [[float(e) for e in row] for row in hessian.tolist()], temperature=temperature, **parameters
+    )
     damped = hessian.is_positive_definite and any(recipe.D)
     if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
-        raise RecipeError(f"{recipe.name}, sample", f"the step is unstable at step_size = {step_size:g}: its spectral "
-                          f"radius is {chain.spectral_radius:.4g}", do="Take a smaller step size.")
+        raise RecipeError(
+            f"{recipe.name}, sample",
+            f"the step is unstable at step_size = {step_size:g}: its spectral radius is {chain.spectral_radius:.4g}",
+            do="Take a smaller step size.",
+        )

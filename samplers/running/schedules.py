@@ -1,6 +1,6 @@
 """Step sizes and temperatures as functions of the step number k = 0, 1, ..., written as data.
 
-    samplers.sample(..., schedule=Polynomial(a=0.1, b=100, gamma=0.55))
+samplers.sample(..., schedule=Polynomial(a=0.1, b=100, gamma=0.55))
 """
 
 import math
@@ -90,14 +90,21 @@ class Cyclical:
         _check_count(self, "cycles")
         _check_count(self, "steps")
         if self.cycles > self.steps:
-            raise RecipeError("Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps",
-                              do="Choose cycles <= steps.")
+            raise RecipeError(
+                "Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps", do="Choose cycles <= steps."
+            )
         if not _is_number(self.explore) or not 0 <= self.explore < 1:
-            raise RecipeError("Cyclical", f"explore is a fraction in [0, 1), got {self.explore!r}",
-                              do="Pass the part of each cycle that explores.")
+            raise RecipeError(
+                "Cyclical",
+                f"explore is a fraction in [0, 1), got {self.explore!r}",
+                do="Pass the part of each cycle that explores.",
+            )
         if not self.sampling(self.length - 1):
-            raise RecipeError("Cyclical", f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}",
-                              do="Lower explore, or make fewer cycles.")
+            raise RecipeError(
+                "Cyclical",
+                f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}",
+                do="Lower explore, or make fewer cycles.",
+            )
 
     def __call__(self, k: int) -> float:
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
@@ -117,8 +124,10 @@ class Cyclical:
         """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
         stretches = [(sampling, list(steps)) for sampling, steps in groupby(range(self.steps), self.sampling)]
         cold = {"temperature": 0.0, "keep": False}
-        return tuple(Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else cold))
-                     for sampling, steps in stretches)
+        return tuple(
+            Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else cold))
+            for sampling, steps in stretches
+        )
 
     def _phase(self, k: int) -> float:
         return k % self.length / self.length

@@ -19,31 +19,40 @@ def given_state(step: Step, energy, init, *, chains, device, parameters):
     _check_device(device)
     given, layout = _given(recipe, energy, init, chains, device, where)
     if step.program.scope == "tensor" and layout.shapes is None:
-        raise RecipeError(where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module.")
+        raise RecipeError(
+            where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module."
+        )
     _check(recipe, given, where)
     if isinstance(energy, Energy):
         _check_coordinates(recipe, energy, given, where)
     target = given[recipe.targets[0].name]
     for s in recipe.parameters:
         _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
-    return {name: spread(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x
-            for name, x in given.items()}, layout
+    return {
+        name: spread(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x for name, x in given.items()
+    }, layout
 
 
 def _check_device(device):
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise RecipeError("sample, device", f"{device!r} is not there ({str(error).splitlines()[0]})",
-                          do="Use 'cpu', or 'cuda' where torch sees a GPU.") from error
+        raise RecipeError(
+            "sample, device",
+            f"{device!r} is not there ({str(error).splitlines()[0]})",
+            do="Use 'cpu', or 'cuda' where torch sees a GPU.",
+        ) from error
 
 
 def _check_per_site(recipe, s, value, shape):
     if s.per and torch.is_tensor(value) and value.dim():
         fits = value.dim() <= len(shape) and all(v in (1, n) for v, n in zip(value.shape[::-1], shape[::-1]))
         if not fits:
-            raise RecipeError(f"{recipe.name}, sample", f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} "
-                              f"has {shape}", do="Give one value per site, or one number.")
+            raise RecipeError(
+                f"{recipe.name}, sample",
+                f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} has {shape}",
+                do="Give one value per site, or one number.",
+            )
 
 
 def _given(recipe, energy, init, chains, device, where):
@@ -62,8 +71,10 @@ def _given(recipe, energy, init, chains, device, where):
         for name in init:
             if name not in blocks:
                 raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
-        return {name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
-                for name, x in init.items()}, Layout()
+        return {
+            name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
+            for name, x in init.items()
+        }, Layout()
     if len(recipe.targets) > 1:
         raise RecipeError(where, f"there is no block '{next(iter(init))}'", do=did_you_mean(next(iter(init)), blocks))
     parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
@@ -82,7 +93,9 @@ def _check(recipe, given, where):
         raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
     shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in given}
     if len(set(shapes.values())) > 1:
-        raise RecipeError(where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape.")
+        raise RecipeError(
+            where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
+        )
     for b in recipe.entries:
         if b.domain in INSIDE and b.name in given and not INSIDE[b.domain](given[b.name]).all():
             raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
@@ -91,8 +104,11 @@ def _check(recipe, given, where):
 def _check_coordinates(recipe, energy, given, where):
     shape, wanted = tuple(given[recipe.targets[0].name].shape[1:]), (len(energy.coordinates),)
     if recipe.target_is_vector and not energy.is_sitewise and shape != wanted:
-        raise RecipeError(where, f"the energy has {wanted[0]} coordinates, but the start of a chain has shape {shape}",
-                          do=f"Give one value per coordinate: shape {wanted}, or (chains, {wanted[0]}).")
+        raise RecipeError(
+            where,
+            f"the energy has {wanted[0]} coordinates, but the start of a chain has shape {shape}",
+            do=f"Give one value per coordinate: shape {wanted}, or (chains, {wanted[0]}).",
+        )
 
 
 def _default_point(recipe, energy, where):
@@ -100,8 +116,11 @@ def _default_point(recipe, energy, where):
         return torch.zeros(len(energy.coordinates))
     if not recipe.target_is_vector:
         return {b.name: torch.tensor(1.0 if b.domain == "positive" else 0.0) for b in recipe.targets}
-    raise RecipeError(where, "no start is given, and the shape of the target is not known",
-                      do="Pass init=torch.zeros(shape), a dict, or an nn.Module.")
+    raise RecipeError(
+        where,
+        "no start is given, and the shape of the target is not known",
+        do="Pass init=torch.zeros(shape), a dict, or an nn.Module.",
+    )
 
 
 def _one_point(x, where, device):
@@ -109,7 +128,9 @@ def _one_point(x, where, device):
         try:
             x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
         except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(where, f"it is a {type(x).__name__}, not a tensor", do="Pass torch.zeros(shape).") from error
+            raise RecipeError(
+                where, f"it is a {type(x).__name__}, not a tensor", do="Pass torch.zeros(shape)."
+            ) from error
     if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
         raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
     if x.dtype not in (torch.float32, torch.float64):
@@ -124,8 +145,11 @@ def _chains_of(x, chains, where, device, *, scalar):
     x = _one_point(x, where, device)
     per_chain = x.dim() >= (1 if scalar else 2) and len(x) == chains
     if scalar and x.dim() > 1 or scalar and x.dim() == 1 and not per_chain:
-        raise RecipeError(where, f"a scalar block has one number per chain, got shape {tuple(x.shape)}",
-                          do=f"Pass a number or shape ({chains},).")
+        raise RecipeError(
+            where,
+            f"a scalar block has one number per chain, got shape {tuple(x.shape)}",
+            do=f"Pass a number or shape ({chains},).",
+        )
     return x.clone() if per_chain else x.expand(chains, *x.shape).clone()
 
 

@@ -22,7 +22,16 @@ class Progress:
     seconds `ess`, the least effective sample size of the target's first components.
     """
 
-    def __init__(self, total: int, name: str, shown: bool, watch: Callable | None, chains: Chains, temperature: Callable, kept: Callable):
+    def __init__(
+        self,
+        total: int,
+        name: str,
+        shown: bool,
+        watch: Callable | None,
+        chains: Chains,
+        temperature: Callable,
+        kept: Callable,
+    ):
         self.total, self.watch, self.chains, self.temperature, self.kept = total, watch, chains, temperature, kept
         self.bar = tqdm(total=total, disable=not shown, unit="step", desc=name)
         self.looks = shown and not self.bar.disable or watch is not None
@@ -43,11 +52,17 @@ class Progress:
         if not self.looks or (time.monotonic() - self.last < EVERY and self.done < self.total):
             return
         now = time.monotonic()
-        scalars = {"step": self.done, "steps_per_second": (self.done - self.since) / max(now - self.last, 1e-9), "lost": len(self.chains.diverged)}
+        scalars = {
+            "step": self.done,
+            "steps_per_second": (self.done - self.since) / max(now - self.last, 1e-9),
+            "lost": len(self.chains.diverged),
+        }
         state, T = self.chains.state_now(), float(self.temperature(max(self.done - 1, 0)))
         scalars |= self.kinetic(state, T) | self.configurational(state, T) | self.effective(now)
         self.last, self.since = now, self.done
-        kinetic = [f"{v:.3g}" for k, v in scalars.items() if k.startswith("kinetic") and not k.endswith(("low", "high"))]
+        kinetic = [
+            f"{v:.3g}" for k, v in scalars.items() if k.startswith("kinetic") and not k.endswith(("low", "high"))
+        ]
         told = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
         told += [f"ESS {scalars['ess']:.0f}"] if "ess" in scalars else []
         self.bar.set_postfix_str(", ".join(told))
@@ -70,7 +85,9 @@ class Progress:
         n = int(alive.sum())
         if gradient is None or n < 4:
             return found
-        for name, g in (gradient if isinstance(gradient, dict) else {self.chains.step.recipe.targets[0].name: gradient}).items():
+        for name, g in (
+            gradient if isinstance(gradient, dict) else {self.chains.step.recipe.targets[0].name: gradient}
+        ).items():
             of_chain = (state[name] * g)[alive].reshape(n, -1).mean(1)
             error = 2.6 * float(of_chain.std()) / n**0.5
             found |= _banded(f"configurational_temperature.{name}", float(of_chain.mean()), T - error, T + error)
@@ -85,8 +102,16 @@ class Progress:
                 from ..results.draws import Draws
 
                 every = -(-values.shape[1] // 2000)
-                some = values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN] if values.dim() > 2 else values[:, ::every]
-                self.ess = {"ess": float(effective_sample_size(Draws({"theta": some}, info={}), "theta").min())} if len(some) else {}
+                some = (
+                    values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN]
+                    if values.dim() > 2
+                    else values[:, ::every]
+                )
+                self.ess = (
+                    {"ess": float(effective_sample_size(Draws({"theta": some}, info={}), "theta").min())}
+                    if len(some)
+                    else {}
+                )
         return self.ess
 
 

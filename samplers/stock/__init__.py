@@ -26,10 +26,42 @@ from .sgrld_simplex import SGRLDSimplex
 from .underdamped_langevin import UnderdampedLangevin
 from .vsgd import VSGD
 
-CATALOGUE = {recipe.name: recipe for recipe in (
-    SGLD, PreconditionedSGLD, PSGLD, PSGLDSameStep, PSGLDGamma, SGRLD, SGRLDDense, SGRLDSimplex, SGRLDCIR, SGFS, VSGD,
-    ISGDIdeal, ISGD, UnderdampedLangevin, SGHMC, AdaptiveSGHMC, SGRHMC, RelativisticSGHMC, HMC, SGNHT, MSGNHT, ATMC,
-    RelativisticATMC, SANTA, SGLDSA, SGLDSAMarginal, SGLDSAGibbs, SGLDSAClassification, SGHMCSA, SGHMCSAMarginal,
-    SGHMCSAGibbs, SGHMCSAClassification)}
+CATALOGUE = {
+    recipe.name: recipe
+    for recipe in (
+        SGLD,
+        PreconditionedSGLD,
+        PSGLD,
+        PSGLDSameStep,
+        PSGLDGamma,
+        SGRLD,
+        SGRLDDense,
+        SGRLDSimplex,
+        SGRLDCIR,
+        SGFS,
+        VSGD,
+        ISGDIdeal,
+        ISGD,
+        UnderdampedLangevin,
+        SGHMC,
+        AdaptiveSGHMC,
+        SGRHMC,
+        RelativisticSGHMC,
+        HMC,
+        SGNHT,
+        MSGNHT,
+        ATMC,
+        RelativisticATMC,
+        SANTA,
+        SGLDSA,
+        SGLDSAMarginal,
+        SGLDSAGibbs,
+        SGLDSAClassification,
+        SGHMCSA,
+        SGHMCSAMarginal,
+        SGHMCSAGibbs,
+        SGHMCSAClassification,
+    )
+}
 
 __all__ = [name for name, value in globals().items() if isinstance(value, Recipe)]

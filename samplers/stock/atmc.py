@@ -16,15 +16,23 @@ alpha = Max(Dmin - xi, 0)
 h0, h = positive("h0"), sqrt(positive("lr") / num_data)
 
 ATMC = Recipe(
-    name="atmc", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
-    state=(theta, p, xi), target=theta,
-    H=potential(theta) + total(p**2) / (2 * m) + total(mu * (xi - B / (2 * m))**2) / 2,
+    name="atmc",
+    source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(p**2) / (2 * m) + total(mu * (xi - B / (2 * m)) ** 2) / 2,
     D={p: alpha * m + B / 2},
     Q={(theta, p): -1, (p, xi): p / mu},
     supplied={p: B / 2},
-    scheme="B A' O A' B", schemes={"paper": "F A'"},
-    conversions={"h0, momentum, rms_step": {
-        step_size: h0, Dmin: -log(fraction("momentum")) / h0, m: (h0 / positive("rms_step"))**2},
-                 "lr, momentum": {step_size: h, Dmin: -log(fraction("momentum")) / h, m: 1}},
+    scheme="B A' O A' B",
+    schemes={"paper": "F A'"},
+    conversions={
+        "h0, momentum, rms_step": {
+            step_size: h0,
+            Dmin: -log(fraction("momentum")) / h0,
+            m: (h0 / positive("rms_step")) ** 2,
+        },
+        "lr, momentum": {step_size: h, Dmin: -log(fraction("momentum")) / h, m: 1},
+    },
     doc=__doc__,
 )

@@ -14,13 +14,15 @@ c = positive("c", default=1.0, doc="greatest speed, of theta per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
 Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
 B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
-K = m * c**2 * (sqrt(1 + (p / (m * c))**2) - 1)
+K = m * c**2 * (sqrt(1 + (p / (m * c)) ** 2) - 1)
 alpha = Max(Dmin - xi, 0)
 
 RelativisticATMC = Recipe(
-    name="atmc-relativistic", source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
-    state=(theta, p, xi), target=theta,
-    H=potential(theta) + total(K) + total(mu * (xi - B / (2 * m))**2) / 2,
+    name="atmc-relativistic",
+    source="Heek & Kalchbrenner 2019, eqs. (2)-(4)",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(K) + total(mu * (xi - B / (2 * m)) ** 2) / 2,
     D={p: alpha * m + B / 2},
     Q={(theta, p): -1, (p, xi): m * diff(K, p) / mu},
     supplied={p: B / 2},

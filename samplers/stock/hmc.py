@@ -11,12 +11,15 @@ m = positive("m", default=1.0, doc="mass")
 nu = positive("nu", default=1.0, doc="rate of refreshment, per unit of time")
 
 HMC = Recipe(
-    name="hmc", source="Bou-Rabee & Sanz-Serna 2017",
-    state=(theta, p), target=theta,
+    name="hmc",
+    source="Bou-Rabee & Sanz-Serna 2017",
+    state=(theta, p),
+    target=theta,
     H=potential(theta) + total(p**2) / (2 * m),
     D={},
     Q={(theta, p): -1},
     jumps={"R": refresh(p, rate=nu)},
-    scheme="B A R A B", schemes={"leapfrog": "R B A B"},
+    scheme="B A R A B",
+    schemes={"leapfrog": "R B A B"},
     doc=__doc__,
 )

@@ -10,17 +10,17 @@ the bias of Euler while b stays below lam; with lam = 10 and B = 9.5 Var theta o
 from sympy import Min, Piecewise
 
 from recipe import (
-                    Recipe,
-                    adapted,
-                    fraction,
-                    grad,
-                    nonnegative,
-                    positive,
-                    potential,
-                    step_number,
-                    step_size,
-                    total,
-                    vector,
+    Recipe,
+    adapted,
+    fraction,
+    grad,
+    nonnegative,
+    positive,
+    potential,
+    step_number,
+    step_size,
+    total,
+    vector,
 )
 
 theta = vector("theta")
@@ -29,13 +29,15 @@ B = nonnegative("B", default=0.0, per=theta, doc="half the covariance of the gra
 mu = fraction("mu", default=0.5, doc="weight of the past in b")
 warmup = nonnegative("warmup_steps", default=100, doc="steps after which lam stays")
 U = potential(theta)
-half_square = grad(U)**2 / 2
+half_square = grad(U) ** 2 / 2
 b = adapted("b", like=theta, start=half_square, domain="nonnegative")
 rate = adapted("lam", start=total(half_square), domain="positive")
 
 ISGDIdeal = Recipe(
-    name="isgd-ideal", source="Franzese et al. 2021, section 4",
-    state=(theta,), target=theta,
+    name="isgd-ideal",
+    source="Franzese et al. 2021, section 4",
+    state=(theta,),
+    target=theta,
     H=U,
     D={theta: 1 / lam},
     supplied={theta: step_size * B / lam**2},
@@ -43,8 +45,10 @@ ISGDIdeal = Recipe(
     doc=__doc__,
 )
 ISGD = Recipe(
-    name="isgd", source="Franzese et al. 2021, Algorithm 2",
-    state=(theta,), target=theta,
+    name="isgd",
+    source="Franzese et al. 2021, Algorithm 2",
+    state=(theta,),
+    target=theta,
     H=U,
     D={theta: 1 / rate},
     supplied={theta: Min(step_size * b / rate**2, 1 / rate)},

@@ -10,14 +10,19 @@ mu = positive("mu", default=1.0, doc="thermostat mass")
 eta, h = positive("eta"), sqrt(positive("lr") / num_data)
 
 MSGNHT = Recipe(
-    name="msgnht", source="Gan et al. 2015",
-    state=(theta, p, xi), target=theta,
-    H=potential(theta) + total(p**2) / 2 + total(mu * (xi - A)**2) / 2,
+    name="msgnht",
+    source="Gan et al. 2015",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2 + total(mu * (xi - A) ** 2) / 2,
     D={p: A},
     Q={(theta, p): -1, (p, xi): p / mu},
-    scheme="B A' O A' B", schemes={"paper": "G A'"},
+    scheme="B A' O A' B",
+    schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
-                 "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h}},
+    conversions={
+        "eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
+        "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h},
+    },
     doc=__doc__,
 )

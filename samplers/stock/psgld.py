@@ -21,8 +21,10 @@ slope = grad(U) / num_data
 V = adapted("V", like=theta, start=slope**2, domain="nonnegative")
 
 PSGLD = Recipe(
-    name="psgld", source="Li et al. 2016, eqs. (4)-(5)",
-    state=(theta,), target=theta,
+    name="psgld",
+    source="Li et al. 2016, eqs. (4)-(5)",
+    state=(theta,),
+    target=theta,
     H=U,
     D={theta: 1 / (lam + sqrt(V))},
     adapt={V: alpha * V + (1 - alpha) * slope**2},

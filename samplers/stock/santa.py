@@ -10,20 +10,20 @@ At temperature 1, with lam = 0.3 and h = 0.05, E theta^2 is off by +8 % under th
 from sympy import sqrt
 
 from recipe import (
-                    Recipe,
-                    adapted,
-                    euler,
-                    force,
-                    fraction,
-                    friction,
-                    grad,
-                    noise,
-                    num_data,
-                    positive,
-                    potential,
-                    step_size,
-                    total,
-                    vector,
+    Recipe,
+    adapted,
+    euler,
+    force,
+    fraction,
+    friction,
+    grad,
+    noise,
+    num_data,
+    positive,
+    potential,
+    step_size,
+    total,
+    vector,
 )
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
@@ -36,14 +36,18 @@ V_last = adapted("V_last", like=theta, start=slope**2, domain="nonnegative")
 g1, g2 = 1 / sqrt(lam + sqrt(V)), 1 / sqrt(lam + sqrt(V_last))
 
 SANTA = Recipe(
-    name="santa", source="Chen et al. 2016",
-    state=(theta, p, xi), target=theta,
-    H=U + total(p**2) / 2 + total((xi - g2)**2) / 2,
+    name="santa",
+    source="Chen et al. 2016",
+    state=(theta, p, xi),
+    target=theta,
+    H=U + total(p**2) / 2 + total((xi - g2) ** 2) / 2,
     D={p: g2},
     Q={(theta, p): -g1, (p, xi): p},
-    adapt={V: sigma * V + (1 - sigma) * slope**2, V_last: V}, order="same_step",
+    adapt={V: sigma * V + (1 - sigma) * slope**2, V_last: V},
+    order="same_step",
     pieces={"R": friction(p), "W": force(p) + noise(p), "G": euler(p)},
-    scheme="A' R W R A'", schemes={"euler": "C G A"},
+    scheme="A' R W R A'",
+    schemes={"euler": "C G A"},
     conversions={"eta": {step_size: sqrt(positive("eta"))}},
     doc=__doc__,
 )

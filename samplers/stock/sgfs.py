@@ -17,12 +17,15 @@ information = (1 + num_data / (b * temperature)) * num_data * I1
 G = 1 / (B + step_size * information / 2)
 
 SGFS = Recipe(
-    name="sgfs", source="Ahn, Korattikara & Welling 2012",
-    state=(theta,), target=theta,
+    name="sgfs",
+    source="Ahn, Korattikara & Welling 2012",
+    state=(theta,),
+    target=theta,
     H=potential(theta),
     D={theta: G},
     supplied={theta: temperature * step_size * G**2 * information / 2},
-    adapt={I1: I1 + (score_variance - I1) / (step_number + 1)}, order="same_step",
+    adapt={I1: I1 + (score_variance - I1) / (step_number + 1)},
+    order="same_step",
     scheme="Euler",
     conversions={"eps": {step_size: positive("eps") / 2}},
     doc=__doc__,

@@ -14,14 +14,17 @@ m = positive("m", default=1.0, doc="mass")
 h = sqrt(positive("lr") / num_data)
 
 SGHMC = Recipe(
-    name="sghmc", source="Chen, Fox & Guestrin 2014, eq. (13)",
-    state=(theta, p), target=theta,
+    name="sghmc",
+    source="Chen, Fox & Guestrin 2014, eq. (13)",
+    state=(theta, p),
+    target=theta,
     H=potential(theta) + total(p**2) / (2 * m),
     D={p: C},
     Q={(theta, p): -1},
     supplied={p: B},
     pieces={"G": euler(p)},
-    scheme="B A O A B", schemes={"paper": "A G"},
+    scheme="B A O A B",
+    schemes={"paper": "A G"},
     conversions={"lr, momentum": {step_size: h, C: (1 - fraction("momentum")) / h, m: 1}},
     doc=__doc__,
 )

@@ -14,22 +14,28 @@ theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate, per unit of time")
 lam = positive("lam", default=1e-8, doc="added to the root of V in the mass")
 U = potential(theta)
-V = adapted("V", like=theta, start=grad(U)**2, domain="nonnegative")
+V = adapted("V", like=theta, start=grad(U) ** 2, domain="nonnegative")
 gbar = adapted("gbar", like=theta, start=grad(U))
 tau = adapted("tau", like=theta, start=1, domain="positive")
 m = lam + sqrt(V)
 
 AdaptiveSGHMC = Recipe(
-    name="sghmc-adaptive", source="Springenberg et al. 2016",
-    state=(theta, p), target=theta,
+    name="sghmc-adaptive",
+    source="Springenberg et al. 2016",
+    state=(theta, p),
+    target=theta,
     H=U + total(p**2 / m) / 2,
     D={p: gamma * m},
     Q={(theta, p): -1},
     supplied={p: Min(step_size * V / 2, gamma * m)},
-    adapt={V: V + (grad(U)**2 - V) / (tau + 1), gbar: gbar + (grad(U) - gbar) / (tau + 1),
-           tau: 1 + tau * (1 - gbar**2 / (lam**2 + V))},
+    adapt={
+        V: V + (grad(U) ** 2 - V) / (tau + 1),
+        gbar: gbar + (grad(U) - gbar) / (tau + 1),
+        tau: 1 + tau * (1 - gbar**2 / (lam**2 + V)),
+    },
     pieces={"G": euler(p)},
-    scheme="B A O A B", schemes={"paper": "A G"},
+    scheme="B A O A B",
+    schemes={"paper": "A G"},
     conversions={"eps, friction": {step_size: positive("eps"), gamma: positive("friction") / positive("eps")}},
     doc=__doc__,
 )

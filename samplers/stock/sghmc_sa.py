@@ -22,10 +22,17 @@ def sghmc_sa(mode="sa", regression=True):
     return Recipe(
         name="-".join(["sghmc-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
         source="Deng et al. 2019, section 3.4",
-        state=(w, p, *latents), target=w,
-        H=E + total(p**2) / (2 * m), D={p: C}, Q={(w, p): -1}, supplied={p: B},
+        state=(w, p, *latents),
+        target=w,
+        H=E + total(p**2) / (2 * m),
+        D={p: C},
+        Q={(w, p): -1},
+        supplied={p: B},
         pieces={"G": euler(p)},
-        scheme=words.get(mode, "B A O A B"), schemes={} if latents else {"paper": "A G"}, doc=__doc__, **prior,
+        scheme=words.get(mode, "B A O A B"),
+        schemes={} if latents else {"paper": "A G"},
+        doc=__doc__,
+        **prior,
     )
 
 

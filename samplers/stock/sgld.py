@@ -8,8 +8,10 @@ from recipe import Recipe, positive, potential, step_size, vector
 theta = vector("theta")
 
 SGLD = Recipe(
-    name="sgld", source="Welling & Teh 2011, eq. (4)",
-    state=(theta,), target=theta,
+    name="sgld",
+    source="Welling & Teh 2011, eq. (4)",
+    state=(theta,),
+    target=theta,
     H=potential(theta),
     D={theta: 1},
     scheme="Euler",

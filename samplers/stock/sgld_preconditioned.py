@@ -12,8 +12,10 @@ V = nonnegative("V", default=0.0, per=theta, doc="covariance of the gradient, wh
 K = nonnegative("K", default=0.0, per=theta, doc="curvature of U, where the bias of the step is to be made up for")
 
 PreconditionedSGLD = Recipe(
-    name="sgld-preconditioned", source="Li et al. 2016, section 2",
-    state=(theta,), target=theta,
+    name="sgld-preconditioned",
+    source="Li et al. 2016, section 2",
+    state=(theta,),
+    target=theta,
     H=potential(theta),
     D={theta: G},
     supplied={theta: step_size * G**2 * (V + temperature * K) / 2},

@@ -18,9 +18,13 @@ def sgld_sa(mode="sa", regression=True):
     return Recipe(
         name="-".join(["sgld-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
         source="Deng et al. 2019, Algorithm 1",
-        state=(w, *latents), target=w,
-        H=E, D={w: 1},
-        scheme=words.get(mode, "Euler"), doc=__doc__, **prior,
+        state=(w, *latents),
+        target=w,
+        H=E,
+        D={w: 1},
+        scheme=words.get(mode, "Euler"),
+        doc=__doc__,
+        **prior,
     )
 
 

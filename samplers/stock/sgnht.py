@@ -15,14 +15,19 @@ n, eta = total(1), positive("eta")
 h = sqrt(positive("lr") / num_data)
 
 SGNHT = Recipe(
-    name="sgnht", source="Ding et al. 2014",
-    state=(theta, p, xi), target=theta,
-    H=potential(theta) + total(p**2) / 2 + n * mu * (xi - A)**2 / 2,
+    name="sgnht",
+    source="Ding et al. 2014",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2 + n * mu * (xi - A) ** 2 / 2,
     D={p: A},
     Q={(theta, p): -1, (p, xi): p / (n * mu)},
-    scheme="B A' O A' B", schemes={"paper": "G A'"},
+    scheme="B A' O A' B",
+    schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={"eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
-                 "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h}},
+    conversions={
+        "eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
+        "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h},
+    },
     doc=__doc__,
 )

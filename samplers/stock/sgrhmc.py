@@ -12,12 +12,15 @@ theta, p = vector("theta"), vector("p")
 inverse_metric = function("inverse_metric", theta, sign="positive")
 
 SGRHMC = Recipe(
-    name="sgrhmc", source="Ma, Chen & Fox 2015, section 4.2",
-    state=(theta, p), target=theta,
+    name="sgrhmc",
+    source="Ma, Chen & Fox 2015, section 4.2",
+    state=(theta, p),
+    target=theta,
     H=potential(theta) + total(p**2) / 2,
     D={p: inverse_metric},
     Q={(theta, p): -sqrt(inverse_metric)},
     pieces={"A": numerical(theta, "heun")},
-    scheme="B A O A B", schemes={"paper": "Euler"},
+    scheme="B A O A B",
+    schemes={"paper": "Euler"},
     doc=__doc__,
 )

@@ -10,8 +10,10 @@ theta = vector("theta")
 inverse_metric = function("inverse_metric", theta, sign="positive")
 
 SGRLD = Recipe(
-    name="sgrld", source="Patterson & Teh 2013",
-    state=(theta,), target=theta,
+    name="sgrld",
+    source="Patterson & Teh 2013",
+    state=(theta,),
+    target=theta,
     H=potential(theta),
     D={theta: inverse_metric},
     scheme="Euler",

@@ -12,8 +12,10 @@ a = positive("a", default=1.0, per=theta, doc="weight of the Dirichlet prior")
 counts = nonnegative("counts", default=0.0, per=theta, doc="observed counts, or an unbiased estimate of them")
 
 SGRLDCIR = Recipe(
-    name="sgrld-cir", source="Baker et al. 2018",
-    state=(theta,), target=theta,
+    name="sgrld-cir",
+    source="Baker et al. 2018",
+    state=(theta,),
+    target=theta,
     H=total(theta - (a + counts - 1) * log(theta)),
     D={theta: theta},
     pieces={"A": theta},

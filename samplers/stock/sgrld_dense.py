@@ -12,8 +12,10 @@ x, y = scalar("x"), scalar("y")
 L = Matrix([[function("L_xx", x, y), 0], [function("L_yx", x, y), function("L_yy", x, y)]])
 
 SGRLDDense = Recipe(
-    name="sgrld-dense", source="Patterson & Teh 2013",
-    state=(x, y), target=(x, y),
+    name="sgrld-dense",
+    source="Patterson & Teh 2013",
+    state=(x, y),
+    target=(x, y),
     H=potential(x, y),
     D=L * L.T,
     scheme="Euler",

@@ -13,9 +13,12 @@ a = positive("a", default=1.0, per=theta, doc="weight of the Dirichlet prior")
 E = potential(theta) + total(theta - (a - 1) * log(theta))
 
 SGRLDSimplex = Recipe(
-    name="sgrld-simplex", source="Patterson & Teh 2013, section 4",
-    state=(theta,), target=theta,
-    H=E, marginal=E,
+    name="sgrld-simplex",
+    source="Patterson & Teh 2013, section 4",
+    state=(theta,),
+    target=theta,
+    H=E,
+    marginal=E,
     D={theta: theta},
     pieces={"E": numerical(theta, "reflected")},
     scheme="E",

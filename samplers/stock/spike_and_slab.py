@@ -35,7 +35,10 @@ def averaged(regression=True):
     A = positive("A", default=0.1, doc="gain of the averages")
     Z = positive("Z", default=1000.0, doc="offset of the gain, in steps")
     decay = positive("decay", default=0.75, doc="exponent of the gain, in (1/2, 1]")
-    nu, lam = positive("nu", default=1.0, doc="sigma^2 ~ IG(nu/2, nu lam/2)"), positive("lam", default=1.0, doc="see nu")
+    nu, lam = (
+        positive("nu", default=1.0, doc="sigma^2 ~ IG(nu/2, nu lam/2)"),
+        positive("lam", default=1.0, doc="see nu"),
+    )
     a, b = positive("a", default=1.0, doc="delta ~ Beta(a, b)"), positive("b", default=1.0, doc="see a")
     sigma0 = positive("sigma0", default=1.0, doc="first sigma, the scale of the noise and of the prior")
     delta0 = fraction("delta0", default=0.5, doc="first delta, the probability of the slab")
@@ -43,7 +46,7 @@ def averaged(regression=True):
     kappa = adapted("kappa", like=w, start=(1 / v0 + 1 / v1) / 2, domain="positive")
     sigma = adapted("sigma", start=sigma0, domain="positive")
     delta = adapted("delta", start=delta0, domain="fraction")
-    omega = A * (step_number + 1 + Z)**-decay
+    omega = A * (step_number + 1 + Z) ** -decay
     cost = log(v1 / v0) / 2 - log(delta / (1 - delta)) - w**2 / (2 * sigma**2) * (1 / v0 - 1 / v1)
     rho_t = 1 / (1 + exp(cost))
     kappa_t = (1 - rho_t) / v0 + rho_t / v1
@@ -61,7 +64,7 @@ def averaged(regression=True):
 
 def integrated(regression=True):
     """The mixture prior itself, the slab's exponential taken out of the logarithm so that nothing underflows."""
-    spike = exp(-w**2 / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
+    spike = exp(-(w**2) / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
     mixture = log((1 - delta) * spike + delta / sqrt(v1))
     E = energy(1 / v1, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
     return dict(E=E, marginal=E, requires=SEPARATE)

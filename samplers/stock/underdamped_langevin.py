@@ -11,8 +11,10 @@ U = potential(theta)
 h = sqrt(positive("lr") / num_data)
 
 UnderdampedLangevin = Recipe(
-    name="underdamped-langevin", source="Ma, Chen & Fox 2015; Leimkuhler & Matthews 2013",
-    state=(theta, p), target=theta,
+    name="underdamped-langevin",
+    source="Ma, Chen & Fox 2015; Leimkuhler & Matthews 2013",
+    state=(theta, p),
+    target=theta,
     H=U + total(p**2 / m) / 2,
     D={p: gamma * m},
     Q={(theta, p): -1},

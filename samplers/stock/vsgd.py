@@ -11,8 +11,10 @@ theta = vector("theta")
 V = positive("V", default=2.0, per=theta, doc="covariance of the gradient, N^2 C/b for scores of covariance C")
 
 VSGD = Recipe(
-    name="vsgd", source="Mandt, Hoffman & Blei 2017",
-    state=(theta,), target=theta,
+    name="vsgd",
+    source="Mandt, Hoffman & Blei 2017",
+    state=(theta,),
+    target=theta,
     H=potential(theta),
     D={theta: 2 / V},
     supplied={theta: step_size * 2 / V},

@@ -7,11 +7,23 @@ for all of them.
 
 from importlib import import_module
 
-_LAZY = {"check": "layers", "LAYERS": "layers", "assert_stationary": "layers", "Report": "results", "Result": "results",
-         "audit": "audits", "Audit": "audits", "diagnose": "diagnosis", "Diagnosis": "diagnosis", "density": "densities",
-         "mutants": "mutation", "Mutant": "mutation",
-         "PROPERTIES": "properties", "residual_is_zero": "properties",
-         **dict.fromkeys(("recipes", "schemes", "energies", "targets", "states", "steps"), "strategies")}
+_LAZY = {
+    "check": "layers",
+    "LAYERS": "layers",
+    "assert_stationary": "layers",
+    "Report": "results",
+    "Result": "results",
+    "audit": "audits",
+    "Audit": "audits",
+    "diagnose": "diagnosis",
+    "Diagnosis": "diagnosis",
+    "density": "densities",
+    "mutants": "mutation",
+    "Mutant": "mutation",
+    "PROPERTIES": "properties",
+    "residual_is_zero": "properties",
+    **dict.fromkeys(("recipes", "schemes", "energies", "targets", "states", "steps"), "strategies"),
+}
 
 __all__ = list(_LAZY)
 

@@ -9,8 +9,11 @@ from .cases import case_of
 
 h, TEMPERATURE = 0.13, 1.25
 IN_DOMAIN = {
-    "real": lambda x: x, "positive": lambda x: 0.2 + np.abs(x), "nonnegative": np.abs,
-    "binary": lambda x: 1.0 * (x > 0.3), "fraction": lambda x: 1 / (1 + np.exp(-x)),
+    "real": lambda x: x,
+    "positive": lambda x: 0.2 + np.abs(x),
+    "nonnegative": np.abs,
+    "binary": lambda x: 1.0 * (x > 0.3),
+    "fraction": lambda x: 1 / (1 + np.exp(-x)),
 }
 
 
@@ -47,8 +50,10 @@ def inputs(step, chains, shape, seed=0, sizes=None):
     size = lambda block: (chains, *shape) if block.is_vector else (chains, len(sizes)) if sizes else (chains,)
     state = {block.name: IN_DOMAIN[block.domain](random.normal(0.3, 0.8, size(block))) for block in step.recipe.entries}
     drawn = {draw.name: drawn_for(draw, random, size(draw)) for draw in step.program.draws}
-    given = {q.name: values[q.name] * (random.uniform(0.6, 1.4, shape) if q.per and shape else 1.0)
-             for q in step.recipe.parameters}
+    given = {
+        q.name: values[q.name] * (random.uniform(0.6, 1.4, shape) if q.per and shape else 1.0)
+        for q in step.recipe.parameters
+    }
     return state, drawn, {**given, "temperature": TEMPERATURE, "num_data": 3, "step_number": 7 if shape else 2}
 
 
@@ -63,14 +68,22 @@ def tensors(arrays, dtype=torch.float64):
 
 def asked(step):
     """What a step asks the caller for beside the gradient."""
-    return {"observe": case_of(step.recipe).observe} | ({"curvature": curvature} if step.program.needs_curvature else {})
+    return {"observe": case_of(step.recipe).observe} | (
+        {"curvature": curvature} if step.program.needs_curvature else {}
+    )
 
 
 def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient, step_size=None):
     """The emitted step on numpy inputs; `drawn` may be a Key."""
     noise = tensors(drawn, dtype) if isinstance(drawn, dict) else drawn
-    return step(tensors(state, dtype), step_size or own_step_size(step), gradient=gradient, noise=noise,
-                **asked(step), **tensors(parameters))
+    return step(
+        tensors(state, dtype),
+        step_size or own_step_size(step),
+        gradient=gradient,
+        noise=noise,
+        **asked(step),
+        **tensors(parameters),
+    )
 
 
 def by_oracle(oracle, step, state, drawn, parameters, **more):

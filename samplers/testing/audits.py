@@ -16,17 +16,26 @@ from .laws import LAWS, Law
 from .results import Report, Result
 
 VERDICTS = {  # in this order: the first that applies is the verdict
-    "not finished": False, "diverges": False, "does not move": False, "seed ignored": False, "noise shared across chains": False,
-    "noise reused": False, "start not forgotten": False, "noise shared across coordinates": False,
-    "temperature used wrongly": False, "bias does not vanish": False, "bias, limit unresolved": False,
-    "vanishing bias": True, "unbiased": True,
+    "not finished": False,
+    "diverges": False,
+    "does not move": False,
+    "seed ignored": False,
+    "noise shared across chains": False,
+    "noise reused": False,
+    "start not forgotten": False,
+    "noise shared across coordinates": False,
+    "temperature used wrongly": False,
+    "bias does not vanish": False,
+    "bias, limit unresolved": False,
+    "vanishing bias": True,
+    "unbiased": True,
 }
 FORGOTTEN = 4.0  # standard errors between the chains from two starts
-DOUBLINGS = 5    # of the time, until the start is forgotten
-RESOLVED = 0.6   # an order that may be higher: the bias may vanish
-SEEN = 1.28      # standard errors above the threshold: seen nine times in ten
+DOUBLINGS = 5  # of the time, until the start is forgotten
+RESOLVED = 0.6  # an order that may be higher: the bias may vanish
+SEEN = 1.28  # standard errors above the threshold: seen nine times in ten
 RUNS = 4 + len(LAWS) * 2 * 3  # the first look, and the sweep; more where the start is not forgotten
-FAR = 1e4        # standard deviations: a chain out there has diverged, though its numbers are finite yet
+FAR = 1e4  # standard deviations: a chain out there has diverged, though its numbers are finite yet
 
 
 @dataclass(frozen=True)
@@ -59,9 +68,18 @@ class Cell:
     def to_dict(self) -> dict:
         """The cell as plain data."""
         worst = int(abs(self.z).argmax())
-        return {"target": self.law.name, "dim": self.law.dim, "temperature": self.temperature,
-                "step_size": self.step_size, "time": self.time, "E theta^2": self.square, "exact": self.exact,
-                "z": float(self.z[-2]), "worst": self.law.labels[worst], "worst z": float(self.z[worst])}
+        return {
+            "target": self.law.name,
+            "dim": self.law.dim,
+            "temperature": self.temperature,
+            "step_size": self.step_size,
+            "time": self.time,
+            "E theta^2": self.square,
+            "exact": self.exact,
+            "z": float(self.z[-2]),
+            "worst": self.law.labels[worst],
+            "worst z": float(self.z[worst]),
+        }
 
 
 @dataclass(frozen=True)
@@ -88,24 +106,52 @@ class Audit:
 
     def to_dict(self) -> dict:
         """The audit as plain data."""
-        return {"name": self.name, "verdict": self.verdict, "ok": self.ok, "findings": list(self.findings),
-                "alpha": self.alpha, "threshold": self.threshold, "seconds": self.seconds,
-                "cells": [c.to_dict() for c in self.cells], "report": self.report.to_dict()}
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "ok": self.ok,
+            "findings": list(self.findings),
+            "alpha": self.alpha,
+            "threshold": self.threshold,
+            "seconds": self.seconds,
+            "cells": [c.to_dict() for c in self.cells],
+            "report": self.report.to_dict(),
+        }
 
     def __str__(self):
         lines = [f"audit of {self.name}: {self.verdict}", *(f"  {text}" for text in self.findings)]
         if self.cells:
-            lines += ["", f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'E theta^2':>11}{'exact':>9}{'z':>8}"
-                          f"{'worst z':>9}  of"]
-        lines += ["  {target:12}{dim:4}{temperature:6g}{step_size:9.4g}{time:8g}{E theta^2:11.4f}{exact:9.4f}{z:8.1f}"
-                  "{worst z:9.1f}  {worst}".format(**c.to_dict()) for c in self.cells]
-        return "\n".join([*lines, "", f"  |z| > {self.threshold:.2f} counts: a right sampler fails one audit in "
-                                      f"{1 / self.alpha:,.0f}. {self.seconds:.0f} s."])
+            lines += [
+                "",
+                f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of",
+            ]
+        lines += [
+            "  {target:12}{dim:4}{temperature:6g}{step_size:9.4g}{time:8g}{E theta^2:11.4f}{exact:9.4f}{z:8.1f}"
+            "{worst z:9.1f}  {worst}".format(**c.to_dict())
+            for c in self.cells
+        ]
+        return "\n".join(
+            [
+                *lines,
+                "",
+                f"  |z| > {self.threshold:.2f} counts: a right sampler fails one audit in "
+                f"{1 / self.alpha:,.0f}. {self.seconds:.0f} s.",
+            ]
+        )
 
 
-def audit(run: Callable, *, step_size: float = 0.1, time: float = 10.0, chains: int = 32768,
-          temperatures: tuple[float, float] = (0.5, 1.5), alpha: float = 1e-4, seed: int = 0,
-          limit: float | None = 900.0, progress: bool = True) -> Audit:
+def audit(
+    run: Callable,
+    *,
+    step_size: float = 0.1,
+    time: float = 10.0,
+    chains: int = 32768,
+    temperatures: tuple[float, float] = (0.5, 1.5),
+    alpha: float = 1e-4,
+    seed: int = 0,
+    limit: float | None = 900.0,
+    progress: bool = True,
+) -> Audit:
     """Compare the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolate to h = 0.
 
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
@@ -140,8 +186,16 @@ def audit(run: Callable, *, step_size: float = 0.1, time: float = 10.0, chains: 
         torch.set_num_threads(threads)
         np.random.set_state(numpy_state)
     verdict = next((v for v in VERDICTS if v in found.verdicts), "unbiased")
-    return Audit(name, verdict, tuple(found.findings), Report(name, tuple(found.results)), tuple(found.cells),
-                 found.threshold, alpha, round(perf_counter() - started, 1))
+    return Audit(
+        name,
+        verdict,
+        tuple(found.findings),
+        Report(name, tuple(found.results)),
+        tuple(found.cells),
+        found.threshold,
+        alpha,
+        round(perf_counter() - started, 1),
+    )
 
 
 class _Audit:
@@ -193,26 +247,55 @@ class _Audit:
         x, y, sd = theta.double().numpy(), other.double().numpy(), law.moments(T)[1]
         moved = ~((theta == init) & (other == init)).all(1)
         still = 1 - float(moved.double().mean())
-        if not self._check("movement", "chains that end where they started", still, 0.9, "theta_n != theta_0",
-                           "does not move", f"{still:.0%} of the chains end where they started, for two seeds"):
+        if not self._check(
+            "movement",
+            "chains that end where they started",
+            still,
+            0.9,
+            "theta_n != theta_0",
+            "does not move",
+            f"{still:.0%} of the chains end where they started, for two seeds",
+        ):
             return
         if still > 0.01:
-            self.findings.append(f"{still:.0%} of the chains have not moved in time {self.time:g}: a smaller step size would see more")
+            self.findings.append(
+                f"{still:.0%} of the chains have not moved in time {self.time:g}: a smaller step size would see more"
+            )
         same, width = float((theta == other).all(1)[moved].double().mean()), float((x.std(0) / sd).mean())
-        if not self._check("seed", "chains that are the same for two seeds", same, 0.01, "draws depend on the seed",
-                           "seed ignored", f"{same:.0%} of the chains are the same for two seeds"
-                           + "; and all are at one point: there is no noise" * (width < 0.1)):
+        if not self._check(
+            "seed",
+            "chains that are the same for two seeds",
+            same,
+            0.01,
+            "draws depend on the seed",
+            "seed ignored",
+            f"{same:.0%} of the chains are the same for two seeds"
+            + "; and all are at one point: there is no noise" * (width < 0.1),
+        ):
             return
         if not torch.equal(theta, at(one)):
             self.findings.append("not reproducible: one seed gave two different runs")
         offset = abs(x.mean(0) - y.mean(0)) / np.maximum(np.sqrt((x.var(0) + y.var(0)) / len(x)), 1e-12 * sd)
-        self._check("chains", "distance of the means for two seeds, in standard errors", offset.max(), self.threshold,
-                    "chains are independent", "noise shared across chains", f"the means over {len(x)} chains for two "
-                    f"seeds are {offset.max():.2g} standard errors apart, and the chains {width:.2g} of the exact width")
+        self._check(
+            "chains",
+            "distance of the means for two seeds, in standard errors",
+            offset.max(),
+            self.threshold,
+            "chains are independent",
+            "noise shared across chains",
+            f"the means over {len(x)} chains for two "
+            f"seeds are {offset.max():.2g} standard errors apart, and the chains {width:.2g} of the exact width",
+        )
         lag, r, score = likeness(x)
-        self._check("chains", f"correlation of chains {lag} apart, in standard errors", score, self.likeness,
-                    "chains are independent", "noise shared across chains",
-                    f"chains that are {lag} apart have the correlation {r:.2f}")
+        self._check(
+            "chains",
+            f"correlation of chains {lag} apart, in standard errors",
+            score,
+            self.likeness,
+            "chains are independent",
+            "noise shared across chains",
+            f"chains that are {lag} apart have the correlation {r:.2f}",
+        )
         self.halves = correlation(init.numpy(), x), correlation(x, at(one, 2 * self.time).double().numpy())
 
     def _stays(self, law, T, h, theta):
@@ -223,17 +306,29 @@ class _Audit:
         init = law.draw(self.chains, T, self.generator)
         again = lambda h: self.box(law, init, time=self.time, step_size=h, temperature=T, seed=self._seed())
         stable = next((h / 2**i for i in range(1, 4) if not _lost(law, T, again(h / 2**i))), None)
-        advice = "and so at h/2, h/4 and h/8" if stable is None else (
-            f"all stay finite for {self.time:g} units of time at {stable:g}: pass a step_size of that, or less")
-        return self._check("stability", "chains that leave the finite numbers", share, 0.0, "theta stays finite", "diverges",
-                           f"on the {law.name}, T = {T:g}, h = {h:g}, {share:.2%} of the chains leave the finite numbers; "
-                           f"{advice}")
+        advice = (
+            "and so at h/2, h/4 and h/8"
+            if stable is None
+            else (f"all stay finite for {self.time:g} units of time at {stable:g}: pass a step_size of that, or less")
+        )
+        return self._check(
+            "stability",
+            "chains that leave the finite numbers",
+            share,
+            0.0,
+            "theta stays finite",
+            "diverges",
+            f"on the {law.name}, T = {T:g}, h = {h:g}, {share:.2%} of the chains leave the finite numbers; {advice}",
+        )
 
     # ---- the sweep
 
     def sweep(self):
         """Every target, temperature and step size, until nothing changes with time; then the limits."""
-        settings, before = [(law, T, h) for law in LAWS for T in self.temperatures for h in self.step_sizes], len(self.results)
+        settings, before = (
+            [(law, T, h) for law in LAWS for T in self.temperatures for h in self.step_sizes],
+            len(self.results),
+        )
         for _ in range(5):
             self.cells, self.results, began = [], self.results[:before], self.time
             if not all(self._measure(*setting) for setting in settings):
@@ -248,9 +343,16 @@ class _Audit:
                 return
             if change <= FORGOTTEN:
                 return self._judge(series, wrong, biased)
-        self._check("start", "change with time, in standard errors", change, FORGOTTEN, "the law is stationary",
-                    "start not forgotten", f"at time {self.time:g} the law still changes, by {change:.1f} standard errors: pass "
-                    "a longer time, unless it has no stationary law")
+        self._check(
+            "start",
+            "change with time, in standard errors",
+            change,
+            FORGOTTEN,
+            "the law is stationary",
+            "start not forgotten",
+            f"at time {self.time:g} the law still changes, by {change:.1f} standard errors: pass "
+            "a longer time, unless it has no stationary law",
+        )
 
     def _measure(self, law, T, h):
         """Add a cell, or the finding why there is none; the time it took to forget the start is kept for the next."""
@@ -266,16 +368,23 @@ class _Audit:
             a, b = law.statistics(theta[:compared], T), law.statistics(theta[compared:], T)
             # a law that is too narrow must not look precise: at least the spread of exact draws
             ideal = law.statistics(init[:compared], T).std(0)
-            error, error_b = (np.maximum(s.std(0), ideal) / len(s)**0.5 for s in (a, b))
+            error, error_b = (np.maximum(s.std(0), ideal) / len(s) ** 0.5 for s in (a, b))
             apart = abs(a.mean(0) - b.mean(0)) / np.hypot(error, error_b)
             if apart.max() < FORGOTTEN:
                 break
         worst = law.labels[int(apart.argmax())]
-        if not self._check("start", f"distance of two starts by the {worst}, in standard errors", apart.max(), FORGOTTEN,
-                           "the law forgets its start", "start not forgotten",
-                           f"after {self.time:g} units of time, {self.time / h:.0f} steps, chains from exact draws and from "
-                           f"half their width are {apart.max():.1f} standard errors apart in the {worst} ({where}); pass a "
-                           "longer time; or it is not ergodic: no friction, no noise, a part that never moves", where):
+        if not self._check(
+            "start",
+            f"distance of two starts by the {worst}, in standard errors",
+            apart.max(),
+            FORGOTTEN,
+            "the law forgets its start",
+            "start not forgotten",
+            f"after {self.time:g} units of time, {self.time / h:.0f} steps, chains from exact draws and from "
+            f"half their width are {apart.max():.1f} standard errors apart in the {worst} ({where}); pass a "
+            "longer time; or it is not ergodic: no friction, no noise, a part that never moves",
+            where,
+        ):
             return None
         self.cells.append(Cell(law, T, h, self.time, a.mean(0) - law.exact(T), error))
         return self.cells[-1]
@@ -293,8 +402,12 @@ class _Audit:
                 return None
             self.cells.pop()
             moved, error = later.bias - cell.bias, np.hypot(later.error, cell.error)
-            pooled.append((moved[-1] / error[-1]**2, 1 / error[-1]**2))  # the temperature, of all targets together
-            change = max(change, float((abs(moved) / error).max()), abs(sum(m for m, _ in pooled)) / sum(w for _, w in pooled)**0.5)
+            pooled.append((moved[-1] / error[-1] ** 2, 1 / error[-1] ** 2))  # the temperature, of all targets together
+            change = max(
+                change,
+                float((abs(moved) / error).max()),
+                abs(sum(m for m, _ in pooled)) / sum(w for _, w in pooled) ** 0.5,
+            )
             if change > FORGOTTEN:
                 return change
         self.time /= 4
@@ -306,14 +419,24 @@ class _Audit:
         for subject, labels, bias, error in series:
             limit, limit_error, scores = limits(bias, error)
             for k, label in enumerate(labels):
-                told = (f"{label}, {subject}: {', '.join(f'{b:+.3f}' for b in bias[:, k])} at h, h/2, h/4; limit "
-                        f"{limit[k]:+.3f} +- {limit_error[k]:.3f}")
+                told = (
+                    f"{label}, {subject}: {', '.join(f'{b:+.3f}' for b in bias[:, k])} at h, h/2, h/4; limit "
+                    f"{limit[k]:+.3f} +- {limit_error[k]:.3f}"
+                )
                 wrong += [(scores[k], told)] if scores[k] > self.threshold else []
                 if (z := abs(bias[:, k] / error[:, k]).max()) > surest:
                     biased, surest = (bias[:, k], error[:, k], told), z
             k = int(scores.argmax())
-            self.results.append(Result("limit", f"bias of the {labels[k]} that is left as h -> 0, in standard errors",
-                                       scores[k], self.threshold, "E phi(theta_n) -> E phi as h -> 0", subject))
+            self.results.append(
+                Result(
+                    "limit",
+                    f"bias of the {labels[k]} that is left as h -> 0, in standard errors",
+                    scores[k],
+                    self.threshold,
+                    "E phi(theta_n) -> E phi as h -> 0",
+                    subject,
+                )
+            )
         return wrong, biased
 
     def _judge(self, series, wrong, biased):
@@ -332,28 +455,52 @@ class _Audit:
         if biased:
             p, low, high = order(*biased[:2])
             highest = order(*biased[:2], width=self.threshold)[2]
-            verdict = ("vanishing bias" if high > RESOLVED else "bias, limit unresolved" if highest > RESOLVED else
-                       "bias does not vanish")
+            verdict = (
+                "vanishing bias"
+                if high > RESOLVED
+                else "bias, limit unresolved"
+                if highest > RESOLVED
+                else "bias does not vanish"
+            )
             self.verdicts.add(verdict)
-            self.findings.append(f"{verdict}: of apparent order h^{p:.1f} (95 %: {low:.1f} to {high:.1f}); {biased[2]}"
-                                 + "; pass more chains" * (verdict == "bias, limit unresolved"))
+            self.findings.append(
+                f"{verdict}: of apparent order h^{p:.1f} (95 %: {low:.1f} to {high:.1f}); {biased[2]}"
+                + "; pass more chains" * (verdict == "bias, limit unresolved")
+            )
             if verdict == "bias does not vanish":
-                self.results.append(Result("limit", "order of the surest bias in h, at most", highest, RESOLVED,
-                                           "E phi(theta_n) -> E phi as h -> 0", least=True))
+                self.results.append(
+                    Result(
+                        "limit",
+                        "order of the surest bias in h, at most",
+                        highest,
+                        RESOLVED,
+                        "E phi(theta_n) -> E phi as h -> 0",
+                        least=True,
+                    )
+                )
                 return
         *_, error = series[-1]
         seen = (self.threshold + SEEN) * np.array([error[0, 0], 2 * hypot(1.5 * error[2, 0], error[1, 0])])
         seen = np.where(seen < 1, seen / np.maximum(1 - seen, 1e-9), np.inf)  # the errors grow with the temperature
-        self.findings.append("resolution: nine times in ten an audit of this size finds a temperature {:.1%} off at h, or "
-                             "{:.1%} off as h -> 0".format(*seen))
+        self.findings.append(
+            "resolution: nine times in ten an audit of this size finds a temperature {:.1%} off at h, or "
+            "{:.1%} off as h -> 0".format(*seen)
+        )
 
     def _reuse(self):
         """Does a run of twice the time end where one of the time did? A sampler of exact draws may, and is right."""
         before, after = self.halves
-        self._check("noise", "correlation over the second half of a run, less that over the first", after - before, 0.5,
-                    "corr(theta_n, theta_2n) = corr(theta_0, theta_n)", "noise reused", f"theta has the correlation "
-                    f"{after:.2f} over the second half of a run, {before:.2f} over the first: is the noise of every step "
-                    "that of the first?")
+        self._check(
+            "noise",
+            "correlation over the second half of a run, less that over the first",
+            after - before,
+            0.5,
+            "corr(theta_n, theta_2n) = corr(theta_0, theta_n)",
+            "noise reused",
+            f"theta has the correlation "
+            f"{after:.2f} over the second half of a run, {before:.2f} over the first: is the noise of every step "
+            "that of the first?",
+        )
 
     def _coordinates(self):
         """Coordinates of a separable target are independent at every step size."""
@@ -362,9 +509,15 @@ class _Audit:
         r = min(abs(cell.bias[k]).min() for cell, k in zip(cells, chosen))
         error = max(cell.error[k].max() for cell, k in zip(cells, chosen))
         r = r if r <= 1 + self.threshold * error else 0.0  # taken about the exact means: beyond 1 these are off
-        self._check("coordinates", "correlation of neighbours on separable targets", r, max(0.1, self.threshold * error),
-                    "coordinates are independent", "noise shared across coordinates",
-                    f"neighbouring coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0")
+        self._check(
+            "coordinates",
+            "correlation of neighbours on separable targets",
+            r,
+            max(0.1, self.threshold * error),
+            "coordinates are independent",
+            "noise shared across coordinates",
+            f"neighbouring coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0",
+        )
 
     def _exponent(self, series):
         """The temperature of the draws is a power of the one asked for: the first."""
@@ -373,11 +526,19 @@ class _Audit:
         octaves = log2(asked[1] / asked[0])
         power, error = 1 + log2(u / t) / octaves, hypot(errors[0] / t, errors[1] / u) * 1.443 / abs(octaves)
         meanings = {0: "it is ignored", 2: "it is used as a standard deviation"}
-        meaning = next((text for p, text in meanings.items() if abs(power - p) < max(0.2, 4 * error)), "it is used wrongly")
-        self._check("temperature", "exponent of T in the temperature of the draws, less 1", abs(power - 1),
-                    max(0.4, self.threshold * error), "theta . grad U / dim = T", "temperature used wrongly",
-                    f"asked for T = {asked[0]:g} and {asked[1]:g}, as h -> 0 the draws have {asked[0] * t:.3f} and "
-                    f"{asked[1] * u:.3f}, T^{power:.2f}: {meaning}")
+        meaning = next(
+            (text for p, text in meanings.items() if abs(power - p) < max(0.2, 4 * error)), "it is used wrongly"
+        )
+        self._check(
+            "temperature",
+            "exponent of T in the temperature of the draws, less 1",
+            abs(power - 1),
+            max(0.4, self.threshold * error),
+            "theta . grad U / dim = T",
+            "temperature used wrongly",
+            f"asked for T = {asked[0]:g} and {asked[1]:g}, as h -> 0 the draws have {asked[0] * t:.3f} and "
+            f"{asked[1] * u:.3f}, T^{power:.2f}: {meaning}",
+        )
 
 
 def _lost(law, T, theta):
@@ -399,6 +560,6 @@ def _series(cells):
     for key in sorted(pooled, key="every T".__eq__):
         weights = [1 / (error**2).mean() for _, error in pooled[key]]  # the same at every step size, as the limit needs
         bias = sum(w * b for w, (b, _) in zip(weights, pooled[key])) / sum(weights)
-        error = np.sqrt(sum((w * e)**2 for w, (_, e) in zip(weights, pooled[key]))) / sum(weights)
+        error = np.sqrt(sum((w * e) ** 2 for w, (_, e) in zip(weights, pooled[key]))) / sum(weights)
         series.append((f"all targets, {key}", ["temperature"], bias, error))
     return series

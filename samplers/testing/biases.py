@@ -11,7 +11,7 @@ def limits(bias, error):
     """
     coarse, middle, fine = bias
     limit = (coarse - 6 * middle + 8 * fine) / 3
-    limit_error = np.sqrt(error[0]**2 + 36 * error[1]**2 + 64 * error[2]**2) / 3
+    limit_error = np.sqrt(error[0] ** 2 + 36 * error[1] ** 2 + 64 * error[2] ** 2) / 3
     score = np.sign(fine) * (1.5 * fine - middle) / np.hypot(1.5 * error[2], error[1])
     return limit, limit_error, np.where(np.sign(fine) * limit > 2 * limit_error, score.clip(0), 0.0)
 
@@ -22,9 +22,9 @@ def order(bias, error, width=2.0):
     Where no power fits, as for c h + d h^2, the errors are those of the fit.
     """
     orders = np.linspace(-2, 6, 801)
-    powers = 2.0**-np.outer(orders, range(3)) / error
+    powers = 2.0 ** -np.outer(orders, range(3)) / error
     fitted = (powers @ (bias / error)) / (powers**2).sum(1)
-    misfit = ((powers * fitted[:, None] - bias / error)**2).sum(1)
+    misfit = ((powers * fitted[:, None] - bias / error) ** 2).sum(1)
     within = orders[misfit < misfit.min() + width**2 * max(1.0, misfit.min())]
     return float(orders[misfit.argmin()]), float(within[0]), float(within[-1])
 
@@ -33,8 +33,8 @@ def likeness(x):
     """The distance between two chains at which a coordinate is most alike, the rank correlation, and its standard errors."""
     y = x.argsort(0).argsort(0) - (len(x) - 1) / 2  # ranks: a few far chains are not alike
     y = y / y.std(0)
-    r = np.fft.irfft(abs(np.fft.rfft(y, axis=0))**2, len(y), axis=0)[1:len(y) // 2 + 1] / len(y)
-    score = abs(r) * len(y)**0.5
+    r = np.fft.irfft(abs(np.fft.rfft(y, axis=0)) ** 2, len(y), axis=0)[1 : len(y) // 2 + 1] / len(y)
+    score = abs(r) * len(y) ** 0.5
     if len(y) % 2 == 0:
         score[-1] /= 2**0.5  # half-way round, every pair counts twice
     lag, k = np.unravel_index(score.argmax(), score.shape)

@@ -29,8 +29,10 @@ class Case:
     def parameters(self) -> dict[str, float]:
         """A value for each parameter: the one given, or one near its default, away from 1 and from the others."""
         usual = lambda q: 1.0 if q.default is None else q.default or 0.2
-        return {q.name: self.values.get(q.name, 0.45 if q.sign == "fraction" else (1.3 + 0.17 * i) * usual(q))
-                for i, q in enumerate(self.recipe.parameters)}
+        return {
+            q.name: self.values.get(q.name, 0.45 if q.sign == "fraction" else (1.3 + 0.17 * i) * usual(q))
+            for i, q in enumerate(self.recipe.parameters)
+        }
 
     @property
     def all_words(self):
@@ -54,38 +56,41 @@ def case_of(recipe) -> Case:
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
 DENSE = {"L_xx": lambda x, y: 1 + y**2 / 4, "L_yx": lambda x, y: x * y / 3, "L_yy": lambda x, y: 1 + x**2 / 5}
 
-CASES = {c.recipe.name: c for c in (
-    case("sgld"),
-    case("sgld-preconditioned", G=0.6, V=0.7, K=0.4),
-    case("psgld", alpha=0.8, lam=0.3),
-    case("psgld-same-step", alpha=0.8, lam=0.3),
-    case("psgld-gamma", alpha=0.8, lam=0.3),
-    case("sgrld", bind=METRIC),
-    case("sgrld-dense", bind=DENSE),
-    case("sgrld-simplex", "Euler", a=1.6),
-    case("sgrld-cir", a=0.6, counts=1.3),
-    case("sgfs", B=1.4, b=1.7, observe={"score_variance": lambda theta: 0.5 + theta**2 / 3}),
-    case("vsgd", V=2.6, step_size=1.0),
-    case("isgd-ideal", lam=3.0, B=0.8, step_size=1.0),
-    case("isgd", mu=0.4, warmup_steps=3.0, step_size=1.0),
-    case("underdamped-langevin", *HAMILTONIAN, m=1.7, gamma=1.1),
-    case("sghmc", *HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
-    case("sghmc-adaptive", *HAMILTONIAN, gamma=1.1, lam=0.3),
-    case("sgrhmc", bind=METRIC),
-    case("sghmc-relativistic", "W R A", m=1.7, c=1.3, C=1.4, B=0.2),
-    case("hmc", "B A R A B", m=1.7, nu=0.9),
-    case("sgnht", *THERMOSTATTED, A=0.7, mu=1.6),
-    case("msgnht", *THERMOSTATTED, A=0.7, mu=1.6),
-    case("atmc", *THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
-    case("atmc-relativistic", m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
-    case("santa", "Euler", sigma=0.8, lam=0.3),
-    case("sgld-sa", observe=SQUARES, decay=0.6, **SPIKE),
-    case("sgld-sa-marginal", sigma=1.2, delta=0.4, **SPIKE),
-    case("sgld-sa-gibbs", sigma=1.2, delta=0.4, **SPIKE),
-    case("sgld-sa-classification", decay=0.6, **SPIKE),
-    case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
-    case("sghmc-sa-marginal", "F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    case("sghmc-sa-classification", "F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
-)}
+CASES = {
+    c.recipe.name: c
+    for c in (
+        case("sgld"),
+        case("sgld-preconditioned", G=0.6, V=0.7, K=0.4),
+        case("psgld", alpha=0.8, lam=0.3),
+        case("psgld-same-step", alpha=0.8, lam=0.3),
+        case("psgld-gamma", alpha=0.8, lam=0.3),
+        case("sgrld", bind=METRIC),
+        case("sgrld-dense", bind=DENSE),
+        case("sgrld-simplex", "Euler", a=1.6),
+        case("sgrld-cir", a=0.6, counts=1.3),
+        case("sgfs", B=1.4, b=1.7, observe={"score_variance": lambda theta: 0.5 + theta**2 / 3}),
+        case("vsgd", V=2.6, step_size=1.0),
+        case("isgd-ideal", lam=3.0, B=0.8, step_size=1.0),
+        case("isgd", mu=0.4, warmup_steps=3.0, step_size=1.0),
+        case("underdamped-langevin", *HAMILTONIAN, m=1.7, gamma=1.1),
+        case("sghmc", *HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
+        case("sghmc-adaptive", *HAMILTONIAN, gamma=1.1, lam=0.3),
+        case("sgrhmc", bind=METRIC),
+        case("sghmc-relativistic", "W R A", m=1.7, c=1.3, C=1.4, B=0.2),
+        case("hmc", "B A R A B", m=1.7, nu=0.9),
+        case("sgnht", *THERMOSTATTED, A=0.7, mu=1.6),
+        case("msgnht", *THERMOSTATTED, A=0.7, mu=1.6),
+        case("atmc", *THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
+        case("atmc-relativistic", m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
+        case("santa", "Euler", sigma=0.8, lam=0.3),
+        case("sgld-sa", observe=SQUARES, decay=0.6, **SPIKE),
+        case("sgld-sa-marginal", sigma=1.2, delta=0.4, **SPIKE),
+        case("sgld-sa-gibbs", sigma=1.2, delta=0.4, **SPIKE),
+        case("sgld-sa-classification", decay=0.6, **SPIKE),
+        case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
+        case("sghmc-sa-marginal", "F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+        case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+        case("sghmc-sa-classification", "F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
+    )
+}
 CASES = {name: CASES.get(name) or Case(R) for name, R in catalogue.items()}

@@ -28,8 +28,17 @@ NODES = (12, 16, 20, 26, 32, 40, 50, 64, 80, 100, 130, 160, 200, 250, 320, 400)
 POINTS = 3_000_000
 
 
-def density(H: Expr, state, *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None,
-            integrands=(), nodes: int | None = None, degree: int = 6) -> tuple[dict[Block, np.ndarray], np.ndarray]:
+def density(
+    H: Expr,
+    state,
+    *,
+    temperature: float = 1.0,
+    values: Mapping | None = None,
+    energy: Energy | Expr | None = None,
+    integrands=(),
+    nodes: int | None = None,
+    degree: int = 6,
+) -> tuple[dict[Block, np.ndarray], np.ndarray]:
     """Points by block and weights of the density exp(-H/T) of one site: E f = sum of weights f(points).
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units of
@@ -49,14 +58,18 @@ def density(H: Expr, state, *, temperature: float = 1.0, values: Mapping | None 
     laws = [_law(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, tuple(state))]
     points, weights, size = {}, np.ones(1), np.ones(1)
     for law, w, sizes in laws:
-        points = {b: np.repeat(x, len(w)) for b, x in points.items()} | {b: np.tile(x, len(weights)) for b, x in law.items()}
+        points = {b: np.repeat(x, len(w)) for b, x in points.items()} | {
+            b: np.tile(x, len(weights)) for b, x in law.items()
+        }
         weights, size = np.multiply.outer(weights, w).ravel(), np.maximum.outer(size, sizes).ravel()
         kept = weights * size**degree > LEAST
         points, weights, size = {b: x[kept] for b, x in points.items()}, weights[kept], size[kept]
     return {b: points[b] for b in state}, weights / weights.sum()
 
 
-def one_site(*, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None) -> Callable:
+def one_site(
+    *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
+) -> Callable:
     """The function that takes a formula to its value at one site: a sympy expression of the blocks alone.
 
     `temperature`, `values`, `energy`: as for `density`.
@@ -83,7 +96,9 @@ def one_site(*, temperature: float = 1.0, values: Mapping | None = None, energy:
         while e.has(Total):
             e = e.xreplace({t: t.integrand for t in e.atoms(Total)})
         if e.has(AppliedUndef):
-            raise RecipeError("density", f"{next(iter(e.atoms(AppliedUndef)))} is opaque", do="Give it, by recipe.bind.")
+            raise RecipeError(
+                "density", f"{next(iter(e.atoms(AppliedUndef)))} is opaque", do="Give it, by recipe.bind."
+            )
         named = [s for s in e.free_symbols if not isinstance(s, Block) or s.name in values or hasattr(s, "start")]
         return e.xreplace({s: at(s) for s in named})
 
@@ -134,8 +149,11 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
     """Points by block, weights, and how large each point is, in units of the law's width."""
     moving, latent = [b for b in blocks if b.domain != "binary"], [b for b in blocks if b.domain == "binary"]
     if len(moving) > 3:
-        raise RecipeError("density, H", f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}",
-                          do="At most three can be integrated over.")
+        raise RecipeError(
+            "density, H",
+            f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}",
+            do="At most three can be integrated over.",
+        )
     function = lambdify([[*moving, *latent]], H / formula(temperature, "density, temperature"), "numpy")
     choices = np.array(list(product([0.0, 1.0], repeat=len(latent)))).T
 
@@ -151,8 +169,10 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
         return dict(zip(latent, choices)), w / w.sum(), np.ones(len(w))
     means = _integrands(formulas[1:], moving, latent)
     charts, ranges = _ranges(lambda *z: energy(*z).min(-1), moving, degree)
-    edges = [sorted({low, high} | {t for k in _kinks(formulas, b) for t in [chart.inverse(k)] if low < t < high})
-             for b, chart, (low, high) in zip(moving, charts, ranges)]
+    edges = [
+        sorted({low, high} | {t for k in _kinks(formulas, b) for t in [chart.inverse(k)] if low < t < high})
+        for b, chart, (low, high) in zip(moving, charts, ranges)
+    ]
     before = None
     for n in [nodes] if nodes else NODES:
         axes = [_panels(e, n) for e in edges]
@@ -160,25 +180,32 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
             break
         t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
         z = [chart.point(x) for chart, x in zip(charts, t)]
-        log = sum(np.log(w)[tuple(slice(None) if j == i else None for j in range(len(axes)))]
-                  for i, (_, w) in enumerate(axes)).ravel() + sum(c.log_slope(x) for c, x in zip(charts, t))
+        log = sum(
+            np.log(w)[tuple(slice(None) if j == i else None for j in range(len(axes)))] for i, (_, w) in enumerate(axes)
+        ).ravel() + sum(c.log_slope(x) for c, x in zip(charts, t))
         e = energy(*z) - log[:, None]
         w = np.exp(e.min() - e)
         w /= w.sum()
         units = [chart.units(x) for chart, x in zip(charts, z)]
-        values = [(u**k, w.sum(1), 1e-11) for u in units for k in range(1, degree + 1)] + [(f(*z), w, 1e-9) for f in means]
+        values = [(u**k, w.sum(1), 1e-11) for u in units for k in range(1, degree + 1)] + [
+            (f(*z), w, 1e-9) for f in means
+        ]
         now, scales = np.array([[(u * w).sum(), tolerance * (abs(u) * w).sum()] for u, w, tolerance in values]).T
         if nodes or before is not None and np.all(abs(now - before) <= scales):
             points = {b: np.repeat(x, choices.shape[1]) for b, x in zip(moving, z)}
             points |= {b: np.tile(c, len(z[0])) for b, c in zip(latent, choices)}
             return points, w.ravel(), np.repeat(1 + np.max(np.abs(units), 0), choices.shape[1])
         before = now
-    raise RecipeError("density", f"a grid of {POINTS:,} points does not resolve exp(-H) over "
-                      f"{', '.join(map(str, blocks))}", do="Give values= at which its scales are closer.")
+    raise RecipeError(
+        "density",
+        f"a grid of {POINTS:,} points does not resolve exp(-H) over {', '.join(map(str, blocks))}",
+        do="Give values= at which its scales are closer.",
+    )
 
 
 def _integrands(formulas, moving, latent):
     """Functions of the blocks of a group, by point and choice of the binary ones; all other blocks are at 0.7."""
+
     def at(e):
         e = e.xreplace({b: Float(0.7) for b in e.free_symbols - {*moving, *latent}})
         f = lambdify([[*moving, *latent]], e, "numpy")
@@ -191,8 +218,9 @@ def _integrands(formulas, moving, latent):
 def _panels(edges, nodes):
     """Gauss-Legendre points and weights of all panels."""
     x, w = np.polynomial.legendre.leggauss(nodes)
-    edges = np.concatenate([np.linspace(a, b, math.ceil((b - a) / PANEL), endpoint=False)
-                            for a, b in zip(edges, edges[1:])] + [edges[-1:]])
+    edges = np.concatenate(
+        [np.linspace(a, b, math.ceil((b - a) / PANEL), endpoint=False) for a, b in zip(edges, edges[1:])] + [edges[-1:]]
+    )
     low, high = edges[:-1, None], edges[1:, None]
     return ((low + high) / 2 + (high - low) / 2 * x).ravel(), ((high - low) / 2 * w).ravel()
 
@@ -236,15 +264,23 @@ def _ranges(energy, blocks, degree):
     ranges = _narrowed(energy, charts, [WINDOW[b.domain] for b in blocks], matters)
     for b, r in zip(blocks, ranges):
         if r[0] == WINDOW[b.domain][0] or r[1] == WINDOW[b.domain][1]:
-            raise RecipeError("density, H", f"exp(-H) |{b}|^{degree} has no finite integral",
-                              do=f"Give {b} a confining energy, or take a smaller degree=.")
+            raise RecipeError(
+                "density, H",
+                f"exp(-H) |{b}|^{degree} has no finite integral",
+                do=f"Give {b} a confining energy, or take a smaller degree=.",
+            )
     measure = lambda t, chart: chart.log_slope(t) * (not chart.line)  # in t on a half line, where H may fall to -oo
-    bulk = _narrowed(energy, charts, ranges, lambda level, t, chart:
-                     level - measure(t, chart) <= (level - measure(t, chart)).min() + 2)
+    bulk = _narrowed(
+        energy,
+        charts,
+        ranges,
+        lambda level, t, chart: level - measure(t, chart) <= (level - measure(t, chart)).min() + 2,
+    )
     ends = [chart.point(np.array(r)) for chart, r in zip(charts, bulk)]
     scaled = [_Chart(b.domain, x.mean(), np.ptp(x) / 4) for b, x in zip(blocks, ends)]
-    return scaled, [tuple(new.inverse(old.point(np.array(r)))) if new.line else r
-                    for new, old, r in zip(scaled, charts, ranges)]
+    return scaled, [
+        tuple(new.inverse(old.point(np.array(r)))) if new.line else r for new, old, r in zip(scaled, charts, ranges)
+    ]
 
 
 def _narrowed(energy, charts, ranges, inside):
@@ -254,7 +290,9 @@ def _narrowed(energy, charts, ranges, inside):
         for i, (t, chart) in enumerate(zip(axes, charts)):
             level = _profile(energy, charts, axes, i)
             if not np.isfinite(level).any():
-                raise RecipeError("density, H", "exp(-H) vanishes, or is no number, everywhere", do="Look at its signs.")
+                raise RecipeError(
+                    "density, H", "exp(-H) vanishes, or is no number, everywhere", do="Look at its signs."
+                )
             seen = np.flatnonzero(inside(level, t, chart))
             found.append((t[max(seen[0] - 1, 0)], t[min(seen[-1] + 1, len(t) - 1)]))
         settled = all(np.ptp(new) > 0.8 * np.ptp(old) for new, old in zip(found, ranges))

@@ -63,33 +63,51 @@ class Diagnosis:
 
     def to_dict(self) -> dict:
         """Plain data, ready for JSON."""
-        return {"ok": self.ok, "Q": None if self.Q is None else [[str(e) for e in row] for row in self.Q.tolist()],
-                "residual": str(self.residual), "worst": self.worst and [str(self.worst[0]), self.worst[1]],
-                "heating": {", ".join(map(str, blocks)): rate for blocks, rate in self.heating.items()},
-                "missing": {str(b): str(e) for b, e in self.missing.items()}, "notes": list(self.notes),
-                "results": [r.to_dict() for r in self.results]}
+        return {
+            "ok": self.ok,
+            "Q": None if self.Q is None else [[str(e) for e in row] for row in self.Q.tolist()],
+            "residual": str(self.residual),
+            "worst": self.worst and [str(self.worst[0]), self.worst[1]],
+            "heating": {", ".join(map(str, blocks)): rate for blocks, rate in self.heating.items()},
+            "missing": {str(b): str(e) for b, e in self.missing.items()},
+            "notes": list(self.notes),
+            "results": [r.to_dict() for r in self.results],
+        }
 
     def __str__(self):
         lines = [f"exp(-H) is {'' if self.ok else 'not '}invariant"]
         if self.Q is not None:
-            entries = [f"  Q[{a}, {b}] = {self.Q[i, j]}" for (i, a), (j, b) in combinations(enumerate(self.state), 2)
-                       if self.Q[i, j] != 0]
+            entries = [
+                f"  Q[{a}, {b}] = {self.Q[i, j]}"
+                for (i, a), (j, b) in combinations(enumerate(self.state), 2)
+                if self.Q[i, j] != 0
+            ]
             lines += entries or ["  Q = 0"]
         if self.residual != 0:
             lines.append(f"  residual  {self.residual}")
         if not self.ok:
             for blocks, rate in self.heating.items():
                 if abs(rate) > BOUND:
-                    lines.append(f"  {'heats' if rate > 0 else 'cools':8}  {', '.join(map(str, blocks))}: the energy in it "
-                                 f"changes at the rate {rate:.3g}")
+                    lines.append(
+                        f"  {'heats' if rate > 0 else 'cools':8}  {', '.join(map(str, blocks))}: the energy in it "
+                        f"changes at the rate {rate:.3g}"
+                    )
             if self.worst and abs(self.worst[1]) > BOUND:
                 lines.append(f"  worst     E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms")
             lines += [f"  missing   {e}  in the drift of {b}" for b, e in self.missing.items()]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def diagnose(state, H: Expr, drift, D, *, energy: Energy | Expr | None = None, parameters: Mapping | None = None,
-             temperature: float = 1.0) -> Diagnosis:
+def diagnose(
+    state,
+    H: Expr,
+    drift,
+    D,
+    *,
+    energy: Energy | Expr | None = None,
+    parameters: Mapping | None = None,
+    temperature: float = 1.0,
+) -> Diagnosis:
     """Whether dz = f dt + sqrt(2TD) dW leaves exp(-H/T) invariant: the Q behind the drift f, or what is wrong with f.
 
     `drift`: a dict over blocks or a column in the order of `state`; `D`: as for a Recipe. The numbers are those of one
@@ -114,7 +132,10 @@ def diagnose(state, H: Expr, drift, D, *, energy: Energy | Expr | None = None, p
     H, state = formula(H, "diagnose, H").xreplace({T: tau}), state_of(state, "diagnose")
     if not isinstance(energy, (Energy, type(None))):
         formula(energy, "diagnose, energy")
-    D, drift = (M.xreplace({T: tau}) for M in (matrix_of(D, state, +1, "diagnose, D"), ImmutableMatrix(drift_of(drift, state, "diagnose"))))
+    D, drift = (
+        M.xreplace({T: tau})
+        for M in (matrix_of(D, state, +1, "diagnose, D"), ImmutableMatrix(drift_of(drift, state, "diagnose")))
+    )
     hold = _held([H, *drift, *D])
     back = {new: old for old, new in hold.items()}
     f, E, A = (e.xreplace(hold) for e in (drift, H / tau, tau * D))
@@ -136,16 +157,25 @@ def diagnose(state, H: Expr, drift, D, *, energy: Energy | Expr | None = None, p
     defects, heating, stand_ins = {}, {}, _stand_ins([H, *drift, *D])
     bound = lambda e: e.xreplace(stand_ins).doit()
     try:
-        generator = Generator([bound(e) for e in drift], D.applyfunc(bound), bound(H), state, energy=energy,
-                              values=values, temperature=temperature)
+        generator = Generator(
+            [bound(e) for e in drift],
+            D.applyfunc(bound),
+            bound(H),
+            state,
+            energy=energy,
+            values=values,
+            temperature=temperature,
+        )
         defects, heating = generator.defects(), generator.heating()
     except RecipeError as error:
         notes.append(f"no numbers: {error}")
     if defects and R != 0 and max(map(abs, defects.values())) < BOUND:
         notes.append("no monomial shows it at one site: it takes several")
     notes += [f"the numbers are with {f} = {e}" for f, e in stand_ins.items()] if R != 0 else []
-    results = tuple(Result("generator", f"|E[L {phi}]| of its terms", abs(x), BOUND, f"E[L {phi}] = 0", subject=str(phi))
-                    for phi, x in defects.items())
+    results = tuple(
+        Result("generator", f"|E[L {phi}]| of its terms", abs(x), BOUND, f"E[L {phi}] = 0", subject=str(phi))
+        for phi, x in defects.items()
+    )
     worst = max(defects.items(), key=lambda item: abs(item[1]), default=None)
     return Diagnosis(state, Q, _short(R).xreplace(back), results, worst, heating, missing, tuple(notes))
 
@@ -164,8 +194,10 @@ def _held(formulas):
 def _values(formulas, given):
     """A number for every symbol that is no block: the one given, or one of its own near 1.5."""
     usual = {step_size.name: 0.1, num_data.name: 3, step_number.name: 5}
-    symbols = sorted({s for e in formulas for s in e.free_symbols
-                      if isinstance(s, (Parameter, Adapted)) or s in OF_THE_STEP}, key=lambda s: s.name)
+    symbols = sorted(
+        {s for e in formulas for s in e.free_symbols if isinstance(s, (Parameter, Adapted)) or s in OF_THE_STEP},
+        key=lambda s: s.name,
+    )
     values = {s.name: usual.get(s.name, 0.45 if is_fraction(s) else 1.3 + 0.17 * i) for i, s in enumerate(symbols)}
     given = {getattr(s, "name", s): v for s, v in (given or {}).items()}
     for name in given.keys() - values.keys():
@@ -184,11 +216,15 @@ def _known(drift, state):
     for b, e in zip(state, drift):
         for s in sorted(e.free_symbols - set(state), key=str):
             if not isinstance(s, Parameter):
-                raise RecipeError(f"diagnose, drift[{b}]", f"'{s}' is neither a block of the state nor a parameter",
-                                  do=did_you_mean(s.name, known - {s.name}))
+                raise RecipeError(
+                    f"diagnose, drift[{b}]",
+                    f"'{s}' is neither a block of the state nor a parameter",
+                    do=did_you_mean(s.name, known - {s.name}),
+                )
         if not b.is_vector and is_site(e):
-            raise RecipeError(f"diagnose, drift[{b}]", f"{e} has one value per site, but {b} is a scalar",
-                              do="Wrap it in total().")
+            raise RecipeError(
+                f"diagnose, drift[{b}]", f"{e} has one value per site, but {b} is a scalar", do="Wrap it in total()."
+            )
 
 
 def _stand_ins(formulas):
@@ -206,8 +242,12 @@ def _curl(state, H, drift, D):
 
 def _functions(formulas):
     """Roots, inverses and functions of blocks, as candidates for entries of Q."""
-    found = {x for e in formulas for x in e.atoms(Pow, Function)
-             if not (isinstance(x, Pow) and x.exp.is_integer and x.exp > 0)}
+    found = {
+        x
+        for e in formulas
+        for x in e.atoms(Pow, Function)
+        if not (isinstance(x, Pow) and x.exp.is_integer and x.exp > 0)
+    }
     return sorted((x for x in found if x.free_symbols and not x.has(*OPAQUE)), key=str)
 
 
@@ -237,9 +277,14 @@ def _missing(R, f, H, D, state):
     blocks = [b for _, b in rows]
     powers = [*blocks, *(x * y for x, y in combinations_with_replacement(blocks, 2))]
     rooted = any(x.base.is_Add and not x.exp.is_integer for e in (R, H) for x in e.atoms(Pow))  # hard to solve exactly
-    many = [] if rooted else [
-        [*terms, *((b, e) for e in (*Add.make_args(expand(f[i])), *powers) if b.is_vector or not is_site(e))]
-        for terms, (i, b) in zip(few, rows)]
+    many = (
+        []
+        if rooted
+        else [
+            [*terms, *((b, e) for e in (*Add.make_args(expand(f[i])), *powers) if b.is_vector or not is_site(e))]
+            for terms, (i, b) in zip(few, rows)
+        ]
+    )
     for attempts in (few, [_quotient(R, b, H) for b in blocks], [sum(few, [])], many):
         found = [u for u in (_cancel(R, terms, H) for terms in attempts if terms) if u]
         if found:

@@ -19,8 +19,17 @@ from .densities import density, one_site, separate
 BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
 
 
-def generator_defects(drift, D, H: Expr, state, *, energy: Energy | Expr | None = None, values: Mapping | None = None,
-                      temperature: float = 1.0, degree: int = 4) -> dict[Expr, float]:
+def generator_defects(
+    drift,
+    D,
+    H: Expr,
+    state,
+    *,
+    energy: Energy | Expr | None = None,
+    values: Mapping | None = None,
+    temperature: float = 1.0,
+    degree: int = 4,
+) -> dict[Expr, float]:
     """E[L phi] for every monomial phi of the blocks up to a degree, over E|f . grad phi| + E|T D : hess phi|.
 
     Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature T, a
@@ -45,12 +54,17 @@ class Generator:
         self.state, self.H = tuple(state), number(H)
         rows = [number(e) for e in drift_of(drift, self.state, "diagnose")]
         D = matrix_of(D, self.state, +1, "generator, D").applyfunc(number)
-        points, self.weights = density(H, self.state, temperature=temperature, values=values, energy=energy,
-                                       integrands=[*rows, *D])
+        points, self.weights = density(
+            H, self.state, temperature=temperature, values=values, energy=energy, integrands=[*rows, *D]
+        )
         self.points = [points[b] for b in self.state]
         self.drift = [(b, self.at(e)) for b, e in zip(self.state, rows) if e != 0]
-        self.noise = [(a, b, float(temperature) * self.at(D[i, j])) for i, a in enumerate(self.state)
-                      for j, b in enumerate(self.state) if D[i, j] != 0]
+        self.noise = [
+            (a, b, float(temperature) * self.at(D[i, j]))
+            for i, a in enumerate(self.state)
+            for j, b in enumerate(self.state)
+            if D[i, j] != 0
+        ]
 
     def at(self, e):
         """The values of a formula at the points."""
@@ -82,9 +96,12 @@ class Generator:
 
     def heating(self):
         """E[L phi] of the energies phi that H is the sum of, by their blocks."""
+
         def derivative(phi, *by):
             slope = diff(phi, *by)
             return None if slope == 0 else self.at(slope)
 
-        return {blocks: self.mean(partial(derivative, phi), partial(derivative, phi))[0]
-                for phi, blocks in separate(self.H, self.state)}
+        return {
+            blocks: self.mean(partial(derivative, phi), partial(derivative, phi))[0]
+            for phi, blocks in separate(self.H, self.state)
+        }

@@ -43,14 +43,33 @@ def braked(y, s):
 
 FUNCTIONS = {
     **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
-    "atanh": np.arctanh, "erf": special.erf, "erfc": special.erfc, "Abs": np.abs,
-    "phi1": lambda x: special.exprel(x), "braked": braked, "Heaviside": lambda x, at_0=0.0: np.heaviside(x, 0.0),
-    "Max": lambda *x: reduce(np.maximum, x), "Min": lambda *x: reduce(np.minimum, x), "ITE": np.where,
-    "And": lambda *x: reduce(np.logical_and, x), "Or": lambda *x: reduce(np.logical_or, x), "Not": np.logical_not,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "Abs": np.abs,
+    "phi1": lambda x: special.exprel(x),
+    "braked": braked,
+    "Heaviside": lambda x, at_0=0.0: np.heaviside(x, 0.0),
+    "Max": lambda *x: reduce(np.maximum, x),
+    "Min": lambda *x: reduce(np.minimum, x),
+    "ITE": np.where,
+    "And": lambda *x: reduce(np.logical_and, x),
+    "Or": lambda *x: reduce(np.logical_or, x),
+    "Not": np.logical_not,
 }
-RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-             ">=": operator.ge}
+RELATIONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def evaluate(e, at, full, sizes=None, known=None):
@@ -147,8 +166,12 @@ class Chain:
     def __init__(self, recipe, state, h, parameters, sizes=None):
         self.recipe, self.sizes = recipe, sizes
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
-        self.at = {step_size: h, T: parameters.get("temperature", 1.0), num_data: parameters.get("num_data", 1),
-                   step_number: parameters.get("step_number", 0)}
+        self.at = {
+            step_size: h,
+            T: parameters.get("temperature", 1.0),
+            num_data: parameters.get("num_data", 1),
+            step_number: parameters.get("step_number", 0),
+        }
         self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in recipe.parameters}
         self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
 
@@ -215,8 +238,11 @@ def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, obse
                 last = asked if order == 1 else last
     if not program.carries_gradient:
         return chain.state()
-    return chain.state() | {"gradient": last[block] for block in step.recipe.targets} if len(last) == 1 else (
-        chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}})
+    return (
+        chain.state() | {"gradient": last[block] for block in step.recipe.targets}
+        if len(last) == 1
+        else (chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}})
+    )
 
 
 def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):

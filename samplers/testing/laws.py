@@ -32,9 +32,14 @@ class Law:
     def labels(self) -> list[str]:
         """The names of the statistics."""
         each = range(1, self.dim + 1)
-        return [*(f"mean of theta{i}" for i in each), *(f"variance of theta{i}" for i in each),
-                *(f"P(|theta{i} - mean| < sd)" for i in each),
-                *(f"correlation of theta{i} and theta{i + 1}" for i in each[:-1]), "E theta^2", "temperature"]
+        return [
+            *(f"mean of theta{i}" for i in each),
+            *(f"variance of theta{i}" for i in each),
+            *(f"P(|theta{i} - mean| < sd)" for i in each),
+            *(f"correlation of theta{i} and theta{i + 1}" for i in each[:-1]),
+            "E theta^2",
+            "temperature",
+        ]
 
     def exact(self, T: float) -> np.ndarray:
         """What the statistics should be on average."""
@@ -53,8 +58,16 @@ class Law:
         (force,) = torch.autograd.grad(self.potential(theta).sum(), theta)
         x = theta.detach().numpy()
         y = (x - mean) / sd
-        return np.column_stack([y, y**2, abs(y) < 1, y[:, :-1] * y[:, 1:], (x**2).mean(1) / self.square(T),
-                                (x * force.numpy()).mean(1) / T])
+        return np.column_stack(
+            [
+                y,
+                y**2,
+                abs(y) < 1,
+                y[:, :-1] * y[:, 1:],
+                (x**2).mean(1) / self.square(T),
+                (x * force.numpy()).mean(1) / T,
+            ]
+        )
 
 
 def gaussian(name: str, sds, correlation: float) -> Law:
@@ -64,7 +77,7 @@ def gaussian(name: str, sds, correlation: float) -> Law:
     tensor(0.5000)
     """
     sds, index = np.array(sds, float), np.arange(len(sds))
-    cov = np.outer(sds, sds) * correlation**abs(index[:, None] - index)
+    cov = np.outer(sds, sds) * correlation ** abs(index[:, None] - index)
     precision, root = torch.tensor(np.linalg.inv(cov)), torch.tensor(np.linalg.cholesky(cov))
 
     def potential(theta):
@@ -106,7 +119,7 @@ def separable(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
     @cache
     def moments(T):
         m = mean(x, T)
-        sd = sqrt(mean((x - m)**2, T))
+        sd = sqrt(mean((x - m) ** 2, T))
         low, high = np.interp([m - sd, m + sd], x, distribution(T))
         return np.full(dim, m), np.full(dim, sd), np.full(dim, high - low), np.zeros(dim - 1)
 
@@ -116,5 +129,5 @@ def separable(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
 LAWS = (
     gaussian("gaussian", (1.0, 0.8, 0.6), correlation=0.4),  # curvatures from .8 to 3.4
     separable("quartic", lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5, dim=2),  # one tilted mode, light tails
-    separable("double well", lambda x: (x**2 - 2)**2 / 8, dim=4),  # barrier 1/2, which ordinary samplers cross
+    separable("double well", lambda x: (x**2 - 2) ** 2 / 8, dim=4),  # barrier 1/2, which ordinary samplers cross
 )

@@ -45,8 +45,8 @@ FROZEN = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 x, y = sympy.symbols("x y", real=True)
 _TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
 Results = abc.Generator[Result, None, str | None]
-TARGETS = {"quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5), "double well": Energy(x, U=(x**2 - 1)**2 + x / 5)}
-BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3)**2)}
+TARGETS = {"quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5), "double well": Energy(x, U=(x**2 - 1) ** 2 + x / 5)}
+BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3) ** 2)}
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,16 @@ class Subject:
         """The step; with its adapted quantities frozen, or adapting."""
         freeze = [a.name for a in self.recipe.adapted] if frozen else ()
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
-        return self.alter(integrators.compile(self.wrong or self.recipe, self.scheme, pieces=self.pieces, freeze=freeze,
-                                              backend=self.backend, reuse_gradient=not noisy))
+        return self.alter(
+            integrators.compile(
+                self.wrong or self.recipe,
+                self.scheme,
+                pieces=self.pieces,
+                freeze=freeze,
+                backend=self.backend,
+                reuse_gradient=not noisy,
+            )
+        )
 
     @cached_property
     def live(self) -> Step:
@@ -158,9 +166,16 @@ class Subject:
         return self._laws[target]
 
     def _integrated(self, target):
-        points, weights = density(self.recipe.H, self.recipe.state, temperature=TEMPERATURE, energy=self.energy(target),
-                                  nodes={1: 300, 2: None}.get(len(self.recipe.state), 32), degree=4,
-                                  values=self.values, integrands=(*self.recipe.drift, *self.recipe.D))
+        points, weights = density(
+            self.recipe.H,
+            self.recipe.state,
+            temperature=TEMPERATURE,
+            energy=self.energy(target),
+            nodes={1: 300, 2: None}.get(len(self.recipe.state), 32),
+            degree=4,
+            values=self.values,
+            integrands=(*self.recipe.drift, *self.recipe.D),
+        )
         kept = weights > (LEAST if len(weights) > 10_000 else 0)
         return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
 
@@ -185,23 +200,40 @@ class Subject:
         (slope,), g = drift.atoms(Partial), sympy.Dummy()
         value = lambda e: evaluate(e, at, np.shape(next(iter(points.values()))))
         many = self.still.program.gradients_per_step
-        return 2 * many * value(self.recipe.supplied[rows[0], rows[0]]) / (h * value(sympy.diff(drift.xreplace({slope: g}), g))**2)
+        return (
+            2
+            * many
+            * value(self.recipe.supplied[rows[0], rows[0]])
+            / (h * value(sympy.diff(drift.xreplace({slope: g}), g)) ** 2)
+        )
 
 
-def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, values: Mapping | None = None,
-            backend: str = "torch") -> Subject:
+def subject(
+    recipe: Recipe | Step,
+    scheme=None,
+    *,
+    pieces=None,
+    energy: Energy | None = None,
+    values: Mapping | None = None,
+    backend: str = "torch",
+) -> Subject:
     """The subject of a recipe and a word; a stock recipe has its open functions given."""
     if isinstance(recipe, Step) and scheme is pieces is None:
         recipe, scheme, pieces, backend = recipe.recipe, recipe.scheme, recipe.pieces, recipe.backend
     if not isinstance(recipe, Recipe):
-        raise RecipeError("check", f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}",
-                          do="Pass recipe.Recipe(...).")
+        raise RecipeError(
+            "check",
+            f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}",
+            do="Pass recipe.Recipe(...).",
+        )
     case = case_of(recipe)
     if case.recipe is not recipe and not _is_open(recipe):
         case = replace(case, recipe=recipe)
     for name in values or {}:
         if name not in case.parameters:
-            raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=did_you_mean(name, case.parameters))
+            raise RecipeError(
+                f"{recipe.name}, check", f"'{name}' is not a parameter", do=did_you_mean(name, case.parameters)
+            )
     energies = {**TARGETS, **(BANANA if len(recipe.targets) == 2 else {})}
     energies = energies if energy is None else {"energy": _of_a_site(energy, recipe)}
     one = Subject(replace(case, values={**case.values, **(values or {})}), scheme, pieces, energies, backend=backend)
@@ -213,8 +245,11 @@ def subject(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy |
 def _of_a_site(energy, recipe):
     """An energy of one coordinate, or of as many as the target has blocks."""
     if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(recipe.targets)):
-        raise RecipeError(f"{recipe.name}, check, energy", f"it is an Energy of one coordinate, got {energy!r}",
-                          do="Write Energy(x, U=...): the checks integrate over one site.")
+        raise RecipeError(
+            f"{recipe.name}, check, energy",
+            f"it is an Energy of one coordinate, got {energy!r}",
+            do="Write Energy(x, U=...): the checks integrate over one site.",
+        )
     coordinates, U = energy.coordinates, energy.U
     while U.has(Total):
         U = U.xreplace({t: t.integrand for t in U.atoms(Total)})
@@ -224,8 +259,11 @@ def _of_a_site(energy, recipe):
 
 def _is_open(recipe) -> bool:
     """Whether a function other than U is still opaque."""
-    return any(isinstance(f, AppliedUndef) for e in (recipe.H, *recipe.D, *recipe.Q)
-               for f in e.atoms(AppliedUndef) - e.atoms(Potential))
+    return any(
+        isinstance(f, AppliedUndef)
+        for e in (recipe.H, *recipe.D, *recipe.Q)
+        for f in e.atoms(AppliedUndef) - e.atoms(Potential)
+    )
 
 
 # ---- the layers
@@ -235,8 +273,13 @@ def symbolic(subject: Subject) -> Results:
     """The Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
     recipe = subject.wrong or subject.recipe
     rest = recipe.residual()
-    yield Result("symbolic", "terms of the Fokker-Planck residual", float(len(sympy.Add.make_args(rest)) * (rest != 0)), 0.0,
-                 f"-div(f rho) + sum_ij d_i d_j (D_ij rho) = 0, but it is rho times {rest}")
+    yield Result(
+        "symbolic",
+        "terms of the Fokker-Planck residual",
+        float(len(sympy.Add.make_args(rest)) * (rest != 0)),
+        0.0,
+        f"-div(f rho) + sum_ij d_i d_j (D_ij rho) = 0, but it is rho times {rest}",
+    )
     if rest == 0:
         failed = [f for f in recipe.check().findings if f.verdict == "failed"]
         told = "; ".join(f"{f.question}: {f.answer}" for f in failed)
@@ -249,11 +292,24 @@ def generator(subject: Subject) -> Results:
     if subject.unresolved:
         return subject.unresolved
     for name in subject.energies:
-        defects = Generator(sde.tempered_drift, sde.D, recipe.H, recipe.state, energy=subject.energy(name),
-                            values=subject.values, temperature=TEMPERATURE).defects()
+        defects = Generator(
+            sde.tempered_drift,
+            sde.D,
+            recipe.H,
+            recipe.state,
+            energy=subject.energy(name),
+            values=subject.values,
+            temperature=TEMPERATURE,
+        ).defects()
         phi, worst = max(defects.items(), key=lambda item: abs(item[1]))
-        yield Result("generator", f"largest |E[L phi]| of its terms, of {phi}", abs(worst), BOUND,
-                     "E[f . grad phi + T D : hess phi] = 0 under exp(-H/T)", subject=name)
+        yield Result(
+            "generator",
+            f"largest |E[L phi]| of its terms, of {phi}",
+            abs(worst),
+            BOUND,
+            "E[f . grad phi + T D : hess phi] = 0 under exp(-H/T)",
+            subject=name,
+        )
 
 
 def differential(subject: Subject) -> Results:
@@ -263,9 +319,14 @@ def differential(subject: Subject) -> Results:
         state, drawn, parameters = inputs(step, 32, shape)
         found = called(step, state, drawn, parameters)
         for oracle in (interpret, flow_by_flow):
-            yield Result("differential", f"error against {oracle.__name__}, {len(shape)} axes",
-                         worst(found, by_oracle(oracle, step, state, drawn, parameters)), 1e-11,
-                         "the emitted text is the formulas of its flows", subject=str(step.scheme))
+            yield Result(
+                "differential",
+                f"error against {oracle.__name__}, {len(shape)} axes",
+                worst(found, by_oracle(oracle, step, state, drawn, parameters)),
+                1e-11,
+                "the emitted text is the formulas of its flows",
+                subject=str(step.scheme),
+            )
 
 
 def linear_law(subject: Subject, h: float = 0.17) -> Results:
@@ -280,7 +341,9 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     budgets = {s: 0.0 for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters) if s not in used}
     numbers, told = {**subject.numbers, **budgets}, {**subject.told, **{s.name: v for s, v in budgets.items()}}
     pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
-    if any(e.xreplace(budgets) != 0 for e in recipe.supplied) or any(piece.method not in (None, "euler") for piece in pieces.values()):
+    if any(e.xreplace(budgets) != 0 for e in recipe.supplied) or any(
+        piece.method not in (None, "euler") for piece in pieces.values()
+    ):
         return "a budget reads what moves, or a piece is numerical"
     for k in (0.7, 2.3):
         M, V = np.eye(len(recipe.state)), 0.0
@@ -292,9 +355,17 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
         expected = solve_discrete_lyapunov(M, V)
         chain = accuracy.linear_chain(step, h, [k], **told)
         stable = chain.spectral_radius < 1
-        error = float(np.abs(chain.covariance[:len(M), :len(M)] - expected).max() / expected.max()) if stable else np.inf
-        yield Result("linear law", "relative error of the stationary covariance", error, 1e-10,
-                     "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)", subject=f"{step.scheme}, k = {k}")
+        error = (
+            float(np.abs(chain.covariance[: len(M), : len(M)] - expected).max() / expected.max()) if stable else np.inf
+        )
+        yield Result(
+            "linear law",
+            "relative error of the stationary covariance",
+            error,
+            1e-10,
+            "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)",
+            subject=f"{step.scheme}, k = {k}",
+        )
 
 
 def _over(piece, recipe, numbers, k, h, fraction):
@@ -303,8 +374,9 @@ def _over(piece, recipe, numbers, k, h, fraction):
     settle = lambda e: e.xreplace({p: k * recipe.targets[0] for p in e.atoms(Partial)})
     rows = {b: settle(piece.drift.get(b, sympy.S.Zero)) for b in recipe.state}
     A = -np.array([[float(sympy.diff(rows[a], b).xreplace(at)) for b in recipe.state] for a in recipe.state])
-    D = np.array([[float(sympy.sympify(piece.injected.get((a, b), 0)).xreplace(at)) for b in recipe.state]
-                  for a in recipe.state])
+    D = np.array(
+        [[float(sympy.sympify(piece.injected.get((a, b), 0)).xreplace(at)) for b in recipe.state] for a in recipe.state]
+    )
     if piece.method == "euler":
         return np.eye(len(A)) - A * fraction * h, 2 * D * fraction * h
     M, _, V = van_loan(A, D, fraction * h)
@@ -321,7 +393,10 @@ def defect(subject: Subject, target: str | None = None, layer: str = "one-step d
     hs = (2.0, 1.0) if exact_at_all else (0.05, 0.025) if order == 2 else (0.0125, 0.00625)
     norm = lambda h: float(np.linalg.norm(change(subject, target, h)))
     norms = [norm(h) for h in hs]
-    told = {"subject": f"{subject.still.scheme}, {target}", "equation": f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)"}
+    told = {
+        "subject": f"{subject.still.scheme}, {target}",
+        "equation": f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)",
+    }
     if norms[0] <= 1e-8:
         yield Result(layer, f"norm of the defect at h = {hs[0]}", norms[0], 1e-8, **told)
         return
@@ -348,10 +423,21 @@ def moved(subject: Subject, target: str, h: float):
     at = lambda index: tuple(v[np.asarray(index, int)] for v in blocks)
     variance = lambda index: subject.gradient_variance(h, dict(zip(subject.recipe.state, at(index))))
     curved = {"curvature": subject.derivative(target, 2)} if subject.still.program.needs_curvature else {}
-    return transition(subject.still, {"": (np.arange(len(weights)), weights)}, h, subject.derivative(target, 1), chart=at,
-                      constants=subject.constants, gradient_noise=variance if any(subject.recipe.supplied) else 0.0,
-                      temperature=TEMPERATURE, draw_nodes=DRAW_NODES, gradient_nodes=GRADIENT_NODES, least=1e-14,
-                      **{k: v for k, v in subject.told.items() if k != "temperature"}, **curved)
+    return transition(
+        subject.still,
+        {"": (np.arange(len(weights)), weights)},
+        h,
+        subject.derivative(target, 1),
+        chart=at,
+        constants=subject.constants,
+        gradient_noise=variance if any(subject.recipe.supplied) else 0.0,
+        temperature=TEMPERATURE,
+        draw_nodes=DRAW_NODES,
+        gradient_nodes=GRADIENT_NODES,
+        least=1e-14,
+        **{k: v for k, v in subject.told.items() if k != "temperature"},
+        **curved,
+    )
 
 
 def stationary_start(subject: Subject, target: str | None = None, layer: str = "stationary start") -> Results:
@@ -380,16 +466,27 @@ def stationary_start(subject: Subject, target: str | None = None, layer: str = "
 
     curved = {"curvature": subject.derivative(target, 2)} if step.program.needs_curvature else {}
     kinds = noise.KINDS | noise.STATE_DEPENDENT
-    drawn = {d.name: kinds[d.kind](subject.seed, range(STEPS), i, chains, (sites,) if d.is_vector else (), dtype=torch.float64)
-             for i, d in enumerate(step.program.draws)}
+    drawn = {
+        d.name: kinds[d.kind](
+            subject.seed, range(STEPS), i, chains, (sites,) if d.is_vector else (), dtype=torch.float64
+        )
+        for i, d in enumerate(step.program.draws)
+    }
     for k in range(STEPS):
-        state = step(state, h, gradient=gradient, noise={name: v[k] for name, v in drawn.items()}, **curved, **subject.told)
+        state = step(
+            state, h, gradient=gradient, noise={name: v[k] for name, v in drawn.items()}, **curved, **subject.told
+        )
     told = {"layer": layer, "subject": f"{step.scheme}, {target}"}
     gone = [~INSIDE.get(b.domain, torch.isfinite)(state[b.name]).reshape(chains, -1).all(1) for b in recipe.state]
     lost = float(torch.stack(gone).any(0).double().mean())
     if lost:
-        yield Result(statistic=f"share of the chains that left their domain in {STEPS} steps of {h}", value=lost, bound=0.0,
-                     equation="the chains stay where exp(-H) is positive: use an exact flow, or a reflected one", **told)
+        yield Result(
+            statistic=f"share of the chains that left their domain in {STEPS} steps of {h}",
+            value=lost,
+            bound=0.0,
+            equation="the chains stay where exp(-H) is positive: use an exact flow, or a reflected one",
+            **told,
+        )
         return
     vectors = [b for b in recipe.state if b.is_vector] or recipe.state
     ends, exact = [state[b.name].numpy() for b in vectors], [np.asarray(points[b]) for b in vectors]
@@ -406,18 +503,39 @@ def stationary_start(subject: Subject, target: str | None = None, layer: str = "
         score = max(abs(values.mean() - weights @ phi(exact)) - bias, 0) / error if error else np.inf
         if not score <= worst_score:
             worst_score, where = score, "*".join(f"{b}^{n}" for b, n in zip(vectors, powers) if n)
-    yield Result(statistic=f"standard errors that E {where or 'phi'} is off after {STEPS} steps", value=float(worst_score), bound=Z,
-                 equation="the law of the chains stays exp(-H/T), up to the defect of every step", **told)
-    moves = np.stack([(state[b.name] - first[b.name]).numpy().reshape(chains, -1) for b in recipe.targets], -1).reshape(chains, -1)
-    yield Result(statistic="mean square displacement", value=float((moves**2).mean()), bound=1e-8, least=True,
-                 equation="the chains move", **told)
-    pairs = {"the next chain": (moves, np.roll(moves, 1, 0)), "the other half of the chains": (moves[:chains // 2], moves[chains // 2:2 * (chains // 2)])}
+    yield Result(
+        statistic=f"standard errors that E {where or 'phi'} is off after {STEPS} steps",
+        value=float(worst_score),
+        bound=Z,
+        equation="the law of the chains stays exp(-H/T), up to the defect of every step",
+        **told,
+    )
+    moves = np.stack([(state[b.name] - first[b.name]).numpy().reshape(chains, -1) for b in recipe.targets], -1).reshape(
+        chains, -1
+    )
+    yield Result(
+        statistic="mean square displacement",
+        value=float((moves**2).mean()),
+        bound=1e-8,
+        least=True,
+        equation="the chains move",
+        **told,
+    )
+    pairs = {
+        "the next chain": (moves, np.roll(moves, 1, 0)),
+        "the other half of the chains": (moves[: chains // 2], moves[chains // 2 : 2 * (chains // 2)]),
+    }
     if sites > 1:
         pairs["the next site"] = moves[:, :1], moves[:, 1:2]
     for name, (a, b) in pairs.items():
         correlation = float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * a.size**0.5
-        yield Result(statistic=f"standard errors of the correlation with {name}", value=abs(correlation), bound=Z,
-                     equation="every chain and every site has its own noise", **told)
+        yield Result(
+            statistic=f"standard errors of the correlation with {name}",
+            value=abs(correlation),
+            bound=Z,
+            equation="every chain and every site has its own noise",
+            **told,
+        )
 
 
 def _coupled(recipe) -> bool:
@@ -437,11 +555,20 @@ def non_gaussian(subject: Subject) -> Results:
     return why
 
 
-LAYERS = {"symbolic": symbolic, "generator": generator, "differential": differential, "linear law": linear_law, "one-step defect": defect,
-          "stationary start": stationary_start, "non-Gaussian": non_gaussian}
+LAYERS = {
+    "symbolic": symbolic,
+    "generator": generator,
+    "differential": differential,
+    "linear law": linear_law,
+    "one-step defect": defect,
+    "stationary start": stationary_start,
+    "non-Gaussian": non_gaussian,
+}
 
 
-def check(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values) -> Report:
+def check(
+    recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | None = None, layers=None, **values
+) -> Report:
     """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
 
     A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters, else values away
@@ -469,8 +596,9 @@ def check(recipe: Recipe | Step, scheme=None, *, pieces=None, energy: Energy | N
     return Report(one.recipe.name, tuple(results), tuple(notes))
 
 
-def assert_stationary(recipe: Recipe | Step, energy: Energy | None = None, *, scheme=None, pieces=None, layers=None,
-                      **values) -> None:
+def assert_stationary(
+    recipe: Recipe | Step, energy: Energy | None = None, *, scheme=None, pieces=None, layers=None, **values
+) -> None:
     """Raise AssertionError, with the equations that are violated, unless all checks of a step or a recipe pass: `check`.
 
     >>> from samplers import SGLD

@@ -146,7 +146,7 @@ def wrong_texts(step: Step) -> Iterator[tuple[str, tuple[str, str, int]]]:
         for mistake, (pattern, other) in SUBSTITUTIONS.items():
             if inside or mistake == "a total over the chains":
                 for found in re.finditer(pattern, line):
-                    changed = line[:found.start()] + found.expand(other) + line[found.end():]
+                    changed = line[: found.start()] + found.expand(other) + line[found.end() :]
                     yield f"{mistake}: {line.strip()}", (line, changed, seen[line])
         motion = re.fullmatch(r"    (\w+) = (?!state|\1\.to|torch\.as_tensor).*", line)
         if inside and motion and motion[1] in moving:

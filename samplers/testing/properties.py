@@ -32,7 +32,7 @@ def quartic(coordinates) -> Energy:
     """The energy sum_i [x_i^4/16 + x_i^2/4 - .4 x_i] + (sum_i x_i)^2/(10 n) of a recipe's targets."""
     over, size = (total, n) if coordinates[0].is_vector else (lambda e: e, len(coordinates))
     well = sum(over(x**4 / 16 + x**2 / 4 - Rational(2, 5) * x) for x in coordinates)
-    return Energy(coordinates, U=well + sum(map(over, coordinates))**2 / (10 * size))
+    return Energy(coordinates, U=well + sum(map(over, coordinates)) ** 2 / (10 * size))
 
 
 @cache
@@ -44,8 +44,13 @@ def derivatives(energy: Energy) -> dict:
     """
     blocks = energy.coordinates if all(isinstance(b, Block) for b in energy.coordinates) else (theta,)
     U = potential(*blocks)
-    reader = Recipe(name="reader", state=blocks, target=blocks if len(blocks) > 1 else blocks[0], H=U,
-                    D={b: 1 / (1 + grad(U, b)**2) for b in blocks})
+    reader = Recipe(
+        name="reader",
+        state=blocks,
+        target=blocks if len(blocks) > 1 else blocks[0],
+        H=U,
+        D={b: 1 / (1 + grad(U, b) ** 2) for b in blocks},
+    )
     emitted = integrators.compile(reader, "Euler", energy=energy).namespace
 
     def on_both(function):
@@ -76,8 +81,12 @@ class At(NamedTuple):
 
     def each(self, change) -> "At":
         """The same with every array changed by change(name, array)."""
-        return At(*({k: change(k, v) if isinstance(v, (np.ndarray, torch.Tensor)) else v for k, v in part.items()}
-                    for part in self))
+        return At(
+            *(
+                {k: change(k, v) if isinstance(v, (np.ndarray, torch.Tensor)) else v for k, v in part.items()}
+                for part in self
+            )
+        )
 
     @property
     def tensors(self) -> "At":
@@ -150,25 +159,34 @@ def word_verifies(step: Step, at: At | None = None, energy: Energy | None = None
     for letter, fraction in step.scheme.moves:
         shares[letter] += fraction
     for letter, share in shares.items():
-        assert abs(float(share) - 1) < 1e-12, f"{_name(step)}: the fractions of piece {letter!r} add up to {share}, not 1"
+        assert abs(float(share) - 1) < 1e-12, (
+            f"{_name(step)}: the fractions of piece {letter!r} add up to {share}, not 1"
+        )
     drawn = Counter(d.block for letter, _ in step.scheme.moves for d in step.flows[letter].draws)
     assert drawn == Counter(d.block for d in step.program.draws), (
-        f"{_name(step)}: the Program draws other random numbers than its flows, {step.program.draws}")
+        f"{_name(step)}: the Program draws other random numbers than its flows, {step.program.draws}"
+    )
     try:
         verify(step.program)
     except RecipeError as error:
         raise AssertionError(f"{_name(step)}: the Program is not sound: {error}") from error
 
 
-def emitted_equals_interpreted(step: Step, at: At | None = None, energy: Energy | None = None, h: float = 0.1,
-                               bound: float = 1e-12) -> None:
+def emitted_equals_interpreted(
+    step: Step, at: At | None = None, energy: Energy | None = None, h: float = 0.1, bound: float = 1e-12
+) -> None:
     """The emitted torch step = the statements of its Program = its flows one by one, on the same noise."""
     at, known = _given(step, at, energy)
     result = called(step, at, known, h)
     for oracle in (interpret, flow_by_flow):
         expected = oracle(step, at.state, h, noise=at.noise, **known, **at.parameters)
-        _agree(result, expected, bound, f"{_name(step)}: the emitted step is not that of {oracle.__name__}",
-               [b.name for b in step.recipe.entries])
+        _agree(
+            result,
+            expected,
+            bound,
+            f"{_name(step)}: the emitted step is not that of {oracle.__name__}",
+            [b.name for b in step.recipe.entries],
+        )
 
 
 def chains_permute(step: Step, at: At | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
@@ -189,6 +207,7 @@ def coordinates_permute(step: Step, at: At | None = None, energy: Energy | None 
     def turned(names):
         def change(name, v):
             return torch.roll(torch.as_tensor(v), 1, -1) if name in names and v.ndim else v
+
         return change
 
     each = lambda part, names: {k: turned(names)(k, v) if hasattr(v, "ndim") else v for k, v in part.items()}
@@ -234,8 +253,9 @@ def _law(outcomes, blocks):
     """The means of blocks, and the covariances of their pairs, site by site."""
     outcomes = list(outcomes)
     mean = {b: sum(w * z[b] for w, z in outcomes) for b in blocks}
-    return mean | {(a, b): sum(w * (z[a] - mean[a]) * (z[b] - mean[b]) for w, z in outcomes)
-                   for a in blocks for b in blocks}
+    return mean | {
+        (a, b): sum(w * (z[a] - mean[a]) * (z[b] - mean[b]) for w, z in outcomes) for a in blocks for b in blocks
+    }
 
 
 def _pieces(step):
@@ -277,24 +297,42 @@ def flows_are_semigroups(step: Step, at: At | None = None, energy: Energy | None
             continue
         blocks = list(flow.updates)
         once = _law(_outcomes(chain, chain.at, flow, h), blocks)
-        twice = _law(((w * v, end) for w, middle in _outcomes(chain, chain.at, flow, h / 2)
-                      for v, end in _outcomes(chain, middle, flow, h / 2)), blocks)
-        _agree(twice, once, 1e-9, f"{_name(step)}: two half steps of piece {letter!r} are not its whole step, "
-               f"F_h = F_h/2 F_h/2, for {flow.equation}")
+        twice = _law(
+            (
+                (w * v, end)
+                for w, middle in _outcomes(chain, chain.at, flow, h / 2)
+                for v, end in _outcomes(chain, middle, flow, h / 2)
+            ),
+            blocks,
+        )
+        _agree(
+            twice,
+            once,
+            1e-9,
+            f"{_name(step)}: two half steps of piece {letter!r} are not its whole step, "
+            f"F_h = F_h/2 F_h/2, for {flow.equation}",
+        )
 
 
 def _field(flow):
     """dF_t/dt at t = 0: the vector field of a flow without noise."""
+
     def at_small_t(e):
         e = e.replace(phi1, lambda x: 1 + x / 2)
         e = e.replace(braked, lambda y, s: y - s * y / sqrt(1 + y**2))
-        return e.replace(MatrixOU, lambda part, i, j, size, time, *A: (
-            S(i == j) - time * A[int(i * size + j)] if part.name == "M" else time * S(i == j)))
+        return e.replace(
+            MatrixOU,
+            lambda part, i, j, size, time, *A: (
+                S(i == j) - time * A[int(i * size + j)] if part.name == "M" else time * S(i == j)
+            ),
+        )
 
     return {b: diff(at_small_t(e), duration).subs(duration, 0) for b, e in flow.updates.items()}
 
 
-def volume_is_preserved(step: Step, at: At | None = None, energy: Energy | None = None, h: float = 0.2) -> tuple[str, ...]:
+def volume_is_preserved(
+    step: Step, at: At | None = None, energy: Energy | None = None, h: float = 0.2
+) -> tuple[str, ...]:
     """det dF_h(z)/dz = 1 for the exact flows without noise whose field has no divergence; returns their letters."""
     at, known = _given(step, at, energy)
     one = at.each(lambda name, v: v[:1] if name in at.state or name in at.noise else v).tensors
@@ -316,8 +354,10 @@ def volume_is_preserved(step: Step, at: At | None = None, energy: Energy | None 
         columns = torch.autograd.functional.jacobian(moved, tuple(one.state[name] for name in names))
         J = torch.cat([c.reshape(len(c), -1) for c in columns], 1)
         error = abs(float(torch.linalg.det(J)) - 1)
-        assert error <= 1e-10, (f"{_name(step)}: piece {letter!r} does not preserve volume, |det dF/dz - 1| = {error:.2g}, "
-                                f"for {flow.equation}")
+        assert error <= 1e-10, (
+            f"{_name(step)}: piece {letter!r} does not preserve volume, |det dF/dz - 1| = {error:.2g}, "
+            f"for {flow.equation}"
+        )
         kept.append(letter)
     return tuple(kept)
 
@@ -344,10 +384,23 @@ def reversible(step: Step, at: At | None = None, energy: Energy | None = None, h
     state = at.tensors.state
     there = called(step, At(state, {}, at.parameters), known, h)
     back = flip(called(step, At(flip(there), {}, at.parameters), known, h))
-    _agree(back, state, 1e-10, f"{_name(step)}: the palindrome is not reversible, R step(R step(z)) != z, with R flipping "
-           + ", ".join(map(str, flipped)))
+    _agree(
+        back,
+        state,
+        1e-10,
+        f"{_name(step)}: the palindrome is not reversible, R step(R step(z)) != z, with R flipping "
+        + ", ".join(map(str, flipped)),
+    )
     return flipped
 
 
-PROPERTIES = (word_verifies, emitted_equals_interpreted, chains_permute, coordinates_permute, pieces_sum_to_the_sde,
-              flows_are_semigroups, volume_is_preserved, reversible)
+PROPERTIES = (
+    word_verifies,
+    emitted_equals_interpreted,
+    chains_permute,
+    coordinates_permute,
+    pieces_sum_to_the_sde,
+    flows_are_semigroups,
+    volume_is_preserved,
+    reversible,
+)

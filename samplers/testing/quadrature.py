@@ -41,13 +41,13 @@ def gamma(shape, scale=1.0, nodes=12):
     k = np.arange(nodes)
     off = np.sqrt(k[1:] * (k[1:] + shape - 1))
     x, vectors = np.linalg.eigh(np.diag(2 * k + shape) + np.diag(off, 1) + np.diag(off, -1))
-    return scale * x, vectors[0]**2
+    return scale * x, vectors[0] ** 2
 
 
 def thermostat(mean, variance, kink, nodes=14):
     """The points and weights of a normal law whose integrand has a kink."""
     sd = math.sqrt(variance)
-    return boltzmann(lambda x: (x - mean)**2 / 2, variance, mean - 8.5 * sd, mean + 8.5 * sd, 2 * nodes, [kink])
+    return boltzmann(lambda x: (x - mean) ** 2 / 2, variance, mean - 8.5 * sd, mean + 8.5 * sd, 2 * nodes, [kink])
 
 
 def relativistic(m, c, temperature, nodes=30):
@@ -70,8 +70,22 @@ def grid(axes):
     return [x.ravel() for x in points], weights.ravel()
 
 
-def transition(step, law, h, gradient, *, constants=None, coupling=None, gradient_noise=0.0, temperature=1.0,
-               draw_nodes=9, gradient_nodes=None, chart=None, least=0.0, **arguments):
+def transition(
+    step,
+    law,
+    h,
+    gradient,
+    *,
+    constants=None,
+    coupling=None,
+    gradient_noise=0.0,
+    temperature=1.0,
+    draw_nodes=9,
+    gradient_nodes=None,
+    chart=None,
+    least=0.0,
+    **arguments,
+):
     """Points of exp(-H/T), where the step takes each of them, both block by block, and their weights.
 
     `law`: coordinate -> (points, weights); the coordinates are the blocks, or led to them by the `chart`, a function.
@@ -82,25 +96,32 @@ def transition(step, law, h, gradient, *, constants=None, coupling=None, gradien
     recipe, draws = step.recipe, step.program.draws
     assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
     noisy = step.program.gradients_per_step if gradient_noise else 0
-    kinds = {"normal": gaussian(0, 1, draw_nodes), "uniform": (np.full(1, 0.5), np.ones(1)),
-             "poisson": (np.arange(200.0), np.ones(200)), "gamma": (np.arange(draw_nodes), np.ones(draw_nodes))}
-    points, weights = grid([*law.values(), *(kinds[d.kind] for d in draws),
-                            *[gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy])
+    kinds = {
+        "normal": gaussian(0, 1, draw_nodes),
+        "uniform": (np.full(1, 0.5), np.ones(1)),
+        "poisson": (np.arange(200.0), np.ones(200)),
+        "gamma": (np.arange(draw_nodes), np.ones(draw_nodes)),
+    }
+    points, weights = grid(
+        [*law.values(), *(kinds[d.kind] for d in draws), *[gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy]
+    )
     if coupling:
-        weights = weights * np.exp(-coupling(*points[:len(law)]) / temperature)
+        weights = weights * np.exp(-coupling(*points[: len(law)]) / temperature)
         weights /= weights.sum()
     points, weights = [x[weights > least] for x in points], weights[weights > least]
 
     def moved(points):
         """Where the step takes the points, and the weights of those draws whose law depends on the state."""
         shaped = lambda x, kind: torch.as_tensor(x)[:, None] if kind.is_vector else torch.as_tensor(x)
-        blocks, factors, own = (chart or (lambda *z: z))(*points[:len(law)]), [], points[len(law):]
+        blocks, factors, own = (chart or (lambda *z: z))(*points[: len(law)]), [], points[len(law) :]
         state = {b.name: shaped(x, b) for b, x in zip(recipe.state, blocks)}
         state |= {a.name: shaped(np.full(len(points[0]), constants[a.name]), a) for a in recipe.adapted}
-        noise = {d.name: STATE_DEPENDENT[d.kind](x, factors) if d.kind in STATE_DEPENDENT else shaped(x, d)
-                 for d, x in zip(draws, own)}
-        variance = gradient_noise(*points[:len(law)]) if callable(gradient_noise) else gradient_noise
-        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in own[len(draws):]])
+        noise = {
+            d.name: STATE_DEPENDENT[d.kind](x, factors) if d.kind in STATE_DEPENDENT else shaped(x, d)
+            for d, x in zip(draws, own)
+        }
+        variance = gradient_noise(*points[: len(law)]) if callable(gradient_noise) else gradient_noise
+        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in own[len(draws) :]])
         field = gradient if not noisy else lambda theta: gradient(theta) + next(errors)
         out = step(state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
         flat = lambda part: [part[b.name].flatten().numpy() for b in recipe.state]
@@ -131,7 +152,7 @@ def threshold(moved, points, k):
             low, high = np.where(same, middle, low), np.where(same, high, middle)
         return low
 
-    guess = bisected([x[::1 + len(x) // 50] for x in points])[0]  # mostly it is the same everywhere
+    guess = bisected([x[:: 1 + len(x) // 50] for x in points])[0]  # mostly it is the same everywhere
     below_it, above_it = (moved(at(u, points)) for u in (guess * (1 - 1e-12), min(guess * (1 + 1e-12), above)))
     if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
         return at(guess, points)[k]
@@ -140,6 +161,7 @@ def threshold(moved, points, k):
 
 def _poisson(counts, factors):
     """The counts as a function of their rate, which leaves their probabilities in `factors`."""
+
     def draw(rate):
         x = rate.flatten().numpy()
         factors.append(np.exp(counts * np.log(x) - x - gammaln(counts + 1)))
@@ -150,6 +172,7 @@ def _poisson(counts, factors):
 
 def _gamma(numbers, factors):
     """Gauss-Laguerre nodes by their number, as a function of the shape; their weights are left in `factors`."""
+
     def draw(shape):
         values, where = np.unique(shape.flatten().numpy(), return_inverse=True)
         points, weights = np.moveaxis(np.array([gamma(a, nodes=int(numbers.max()) + 1) for a in values]), 1, 0)
@@ -177,7 +200,7 @@ def defect(step, law, h, gradient, *, degree=4, **options):
 def moments(values, weights, degree):
     """The table of E[x^i y^j ...] for exponents from 0 to a degree each."""
     powers = [np.multiply.accumulate([np.ones(len(weights)), *[v] * degree]) for v in values]
-    letters = "ijklm"[:len(powers)]
+    letters = "ijklm"[: len(powers)]
     return np.einsum(f"{','.join(f'{a}n' for a in letters)},n->{letters}", *powers, weights, optimize=True)
 
 
@@ -186,6 +209,7 @@ def slopes(step, law, gradient, hs=(0.2, 0.1, 0.05, 0.025), at=None, **options):
 
     `at`: what changes with them, `h` itself where they only measure the step.
     """
+
     def norm(h):
         given = {"h": h, **options, **(at(h) if at else {})}
         return np.linalg.norm(defect(step, law, given.pop("h"), gradient, **given))
@@ -212,8 +236,11 @@ class Law:
     @cached_property
     def grid(self):
         """Points and weights so fine that sums over them are integrals."""
-        at = np.array(self.points) if self.points else np.linspace(-self.reach if self.low is None else self.low,
-                                                                   self.reach, 8001)
+        at = (
+            np.array(self.points)
+            if self.points
+            else np.linspace(-self.reach if self.low is None else self.low, self.reach, 8001)
+        )
         weight = np.exp(-self.energy(at) / self.temperature)
         return at, weight / weight.sum()
 
@@ -233,7 +260,7 @@ class Law:
         at, weight = self.grid
         q, a, b = [np.ones_like(at)], [], []
         for k in range(self.nodes):
-            a.append(weight @ (at * q[k]**2))
+            a.append(weight @ (at * q[k] ** 2))
             rest = at * q[k]
             rest -= (np.array(q) @ (weight * rest)) @ np.array(q)
             b.append(math.sqrt(weight @ rest**2))
@@ -245,7 +272,7 @@ class Law:
         """Gauss nodes and weights (Golub & Welsch 1969)."""
         a, b = self.recurrence
         nodes, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))
-        return nodes, vectors[0]**2
+        return nodes, vectors[0] ** 2
 
     def polynomials(self, at, degree):
         """q_0, ..., q_degree at some points."""
@@ -257,7 +284,7 @@ class Law:
 
 def normal(mean, variance, nodes=14) -> Law:
     """The normal law of given mean and variance."""
-    return Law(lambda z: (z - mean)**2 / (2 * variance), abs(mean) + 9 * variance**0.5, nodes)
+    return Law(lambda z: (z - mean) ** 2 / (2 * variance), abs(mean) + 9 * variance**0.5, nodes)
 
 
 class SchemeLaw:
@@ -269,8 +296,15 @@ class SchemeLaw:
     def __init__(self, step, h, laws, degree, *, chart=(None, lambda *z: z), noise_nodes=6, **options):
         self.laws, self.degree, self.inwards = laws, degree, chart[1]
         self.names = list(laws)
-        before, after, weights = transition(step, {name: law.quadrature for name, law in laws.items()}, h,
-                                            draw_nodes=noise_nodes, chart=chart[0], least=1e-16, **options)
+        before, after, weights = transition(
+            step,
+            {name: law.quadrature for name, law in laws.items()},
+            h,
+            draw_nodes=noise_nodes,
+            chart=chart[0],
+            least=1e-16,
+            **options,
+        )
         self.z = np.stack(self.inwards(*before))
         basis = self.basis(self.z)
         self.weighted = basis * weights

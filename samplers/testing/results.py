@@ -33,7 +33,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """"passed" or "failed"."""
+        """ "passed" or "failed"."""
         return "passed" if self.ok else "failed"
 
     def to_dict(self) -> dict:
@@ -72,11 +72,18 @@ class Report:
 
     def to_dict(self) -> dict:
         """The report as plain data."""
-        return {"name": self.name, "ok": self.ok, "results": [r.to_dict() for r in self.results], "notes": list(self.notes)}
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "results": [r.to_dict() for r in self.results],
+            "notes": list(self.notes),
+        }
 
     def __str__(self):
         verdict = "ok" if self.ok else "FAILED"
-        return "\n".join([f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results), *(f"  {n}" for n in self.notes)])
+        return "\n".join(
+            [f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results), *(f"  {n}" for n in self.notes)]
+        )
 
 
 def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:

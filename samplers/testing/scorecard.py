@@ -1,6 +1,6 @@
 """The scorecard of the checks: which layer kills which mutant, and how often a right sampler fails.
 
-    python -m samplers.testing.scorecard --out out/scorecard
+python -m samplers.testing.scorecard --out out/scorecard
 """
 
 import argparse
@@ -30,7 +30,11 @@ def judged(name: str) -> list[dict]:
     torch.set_num_threads(1)
     rows = []
     for mutant in mutants(replace(subject(CASES[name].recipe), chains=4000)):
-        row = {"sampler": name, "mistake": mutant.mistake, "killed": {layer: mutant.killing_time(layer) for layer in LAYERS}}
+        row = {
+            "sampler": name,
+            "mistake": mutant.mistake,
+            "killed": {layer: mutant.killing_time(layer) for layer in LAYERS},
+        }
         if not any(row["killed"].values()):
             row["reason"] = "it computes the same numbers" if is_equivalent(mutant) else "unknown"
         rows.append(row)
@@ -41,8 +45,10 @@ def is_equivalent(mutant: Mutant) -> bool:
     """Whether the mutant and the right step compute the same numbers on random inputs."""
     right, wrong = replace(mutant.subject, wrong=None, alter=lambda step: step).live, mutant.subject.live
     shapes = ((), (3,)) if right.recipe.target_is_vector else ((),)
-    return all(worst(called(wrong, *given), called(right, *given)) <= 1e-14
-               for given in (inputs(right, 64, shape, seed=seed) for shape in shapes for seed in range(3)))
+    return all(
+        worst(called(wrong, *given), called(right, *given)) <= 1e-14
+        for given in (inputs(right, 64, shape, seed=seed) for shape in shapes for seed in range(3))
+    )
 
 
 def alarms(seed: int, names: tuple[str, ...]) -> list[tuple[float, bool, str]]:
@@ -59,13 +65,26 @@ def scorecard(names=None, runs: int = 1000, processes: int = 2) -> Iterator[tupl
         found = tqdm(pool.imap_unordered(judged, names), total=len(names), desc="mutants", unit="sampler")
         yield "mutants", [row for rows in found for row in rows]
         lawful = tuple(n for n in names if not subject(CASES[n].recipe).out_of_reach)
-        found = tqdm(pool.imap_unordered(partial(alarms, names=lawful), range(runs), chunksize=8), total=runs, desc="reseeded runs")
+        found = tqdm(
+            pool.imap_unordered(partial(alarms, names=lawful), range(runs), chunksize=8),
+            total=runs,
+            desc="reseeded runs",
+        )
         results = [r for scores in found for r in scores]
     failed = Counter(statistic for _, ok, statistic in results if not ok)
     # the non-Gaussian layer has the noise of the stationary start again
     scores = [2 * norm.sf(value) for value, _, name in results if "correlation" in name and "stationary" in name]
-    yield "alarms", {"runs": runs, "comparisons": len(results), "false alarms": sum(failed.values()),
-                     "p-values": len(scores), "uniform with p": float(kstest(scores, "uniform").pvalue), "failed": dict(failed)}
+    yield (
+        "alarms",
+        {
+            "runs": runs,
+            "comparisons": len(results),
+            "false alarms": sum(failed.values()),
+            "p-values": len(scores),
+            "uniform with p": float(kstest(scores, "uniform").pvalue),
+            "failed": dict(failed),
+        },
+    )
 
 
 def summary(rows: list[dict], counts: dict) -> str:
@@ -79,16 +98,27 @@ def summary(rows: list[dict], counts: dict) -> str:
     for name in dict.fromkeys(r["sampler"] for r in rows):
         own = [r for r in rows if r["sampler"] == name]
         per_layer = [sum(r["killed"][layer] is not None for r in own) for layer in LAYERS]
-        table.append(f"| {name} | {len(own)} | {sum(any(r['killed'].values()) for r in own)} | {' | '.join(map(str, per_layer))} |")
-    return "\n".join([
-        "# Scorecard", "",
-        f"- {len(rows)} mutants, {len(alive) - len(live)} of which compute the same numbers as the right step",
-        f"- {(meant - len(live)) / meant:.2%} of the others are killed, {exact / meant:.2%} by the deterministic layers",
-        f"- median time to kill {statistics.median(first):.3f} s",
-        f"- {counts['false alarms']} false alarms in {counts['runs']} reseeded runs of the stochastic layers "
-        f"({counts['comparisons']} comparisons); {counts['p-values']} p-values, uniform with p = {counts['uniform with p']:.2g}",
-        "", *table, "", "Survivors:", "",
-        *(f"- {r['sampler']}: {r['mistake']} ({r['reason']})" for r in alive), ""])
+        table.append(
+            f"| {name} | {len(own)} | {sum(any(r['killed'].values()) for r in own)} | {' | '.join(map(str, per_layer))} |"
+        )
+    return "\n".join(
+        [
+            "# Scorecard",
+            "",
+            f"- {len(rows)} mutants, {len(alive) - len(live)} of which compute the same numbers as the right step",
+            f"- {(meant - len(live)) / meant:.2%} of the others are killed, {exact / meant:.2%} by the deterministic layers",
+            f"- median time to kill {statistics.median(first):.3f} s",
+            f"- {counts['false alarms']} false alarms in {counts['runs']} reseeded runs of the stochastic layers "
+            f"({counts['comparisons']} comparisons); {counts['p-values']} p-values, uniform with p = {counts['uniform with p']:.2g}",
+            "",
+            *table,
+            "",
+            "Survivors:",
+            "",
+            *(f"- {r['sampler']}: {r['mistake']} ({r['reason']})" for r in alive),
+            "",
+        ]
+    )
 
 
 def main(argv=None) -> None:

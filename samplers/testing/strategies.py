@@ -67,7 +67,7 @@ def formulas(atoms) -> st.SearchStrategy[Expr]:
     {theta}
     """
     atoms = st.sampled_from(list(atoms))
-    shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-u**2), lambda u: u**2])
+    shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-(u**2)), lambda u: u**2])
     return st.builds(lambda f, u, k, v: f(u + k * v), shapes, atoms, numbers, atoms)
 
 
@@ -75,10 +75,18 @@ def gram(size: int, entries, diagonal=(1, Rational(3, 2), Rational(3, 4), 2)) ->
     """D = L L^T with L triangular, lower or upper, and a diagonal away from 0, or 1 + f^2: (size, size)."""
     if size == 1:
         return entries.map(lambda f: ImmutableMatrix([[1 + f**2]]))
-    beside = st.lists(st.just(S.Zero) | entries if size > 2 else entries,
-                      min_size=size * (size - 1) // 2, max_size=size * (size - 1) // 2)
-    lower = st.builds(lambda rest, on: ImmutableMatrix(size, size, lambda i, j: (
-        on[i] if i == j else rest[i * (i - 1) // 2 + j] if j < i else 0)), beside, st.permutations(diagonal))
+    beside = st.lists(
+        st.just(S.Zero) | entries if size > 2 else entries,
+        min_size=size * (size - 1) // 2,
+        max_size=size * (size - 1) // 2,
+    )
+    lower = st.builds(
+        lambda rest, on: ImmutableMatrix(
+            size, size, lambda i, j: on[i] if i == j else rest[i * (i - 1) // 2 + j] if j < i else 0
+        ),
+        beside,
+        st.permutations(diagonal),
+    )
     return st.builds(lambda L, upper: L.T * L if upper else L * L.T, lower, st.booleans())
 
 
@@ -104,7 +112,7 @@ def energies(coordinates=theta, kinds=ENERGIES) -> st.SearchStrategy[Energy]:
         raise RecipeError("energies", f"coordinates are blocks, got {coordinates!r}", do="Pass a recipe's targets.")
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     _among("energies", kinds, ENERGIES)
-    over, size = ((total, n) if coordinates[0].is_vector else (lambda e: e, Integer(len(coordinates))))
+    over, size = (total, n) if coordinates[0].is_vector else (lambda e: e, Integer(len(coordinates)))
     positives = st.sampled_from([Rational(1, 2), S.One, Rational(7, 4)])
 
     @st.composite
@@ -145,33 +153,51 @@ def _recipes(draw, kinds, noise, adapt, jumps):
     a, b = positive("a", default=draw(sizes)), real("b", default=draw(sizes) - 1)
     m = positive("m", default=draw(sizes), per=None if kind == "explicit" else theta)
     target = COORDINATES[0] if kind == "explicit" else theta
-    V = adapted("V", like=None if kind == "explicit" else theta, domain="nonnegative",
-                start=1 if kind == "explicit" else grad(potential(theta))**2)
-    state, H, D, Q, targets = {"sites": _of_sites, "explicit": _explicit, "linear": _linear,
-                               "thermostatted": _thermostatted}[kind](draw, a, b, m, (V,) if adapt else ())
+    V = adapted(
+        "V",
+        like=None if kind == "explicit" else theta,
+        domain="nonnegative",
+        start=1 if kind == "explicit" else grad(potential(theta)) ** 2,
+    )
+    state, H, D, Q, targets = {
+        "sites": _of_sites,
+        "explicit": _explicit,
+        "linear": _linear,
+        "thermostatted": _thermostatted,
+    }[kind](draw, a, b, m, (V,) if adapt else ())
     changes = {}
     if adapt:
         beta = fraction("beta", default=0.9)
-        seen = exp(-target**2) if kind == "explicit" else grad(potential(theta))**2
+        seen = exp(-(target**2)) if kind == "explicit" else grad(potential(theta)) ** 2
         changes |= {"adapt": {V: beta * V + (1 - beta) * seen}, "order": draw(st.sampled_from(["lagged", "same_step"]))}
     gaussian = [x for x in state if x not in targets and eliminate_gaussians(H, (x,))[0]]
     if jumps and gaussian:
         rate = draw(st.sampled_from([None, positive("rate", default=draw(sizes))]))
         changes |= {"jumps": {"J": refresh(draw(st.sampled_from(gaussian)), rate=rate)}}
-    return Recipe(name=kind, state=state, target=targets if len(targets) > 1 else targets[0], H=H, Q=Q,
-                  D=D if noise else {}, **changes)
+    return Recipe(
+        name=kind,
+        state=state,
+        target=targets if len(targets) > 1 else targets[0],
+        H=H,
+        Q=Q,
+        D=D if noise else {},
+        **changes,
+    )
 
 
 def _confining(draw, x, over, centre, a, m):
     """An energy of an auxiliary block that confines it, and leaves the marginal of all else alone."""
     y = x - draw(st.sampled_from([0, centre]))
-    return over(draw(st.sampled_from([y**2 / 2, y**2 / (2 * m), y**2 / 2 + a * y**4 / 4, sqrt(1 + y**2),
-                                      y**2 / 2 + cos(y) / 2])))
+    return over(
+        draw(
+            st.sampled_from([y**2 / 2, y**2 / (2 * m), y**2 / 2 + a * y**4 / 4, sqrt(1 + y**2), y**2 / 2 + cos(y) / 2])
+        )
+    )
 
 
 def _of_sites(draw, a, b, m, more):
-    vectors = (theta, p, r)[:draw(st.integers(1, 3))]
-    scalars = (xi, eta)[:draw(st.integers(0, min(2, 4 - len(vectors))))]
+    vectors = (theta, p, r)[: draw(st.integers(1, 3))]
+    scalars = (xi, eta)[: draw(st.integers(0, min(2, 4 - len(vectors))))]
     H = potential(theta)
     for x in vectors[1:]:
         H += _confining(draw, x, total, tanh(theta), a, m)
@@ -183,7 +209,7 @@ def _of_sites(draw, a, b, m, more):
     D, C = draw(gram(len(vectors), sites)), draw(gram(len(scalars), chain)) if scalars else None
     diffusion = {(x, y): D[i, j] for i, x in enumerate(vectors) for j, y in enumerate(vectors)}
     diffusion |= {(x, y): C[i, j] for i, x in enumerate(scalars) for j, y in enumerate(scalars)}
-    Q = _curl(draw, [(x, y) for i, x in enumerate(vectors) for y in vectors[i + 1:] + scalars], entries)
+    Q = _curl(draw, [(x, y) for i, x in enumerate(vectors) for y in vectors[i + 1 :] + scalars], entries)
     Q |= _curl(draw, [scalars] if len(scalars) == 2 else [], chain)
     return vectors + scalars, H, diffusion, Q, (theta,)
 
@@ -191,9 +217,9 @@ def _of_sites(draw, a, b, m, more):
 def _explicit(draw, a, b, m, more):
     size = draw(st.sampled_from([1, 2, 2, 3, 3, 4]))
     state = COORDINATES[:size]
-    targets = state[:draw(st.integers((size + 1) // 2, size))]
+    targets = state[: draw(st.integers((size + 1) // 2, size))]
     H = potential(*targets)
-    for x in state[len(targets):]:
+    for x in state[len(targets) :]:
         H += _confining(draw, x, lambda e: e, sin(targets[0]), a, m)
     entries = formulas([*state, a, b, *more])
     some = st.just(S.Zero) | entries if size > 2 else entries
@@ -202,14 +228,14 @@ def _explicit(draw, a, b, m, more):
 
 
 def _linear(draw, a, b, m, more):
-    state = (theta, p, r)[:draw(st.sampled_from([1, 2, 2, 3, 3]))]
+    state = (theta, p, r)[: draw(st.sampled_from([1, 2, 2, 3, 3]))]
     moving = state if len(state) == 1 or draw(st.integers(0, 4)) == 0 else state[1:]  # the others follow without noise
     constants = st.sampled_from([S.Zero, Rational(1, 2), b, -Rational(3, 4)])
     D = draw(gram(len(moving), constants, (1, Rational(3, 2), a, 1 / a)))
     D = {(x, y): D[i, j] for i, x in enumerate(moving) for j, y in enumerate(moving)}
     H = potential(theta)
     for x in state[1:]:
-        H += total((x - draw(st.sampled_from([S.Zero, b])))**2 * draw(st.sampled_from([S.One, 1 / m, a]))) / 2
+        H += total((x - draw(st.sampled_from([S.Zero, b]))) ** 2 * draw(st.sampled_from([S.One, 1 / m, a]))) / 2
     D[moving[-1], moving[-1]] += sum(more)
     Q = {(theta, p): draw(st.sampled_from([-S.One, -a]))} if len(state) > 1 else {}
     return state, H, D, Q | _curl(draw, [(p, r)] if len(state) > 2 else [], constants), (theta,)
@@ -222,7 +248,7 @@ def _thermostatted(draw, a, b, m, more):
     for x in chosen:
         over, size = (total, 1) if x.is_vector else (lambda e: n * e, n)
         mu, centre = draw(scales), draw(st.sampled_from([S.Zero, a]))
-        H += over(mu * (x - centre)**2) / 2
+        H += over(mu * (x - centre) ** 2) / 2
         Q[p, x] = p / (size * mu)
         D |= {x: draw(scales) / size} if draw(st.booleans()) else {}
     return (theta, p, *chosen), H, D, Q, (theta,)
@@ -240,11 +266,16 @@ def _cuts(recipe):
     if momenta:
         kicks, frictions, noises = (piece(tuple(map(part, momenta))) for part in (force, friction, noise))
         A, C = piece(recipe.targets), {"C": piece(rest)} if rest else {}
-        cuts += [{"A": A, "B": kicks, "O": frictions + noises, **C}, {"A": A, "F": piece(momenta), **C},
-                 {"A": A, "W": kicks + noises, "R": frictions, **C}]
+        cuts += [
+            {"A": A, "B": kicks, "O": frictions + noises, **C},
+            {"A": A, "F": piece(momenta), **C},
+            {"A": A, "W": kicks + noises, "R": frictions, **C},
+        ]
         if rest:
-            cuts += [{"A'": A + rest, "B": kicks, "O": frictions + noises},
-                     {"A": A, "B": kicks, "O'": frictions + noises + rest}]
+            cuts += [
+                {"A'": A + rest, "B": kicks, "O": frictions + noises},
+                {"A": A, "B": kicks, "O'": frictions + noises + rest},
+            ]
     return [*cuts, dict(recipe.pieces)] if recipe.pieces else cuts
 
 
@@ -271,13 +302,17 @@ def _is_promising(subsystem):
 def _has_flow(subsystem):
     try:
         solve(subsystem)
-    except (RecipeError, OverflowError):  # a closed form is checked at random numbers, where a long formula may overflow
+    except (
+        RecipeError,
+        OverflowError,
+    ):  # a closed form is checked at random numbers, where a long formula may overflow
         return False
     return True
 
 
-def schemes(recipe: Recipe, *, method: str | None = None, euler: bool = True,
-            palindromes: bool = False) -> st.SearchStrategy[tuple]:
+def schemes(
+    recipe: Recipe, *, method: str | None = None, euler: bool = True, palindromes: bool = False
+) -> st.SearchStrategy[tuple]:
     """(word, pieces) for `integrators.compile(recipe, word, pieces=pieces)`: Euler, Lie, Strang, longer words, fractions.
 
     The pieces have closed forms; what has none takes the numerical `method`, and where no method is given the word is
@@ -317,7 +352,7 @@ def _shares(draw, front, middle):
     """A palindrome of (letter, fraction): each pair of a letter takes a part of what is left of it, the last all."""
     left, pairs = dict.fromkeys([*front, middle], S.One), []
     for k, x in enumerate(front):
-        last = x != middle and x not in front[k + 1:]
+        last = x != middle and x not in front[k + 1 :]
         part = left[x] * (1 if last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
         left[x] -= part
         pairs.append((x, part / 2))

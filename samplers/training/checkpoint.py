@@ -38,17 +38,27 @@ class Checkpoint:
     def __init__(self, folder, /, *, every: float = 0.0, settings: Mapping | None = None, **parts):
         self.where = f"Checkpoint in {folder}"
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < math.inf:
-            raise RecipeError(self.where, f"every = {every!r}", do="Give the least number of seconds from one to the next.")
+            raise RecipeError(
+                self.where, f"every = {every!r}", do="Give the least number of seconds from one to the next."
+            )
         try:
             self.settings = json.loads(json.dumps(dict(settings or {})))
         except (TypeError, ValueError, RecursionError) as error:
-            raise RecipeError(f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists.") from error
+            raise RecipeError(
+                f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists."
+            ) from error
         self.parts, self.every, self.saved = {**parts, "torch's generators": _Generators()}, every, -math.inf
         for name, part in parts.items():
-            if isinstance(part, type) or not (isinstance(part, torch.Generator) or callable(getattr(part, "state_dict", None))
-                                              and callable(getattr(part, "load_state_dict", None))):
-                raise RecipeError(self.where, f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
-                                  do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.")
+            if isinstance(part, type) or not (
+                isinstance(part, torch.Generator)
+                or callable(getattr(part, "state_dict", None))
+                and callable(getattr(part, "load_state_dict", None))
+            ):
+                raise RecipeError(
+                    self.where,
+                    f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
+                    do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.",
+                )
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.pair = Pair(folder, "training loop")
@@ -73,25 +83,38 @@ class Checkpoint:
 
     def _take_up(self, states):
         if states.keys() != self.parts.keys():
-            raise RecipeError(self.where, f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}", do="Pass the same parts.")
+            raise RecipeError(
+                self.where,
+                f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}",
+                do="Pass the same parts.",
+            )
         before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
         for k, (name, part) in enumerate(self.parts.items()):
             try:
                 _put(part, states[name])
             except Exception as error:  # of the part's own code
-                for done in list(self.parts)[:k + 1]:
+                for done in list(self.parts)[: k + 1]:
                     _put(self.parts[done], before[done])
-                raise RecipeError(f"{self.where}, {name}", f"the state does not fit ({str(error).strip()})",
-                                  do="Make the same parts, without wrappers such as torch.compile.") from error
+                raise RecipeError(
+                    f"{self.where}, {name}",
+                    f"the state does not fit ({str(error).strip()})",
+                    do="Make the same parts, without wrappers such as torch.compile.",
+                ) from error
 
     def save(self, *, now: bool = False, **told) -> None:
         """Write the states of all parts, and plain data for `load` to return, unless that was done `every` seconds ago; `now` in any case."""
         if not isinstance(now, bool):
-            raise RecipeError(self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name.")
+            raise RecipeError(
+                self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name."
+            )
         if _rank() or not now and time.monotonic() - self.saved < self.every:
             return
         if self.pair.generation == 0 and any(path.exists() for path in self.pair.files):
-            raise RecipeError(self.where, "it holds a run that has not been loaded", do="Call load() before the loop, or choose another folder.")
+            raise RecipeError(
+                self.where,
+                "it holds a run that has not been loaded",
+                do="Call load() before the loop, or choose another folder.",
+            )
         tensors: dict = {}
         try:
             states = _split({name: _state_of(part) for name, part in self.parts.items()}, "states", tensors)
@@ -99,8 +122,11 @@ class Checkpoint:
         except RecipeError:
             raise
         except (KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError) as error:
-            raise RecipeError(self.where, f"there is something in the states that cannot be written ({error})", do="Keep dense tensors of "
-                              "numbers, and plain data.") from error
+            raise RecipeError(
+                self.where,
+                f"there is something in the states that cannot be written ({error})",
+                do="Keep dense tensors of numbers, and plain data.",
+            ) from error
         self.saved = time.monotonic()
 
 
@@ -121,7 +147,9 @@ def _parts_of(folder, tensors, account):
             raise TypeError("these are no dicts")
         return states, told
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise RecipeError(str(folder), "it holds no checkpoint of a training loop", do="Choose another folder.") from error
+        raise RecipeError(
+            str(folder), "it holds no checkpoint of a training loop", do="Choose another folder."
+        ) from error
 
 
 class _Generators:
@@ -171,15 +199,18 @@ def _split(x, path, tensors):
         return {"Counter" if isinstance(x, Counter) else "dict": pairs}
     if isinstance(x, (list, tuple)):
         return {"tuple" if isinstance(x, tuple) else "list": [inside(k, value) for k, value in enumerate(x)]}
-    raise RecipeError(f"Checkpoint, {path.split('.', 1)[1]}", f"a {type(x).__name__} cannot be saved",
-                      do="Keep dense tensors, numbers (of numpy by .item()), strings, lists and dicts of them; functions are not written, nor read.")
+    raise RecipeError(
+        f"Checkpoint, {path.split('.', 1)[1]}",
+        f"a {type(x).__name__} cannot be saved",
+        do="Keep dense tensors, numbers (of numpy by .item()), strings, lists and dicts of them; functions are not written, nor read.",
+    )
 
 
 def _joined(x, tensors):
     """What `_split` took apart."""
     if not isinstance(x, dict):
         return x
-    (kind, inside), = x.items()
+    ((kind, inside),) = x.items()
     if kind in ("tensor", "complex"):
         return torch.view_as_complex(tensors[inside]) if kind == "complex" else tensors[inside]
     if kind == "module":

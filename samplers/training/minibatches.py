@@ -26,18 +26,28 @@ class Source:
         try:
             self.tensors = tuple(torch.as_tensor(t) for t in self.tensors)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(f"{where}, data", f"they are no tensors ({error})", do="Pass a tensor, or a tuple of them.") from error
+            raise RecipeError(
+                f"{where}, data", f"they are no tensors ({error})", do="Pass a tensor, or a tuple of them."
+            ) from error
         if any(t.dim() == 0 for t in self.tensors):
             raise RecipeError(f"{where}, data", "there is no axis of rows", do="Pass tensors with one row per datum.")
-        if not self.tensors and (not all(hasattr(data, name) for name in ("__getitem__", "__len__"))
-                                 or isinstance(data, (IterableDataset, Mapping, list, str, tuple))):
-            raise RecipeError(f"{where}, data", f"a {type(data).__name__} has no rows by number",
-                              do="Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__.")
+        if not self.tensors and (
+            not all(hasattr(data, name) for name in ("__getitem__", "__len__"))
+            or isinstance(data, (IterableDataset, Mapping, list, str, tuple))
+        ):
+            raise RecipeError(
+                f"{where}, data",
+                f"a {type(data).__name__} has no rows by number",
+                do="Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__.",
+            )
         self.num_data = len(self.tensors[0] if self.tensors else data)
         for i, t in enumerate(self.tensors):
             if len(t) != self.num_data:
-                raise RecipeError(f"{where}, data", f"tensor {i} has {len(t)} rows, tensor 0 has {self.num_data}",
-                                  do="Every tensor has one row per datum.")
+                raise RecipeError(
+                    f"{where}, data",
+                    f"tensor {i} has {len(t)} rows, tensor 0 has {self.num_data}",
+                    do="Every tensor has one row per datum.",
+                )
         if not self.num_data:
             raise RecipeError(f"{where}, data", "there are none", do="Pass at least one datum.")
         self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
@@ -68,8 +78,17 @@ class Minibatches:
     ([[5, 3], [1, 0], [4, 2]], 1)
     """
 
-    def __init__(self, data, batch_size: int, *, seed: int = 0, replacement: bool = False, drop_last: bool = True,
-                 rank: int = 0, world_size: int = 1):
+    def __init__(
+        self,
+        data,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        replacement: bool = False,
+        drop_last: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
         self.source = Source(data, "Minibatches")
         self.num_data = self.source.num_data
         _check_int("batch_size", batch_size, 1, self.num_data)
@@ -80,8 +99,11 @@ class Minibatches:
         self.replacement, self.drop_last = bool(replacement), bool(drop_last)
         for size in (batch_size, 0 if drop_last else self.num_data % batch_size):
             if size % world_size:
-                raise RecipeError("Minibatches, world_size", f"a batch of {size} has no {world_size} equal parts",
-                                  do=f"Take a batch_size that {world_size} divides, and drop_last=True.")
+                raise RecipeError(
+                    "Minibatches, world_size",
+                    f"a batch of {size} has no {world_size} equal parts",
+                    do=f"Take a batch_size that {world_size} divides, and drop_last=True.",
+                )
         self.epoch = self.batch = 0
         self._ordered = None, None
 
@@ -95,7 +117,9 @@ class Minibatches:
         >>> Minibatches(torch.zeros(6), 2, seed=1, replacement=True).order(0)
         tensor([2, 3, 3, 3, 3, 4])
         """
-        draw = lambda count, high: noise.integers(self.seed, epoch, ORDER, 1, (count,), high=high, device=self.source.device)[0]
+        draw = lambda count, high: noise.integers(
+            self.seed, epoch, ORDER, 1, (count,), high=high, device=self.source.device
+        )[0]
         if self.replacement:
             return draw(self.num_data, self.num_data)
         high, low = draw(2 * self.num_data, 2**31).chunk(2)
@@ -110,7 +134,7 @@ class Minibatches:
         while more:
             if self._ordered[0] != self.epoch:
                 self._ordered = self.epoch, self.order(self.epoch)
-            rows = self._ordered[1][self.batch * self.batch_size:][:self.batch_size].chunk(self.world_size)[self.rank]
+            rows = self._ordered[1][self.batch * self.batch_size :][: self.batch_size].chunk(self.world_size)[self.rank]
             self.batch += 1
             more = self.batch < len(self)
             if not more:
@@ -147,14 +171,23 @@ class Minibatches:
             raise RecipeError(where, f"{state!r} is no place", do="Pass what state_dict() returned.")
         for name, value in kind.items():
             if state[name] != value:
-                raise RecipeError(where, f"it is a place where {name} = {state[name]!r}, here it is {value}", do="Make the same batches.")
+                raise RecipeError(
+                    where,
+                    f"it is a place where {name} = {state[name]!r}, here it is {value}",
+                    do="Make the same batches.",
+                )
         _check_int("load_state_dict, epoch", state["epoch"], 0, 2**63 - 1)
         _check_int("load_state_dict, batch", state["batch"], 0, len(self) - 1)
         self.epoch, self.batch = state["epoch"], state["batch"]
 
     def _kind(self):
-        return {"seed": self.seed, "num_data": self.num_data, "batch_size": self.batch_size,
-                "replacement": int(self.replacement), "drop_last": int(self.drop_last)}
+        return {
+            "seed": self.seed,
+            "num_data": self.num_data,
+            "batch_size": self.batch_size,
+            "replacement": int(self.replacement),
+            "drop_last": int(self.drop_last),
+        }
 
 
 class _Rows(Sampler):

@@ -50,15 +50,34 @@ class Optimizer(torch.optim.Optimizer):
     >>> optimizer.step()
     """
 
-    def __init__(self, params, recipe: Recipe, *, num_data: int, lr: float | None = None, momentum: float | None = None,
-                 step_size: float | None = None, temperature: float = 1.0, weight_decay: float = 0.0, seed: int = 0, chain: int = 0,
-                 scheme=None, pieces=None, backend: str = "auto", **parameters):
+    def __init__(
+        self,
+        params,
+        recipe: Recipe,
+        *,
+        num_data: int,
+        lr: float | None = None,
+        momentum: float | None = None,
+        step_size: float | None = None,
+        temperature: float = 1.0,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        chain: int = 0,
+        scheme=None,
+        pieces=None,
+        backend: str = "auto",
+        **parameters,
+    ):
         self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
         step = integrators.compile(recipe, scheme, pieces=pieces, backend=backend)
         if len(recipe.targets) > 1 or not recipe.target_is_vector:
-            raise RecipeError(self.where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
+            raise RecipeError(
+                self.where, "the target is made of explicit coordinates", do="Take a recipe of one vector block."
+            )
         if recipe.targets[0].domain != "real":
-            raise RecipeError(self.where, f"{recipe.target} is {recipe.target.domain}, weights are not", do="Take another recipe.")
+            raise RecipeError(
+                self.where, f"{recipe.target} is {recipe.target.domain}, weights are not", do="Take another recipe."
+            )
         self.recipe, self.backend, self.seed, self.chain = recipe, backend, seed, chain
         noise.Key(seed, 0, chain)  # refuses what is none
         self.program = optimizer_form(recipe, step.scheme, step.flows, recipe.adapt)
@@ -68,11 +87,22 @@ class Optimizer(torch.optim.Optimizer):
                 raise RecipeError(self.where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
         for name in parameters:
             if name not in self.rotated.parameters:
-                raise RecipeError(self.where, f"'{name}' is not a parameter", do=did_you_mean(name, [*self.rotated.parameters, *OWN]))
+                raise RecipeError(
+                    self.where, f"'{name}' is not a parameter", do=did_you_mean(name, [*self.rotated.parameters, *OWN])
+                )
         self._engines: dict[int, _Engine] = {}
         self._clipping = _Clipping(self.where)
-        own = dict(lr=lr, momentum=momentum, step_size=step_size, num_data=num_data, temperature=temperature, weight_decay=weight_decay)
-        super().__init__(params, own | {name: parameters.get(name) for name in self.rotated.parameters} | {"step_number": 0})
+        own = dict(
+            lr=lr,
+            momentum=momentum,
+            step_size=step_size,
+            num_data=num_data,
+            temperature=temperature,
+            weight_decay=weight_decay,
+        )
+        super().__init__(
+            params, own | {name: parameters.get(name) for name in self.rotated.parameters} | {"step_number": 0}
+        )
 
     def add_param_group(self, param_group: dict) -> None:
         """Add parameters with settings of their own."""
@@ -96,11 +126,17 @@ class Optimizer(torch.optim.Optimizer):
         """
         num_data, lr, momentum, where = group["num_data"], group["lr"], group["momentum"], self.where
         if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
-            raise RecipeError(where, f"num_data is the number of data, a positive integer, got {num_data!r}",
-                              do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).")
+            raise RecipeError(
+                where,
+                f"num_data is the number of data, a positive integer, got {num_data!r}",
+                do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
+            )
         if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
-            raise RecipeError(where, f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
-                              do="Give lr, and momentum if you like, or step_size.")
+            raise RecipeError(
+                where,
+                f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
+                do="Give lr, and momentum if you like, or step_size.",
+            )
         _check_number(where, "weight_decay", group["weight_decay"])
         for name, value in (("lr", lr), ("momentum", momentum)):
             if value is not None:
@@ -112,7 +148,11 @@ class Optimizer(torch.optim.Optimizer):
             return 0.0, group["temperature"], given
         h, converted = (group["step_size"], {}) if lr is None else self._converted(lr, momentum, num_data)
         for name in converted.keys() & given.keys():
-            raise RecipeError(where, f"{name} is given, and follows from lr and momentum too", do=f"Drop it, or give step_size and {name}.")
+            raise RecipeError(
+                where,
+                f"{name} is given, and follows from lr and momentum too",
+                do=f"Drop it, or give step_size and {name}.",
+            )
         parameters = converted | given
         self.rotated.check(h, temperature=group["temperature"], **parameters)
         if budget:
@@ -122,8 +162,11 @@ class Optimizer(torch.optim.Optimizer):
     def _converted(self, lr, momentum, num_data):
         """The step size and parameters that lr and momentum stand for."""
         if momentum is not None and "lr, momentum" not in self.recipe.conversions:
-            raise RecipeError(self.where, "the recipe has no conversion of a momentum", do="Drop momentum (in a schedule: cycle_momentum=False), and give its "
-                              "parameters.")
+            raise RecipeError(
+                self.where,
+                "the recipe has no conversion of a momentum",
+                do="Drop momentum (in a schedule: cycle_momentum=False), and give its parameters.",
+            )
         given = dict(lr=lr, momentum=0.9 if momentum is None else momentum, num_data=num_data)
         try:
             found = {name: float(f(**given)) for name, f in self._conversion.items()}
@@ -135,7 +178,10 @@ class Optimizer(torch.optim.Optimizer):
     def _conversion(self):
         """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
         names, formulas = ("lr", "momentum", "num_data"), self.recipe.learning_rate
-        order = [next((s for s in set().union(*(e.free_symbols for e in formulas.values())) if s.name == name), Symbol(name)) for name in names]
+        order = [
+            next((s for s in set().union(*(e.free_symbols for e in formulas.values())) if s.name == name), Symbol(name))
+            for name in names
+        ]
         return {"step_size" if s == step_size else s.name: lambdify(order, e, "math") for s, e in formulas.items()}
 
     @torch.no_grad()
@@ -147,7 +193,11 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for name in self.rotated.observations:
             if not torch.is_tensor((observe or {}).get(name)):
-                raise RecipeError(f"{self.where}, step", f"the observation '{name}' is missing", do=f"Pass observe={{{name!r}: tensor}}.")
+                raise RecipeError(
+                    f"{self.where}, step",
+                    f"the observation '{name}' is missing",
+                    do=f"Pass observe={{{name!r}: tensor}}.",
+                )
         for index, group in enumerate(self.param_groups):
             if group["params"] and group["lr"] != 0:
                 self._move(index, group, observe or {})
@@ -166,11 +216,23 @@ class Optimizer(torch.optim.Optimizer):
             _check_finite(self.where, group, slopes, index)
         setting = tuple(group[name] for name in engine.read)
         if setting != engine.setting:
-            engine.setting, engine.values = setting, self.settings(group, budget=False)  # a schedule comes here at every step
+            engine.setting, engine.values = (
+                setting,
+                self.settings(group, budget=False),
+            )  # a schedule comes here at every step
         h, temperature, parameters = engine.values
         key = noise.Key(self.seed, group["step_number"], self.chain + index * GROUPS)
-        engine.move(h, slopes, key, observe, temperature=temperature, num_data=group["num_data"], weight_decay=group["weight_decay"],
-                    step_number=group["step_number"], **parameters)
+        engine.move(
+            h,
+            slopes,
+            key,
+            observe,
+            temperature=temperature,
+            num_data=group["num_data"],
+            weight_decay=group["weight_decay"],
+            step_number=group["step_number"],
+            **parameters,
+        )
 
     def _engine(self, index, group, slopes, observe):
         """What moves a group, its state begun where there is none."""
@@ -187,9 +249,18 @@ class Optimizer(torch.optim.Optimizer):
         """Auxiliary blocks from their stationary law, adapted quantities from the first gradient."""
         theta, gradient = _joined(group["params"]), _gradient(group, slopes)
         layout = Layout({str(k): tuple(p.shape) for k, p in enumerate(group["params"])})
-        whole = complete_state(self.rotated, {self.recipe.target.name: theta}, layout, seed=self.seed, temperature=temperature,
-                               gradient=lambda theta: gradient, observe=_functions(observe),
-                               energy=None, arguments=parameters | {"num_data": group["num_data"]}, first_chain=self.chain + index * GROUPS)
+        whole = complete_state(
+            self.rotated,
+            {self.recipe.target.name: theta},
+            layout,
+            seed=self.seed,
+            temperature=temperature,
+            gradient=lambda theta: gradient,
+            observe=_functions(observe),
+            energy=None,
+            arguments=parameters | {"num_data": group["num_data"]},
+            first_chain=self.chain + index * GROUPS,
+        )
         for b in self.recipe.entries:
             if b in self.recipe.targets:
                 continue
@@ -215,19 +286,29 @@ class Optimizer(torch.optim.Optimizer):
                 for k, p in enumerate(group["params"]):
                     if self.state.get(p) and p.numel():
                         name = group.get("param_names", {k: f"{index}.{k}"})[k]
-                        found[f"{name}, {block}"] = kinetic_temperature(self.state[p][block], mass, temperature=temperature)
+                        found[f"{name}, {block}"] = kinetic_temperature(
+                            self.state[p][block], mass, temperature=temperature
+                        )
         return found
 
     def state_dict(self) -> dict:
         """The state, and what it is the state of."""
-        return super().state_dict() | {"sampler": {"recipe": self.recipe.name, "scheme": str(self.program.scheme), "seed": self.seed,
-                                                   "chain": self.chain}}
+        return super().state_dict() | {
+            "sampler": {
+                "recipe": self.recipe.name,
+                "scheme": str(self.program.scheme),
+                "seed": self.seed,
+                "chain": self.chain,
+            }
+        }
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Take up a state; refused if it is another sampler's or seed's."""
         mine, other = self.state_dict()["sampler"], state_dict.get("sampler")
         if other != mine:
-            raise RecipeError(f"{self.where}, load_state_dict", f"it is the state of {other}, this is {mine}", do="Make the same one.")
+            raise RecipeError(
+                f"{self.where}, load_state_dict", f"it is the state of {other}, this is {mine}", do="Make the same one."
+            )
         before = {"state": self.state, "param_groups": self.param_groups}
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "sampler"})
         try:
@@ -244,12 +325,23 @@ class Optimizer(torch.optim.Optimizer):
                 if b in self.recipe.targets or not b.is_vector and k:
                     continue
                 value, shape = self.state[p].get(b.name), tuple(p.shape) if b.is_vector else (1,)
-                got = ("missing" if value is None else f"a {type(value).__name__}" if not torch.is_tensor(value) else
-                       f"{tuple(value.shape)}, {value.dtype}" if (tuple(value.shape), value.dtype) != (shape, p.dtype) else
-                       "" if bool(value.isfinite().all()) else "not finite")
+                got = (
+                    "missing"
+                    if value is None
+                    else f"a {type(value).__name__}"
+                    if not torch.is_tensor(value)
+                    else f"{tuple(value.shape)}, {value.dtype}"
+                    if (tuple(value.shape), value.dtype) != (shape, p.dtype)
+                    else ""
+                    if bool(value.isfinite().all())
+                    else "not finite"
+                )
                 if got:
-                    raise RecipeError(f"{self.where}, load_state_dict", f"{b} of parameter {k} of group {index} is {got}, not {shape} of "
-                                      f"finite {p.dtype}", do="Load the state that state_dict() gave for these parameters.")
+                    raise RecipeError(
+                        f"{self.where}, load_state_dict",
+                        f"{b} of parameter {k} of group {index} is {got}, not {shape} of finite {p.dtype}",
+                        do="Load the state that state_dict() gave for these parameters.",
+                    )
                 if b.is_vector and value.stride() != p.stride():
                     self.state[p][b.name] = torch.empty_like(p).copy_(value)
 
@@ -290,8 +382,12 @@ class _Engine:
         state = {theta: _joined(self.params)} | {b: _joined([s[b] for s in self.states]) for b in self.vectors}
         state |= {b: self.states[0][b] for b in self.scalars}
         gradient = _gradient({"params": self.params, "num_data": num_data, "weight_decay": weight_decay}, slopes)
-        new = self.step.function(state, h, **self.step.arguments(gradient, self.step.drawn(key, state), None, _functions(observe)),
-                                 **self.step.spelled(parameters | {"num_data": num_data}))
+        new = self.step.function(
+            state,
+            h,
+            **self.step.arguments(gradient, self.step.drawn(key, state), None, _functions(observe)),
+            **self.step.spelled(parameters | {"num_data": num_data}),
+        )
         for name in (theta, *self.vectors):
             parts = new[name][0].split([p.numel() for p in self.params])
             for t, part in zip(self.params if name == theta else [s[name] for s in self.states], parts):
@@ -309,7 +405,9 @@ class _Kernel(_Engine):
         program = of_the_loss(optimizer.program, prior=self.decays)
         theta = self.recipe.target.name
         state = {theta: [_flat(p)[None] for p in self.params]}
-        state |= {b: [_flat(s[b])[None] for s in self.states] for b in self.vectors} | {b: self.states[0][b] for b in self.scalars}
+        state |= {b: [_flat(s[b])[None] for s in self.states] for b in self.vectors} | {
+            b: self.states[0][b] for b in self.scalars
+        }
         self.sweep = Sweep(program, state, backend).bind(state)
 
     def fits(self, group) -> bool:
@@ -347,7 +445,11 @@ def _usable(where, p, what):
     """The gradient of a parameter, in its memory order."""
     g = p.grad
     if g is None:
-        raise RecipeError(f"{where}, step", f"{what} has no gradient", do="Call loss.backward() first, and leave out what the loss does not use.")
+        raise RecipeError(
+            f"{where}, step",
+            f"{what} has no gradient",
+            do="Call loss.backward() first, and leave out what the loss does not use.",
+        )
     if g.layout is not torch.strided:
         raise RecipeError(f"{where}, step", f"the gradient of {what} is sparse", do="Use sparse=False.")
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
@@ -360,7 +462,9 @@ def _check_finite(where, group, slopes, index):
             if not bool(g.isfinite().all()):
                 told = f"the gradient of parameter {k} of group {index} is not finite at step {group['step_number']}"
                 weights = "and so are its weights: go back to a checkpoint and " if not bool(p.isfinite().all()) else ""
-                raise RecipeError(f"{where}, step", told, do=f"{weights}look at the loss, or take a smaller lr.".capitalize())
+                raise RecipeError(
+                    f"{where}, step", told, do=f"{weights}look at the loss, or take a smaller lr.".capitalize()
+                )
 
 
 def _check_number(where, name, value):
@@ -371,13 +475,26 @@ def _check_number(where, name, value):
 def _check_tensors(where, params):
     """Refuse parameters that cannot be moved."""
     for k, p in enumerate(params):
-        told = ("requires no gradient" if not p.requires_grad else f"is {p.dtype}" if p.dtype not in (torch.float32, torch.float64) else
-                f"is {p.dtype} on {p.device}, the first {params[0].dtype} on {params[0].device}"
-                if (p.dtype, p.device) != (params[0].dtype, params[0].device) else
-                "has holes in its memory" if not _is_dense(p) else "is not finite" if not bool(p.isfinite().all()) else "")
+        told = (
+            "requires no gradient"
+            if not p.requires_grad
+            else f"is {p.dtype}"
+            if p.dtype not in (torch.float32, torch.float64)
+            else f"is {p.dtype} on {p.device}, the first {params[0].dtype} on {params[0].device}"
+            if (p.dtype, p.device) != (params[0].dtype, params[0].device)
+            else "has holes in its memory"
+            if not _is_dense(p)
+            else "is not finite"
+            if not bool(p.isfinite().all())
+            else ""
+        )
         if told:
-            raise RecipeError(where, f"parameter {k} {told}", do="Pass float32 or float64 weights of one device that the loss depends on; "
-                              "mixed precision keeps float32 weights and computes under torch.autocast.")
+            raise RecipeError(
+                where,
+                f"parameter {k} {told}",
+                do="Pass float32 or float64 weights of one device that the loss depends on; "
+                "mixed precision keeps float32 weights and computes under torch.autocast.",
+            )
     spans = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size()) for p in params if p.numel())
     if any(a[1] > b[0] for a, b in zip(spans, spans[1:])):
         raise RecipeError(where, "two parameters share memory", do="Pass each tensor once.")
@@ -407,9 +524,15 @@ class _Clipping:
             return
         top = max((float(g.abs().max()) for g in slopes if g.numel()), default=0.0)
         self.seen.append((math.hypot(*(float(g.norm()) for g in slopes)), top))
-        same = lambda i, k: sum(abs(x[i] - self.seen[-1][i]) <= 1e-5 * x[i] and abs(x[k] - self.seen[-1][k]) > 1e-3 * x[k] for x in self.seen)
+        same = lambda i, k: sum(
+            abs(x[i] - self.seen[-1][i]) <= 1e-5 * x[i] and abs(x[k] - self.seen[-1][k]) > 1e-3 * x[k]
+            for x in self.seen
+        )
         if top and max(same(0, 1), same(1, 0)) == self.ALIKE - 1:
-            warnings.warn(f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that depends on "
-                          "the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller lr.",
-                          RuntimeWarning, stacklevel=6)
+            warnings.warn(
+                f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that depends on "
+                "the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller lr.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
             self.seen += [(0.0, 0.0)] * self.LOOKS  # told once

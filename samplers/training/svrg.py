@@ -45,7 +45,11 @@ class SVRG:
     def __init__(self, model, loss: Callable, data, *, every: int, chunk: int = 1024):
         self.model, self.loss, self.every, self.chunk, self.steps = model, loss, every, chunk, 0
         if not callable(loss):
-            raise RecipeError("SVRG, loss", f"it is a function of (model, batch), got {loss!r}", do="Pass the loss of the training loop.")
+            raise RecipeError(
+                "SVRG, loss",
+                f"it is a function of (model, batch), got {loss!r}",
+                do="Pass the loss of the training loop.",
+            )
         self.source = data.source if isinstance(data, Minibatches) else Source(data, "SVRG")
         for name in ("every", "chunk"):
             _check_int(f"SVRG, {name}", getattr(self, name), 1)
@@ -54,13 +58,19 @@ class SVRG:
         else:
             self._module = None
             if torch.is_tensor(model) or not isinstance(model, (Mapping, Iterable)):
-                raise RecipeError("SVRG, model", f"got a {type(model).__name__}", do="Pass an nn.Module, or a list or dict of weights.")
+                raise RecipeError(
+                    "SVRG, model",
+                    f"got a {type(model).__name__}",
+                    do="Pass an nn.Module, or a list or dict of weights.",
+                )
             if not isinstance(model, Mapping):
                 self.model = list(model)
             named = model.items() if isinstance(model, Mapping) else enumerate(self.model)
         weights = {str(name): p for name, p in named}
         if not all(torch.is_tensor(p) for p in weights.values()):
-            raise RecipeError("SVRG, model", "a weight is no tensor", do="Pass an nn.Module, or a list or dict of weights.")
+            raise RecipeError(
+                "SVRG, model", "a weight is no tensor", do="Pass an nn.Module, or a list or dict of weights."
+            )
         self.weights = {name: p for name, p in weights.items() if p.requires_grad}
         self._fixed = {name: p for name, p in weights.items() if not p.requires_grad}
         if not self.weights:
@@ -77,8 +87,11 @@ class SVRG:
         self._check_modules()
         for name, p in self.weights.items():
             if p.grad is None or p.grad.layout is not torch.strided:
-                raise RecipeError("SVRG, correct", f"the weight {name} has {'no' if p.grad is None else 'a sparse'} gradient",
-                                  do="Call loss.backward() first, and pass the weights that the loss uses, with dense gradients.")
+                raise RecipeError(
+                    "SVRG, correct",
+                    f"the weight {name} has {'no' if p.grad is None else 'a sparse'} gradient",
+                    do="Call loss.backward() first, and pass the weights that the loss uses, with dense gradients.",
+                )
         if self.steps % self.every == 0:
             self._take_snapshot()
         slopes = self._gradient(self._snapshot, batch)
@@ -92,7 +105,12 @@ class SVRG:
     def state_dict(self) -> dict:
         """The number of steps, the snapshot and its full gradient by name; copies."""
         copy = lambda tensors: {name: x.clone() for name, x in tensors.items()}
-        return {"steps": self.steps, "every": self.every, "snapshot": copy(self._snapshot), "gradient": copy(self._full)}
+        return {
+            "steps": self.steps,
+            "every": self.every,
+            "snapshot": copy(self._snapshot),
+            "gradient": copy(self._full),
+        }
 
     def load_state_dict(self, state: Mapping) -> None:
         """Go on from what `state_dict` gave, bit for bit. Raises RecipeError if it is of other weights or another `every`."""
@@ -100,21 +118,33 @@ class SVRG:
         if not isinstance(state, Mapping) or set(state) != {"steps", "every", "snapshot", "gradient"}:
             raise RecipeError(where, "it is no state of an SVRG", do="Pass what state_dict() returned.")
         if state["every"] != self.every:
-            raise RecipeError(where, f"it is the state of every = {state['every']}, here it is {self.every}", do="Make the same one.")
+            raise RecipeError(
+                where, f"it is the state of every = {state['every']}, here it is {self.every}", do="Make the same one."
+            )
         for tensors in (state["snapshot"], state["gradient"]):
             found = {name: tuple(x.shape) for name, x in tensors.items()}
             if found != shapes and (found or state["steps"]):
-                raise RecipeError(where, f"it is the state of the weights {found}, here they are {shapes}", do="Make the same model.")
+                raise RecipeError(
+                    where, f"it is the state of the weights {found}, here they are {shapes}", do="Make the same model."
+                )
         self.steps = state["steps"]
-        self._snapshot, self._full = ({name: x.to(self.weights[name], copy=True) for name, x in state[part].items()}
-                                      for part in ("snapshot", "gradient"))
+        self._snapshot, self._full = (
+            {name: x.to(self.weights[name], copy=True) for name, x in state[part].items()}
+            for part in ("snapshot", "gradient")
+        )
 
     def _take_snapshot(self):
         snapshot = {name: p.detach().clone() for name, p in self.weights.items()}
         if self.steps == 0:
             with torch.no_grad():
-                _check_mean("SVRG, loss", lambda batch: self._value(snapshot, batch), self.source.take, self.source.num_data, self.chunk,
-                            "the mean over the batch")
+                _check_mean(
+                    "SVRG, loss",
+                    lambda batch: self._value(snapshot, batch),
+                    self.source.take,
+                    self.source.num_data,
+                    self.chunk,
+                    "the mean over the batch",
+                )
         full = {name: torch.zeros_like(x) for name, x in snapshot.items()}
         for share, batch in _chunks(self.source.take, self.source.num_data, self.chunk):
             for name, g in self._gradient(snapshot, batch).items():
@@ -128,8 +158,12 @@ class SVRG:
             value = functional_call(self._module, {f"model.{name}": x for name, x in at.items()} | buffers, (batch,))
         else:
             at = self._fixed | at
-            value = self.loss({name: at[str(name)] for name in self.model} if isinstance(self.model, Mapping) else
-                              [at[str(i)] for i in range(len(self.model))], batch)
+            value = self.loss(
+                {name: at[str(name)] for name in self.model}
+                if isinstance(self.model, Mapping)
+                else [at[str(i)] for i in range(len(self.model))],
+                batch,
+            )
         if not torch.is_tensor(value) or value.dim():
             got = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"a {type(value).__name__}"
             raise RecipeError("SVRG, loss", f"it returns {got}", do="Return the mean over the batch, a 0-dim tensor.")
@@ -140,7 +174,11 @@ class SVRG:
             at = {name: x.detach().requires_grad_() for name, x in at.items()}
             value = self._value(at, batch)
             if not value.requires_grad:
-                raise RecipeError("SVRG, loss", "it does not depend on the model that it is given", do="Compute it from its arguments.")
+                raise RecipeError(
+                    "SVRG, loss",
+                    "it does not depend on the model that it is given",
+                    do="Compute it from its arguments.",
+                )
             return dict(zip(at, torch.autograd.grad(value, list(at.values()), materialize_grads=True)))
 
     def _compare(self, slopes):
@@ -149,8 +187,11 @@ class SVRG:
         mine, theirs = slopes.values(), [p.grad for p in self.weights.values()]
         apart, size = norm([a - b for a, b in zip(mine, theirs)]), max(norm(mine), norm(theirs))
         if apart > OTHER * size:
-            raise RecipeError("SVRG, correct", f"p.grad differs from the gradient of the loss on this batch by {apart:.2g} of {size:.2g}",
-                              do="Pass the loss of backward(), without randomness, and zero the gradients before it.")
+            raise RecipeError(
+                "SVRG, correct",
+                f"p.grad differs from the gradient of the loss on this batch by {apart:.2g} of {size:.2g}",
+                do="Pass the loss of backward(), without randomness, and zero the gradients before it.",
+            )
 
     def _check_modules(self):
         """Refuse modules that make the loss at the snapshot random, or couple the examples of a batch."""
@@ -158,11 +199,16 @@ class SVRG:
             told, do = "", "Call eval() on it: gradients stay on."
             rate = getattr(module, "p", 1.0) if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
             if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-                told, do = "averages gradients over ranks before they are corrected", "Pass the module in it, and average after correct()."
+                told, do = (
+                    "averages gradients over ranks before they are corrected",
+                    "Pass the module in it, and average after correct().",
+                )
             elif isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
                 told = "couples the examples of a batch"
                 do = do if module.running_mean is not None else "Give it running statistics, and call eval() on it."
-            elif module.training and (isinstance(module, torch.nn.RReLU) or isinstance(rate, (int, float)) and rate > 0):
+            elif module.training and (
+                isinstance(module, torch.nn.RReLU) or isinstance(rate, (int, float)) and rate > 0
+            ):
                 told = "is random in training mode"
             if told:
                 raise RecipeError("SVRG, model", f"{name or 'it'}, a {type(module).__name__}, {told}", do=do)

@@ -61,6 +61,7 @@ def eager(sizes):
         noise.normal_()
         p.mul_(0.99).add_(g, alpha=-1e-4).add_(noise, alpha=1e-3)
         theta.add_(p, alpha=1e-4)
+
     return run
 
 
@@ -86,17 +87,23 @@ def of_posteriors(sizes):
 
     def run(k):
         state[0], _ = transform.update(state[0], None, inplace=True)
+
     return run
 
 
 def parameters(sizes, peers=True):
     """Contenders of one step over tensors of these sizes."""
     flat, other = torch.empty(sum(sizes)), torch.randn(sum(sizes))
-    found = {"normal_": lambda k: flat.normal_(), "copy": lambda k: flat.copy_(other),
-             "torch.optim.SGD(foreach)": optimizer(partial(torch.optim.SGD, lr=1e-4, momentum=0.9, foreach=True), sizes),
-             "torch.optim.AdamW(fused)": optimizer(partial(torch.optim.AdamW, lr=1e-4, fused=True), sizes),
-             "eager SGHMC": eager(sizes)}
-    of = lambda name: partial(samplers.Optimizer, recipe=samplers.catalogue[name], step_size=1e-4, num_data=1, backend="cpp")
+    found = {
+        "normal_": lambda k: flat.normal_(),
+        "copy": lambda k: flat.copy_(other),
+        "torch.optim.SGD(foreach)": optimizer(partial(torch.optim.SGD, lr=1e-4, momentum=0.9, foreach=True), sizes),
+        "torch.optim.AdamW(fused)": optimizer(partial(torch.optim.AdamW, lr=1e-4, fused=True), sizes),
+        "eager SGHMC": eager(sizes),
+    }
+    of = lambda name: partial(
+        samplers.Optimizer, recipe=samplers.catalogue[name], step_size=1e-4, num_data=1, backend="cpp"
+    )
     found |= {name: optimizer(of(name), sizes) for name in SAMPLERS}
     return found | ({"posteriors SGHMC": of_posteriors(sizes)} if "posteriors" not in MISSING and peers else {})
 
@@ -108,7 +115,9 @@ def iterations(make, count):
     """Whole iterations of a 784-400-400-10 network on batches of 100 images: zero_grad, forward, backward, step."""
     random = torch.Generator().manual_seed(0)
     x, y = torch.rand(100, 784, generator=random), torch.randint(0, 10, (100,), generator=random)
-    net = torch.nn.Sequential(torch.nn.Linear(784, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400), torch.nn.ReLU(), torch.nn.Linear(400, 10))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(784, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400), torch.nn.ReLU(), torch.nn.Linear(400, 10)
+    )
     opt = make(net.parameters())
 
     def run(count):
@@ -123,9 +132,20 @@ def iterations(make, count):
 
 def training(count):
     """Contenders of a training loop."""
-    of = lambda name, **rate: partial(samplers.Optimizer, recipe=samplers.catalogue[name], num_data=60_000, weight_decay=1e-5, **rate)
-    rates = {"sghmc": dict(lr=0.01, momentum=0.9), "atmc": dict(lr=0.01, momentum=0.9), "sgld": dict(lr=0.01), "psgld-same-step": dict(lr=1e-4)}
-    found = {"torch.optim.SGD(momentum)": iterations(partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=1e-5), count)}
+    of = lambda name, **rate: partial(
+        samplers.Optimizer, recipe=samplers.catalogue[name], num_data=60_000, weight_decay=1e-5, **rate
+    )
+    rates = {
+        "sghmc": dict(lr=0.01, momentum=0.9),
+        "atmc": dict(lr=0.01, momentum=0.9),
+        "sgld": dict(lr=0.01),
+        "psgld-same-step": dict(lr=1e-4),
+    }
+    found = {
+        "torch.optim.SGD(momentum)": iterations(
+            partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=1e-5), count
+        )
+    }
     return found | {name: iterations(of(name, **rate), count) for name, rate in rates.items()}
 
 
@@ -150,7 +170,8 @@ def of_jax(U, dim, chains, steps, h):
     @jax.jit
     def run(theta, key):
         def step(theta, key):
-            return theta - h * gradient(theta) + (2 * h)**0.5 * jax.random.normal(key, theta.shape), None
+            return theta - h * gradient(theta) + (2 * h) ** 0.5 * jax.random.normal(key, theta.shape), None
+
         return jax.lax.scan(step, theta, jax.random.split(key, steps))[0]
 
     theta = jnp.zeros((chains, dim))
@@ -161,12 +182,20 @@ def chains(quick):
     """Contenders of SGLD on a banana and a Gaussian of ten coordinates, by (target, chains): (contenders, chain-steps)."""
     x = symbols("x0:10", real=True)
     gaussian = Energy(x, U=sum(v**2 / 2 for v in x) + sum(a * b for a, b in zip(x, x[1:])) / 4)
-    in_jax = {"banana": lambda t: t[0]**2 / 2 + 5 * (t[1] - t[0]**2)**2,
-              "gaussian 10": lambda t: (t**2).sum() / 2 + (t[1:] * t[:-1]).sum() / 4}
-    for target, energy, many in (("banana", TARGETS["banana"], 4096), ("banana", TARGETS["banana"], 64), ("gaussian 10", gaussian, 4096),
-                                 ("gaussian 10", gaussian, 64)):
+    in_jax = {
+        "banana": lambda t: t[0] ** 2 / 2 + 5 * (t[1] - t[0] ** 2) ** 2,
+        "gaussian 10": lambda t: (t**2).sum() / 2 + (t[1:] * t[:-1]).sum() / 4,
+    }
+    for target, energy, many in (
+        ("banana", TARGETS["banana"], 4096),
+        ("banana", TARGETS["banana"], 64),
+        ("gaussian 10", gaussian, 4096),
+        ("gaussian 10", gaussian, 64),
+    ):
         steps = (200_000 if quick else 2_000_000) // many * (2 if many < 100 else 4)
-        found = {name: trajectory(name, energy, many, steps, 0.01, len(energy.coordinates)) for name in ("sgld", "sgnht")}
+        found = {
+            name: trajectory(name, energy, many, steps, 0.01, len(energy.coordinates)) for name in ("sgld", "sgnht")
+        }
         if "jax" not in MISSING:
             found["jax scan"] = of_jax(in_jax[target], len(energy.coordinates), many, steps, 0.01)
         yield f"{target}, {many} chains", found, many * steps
@@ -192,7 +221,9 @@ def regression(quick):
         return ROWS / BATCH * (torch.nn.functional.softplus(z) - batch[1] * z).sum() + (theta**2).sum() / 200
 
     def sampled(energy, chains, steps):
-        run = dict(init=torch.zeros(FEATURES), chains=chains, data=(X, y), batch_size=BATCH, step_size=1e-4, progress=False)
+        run = dict(
+            init=torch.zeros(FEATURES), chains=chains, data=(X, y), batch_size=BATCH, step_size=1e-4, progress=False
+        )
         return lambda k: samplers.sample(samplers.SGLD, energy, steps=steps, thin=steps, seed=k, **run)
 
     for chains in (1, 64):
@@ -211,13 +242,16 @@ def regression(quick):
 def regression_of_posteriors(X, y, U, steps):
     import posteriors
 
-    transform = posteriors.sgmcmc.sgld.build(lambda params, batch: (-U(params["theta"], batch), torch.zeros(())), lr=1e-4)
+    transform = posteriors.sgmcmc.sgld.build(
+        lambda params, batch: (-U(params["theta"], batch), torch.zeros(())), lr=1e-4
+    )
 
     def run(k):
         state = transform.init({"theta": torch.zeros(FEATURES)})
         for _ in range(steps):
             rows = torch.randint(ROWS, (BATCH,))
             state, _ = transform.update(state, (X[rows], y[rows]), inplace=True)
+
     return run
 
 
@@ -238,7 +272,10 @@ def regression_in_jax(X, y, chains, steps, h=1e-4):
         def step(theta, key):
             noise, batch = jax.random.split(key)
             rows = jax.random.randint(batch, (chains, BATCH), 0, ROWS)
-            return theta - h * gradient(theta, X[rows], y[rows]) + (2 * h)**0.5 * jax.random.normal(noise, theta.shape), None
+            return theta - h * gradient(theta, X[rows], y[rows]) + (2 * h) ** 0.5 * jax.random.normal(
+                noise, theta.shape
+            ), None
+
         return jax.lax.scan(step, theta, jax.random.split(key, steps))[0]
 
     theta = jnp.zeros((chains, FEATURES))
@@ -253,8 +290,15 @@ def rows(seen: dict, base: str) -> list[dict]:
     table = []
     for name, times in seen.items():
         ratios = sorted(t / b for t, b in zip(times, seen[base]))
-        table.append({"name": name, "ns": statistics.median(times), "ratio": statistics.median(ratios),
-                      "from": ratios[len(ratios) // 10], "to": ratios[-1 - len(ratios) // 10]})
+        table.append(
+            {
+                "name": name,
+                "ns": statistics.median(times),
+                "ratio": statistics.median(ratios),
+                "from": ratios[len(ratios) // 10],
+                "to": ratios[-1 - len(ratios) // 10],
+            }
+        )
     return table
 
 
@@ -283,14 +327,19 @@ def main(argv=None):
     for threads, clock in ((1, time.process_time), (2, time.perf_counter)):
         torch.set_num_threads(threads)
         title = f"one step, {options.parameters:,} parameters in {len(sizes)} tensors, {threads} thread(s), ns per parameter"
-        found[title] = rows(interleaved(parameters(sizes, threads == 1), options.parameters, options.rounds, clock), "normal_")
+        found[title] = rows(
+            interleaved(parameters(sizes, threads == 1), options.parameters, options.rounds, clock), "normal_"
+        )
         show(title, found[title], "normal_")
     torch.set_num_threads(1)
     title = "one step, 160 tensors of 10 to 500 parameters, 1 thread, ns per step"
     found[title] = rows(interleaved(parameters(small), 1, 20 * options.rounds, time.process_time), "sghmc")
     show(title, found[title], "sghmc")
     count = 3 if options.quick else 50
-    title, base = "one iteration of a 784-400-400-10 network, batch 100, 1 thread, ns per iteration", "torch.optim.SGD(momentum)"
+    title, base = (
+        "one iteration of a 784-400-400-10 network, batch 100, 1 thread, ns per iteration",
+        "torch.optim.SGD(momentum)",
+    )
     found[title] = rows(interleaved(training(count), count, 2 * options.rounds, time.process_time), base)
     show(title, found[title], base)
     for title, contenders, units in (*chains(options.quick), *regression(options.quick)):
@@ -300,8 +349,18 @@ def main(argv=None):
     versions = {name: importlib.metadata.version(name) for name in ("torch", *PEERS) if name not in MISSING}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     model = next((part for part in native.processor().split("; ") if part.startswith("model name")), platform.machine())
-    options.out.write_text(json.dumps({"date": str(date.today()), "processor": model.partition(": ")[2] or model,
-                                       "compiler": (native.compiler() or ("", "none"))[1], "versions": versions, "tables": found}, indent=1))
+    options.out.write_text(
+        json.dumps(
+            {
+                "date": str(date.today()),
+                "processor": model.partition(": ")[2] or model,
+                "compiler": (native.compiler() or ("", "none"))[1],
+                "versions": versions,
+                "tables": found,
+            },
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":
