@@ -12,7 +12,7 @@ from recipe import symbols
 from recipe.data import DataTotal, Datum
 from recipe.symbols import is_site, num_data
 
-from .program import Local, Total
+from .program import Local, Sum
 
 rows_in_batch = Local("rows", constant=True)
 
@@ -36,8 +36,8 @@ class RowSum:
 class DataSums:
     """Totals of the chain, totals of each row, sums over rows, and the derivatives in terms of these."""
 
-    chain: list[Total] = field(default_factory=list)
-    row: list[Total] = field(default_factory=list)
+    chain: list[Sum] = field(default_factory=list)
+    row: list[Sum] = field(default_factory=list)
     rows: list[RowSum] = field(default_factory=list)
     derivatives: tuple[Expr, ...] = ()
 
@@ -68,7 +68,7 @@ def taken_apart(derivatives) -> DataSums:
 
     def over_sites(inside):
         where, kind, stem = (sums.row, OfRow, "row_total") if reads_rows(inside) else (sums.chain, Local, "total")
-        where.append(Total(kind(f"{stem}{len(where) + 1}"), inside))
+        where.append(Sum(kind(f"{stem}{len(where) + 1}"), inside))
         return where[-1].name
 
     def over_rows(inside):

@@ -31,7 +31,7 @@ from sympy import (
 from recipe.algebra import random_value, vanishes
 from recipe.errors import RecipeError
 from recipe.proof import numeric
-from recipe.symbols import OPAQUE, Block, Partial, Total, freeze, step_size, temperature
+from recipe.symbols import OPAQUE, Block, Partial, Total, masked, step_size, temperature
 from recipe.symbols import duration as t
 
 from .split import Subsystem
@@ -91,7 +91,7 @@ class Variate(Symbol):
         return self.class_key(), (1, (f"{self.name}~{self.kind}",)), S.One.sort_key(), S.One
 
     def _sympystr(self, printer):
-        return f"{type(self).__name__}[{self.name}]"
+        return f"{self.kind.capitalize()}[{self.name}]"
 
 
 class Normal(Variate):
@@ -107,13 +107,13 @@ class Uniform(Variate):
     kind = "uniform"
 
 
-class Poisson(Variate):
+class PoissonVariate(Variate):
     """A Poisson number; its rate depends on the state."""
 
     kind = "poisson"
 
 
-class Gamma(Variate):
+class GammaVariate(Variate):
     """A Gamma number of scale 1; its shape depends on the state."""
 
     kind = "gamma"
@@ -294,8 +294,8 @@ def cox_ingersoll_ross(piece: Subsystem):
         return None
     _verify(x, k, c, exp(-k * t) * x + t * phi1(-k * t) * c, exp(-2 * k * t), t * phi1(-2 * k * t))
     scale = s * t * phi1(-k * t)
-    counted = Drawn(Poisson(x), x * exp(-k * t) / scale)
-    return {x: scale * Drawn(Gamma(x), expand(c / s) + counted)}, (Poisson(x), Gamma(x))
+    counted = Drawn(PoissonVariate(x), x * exp(-k * t) / scale)
+    return {x: scale * Drawn(GammaVariate(x), expand(c / s) + counted)}, (PoissonVariate(x), GammaVariate(x))
 
 
 def rotation(piece: Subsystem):
@@ -315,7 +315,7 @@ def rotation(piece: Subsystem):
 
 def _agree(one, other) -> bool:
     """Whether two formulas have the same value at a random point."""
-    both, _ = freeze(Tuple(one, other), *OPAQUE)
+    both, _ = masked(Tuple(one, other), *OPAQUE)
     symbols, draw = sorted(both.free_symbols, key=lambda s: s.name), random.Random(2015)
     found, expected = numeric(symbols, both)([random_value(s, draw) for s in symbols])
     return abs(found - expected) <= 1e-8 * (1 + abs(expected))
@@ -386,7 +386,7 @@ def _verify(x, a, c, mean, decay, spread):
     )
     draw = random.Random(2015)
     for equation in equations:
-        e, _ = freeze(equation, *OPAQUE)
+        e, _ = masked(equation, *OPAQUE)
         symbols = sorted(e.free_symbols, key=lambda v: v.name)
         terms = list(Add.make_args(e))
         evaluate = numeric(symbols, terms, phi1=phi1.value)

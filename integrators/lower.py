@@ -16,7 +16,7 @@ from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Pot
 from recipe.symbols import step_size as h
 
 from .flow import Drawn, Flow, MatrixFunction, Variate
-from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Total, rewritten, verify
+from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Sum, rewritten, verify
 from .scheme import Scheme
 
 _CALLS = (Function, Pow)
@@ -337,7 +337,7 @@ def _settled(updates, names, constants):
             if e not in known:
                 inside = settle(e.integrand)
                 known[e] = Local(names.fresh("sum"))
-                lets.append(Total(known[e], inside))
+                lets.append(Sum(known[e], inside))
             return known[e]
         if isinstance(e, MatrixFunction):
             key = (type(e), e.system)

@@ -13,7 +13,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Block
 
 from .flow import Variate
-from .program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Total
+from .program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Sum
 
 
 class Unsupported(RecipeError):
@@ -27,7 +27,7 @@ def is_by_site(s) -> bool:
 
 def subject(statement) -> Symbol:
     """What a statement gives a value to."""
-    return statement.name if isinstance(statement, (Let, Total)) else statement.block
+    return statement.name if isinstance(statement, (Let, Sum)) else statement.block
 
 
 @dataclass
@@ -38,9 +38,9 @@ class Pass:
     chain: list = field(default_factory=list)
 
     @property
-    def totals(self) -> list[Total]:
+    def totals(self) -> list[Sum]:
         """The totals that the pass takes."""
-        return [s for s in self.sites if isinstance(s, Total)]
+        return [s for s in self.sites if isinstance(s, Sum)]
 
     def reads(self, statements) -> set:
         """The symbols that some of its statements read."""
@@ -102,7 +102,7 @@ def layout(program: Program) -> Layout:
     if program.scope != "chain":
         raise Unsupported(where, f"there is none in the scope {program.scope!r}", do="Use backend='torch'.")
     check_draws(program)
-    defined = [s.name for s in program.statements if isinstance(s, (Let, Total))]
+    defined = [s.name for s in program.statements if isinstance(s, (Let, Sum))]
     known = list(dict.fromkeys([*program.recipe.entries, *supplied(program), *defined]))
     arrays = tuple(filter(is_by_site, known))
     return Layout(
@@ -134,7 +134,7 @@ def supplied(program: Program) -> list[Symbol]:
 def inputs(program: Program) -> list[Symbol]:
     """The symbols that stand for numbers which Python computes once a step: constants, parameters, T, h."""
     defined = {n for s in program.statements for n in getattr(s, "defines", ())} | {*supplied(program)}
-    defined |= {s.name for s in program.statements if isinstance(s, Total)}
+    defined |= {s.name for s in program.statements if isinstance(s, Sum)}
     read = set().union(*(e.free_symbols for s in program.statements for e in s.values), set())
     return sorted((s for s in read - defined if not isinstance(s, (Variate, Block))), key=lambda s: s.name)
 
@@ -172,7 +172,7 @@ def _segments(program, where):
                 before, passes = statement, [Pass()]
             case Draw():
                 pass
-            case Let() | Set() | Adapt() | Total():
+            case Let() | Set() | Adapt() | Sum():
                 _place(statement, passes)
             case _:
                 raise Unsupported(
@@ -184,7 +184,7 @@ def _segments(program, where):
 def _place(statement, passes):
     """Put a statement into the last pass; into a new one if it goes over the sites and reads what that pass ends with."""
     last = passes[-1]
-    if not (isinstance(statement, Total) or is_by_site(subject(statement))):
+    if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
         last.chain.append(statement)
         return
     if {*map(subject, last.chain), *(t.name for t in last.totals)} & last.reads([statement]):

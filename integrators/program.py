@@ -91,7 +91,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Total:
+class Sum:
     """name = the sum of the integrand over the sites of each chain."""
 
     name: Local
@@ -109,7 +109,7 @@ class Solve:
     defines = property(lambda self: self.names)
 
 
-Statement = Let | Set | Adapt | Draw | Observe | Gradient | Total | Solve
+Statement = Let | Set | Adapt | Draw | Observe | Gradient | Sum | Solve
 
 
 def rewritten(statement: Statement, new: dict) -> Statement:
@@ -117,8 +117,8 @@ def rewritten(statement: Statement, new: dict) -> Statement:
     match statement:
         case Let(name, value):
             return Let(name, value.xreplace(new))
-        case Total(name, integrand):
-            return Total(name, integrand.xreplace(new))
+        case Sum(name, integrand):
+            return Sum(name, integrand.xreplace(new))
         case Set(block, value):
             return Set(block, value.xreplace(new))
         case Adapt(block, value):
@@ -202,7 +202,7 @@ def _line(statement):
         case Gradient(names, source, order):
             power = "" if order == 1 else "2"
             return ", ".join(f"{g} = d{power}U/d{b}{power}" for b, g in names) + f"  ({source})"
-        case Total(name, integrand):
+        case Sum(name, integrand):
             return f"{name} = total({integrand})"
         case Solve(names, entries):
             return f"{', '.join(map(str, names))} = {entries[0].text}({', '.join(map(str, entries[0].system))})"
@@ -229,7 +229,7 @@ def verify(program: Program) -> None:
 
     def define(statement, own):
         match statement:
-            case Let(name, value) | Total(name, value):
+            case Let(name, value) | Sum(name, value):
                 read(value, own)
                 known.add(name)
             case Solve(names, entries):

@@ -9,8 +9,7 @@ from sympy import Dummy, Pow, S, lambdify
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.proof import minimum_eigenvalue
-from recipe.symbols import Block, Partial, Potential, duration, num_data, step_number, step_size
-from recipe.symbols import freeze as frozen_terms
+from recipe.symbols import Block, Partial, Potential, duration, masked, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
 from . import accuracy
@@ -18,7 +17,7 @@ from .auxiliary import adaptation_word
 from .backends import torch as torch_backend
 from .backends.loading import load
 from .backends.torch_expressions import python_names
-from .flow import Drawn, Flow, Gamma, solve
+from .flow import Drawn, Flow, GammaVariate, solve
 from .jump import solve_jump
 from .lower import lower, optimizer_form
 from .program import Program
@@ -163,7 +162,7 @@ def _with_energy(recipe, energy):
     if not recipe.target_is_vector or energy.is_sitewise:
         values = energy.on(recipe.targets)
         mixed = any(len(set(p.variables)) > 1 for e in recipe.drift for p in e.atoms(Partial))
-        read = any(frozen_terms(e, Partial)[0].has(Potential) for e in recipe.drift)
+        read = any(masked(e, Partial)[0].has(Potential) for e in recipe.drift)
         return recipe.bind(U=values) if mixed or read else recipe
     return recipe
 
@@ -388,7 +387,9 @@ class Step:
         numbers = {s: v.double().amin().item() if hasattr(v, "amin") else v for s, v in numbers.items()}
         numbers |= {T: temperature, duration: h}
         for letter, flow in self.flows.items():
-            for drawn in (d for e in flow.updates.values() for d in e.atoms(Drawn) if isinstance(d.variate, Gamma)):
+            for drawn in (
+                d for e in flow.updates.values() for d in e.atoms(Drawn) if isinstance(d.variate, GammaVariate)
+            ):
                 shape = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)}).xreplace(numbers)
                 if shape.is_number and not shape > 0:
                     raise RecipeError(

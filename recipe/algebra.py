@@ -6,7 +6,7 @@ from itertools import permutations
 from sympy import Add, Dummy, Expr, Mul, Piecewise, S, diff, expand, numer, simplify, together
 from sympy.core.relational import Relational
 
-from .symbols import OPAQUE, Block, Parameter, Total, freeze, is_fraction, is_site
+from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
@@ -35,7 +35,7 @@ _copies: dict = {}
 
 def at_site(expression: Expr, k: int) -> Expr:
     """The site-level expression with its blocks and per-site parameters renamed to those of site k."""
-    frozen, back = freeze(expression, Total)
+    frozen, back = masked(expression, Total)
     own = {
         s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **_signs(s)))
         for s in frozen.free_symbols
@@ -59,7 +59,7 @@ def vanishes(expression: Expr) -> str | None:
     >>> vanishes(total(p) - p) is None
     True
     """
-    frozen, back = freeze(expression, Total)
+    frozen, back = masked(expression, Total)
     if any(frozen.as_numer_denom()[1].has(d) for d in back):  # a total below the line
         expression = numer(together(frozen)).xreplace(back)
     grades = [_vanishes(e) for e in integrands(expression).values()]
@@ -69,7 +69,7 @@ def vanishes(expression: Expr) -> str | None:
 
 
 def _vanishes(expression):
-    expression, _ = freeze(expression, *OPAQUE)
+    expression, _ = masked(expression, *OPAQUE)
     if expression == 0 or expand(expression) == 0:
         return "symbolic"
     if not _zero_at_random_points(expression):

@@ -30,7 +30,7 @@ from .algebra import integrands, random_value, vanishes
 from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
 from .reading import drift_of
-from .symbols import OPAQUE, Parameter, Partial, Potential, Total, formula, freeze, is_site, total
+from .symbols import OPAQUE, Parameter, Partial, Potential, Total, formula, is_site, masked, total
 
 POINTS = 400
 
@@ -143,7 +143,7 @@ def coefficients(rows, unknowns):
     """The constants that make rows, linear in them, vanish: formulas of the parameters and n; or None."""
     n = Dummy("n", positive=True)  # a parameter here, so that a constant may be divided by it
     parts = [part for row in rows for part in integrands(row.xreplace({total(1): n})).values()]
-    x = _solve(*linear_eq_to_matrix(list(freeze(Tuple(*parts), *OPAQUE)[0]), unknowns), n)
+    x = _solve(*linear_eq_to_matrix(list(masked(Tuple(*parts), *OPAQUE)[0]), unknowns), n)
     return x and [v.xreplace({n: total(1)}) for v in x]
 
 

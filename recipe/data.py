@@ -3,7 +3,7 @@
 from sympy import Add, Expr, S, diff, exp
 
 from .errors import RecipeError
-from .symbols import Block, Supplied, Total, formula, freeze, is_site
+from .symbols import Block, Supplied, Total, formula, is_site, masked
 
 
 class Datum(Supplied):
@@ -44,7 +44,7 @@ class DataTotal(Expr):
     def _eval_derivative(self, s):
         if not (isinstance(s, Block) and s.is_vector):
             return DataTotal(diff(self.integrand, s))
-        inner, outer = freeze(self.integrand, Total)
+        inner, outer = masked(self.integrand, Total)
         through = (diff(inner, d) * diff(chain, s) for d, chain in outer.items())
         return DataTotal((diff(inner, s) + Add(*through)).xreplace(outer))
 

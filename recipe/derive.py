@@ -7,7 +7,7 @@ the sites appears where a row of a scalar block meets a vector block.
 
 from sympy import Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
 
-from .symbols import Block, Total, freeze, total
+from .symbols import Block, Total, masked, total
 
 
 def terms(expression: Expr) -> Expr:
@@ -18,7 +18,7 @@ def terms(expression: Expr) -> Expr:
     >>> terms((a + b)**2 * (a + 1) / (a + b)**3)
     a/(a + b) + 1/(a + b)
     """
-    outside, totals = freeze(expression, Total)
+    outside, totals = masked(expression, Total)
     kept = {
         x: Dummy()
         for x in outside.atoms(Pow, Function)

@@ -6,7 +6,7 @@ from sympy import Expr, Symbol, diff
 
 from .data import DataTotal, Datum, bounded
 from .errors import RecipeError, did_you_mean
-from .symbols import Block, formula, freeze, is_site
+from .symbols import Block, formula, is_site, masked
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Energy:
                 f"'{d}' is not among its columns",
                 do=f"Pass data=(..., {d}), in the order of the tensors.",
             )
-        outside, sums = freeze(self.U, DataTotal)
+        outside, sums = masked(self.U, DataTotal)
         if outside.has(Datum):
             raise RecipeError(
                 "Energy", f"{outside} reads data outside of data_total()", do="Sum what is read of a row over the rows."

@@ -13,7 +13,7 @@ from sympy import Add, ImmutableMatrix, S, lambdify
 from .algebra import integrands, random_value, vanishes
 from .derive import residual
 from .marginal import eliminate_gaussians
-from .symbols import OPAQUE, Total, freeze, temperature
+from .symbols import OPAQUE, Total, masked, temperature
 
 STATES = 2000
 
@@ -202,7 +202,7 @@ def _minimum_eigenvalue(A, points, fixed):
     from numpy import array
     from numpy.linalg import eigvalsh
 
-    entries, _ = freeze(A, *OPAQUE)
+    entries, _ = masked(A, *OPAQUE)
     symbols = sorted(entries.free_symbols, key=lambda s: s.name)
     evaluate = numeric(symbols, list(entries))
     draw, worst = random.Random(2015), (inf, "the origin")
@@ -247,7 +247,7 @@ def _one_site(H):
             return visit(e.integrand)
         return e.func(*map(visit, e.args)) if e.args and e.has(Total) else e
 
-    return freeze(visit(H), *OPAQUE[1:])[0]
+    return masked(visit(H), *OPAQUE[1:])[0]
 
 
 def _log_integral_spread(extra, b, targets):

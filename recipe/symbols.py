@@ -308,7 +308,7 @@ class Total(Expr):
                 "this derivative needs the full Hessian of U",
                 do="Only the Hessian diagonal is available: keep grad(U) outside of total().",
             )
-        inner, outer = freeze(self.integrand, Total, Potential, Partial)
+        inner, outer = masked(self.integrand, Total, Potential, Partial)
         through = Add(*(Total(diff(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
         return diff(inner, s).xreplace(outer) + through
 
@@ -455,7 +455,7 @@ def formula(expression, where: str) -> Expr:
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
 
 
-def freeze(expression, *kinds):
+def masked(expression, *kinds):
     """The expression with its outermost subexpressions of the given kinds replaced by dummies, and the way back."""
     back = {}
 

@@ -14,7 +14,7 @@ from recipe.symbols import is_site
 
 from ..flow import Variate
 from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
-from ..program import Adapt, Draw, Gradient, Let, Program, Set, Total
+from ..program import Adapt, Draw, Gradient, Let, Program, Set, Sum
 from .kernel_expressions import CPP
 
 PRELUDE = Path(__file__).with_name("prelude.hpp").read_text()
@@ -202,7 +202,7 @@ def _statement(statement, program, names, sites):
             return [f"const R {names.at(i)(name)} = {write(value, i)};" for i in sites_of(name, sites)]
         case Set(block, value) | Adapt(block, value):
             return [f"{names.at(i)(block)} = {write(value, i)};" for i in sites_of(block, sites)]
-        case Total(name, integrand):
+        case Sum(name, integrand):
             return [f"const R {names.stem(name)} = {_total(integrand, names, sites)};"]
         case Draw(_, None):
             return []

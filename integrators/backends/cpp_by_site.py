@@ -6,7 +6,7 @@ one number. The text of a pass is a loop over sites.
 
 from ..noise import BATCH
 from ..passes import Layout, Unsupported, hoisted, is_by_site, layout, subject
-from ..program import Gradient, Let, Program, Total
+from ..program import Gradient, Let, Program, Sum
 from .cpp import INSIDE, PRELUDE, Names, indented, is_inside
 from .cpp_data import Derivative, inner
 from .kernel_expressions import CPP
@@ -202,7 +202,7 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
         inside, once = [], {}
         for s in p.sites:
             value = self.write(hoisted(s.values[0], once))
-            sign = " +=" if isinstance(s, Total) else " ="
+            sign = " +=" if isinstance(s, Sum) else " ="
             inside.append(f"{'const R ' * (subject(s) in self.registers)}{self.name(subject(s))}{sign} {value};")
         sums = f" reduction(+:{', '.join(self.names.stem(t.name) for t in p.totals)})" if p.totals else ""
         return [

@@ -5,7 +5,7 @@ from recipe.symbols import Block
 
 from ..flow import Variate
 from ..passes import Layout, hoisted, is_by_site, is_read_first, subject
-from ..program import Let, Total
+from ..program import Let, Sum
 from .cpp import PRELUDE, Names, indented
 from .kernel_expressions import CPP
 
@@ -134,7 +134,7 @@ extern "C" void segment_{k}(const Sweep* given) {{
                 f"const R {target} = {value};"
                 if isinstance(s, Let)
                 else f"{target}_sum += {value};"
-                if isinstance(s, Total)
+                if isinstance(s, Sum)
                 else f"{target} = {value};"
             )
         body += [f"{self.names.stem(s)}_to[b + i] = {self.names.stem(s)};" for s in mine]

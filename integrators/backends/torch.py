@@ -12,7 +12,7 @@ from recipe import symbols
 from recipe.symbols import Block, is_site, num_data, step_number
 
 from ..flow import Variate
-from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Total
+from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
 from .torch_data import data_derivative_source
 from .torch_expressions import PRELUDE, TAKEN, Writer
 from .torch_optimizer import optimizer_source
@@ -179,7 +179,7 @@ def _print(statement, writer, recipe):
             return [f"{writer.name(name)} = {text(value, 'site' if name.is_vector else None)}"]
         case Set(block, value) | Adapt(block, value):
             return [f"{writer.names[block.name]} = {_whole(value, block, writer)}"]
-        case Total(name, integrand):
+        case Sum(name, integrand):
             inside = text(integrand, "site")
             if not _moves(integrand):
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"

@@ -8,14 +8,14 @@ import torch
 def phi1(x):
     """(e^x - 1)/x, and 1 at 0."""
     if not torch.is_tensor(x):
-        return math.expm1(x) / x if x else 1.0
+        return math.expm1(x)/x if x else 1.0
     nonzero = torch.where(x == 0, torch.ones_like(x), x)
-    return torch.where(x == 0, torch.ones_like(x), torch.expm1(nonzero) / nonzero)
+    return torch.where(x == 0, torch.ones_like(x), torch.expm1(nonzero)/nonzero)
 
 
 def sites(x, like):
     """One value per chain, shaped to meet one value per site."""
-    return x.reshape(x.shape + (1,) * (like.dim() - 1))
+    return x.reshape(x.shape + (1,)*(like.dim() - 1))
 
 
 def total(x):
@@ -37,14 +37,12 @@ def braked(y, s):
     """y after a time s of dy/ds = -y/sqrt(1 + y^2): sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) falls by s, by Newton's rule."""
     size = y.abs().clamp(min=torch.finfo(y.dtype).tiny)
     root = (1 + size**2).sqrt()
-    level = root + torch.log(size / (1 + root)) - s
-    v = torch.minimum(
-        level - 1 + math.log(2), (level + 0.8814).clamp(min=1).log()
-    )  # above the root, of a convex function
+    level = root + torch.log(size/(1 + root)) - s
+    v = torch.minimum(level - 1 + math.log(2), (level + 0.8814).clamp(min=1).log())  # above the root, of a convex function
     for _ in range(12):
-        root = (1 + (2 * v).exp()).sqrt()
-        v = v - (root + v - torch.log(1 + root) - level) / root
-    return torch.sign(y) * v.exp()
+        root = (1 + (2*v).exp()).sqrt()
+        v = v - (root + v - torch.log(1 + root) - level)/root
+    return torch.sign(y)*v.exp()
 
 
 def matrix_ou(size, h, *entries):
@@ -52,17 +50,17 @@ def matrix_ou(size, h, *entries):
     dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
     entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=torch.float64) for e in entries))
     A, D = torch.stack(entries, -1).unflatten(-1, (2, size, size)).unbind(-3)
-    doublings = max(0, math.ceil(math.log2(max(1e-9, float(A.abs().amax()) * size * h))))
-    step, scale = h / 2**doublings, D.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
+    doublings = max(0, math.ceil(math.log2(max(1e-9, float(A.abs().amax())*size*h))))
+    step, scale = h/2**doublings, D.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
     zero, one = torch.zeros_like(A), torch.eye(size, dtype=A.dtype, device=A.device).expand_as(A)
     block = lambda *rows: torch.cat([torch.cat(row, -1) for row in rows], -2)
-    M, J = torch.matrix_exp(block((-step * A, one), (zero, zero)))[..., :size, :].split(size, -1)
-    V = torch.matrix_exp(block((-step * A, D / scale), (zero, step * A.mT)))[..., :size, size:] @ M.mT
-    J, V = step * J, 2 * step * scale * V
+    M, J = torch.matrix_exp(block((-step*A, one), (zero, zero)))[..., :size, :].split(size, -1)
+    V = torch.matrix_exp(block((-step*A, D/scale), (zero, step*A.mT)))[..., :size, size:] @ M.mT
+    J, V = step*J, 2*step*scale*V
     for _ in range(doublings):
         M, J, V = M @ M, J + M @ J, M @ V @ M.mT + V
-    values, vectors = torch.linalg.eigh((V + V.mT) / 2)
-    L = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+    values, vectors = torch.linalg.eigh((V + V.mT)/2)
+    L = vectors*values.clamp(min=0).sqrt().unsqueeze(-2)
     solution = torch.stack([M, J, L], -3).flatten(-3).unbind(-1)
     return [float(x) if dtype is None else x.to(dtype) for x in solution]
 
@@ -71,13 +69,13 @@ def square_root(size, *entries):
     """The lower Cholesky factor of a positive semidefinite matrix, row by row; a vanishing pivot leaves its column 0."""
     dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
     entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=dtype or torch.float64) for e in entries))
-    C, L = [entries[i * size : (i + 1) * size] for i in range(size)], [[] for _ in range(size)]
+    C, L = [entries[i*size:(i + 1)*size] for i in range(size)], [[] for _ in range(size)]
     for j in range(size):
-        square = C[j][j] - sum(L[j][k] ** 2 for k in range(j))
-        rounding = 8 * torch.finfo(square.dtype).eps * C[j][j]
+        square = C[j][j] - sum(L[j][k]**2 for k in range(j))
+        rounding = 8*torch.finfo(square.dtype).eps*C[j][j]
         pivot = torch.where(square > rounding, square, torch.zeros_like(square)).sqrt()
         L[j].append(pivot)
         for i in range(j + 1, size):
-            rest = C[i][j] - sum(L[i][k] * L[j][k] for k in range(j))
-            L[i].append(torch.where(pivot > 0, rest / pivot, torch.zeros_like(rest)))
+            rest = C[i][j] - sum(L[i][k]*L[j][k] for k in range(j))
+            L[i].append(torch.where(pivot > 0, rest/pivot, torch.zeros_like(rest)))
     return [float(x) if dtype is None else x for row in L for x in row]

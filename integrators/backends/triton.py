@@ -8,7 +8,7 @@ from recipe import symbols
 from recipe.symbols import Block
 
 from ..passes import Layout, hoisted, is_by_site, is_read_first, subject
-from ..program import Total
+from ..program import Sum
 from .cpp import Names, indented
 from .kernel_expressions import TRITON
 
@@ -106,7 +106,7 @@ class _Writer:
         body, once, totals = [], {}, p.totals
         for s in p.sites:
             value = self.number(hoisted(s.values[0], once))
-            if isinstance(s, Total):
+            if isinstance(s, Sum):
                 body.append(
                     f"tl.store(sums + (chain * items + item) * {len(totals)} + {totals.index(s)}, "
                     f"tl.sum(tl.where(mask, (zero + ({value})).to(tl.float64), 0.0)))"

@@ -20,8 +20,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.flow import Drawn, MatrixOU, SquareRoot
-from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve
-from integrators.program import Total as Sum
+from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
 from recipe.symbols import Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
