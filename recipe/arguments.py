@@ -1,0 +1,119 @@
+"""Checks of scalar arguments: an integer or a finite number within its bounds, or a RecipeError.
+
+A bool is no number. A refusal reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the message,
+`do` the advice.
+"""
+
+from math import inf
+from typing import Any, cast
+
+from .errors import RecipeError
+
+Kinds = type | tuple[type, ...]
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an int, and no bool.
+
+    >>> is_integer(3), is_integer(3.0), is_integer(True)
+    (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any, kinds: Kinds = (int, float)) -> bool:
+    """Whether a value is of these kinds of numbers, finite and no bool.
+
+    `kinds`: int and float; numbers.Real takes those of numpy too.
+
+    >>> is_number(0.5), is_number(float("inf")), is_number(True), is_number("1")
+    (True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return -inf < cast(float, value) < inf
+
+
+def integer(
+    where: str,
+    name: str,
+    value: Any,
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    what: str | None = None,
+    do: str | None = None,
+) -> int:
+    """The value, if it is an integer from `least` to `most`, both included.
+
+    Raises RecipeError for any other; `what` and `do` replace its message and its advice.
+
+    >>> integer("sample", "steps", 10, least=1)
+    10
+    >>> integer("sample", "steps", 2.5, least=1)
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: sample: steps is an integer >= 1, got 2.5. Pass steps=...
+    >>> integer("Minibatches", "rank", 4, least=0, most=3, do="Ranks count from 0.")
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: Minibatches: rank is an integer from 0 to 3, got 4. Ranks count from 0.
+    """
+    if is_integer(value) and _within(value, least, most):
+        return value
+    raise _refusal(where, name, value, _in_words("an integer", {">=": least, "<=": most}), what, do)
+
+
+def number(
+    where: str,
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    kinds: Kinds = (int, float),
+    what: str | None = None,
+    do: str | None = None,
+) -> float:
+    """The value, if it is a finite number: `least` <= value <= `most`, and `above` < value < `below`.
+
+    `kinds`: as for `is_number`. Raises RecipeError for any other; `what` and `do` replace its message and its advice.
+
+    >>> number("sgld, step", "momentum", 0.9, least=0, below=1)
+    0.9
+    >>> number("sgld, step", "the step size", -0.1, above=0, do="It is in units of time.")
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: sgld, step: the step size is a number > 0, got -0.1. It is in units of time.
+    >>> number("sgld, step", "momentum", 1, least=0, below=1)
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: sgld, step: momentum is a number >= 0 and < 1, got 1. Pass momentum=...
+    """
+    if is_number(value, kinds) and _within(value, least, most) and _strictly_within(value, above, below):
+        return value
+    bounds = {">=": least, ">": above, "<=": most, "<": below}
+    raise _refusal(where, name, value, _in_words("a number", bounds), what, do)
+
+
+def _within(value: float, least: float | None, most: float | None) -> bool:
+    return (least is None or least <= value) and (most is None or value <= most)
+
+
+def _strictly_within(value: float, above: float | None, below: float | None) -> bool:
+    return (above is None or above < value) and (below is None or value < below)
+
+
+def _in_words(kind: str, bounds: dict[str, Any]) -> str:
+    """The kind of a number and its bounds: a number > 0, an integer from 0 to 3."""
+    bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
+    if bounds.keys() == {">=", "<="}:
+        return f"{kind} from {bounds['>=']} to {bounds['<=']}"
+    limits = " and ".join(f"{sign} {bound}" for sign, bound in bounds.items())
+    return f"{kind} {limits}".rstrip()
+
+
+def _refusal(where: str, name: str, value: Any, kind: str, what: str | None, do: str | None) -> RecipeError:
+    if what is None:
+        what = f"{name} is {kind}, got {value!r}"
+    if do is None:
+        do = f"Pass {name}=..."
+    return RecipeError(where, what, do=do)
