@@ -1,7 +1,7 @@
 """Checks of scalar arguments: an integer or a finite number within its bounds, or a RecipeError.
 
-A bool is no number. A refusal reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the message,
-`do` the advice.
+A bool is no number. A refusal reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the
+message, `do` the advice.
 """
 
 from math import inf
