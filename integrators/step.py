@@ -250,7 +250,7 @@ class Step:
         return self.namespace["step"]
 
     def __getstate__(self):
-        return {name: value for name, value in self.__dict__.items() if name not in ("namespace", "kernels")}
+        return {name: value for name, value in self.__dict__.items() if name != "namespace"}
 
     def __call__(
         self, state, h, /, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters
@@ -291,14 +291,14 @@ class Step:
 
     def swept(self, state, h, *, gradient=None, noise=None, curvature=None, observe=None, **parameters) -> dict:
         """The step by a kernel; `noise` may be a `noise.Key`, whose numbers are drawn inside."""
-        from .kernels.sweep import sweep  # imports torch
+        from .kernels.single import step_by_kernel  # imports torch
 
-        return sweep(self, state, h, gradient=gradient, noise=noise, curvature=curvature, observe=observe, **parameters)
-
-    @cached_property
-    def kernels(self) -> dict:
-        """The C++ kernels made so far, by dtype and shapes."""
-        return {}
+        backend = "triton" if self.backend == "triton" else "cpp"
+        if self.program.energy is not None:
+            gradient = self.namespace["gradient"] if gradient is None else gradient
+            curvature = self.namespace.get("curvature") if curvature is None else curvature
+        caller = {"gradient": gradient, "curvature": curvature, "observe": observe}
+        return step_by_kernel(self.program, state, h, backend=backend, noise=noise, **caller, **parameters)
 
     def drawn(self, key, state) -> dict:
         """The numbers of a `noise.Key` for a state, by name."""

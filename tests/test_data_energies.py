@@ -228,7 +228,7 @@ def test_launches_of_any_length_make_one_trajectory():
     energy = ENERGIES["logistic"][0]
     step, data = integrators.compile(samplers.UnderdampedLangevin, energy=energy), columns(energy, 5)
     state = {"theta": start(energy, 4), "p": start(energy, 4)}
-    whole, cut = (Trajectory(step, state, 3, {"num_data": 40}, data=data, batch_size=9) for _ in range(2))
+    whole, cut = (Trajectory(step.program, state, 3, {"num_data": 40}, data=data, batch_size=9) for _ in range(2))
     whole.run(0, [(1e-2, 1.0)] * 20)
     for first in (0, 1, 7):
         cut.run(first, [(1e-2, 1.0)] * ({0: 1, 1: 6, 7: 13}[first]))

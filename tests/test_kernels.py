@@ -1,6 +1,8 @@
 """C++ kernels of one step over any tensors: the torch step's numbers, whatever the shapes, parts, threads and memory."""
 
+import gc
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ import torch
 
 import integrators
 import samplers
+from integrators.kernels import single
 from integrators.kernels.sweep import RUN, Sweep
 from integrators.lower import optimizer_form
 from integrators.noise import Key
 from integrators.passes import Unsupported
-from recipe import Recipe, RecipeError, potential, scalar, total, vector
+from recipe import Recipe, RecipeError, positive, potential, scalar, total, vector
 from samplers.testing import check
 from samplers.testing.arguments import called, inputs, worst
 from samplers.testing.cases import CASES
@@ -194,6 +197,22 @@ def test_a_gradient_may_be_any_tensor_and_may_call_the_step_itself():
     within = lambda theta: kernel({b: x + 1 for b, x in state.items()}, 0.1, gradient=gradient, noise=Key(5, 5))["p"]
     found, expected = ({**step(state, 0.1, gradient=within, noise=Key(0, 0))} for step in (kernel, plain))
     assert all((found[b] - expected[b]).abs().max() < 1e-14 for b in state)
+
+
+def test_kernels_of_past_calls_are_few_and_hold_none_of_their_tensors():
+    theta = vector("theta")
+    recipe = Recipe(name="per-site", state=(theta,), H=potential(theta), D={theta: positive("d", per=theta)})
+    kernel = integrators.compile(recipe, "Euler", backend="cpp")
+
+    def call(chains):
+        at, d = torch.ones(chains, 3, dtype=torch.float64), torch.arange(1.0, 4.0, dtype=torch.float64)
+        new = kernel({"theta": at}, 0.1, gradient=gradient, noise=Key(0, 0), d=d)["theta"]
+        return [weakref.ref(x) for x in (at, new, d)]
+
+    past = [x for chains in range(1, single.IDLE + 3) for x in call(chains)]
+    gc.collect()
+    assert not any(x() is not None for x in past)
+    assert len(single._pool.idle) == single.IDLE
 
 
 def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():

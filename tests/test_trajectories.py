@@ -15,7 +15,7 @@ import integrators
 import samplers
 from integrators import noise
 from integrators.backends.cpp import PRELUDE, trajectory_source
-from integrators.kernels import native
+from integrators.kernels import choice, native
 from integrators.kernels.trajectory import Trajectory
 from integrators.passes import Unsupported
 from recipe import Energy, Recipe, RecipeError, function, potential, scalar, total, vector
@@ -58,7 +58,7 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
         b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)
         for b in recipe.entries
     }
-    kernel = Trajectory(step, state, 7, {**values, "num_data": 3})
+    kernel = Trajectory(step.program, state, 7, {**values, "num_data": 3})
     kernel.run(2**32 - 2, [(0.003 + 0.001 * k, 1.25) for k in range(steps)])
     for k in range(steps):
         drawn = {
@@ -213,19 +213,28 @@ def test_large_integers_stay_numbers():
         (dict(thin=-1), "thin = -1"),
         (dict(first_kept=-3), "first_kept = -3"),
         (dict(settings=[]), "0 steps"),
-        (dict(settings=[(float("nan"), 1.0)]), "step size"),
-        (dict(settings=[(0.1, -1.0)]), "temperature"),
     ],
 )
 def test_a_trajectory_refuses_what_is_no_run(change, message):
-    kernel = Trajectory(integrators.compile(samplers.SGLD, energy=TARGETS["banana"]), {"theta": torch.zeros(3, 2)}, 0)
+    kernel = Trajectory(
+        integrators.compile(samplers.SGLD, energy=TARGETS["banana"]).program, {"theta": torch.zeros(3, 2)}, 0
+    )
     with pytest.raises(RecipeError, match=message):
         kernel.run(0, **dict(settings=[(0.1, 1.0)]) | change)
 
 
+@pytest.mark.parametrize("setting, message", [((float("nan"), 1.0), "step size"), ((0.1, -1.0), "temperature")])
+def test_settings_that_are_none_are_refused_before_a_launch(setting, message):
+    step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
+    with pytest.raises(RecipeError, match=message):
+        launches.check_settings(step, [(0.1, 1.0), setting], {"num_data": 3})
+
+
 def test_an_energy_of_other_coordinates_is_refused():
     with pytest.raises(RecipeError, match="3 coordinates of 5 chains for an energy of 2"):
-        Trajectory(integrators.compile(samplers.SGLD, energy=TARGETS["banana"]), {"theta": torch.zeros(5, 3)}, 0)
+        Trajectory(
+            integrators.compile(samplers.SGLD, energy=TARGETS["banana"]).program, {"theta": torch.zeros(5, 3)}, 0
+        )
 
 
 def test_a_long_run_is_compiled_without_being_asked_and_a_short_one_is_not():
@@ -249,7 +258,7 @@ def test_what_a_kernel_cannot_do_is_refused_where_it_is_asked_for():
         )
     with pytest.raises(RecipeError, match="float32 and float64"):
         step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
-        Trajectory(step, {"theta": torch.zeros(3, 2, dtype=torch.float16)}, 0)
+        Trajectory(step.program, {"theta": torch.zeros(3, 2, dtype=torch.float16)}, 0)
 
 
 # ---- the compiler and its cache
@@ -285,7 +294,7 @@ def test_equal_texts_are_compiled_once_and_damage_is_mended(cold):
 
 
 def test_processes_share_a_cold_cache(cold):
-    code = f"from integrators import native; assert native.library({TINY!r}, ('NUMBER=5',)).answer() == 5"
+    code = f"from integrators.kernels import native; assert native.library({TINY!r}, ('NUMBER=5',)).answer() == 5"
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=os.environ | {native.CACHE: str(cold)}) for _ in range(4)
     ]
@@ -312,7 +321,7 @@ def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monke
         (tools / "c++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CXX", raising=False)
-    launches._say_once.cache_clear()
+    choice._say_once.cache_clear()
     run = lambda **more: samplers.sample(
         samplers.SGLD, TARGETS["gaussian"], **RUN | dict(steps=10_000, thin=10_000, chains=2) | more
     )

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -15,7 +14,6 @@ from ..backends.loading import load
 from ..noise import Key
 from ..passes import layout
 from ..program import Gradient, Observe, Program
-from ..step import Step
 from .native import library
 from .trajectory import NUMBER_TYPES, Constants, check_numbers
 
@@ -87,6 +85,12 @@ class Sweep:
         self._addresses = [t.data_ptr() for t in self._tensors]
         _check_apart(self.recipe.name, read, written)
         return self
+
+    def release(self) -> None:
+        """Forget the tensors of the last call, those bound and the parameters; `bind` comes before the next one."""
+        self._names, self._tensors, self._addresses = [], [], []
+        if self._setting is not None and any(map(torch.is_tensor, self._setting[3].values())):
+            self._setting, self.values = None, None
 
     def _check(self, what, t, shape):
         """Refuse a tensor that a kernel cannot go over."""
@@ -365,61 +369,3 @@ def _check_apart(name, read, written):
             )
         if stop > end:
             end, owner = stop, (what, is_out)
-
-
-def sweep(
-    step: Step, state: Mapping, h: float, *, gradient=None, noise=None, curvature=None, observe=None, **parameters
-) -> dict:
-    """One step by a kernel: the pure function that a Step is, each block one tensor."""
-    recipe, program = step.recipe, step.program
-    carried, state = state.get("gradient"), {b.name: state[b.name].contiguous() for b in recipe.entries}
-    key = (
-        threading.get_ident(),
-        *((state[b.name].dtype, state[b.name].device, state[b.name].shape) for b in recipe.entries),
-    )
-    parts = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
-    kernel = step.kernels.pop(key, None)  # a gradient may call the same step
-    kernel = kernel or Sweep(program, parts, step.backend if step.backend in LAUNCHERS else "cpp")
-    new = {
-        b.name: torch.empty_like(state[b.name]) if b in kernel.layout.written else state[b.name] for b in recipe.entries
-    }
-    kernel.bind(parts, {b.name: [new[b.name]] if b.is_vector else new[b.name] for b in recipe.entries})
-    last = {}
-
-    def given(segment):
-        """What is asked for before a segment, at the target as it stands."""
-        statement = segment.before
-        at = {b.name: (new if b in segment.written else state)[b.name] for b in recipe.targets}
-        at = at if len(at) > 1 else next(iter(at.values()))
-        if not isinstance(statement, Gradient):
-            return (
-                [[observe[statement.observed.name](at)]]
-                if statement.name.is_vector
-                else [observe[statement.observed.name](at)]
-            )
-        if statement.source == "carried" and carried is not None:
-            value = carried
-        elif statement.source == "given":
-            value = gradient
-        elif program.energy is not None and (gradient if statement.order == 1 else curvature) is None:
-            value = step.namespace["gradient" if statement.order == 1 else "curvature"](at)
-        else:
-            function = gradient if statement.order == 1 else curvature
-            if not callable(function):
-                raise RecipeError(
-                    f"{recipe.name}, step", f"the gradient is {function!r}, no function", do="Pass gradient=..."
-                )
-            value = function(at)
-        last["gradient"] = value if statement.order == 1 else last.get("gradient")
-        values = [value[b.name] for b, _ in statement.names] if isinstance(value, dict) else [value]
-        if not all(map(torch.is_tensor, values)):
-            raise RecipeError(
-                f"{recipe.name}, gradient",
-                f"it is {type(value).__name__}",
-                do="It is a function of theta, to a tensor of its shape, or a dict by block.",
-            )
-        return [[v] if b.is_vector else v for v, (b, _) in zip(values, statement.names)]
-
-    kernel(h, noise=noise, given=given, **parameters)
-    step.kernels[key] = kernel
-    return new | ({"gradient": last["gradient"]} if program.carries_gradient else {})

@@ -18,7 +18,6 @@ from ..backends.torch_expressions import python_names
 from ..noise import Key
 from ..passes import inputs, is_by_site
 from ..program import Program
-from ..step import Step
 from .native import library
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
@@ -96,7 +95,7 @@ class _Data(ctypes.Structure):
 
 @dataclass
 class Trajectory:
-    """Chains of a compiled step on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
+    """Chains of a Program on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
 
     `state`: dict of tensors by block, float32 or float64 on the CPU. `data`: the columns of an energy that sums over data,
     `(rows,)` or `(rows, sites)`, of which a gradient sees `batch_size` rows, or all; those of a step are a function of the
@@ -106,7 +105,7 @@ class Trajectory:
     no C++ form, or there is no compiler.
     """
 
-    step: Step
+    program: Program
     state: dict[str, torch.Tensor]
     seed: int
     parameters: dict = field(default_factory=dict)
@@ -115,7 +114,7 @@ class Trajectory:
     batch_size: int | None = None
 
     def __post_init__(self):
-        program, recipe = self.step.program, self.step.recipe
+        program, recipe = self.program, self.program.recipe
         Key(self.seed, 0, self.first_chain)  # refuses what is none
         self.state = {k: v for k, v in self.state.items() if k == "gradient" or k in {b.name for b in recipe.entries}}
         like = self.state[recipe.targets[0].name]
@@ -173,7 +172,7 @@ class Trajectory:
 
     @cached_property
     def _constants(self):
-        return Constants(self.step.program, inputs(self.step.program), self.like.shape[1:])
+        return Constants(self.program, inputs(self.program), self.like.shape[1:])
 
     def _row(self, h, temperature, number):
         """The constants of one step, each spread over its sites, in one tensor."""
@@ -181,25 +180,21 @@ class Trajectory:
         return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in values])
 
     def run(self, first_step: int, settings, *, thin: int = 1, first_kept: int = 0, keep=()) -> torch.Tensor:
-        """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
+        """Move by a step for each pair (step size, temperature), which the caller has checked; returns kept states
+        (draws, numbers, chains).
 
         Of the steps every `thin`-th is kept, from number `first_kept` on; `keep`: names of blocks, in whose order the
         numbers of a draw are.
         """
         if thin < 1 or first_kept < 0 or not settings:
             raise RecipeError(
-                f"{self.step.recipe.name}, run",
+                f"{self.program.recipe.name}, run",
                 f"thin = {thin}, first_kept = {first_kept}, {len(settings)} steps",
                 do="Keep every thin-th of one step or more.",
             )
         rows, last = [], None
         for k, setting in enumerate(settings):
             if self._constants.changes or setting != last:
-                self.step.check(
-                    setting[0],
-                    temperature=setting[1],
-                    **{k: v for k, v in self.parameters.items() if k != num_data.name},
-                )
                 row = self._row(*setting, first_step + k)
             rows.append(row)
             last = setting
@@ -240,13 +235,13 @@ class Trajectory:
 
     def carried(self) -> dict:
         """The gradient at the state as it stands, where the next step takes it over."""
-        if not self.step.program.carries_gradient or self.started == -1:
+        if not self.program.carries_gradient or self.started == -1:
             return {}
         rows, found = (
-            self.numbers[len(self.numbers) - sum(len(self.rows[b.name]) for b in self.step.recipe.targets) :],
+            self.numbers[len(self.numbers) - sum(len(self.rows[b.name]) for b in self.program.recipe.targets) :],
             {},
         )
-        for b in self.step.recipe.targets:
+        for b in self.program.recipe.targets:
             own, rows = rows[: len(self.rows[b.name])], rows[len(self.rows[b.name]) :]
             found[b.name] = own[:, : self.chains].T.reshape(self.state[b.name].shape).contiguous()
         return {"gradient": found if len(found) > 1 else next(iter(found.values()))}

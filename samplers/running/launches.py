@@ -8,7 +8,9 @@ import torch
 from integrators.kernels.choice import made
 from integrators.kernels.sweep import Sweep
 from integrators.kernels.trajectory import Trajectory
+from integrators.step import Step
 from recipe.errors import RecipeError
+from recipe.symbols import num_data
 
 STEPS, UPDATES = (
     10_000,
@@ -28,7 +30,8 @@ def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
     columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
     return made(
-        backend, lambda: Trajectory(run.step, run.state, run.seed, run.parameters, run.first, columns, batch_size)
+        backend,
+        lambda: Trajectory(run.step.program, run.state, run.seed, run.parameters, run.first, columns, batch_size),
     )
 
 
@@ -36,6 +39,13 @@ def sweep(backend: str, run) -> Sweep | None:
     """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
     blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
     return made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
+
+
+def check_settings(step: Step, settings: list[tuple[float, float]], parameters: dict) -> None:
+    """Refuse a pair (step size, temperature) that the step has no form for."""
+    own = {name: value for name, value in parameters.items() if name != num_data.name}
+    for h, temperature in dict.fromkeys(settings):
+        step.check(h, temperature=temperature, **own)
 
 
 def launches(
@@ -52,6 +62,7 @@ def launches(
         steps = min(size, count - done)
         began, settings = time.perf_counter(), [(step_size(done + k), temperature(done + k)) for k in range(steps)]
         skip = (first - done) % thin if first < done else first - done
+        check_settings(run.step, settings, run.parameters)
         drawn = kernel.run(start + done, settings, thin=thin, first_kept=min(skip, steps), keep=keep)
         try:
             over = run.lose(kernel, settings, start + done, where)

@@ -156,7 +156,7 @@ def trajectory(name, energy, chains, steps, h, sites, **data):
     recipe = samplers.catalogue[name]
     step = integrators.compile(recipe, energy=energy)
     state = {b.name: torch.zeros((chains, sites) if b.is_vector else (chains,)) for b in recipe.entries}
-    run = Trajectory(step, state, 0, **data)
+    run = Trajectory(step.program, state, 0, **data)
     return lambda k: run.run(k * steps, [(h, 1.0)] * steps, thin=steps, first_kept=steps - 1, keep=["theta"])
 
 

@@ -1,0 +1,138 @@
+"""Kernels of one call: a step as a pure function of its state, each block one tensor."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from recipe.errors import RecipeError
+
+from ..noise import Key
+from ..passes import Segment
+from ..program import Gradient, Observe, Program
+from .sweep import Sweep
+
+IDLE = 8  # kernels that are kept for calls to come
+
+
+class _Pool:
+    """Kernels that no call is using, the latest last. A call takes its kernel out: its gradient may make another."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self.idle: list[tuple[tuple, Sweep]] = []
+        self.lock = threading.Lock()
+
+    def take(self, key: tuple, make: Callable[[], Sweep]) -> Sweep:
+        """An idle kernel of this key, or a new one."""
+        with self.lock:
+            for place in reversed(range(len(self.idle))):
+                if self.idle[place][0] == key:
+                    return self.idle.pop(place)[1]
+        return make()
+
+    def put_back(self, key: tuple, kernel: Sweep) -> None:
+        """Keep a kernel, without the tensors of its call; of too many the one that has been idle longest goes."""
+        kernel.release()
+        with self.lock:
+            self.idle.append((key, kernel))
+            del self.idle[: -self.size]
+
+
+_pool = _Pool(IDLE)
+
+
+def step_by_kernel(
+    program: Program,
+    state: Mapping,
+    h: float,
+    *,
+    backend: str = "cpp",
+    gradient: object = None,
+    curvature: Callable | None = None,
+    noise: Key | Mapping | None = None,
+    observe: Mapping | None = None,
+    **parameters: object,
+) -> dict:
+    """One step of a Program in C++ ("cpp") or Triton ("triton"): the state that `state` becomes over a time `h`.
+
+    `gradient` and `curvature` are functions of the target, those emitted with a symbolic energy among them; where the
+    Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name.
+    Raises RecipeError as `Sweep` does, and for a gradient that is none.
+    """
+    entries = program.recipe.entries
+    before = {b.name: state[b.name].contiguous() for b in entries}
+    # no two Programs share an identity here: a kernel holds its own
+    key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
+    kernel = _pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
+    after = {
+        b.name: torch.empty_like(before[b.name]) if b in kernel.layout.written else before[b.name] for b in entries
+    }
+    caller = _Caller(program, before, after, gradient, curvature, observe or {}, state.get("gradient"))
+    kernel.bind(_in_parts(program, before), _in_parts(program, after))
+    kernel(h, noise=noise, given=caller.supply, **parameters)
+    _pool.put_back(key, kernel)
+    return after | ({"gradient": caller.latest} if program.carries_gradient else {})
+
+
+@dataclass
+class _Caller:
+    """What the caller supplies in a step; `latest` is the latest gradient, at first the one that is carried over."""
+
+    program: Program
+    before: dict
+    after: dict
+    gradient: object
+    curvature: Callable | None
+    observe: Mapping
+    latest: object
+
+    def supply(self, segment: Segment) -> list:
+        """What is asked for before a segment, at the target as it stands: parts for what has sites."""
+        match segment.before:
+            case Observe(name, observed):
+                value = self.observe[observed.name](self._target(segment))
+                return [[value] if name.is_vector else value]
+            case Gradient(names, source, order):
+                value = self._derivative(segment, source, order)
+                if order == 1:
+                    self.latest = value
+                return self._by_block(names, value)
+        return []
+
+    def _target(self, segment):
+        """The target as it stands before a segment."""
+        at = {
+            b.name: (self.after if b in segment.written else self.before)[b.name] for b in self.program.recipe.targets
+        }
+        return at if len(at) > 1 else next(iter(at.values()))
+
+    def _derivative(self, segment, source, order):
+        if source == "given":
+            return self.gradient
+        if source == "carried" and self.latest is not None:
+            return self.latest
+        function = self.gradient if order == 1 else self.curvature
+        if not callable(function):
+            raise RecipeError(
+                f"{self.program.recipe.name}, step",
+                f"the gradient is {function!r}, no function",
+                do="Pass gradient=...",
+            )
+        return function(self._target(segment))
+
+    def _by_block(self, names, value):
+        values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]
+        if not all(map(torch.is_tensor, values)):
+            raise RecipeError(
+                f"{self.program.recipe.name}, gradient",
+                f"it is {type(value).__name__}",
+                do="It is a function of theta, to a tensor of its shape, or a dict by block.",
+            )
+        return [[v] if b.is_vector else v for v, (b, _) in zip(values, names)]
+
+
+def _in_parts(program, state):
+    """A state of one tensor for each block as a Sweep takes it: a vector is a list of its parts."""
+    return {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in program.recipe.entries}
