@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from sympy import Add, Expr, Mul, expand_mul
 
-from recipe import symbols
 from recipe.data import DataTotal, Datum
-from recipe.symbols import is_site, num_data
+from recipe.symbols import Total, is_site, num_data
 
+from .extraction import Extraction
 from .program import Local, Sum
 
 rows_in_batch = Local("rows", constant=True)
@@ -56,15 +56,11 @@ def taken_apart(derivatives) -> DataSums:
     >>> sums.row[0].integrand, sums.rows[0].weight, sums.rows[0].factor, sums.derivatives
     (theta*x, 2*row_total1 - 2*y, x, (num_data*row_sum1/(2*rows),))
     """
-    sums, known = DataSums(), {}
+    sums = DataSums()
 
-    def settle(e):
-        if isinstance(e, (symbols.Total, DataTotal)) and e != symbols.total(1):
-            if e not in known:
-                inside = settle(e.integrand)
-                known[e] = over_rows(inside) if isinstance(e, DataTotal) else over_sites(inside)
-            return known[e]
-        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, DataTotal) else e
+    def name(e, extract):
+        inside = extract(e.integrand)
+        return over_rows(inside) if isinstance(e, DataTotal) else over_sites(inside)
 
     def over_sites(inside):
         where, kind, stem = (sums.row, OfRow, "row_total") if reads_rows(inside) else (sums.chain, Local, "total")
@@ -83,5 +79,5 @@ def taken_apart(derivatives) -> DataSums:
             sums.rows.append(RowSum(name, weight, factor))
         return num_data / rows_in_batch * Add(*(s.name for s in sums.rows[first:]))
 
-    sums.derivatives = tuple(map(settle, derivatives))
+    sums.derivatives = tuple(map(Extraction(name, Total, DataTotal), derivatives))
     return sums

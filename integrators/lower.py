@@ -15,8 +15,24 @@ from recipe.errors import RecipeError
 from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Partial, Potential, is_site, num_data
 from recipe.symbols import step_size as h
 
+from .extraction import Extraction
 from .flow import Drawn, Flow, MatrixFunction, Variate
-from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Stage, Sum, rewritten, verify
+from .program import (
+    Adapt,
+    Draw,
+    Gradient,
+    Let,
+    Local,
+    Observe,
+    Program,
+    Set,
+    Solve,
+    Stage,
+    Statement,
+    Sum,
+    rewritten,
+    verify,
+)
 from .scheme import Scheme
 
 _CALLS = (Function, Pow)
@@ -330,35 +346,32 @@ class _Names:
 
 def _settled(updates, names, constants):
     """Totals, draws, observations and repeated subexpressions of one flow as statements of their own, innermost first."""
-    lets, known = [], {}
+    lets: list[Statement] = []
+    systems: dict[tuple, dict[MatrixFunction, Local]] = {}
 
-    def settle(e):
-        if isinstance(e, symbols.Total) and e.integrand is not S.One:
-            if e not in known:
-                inside = settle(e.integrand)
-                known[e] = Local(names.fresh("sum"))
-                lets.append(Sum(known[e], inside))
-            return known[e]
-        if isinstance(e, MatrixFunction):
-            key = (type(e), e.system)
-            if key not in known:
-                inside = tuple(map(settle, e.system))
-                known[key] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
-                lets.append(Solve(tuple(known[key].values()), tuple(x.func(*x.args[:3], *inside) for x in e.siblings)))
-            return known[key][e]
-        if isinstance(e, Drawn):
-            if e not in known:
-                known[e] = e.variate
-                lets.append(Draw(e.variate, settle(e.parameter)))
-            return known[e]
-        if isinstance(e, Observed):
-            if e not in known:
-                known[e] = Local(names.fresh(e.name), e.is_vector)
-                lets.append(Observe(known[e], e))
-            return known[e]
-        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total, MatrixFunction, Drawn, Observed) else e
+    def name(e, extract):
+        match e:
+            case symbols.Total():
+                inside = extract(e.integrand)
+                lets.append(Sum(Local(names.fresh("sum")), inside))
+                return lets[-1].name
+            case Drawn():
+                lets.append(Draw(e.variate, extract(e.parameter)))
+                return e.variate
+            case Observed():
+                lets.append(Observe(Local(names.fresh(e.name), e.is_vector), e))
+                return lets[-1].name
+            case MatrixFunction():
+                key = type(e), e.system
+                if key not in systems:
+                    inside = tuple(map(extract, e.system))
+                    systems[key] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
+                    entries = tuple(x.func(*x.args[:3], *inside) for x in e.siblings)
+                    lets.append(Solve(tuple(systems[key].values()), entries))
+                return systems[key][e]
 
-    updates = {b: settle(e) for b, e in updates.items()}
+    extract = Extraction(name, symbols.Total, MatrixFunction, Drawn, Observed)
+    updates = {b: extract(e) for b, e in updates.items()}
     if any(e.atoms(*_CALLS) for e in updates.values()):
         shared, reduced = cse(list(updates.values()), symbols=numbered_symbols(cls=Dummy), order="none")
         swap = {}

@@ -44,6 +44,21 @@ def at_site(expression: Expr, k: int) -> Expr:
     return frozen.xreplace(own).xreplace(back)
 
 
+def at_one_site(expression: Expr) -> Expr:
+    """The expression of a chain that has a single site: every total is its integrand, and n is 1.
+
+    >>> from recipe import vector, total
+    >>> p = vector("p")
+    >>> at_one_site(total(p**2)/total(1) + total(p*total(p)))
+    2*p**2
+    """
+    if isinstance(expression, Total):
+        return at_one_site(expression.integrand)
+    if not expression.has(Total):
+        return expression
+    return expression.func(*map(at_one_site, expression.args))
+
+
 def _signs(s):
     return {k: True for k in ("real", "positive", "nonnegative") if getattr(s, f"is_{k}")}
 

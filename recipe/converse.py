@@ -26,11 +26,11 @@ from sympy import (
 from sympy.core.function import AppliedUndef
 
 from . import derive
-from .algebra import integrands, random_value, vanishes
+from .algebra import at_one_site, integrands, random_value, vanishes
 from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
 from .reading import drift_of
-from .symbols import OPAQUE, Parameter, Partial, Potential, Total, formula, is_site, masked, total
+from .symbols import OPAQUE, Parameter, Partial, Potential, formula, is_site, masked, total
 
 POINTS = 400
 
@@ -241,9 +241,9 @@ def _first_moments(R, recipe):
 
     def one_site(e):
         e = e.xreplace({g: diff(quartic, *g.variables) for g in e.atoms(Partial)} | {U: quartic})
-        while e.has(Total):
-            e = e.xreplace({t: t.integrand for t in e.atoms(Total)})
-        return e.xreplace({s: S(s.default) for s in e.free_symbols if getattr(s, "default", None) is not None})
+        return at_one_site(e).xreplace(
+            {s: S(s.default) for s in e.free_symbols if getattr(s, "default", None) is not None}
+        )
 
     H, R = one_site(recipe.H), one_site(R)
     if Tuple(H, R).has(AppliedUndef) or (H.free_symbols | R.free_symbols) - set(state) or len(state) > 3:

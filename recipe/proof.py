@@ -10,7 +10,7 @@ from math import exp, inf, isfinite, log
 from mpmath import mpf
 from sympy import Add, ImmutableMatrix, S, lambdify
 
-from .algebra import integrands, random_value, vanishes
+from .algebra import at_one_site, integrands, random_value, vanishes
 from .derive import residual
 from .marginal import eliminate_gaussians
 from .symbols import OPAQUE, Total, masked, temperature
@@ -240,14 +240,8 @@ def _integrable(H, b):
 
 
 def _one_site(H):
-    """H for one site: every total replaced by its integrand, opaque terms by constants."""
-
-    def visit(e):
-        if isinstance(e, Total):
-            return visit(e.integrand)
-        return e.func(*map(visit, e.args)) if e.args and e.has(Total) else e
-
-    return masked(visit(H), *OPAQUE[1:])[0]
+    """H for one site, opaque terms replaced by constants."""
+    return masked(at_one_site(H), *OPAQUE[1:])[0]
 
 
 def _log_integral_spread(extra, b, targets):

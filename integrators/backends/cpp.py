@@ -7,11 +7,12 @@ is that of one chain; the compiler makes vectors of it. Constants of the step co
 import re
 from pathlib import Path
 
-from sympy import Dummy, S, Symbol, cse, numbered_symbols
+from sympy import Dummy, Symbol, cse, numbered_symbols
 
 from recipe import symbols
 from recipe.symbols import is_site
 
+from ..extraction import Extraction
 from ..flow import Variate
 from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
 from ..program import Adapt, Draw, Gradient, Let, Program, Set, Sum
@@ -228,19 +229,16 @@ def _derivatives(of, order, program, names, sites):
     energy, lines = program.energy, []
     formulas = energy.gradient if order == 1 else energy.curvature
     if energy.is_sitewise:
-        (slope,), (block, g), sums = formulas, of[0], {}
+        (slope,), (block, g) = formulas, of[0]
         slope = slope.xreplace({energy.coordinates[0]: block})
 
-        def settle(e):
-            if isinstance(e, symbols.Total) and e.integrand is not S.One:
-                if e not in sums:
-                    inside = settle(e.integrand)
-                    sums[e] = Dummy(f"total{len(sums)}")
-                    lines.append(f"const R {names.stem(sums[e])} = {_total(inside, names, sites)};")
-                return sums[e]
-            return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total) else e
+        def name(total, extract):
+            inside = extract(total.integrand)
+            own = Dummy(f"total{len(extract.known)}")
+            lines.append(f"const R {names.stem(own)} = {_total(inside, names, sites)};")
+            return own
 
-        slope = settle(slope)
+        slope = Extraction(name, symbols.Total)(slope)
         return [*lines, *(f"{names.at(i)(g)} = {CPP.text(slope, names.at(i))};" for i in range(sites))]
     places = [(b, g, i) for b, g in of for i in sites_of(b, sites)]
     here = {x: Symbol(names.at(i)(b), real=True) for x, (b, _, i) in zip(energy.coordinates, places)}

@@ -6,11 +6,12 @@ target's shape where they are declared `per` site. Nothing here imports torch: t
 
 import textwrap
 
-from sympy import S, Symbol, cse, numbered_symbols
+from sympy import Symbol, cse, numbered_symbols
 
 from recipe import symbols
 from recipe.symbols import Block, is_site, num_data, step_number
 
+from ..extraction import Extraction
 from ..flow import Variate
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
 from .torch_data import data_derivative_source
@@ -265,20 +266,17 @@ def _derivative_source(program, writer, function, slopes, what):
         f'    """{what} of U = {told}."""',
         f"    {', '.join(named.values())}{comma} = {unpack}",
     ]
-    sums: dict = {}
 
-    def settle(e):
-        if isinstance(e, symbols.Total) and e.integrand is not S.One:
-            if e not in sums:
-                inside = settle(e.integrand)
-                sums[e] = Local(f"sum{len(sums) + 1}")
-                local.used.add("total")
-                lines.append(f"    {sums[e].name} = total({local.text(inside)})")
-            return sums[e]
-        return e.func(*map(settle, e.args)) if e.args and e.has(symbols.Total) else e
+    def name(total, extract):
+        inside = extract(total.integrand)
+        own = Local(f"sum{len(extract.known) + 1}")
+        local.used.add("total")
+        lines.append(f"    {own.name} = total({local.text(inside)})")
+        return own
 
     values = {c: Local(name) for c, name in named.items() if not isinstance(c, Block)}
-    slopes = [settle(g.xreplace(values)) for g in slopes]
+    extract = Extraction(name, symbols.Total)
+    slopes = [extract(g.xreplace(values)) for g in slopes]
     if any(s.has(symbols.Total) for s in slopes):
         lines.append("    n = theta[0].numel()")
     taken = {Symbol(name) for name in named.values()}

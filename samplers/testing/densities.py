@@ -17,7 +17,8 @@ from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 
 from recipe import Energy, RecipeError
-from recipe.symbols import Block, Partial, Potential, Total, formula
+from recipe.algebra import at_one_site
+from recipe.symbols import Block, Partial, Potential, formula
 from recipe.symbols import temperature as T
 
 LEAST = 1e-17  # what is left out, of the mass and of the moments
@@ -93,8 +94,7 @@ def one_site(
             given = test_energy(U.blocks) if energy is None else energy
             V = given.on(U.blocks) if isinstance(given, Energy) else formula(given, "density, energy")
             e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
-        while e.has(Total):
-            e = e.xreplace({t: t.integrand for t in e.atoms(Total)})
+        e = at_one_site(e)
         if e.has(AppliedUndef):
             raise RecipeError(
                 "density", f"{next(iter(e.atoms(AppliedUndef)))} is opaque", do="Give it, by recipe.bind."

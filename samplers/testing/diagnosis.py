@@ -11,7 +11,7 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, S, diff, exp
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, RecipeError, derive, positive, real
-from recipe.algebra import vanishes
+from recipe.algebra import at_one_site, vanishes
 from recipe.converse import coefficients, recover
 from recipe.errors import did_you_mean
 from recipe.reading import drift_of, matrix_of, state_of
@@ -22,7 +22,6 @@ from recipe.symbols import (
     Block,
     Parameter,
     Potential,
-    Total,
     formula,
     is_fraction,
     is_site,
@@ -294,7 +293,7 @@ def _missing(R, f, H, D, state):
 
 def _quotient(R, b, H):
     """The u in the row of b that does not depend on b, where dH/db is linear in b: -R over dH/db."""
-    inside = R.xreplace({x: x.integrand for x in R.atoms(Total)}) if b.is_vector else R
+    inside = at_one_site(R) if b.is_vector else R
     above, below = diff(inside, b), diff(H, b, 2)
     return [] if above == 0 or below == 0 or (above.has(b) or below.has(b)) else [(b, -_short(above / below))]
 

@@ -23,6 +23,7 @@ from integrators.domains import INSIDE
 from integrators.split import all_letters, split
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError
+from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
 from recipe.symbols import Partial, Potential, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
@@ -250,9 +251,7 @@ def _of_a_site(energy, recipe):
             f"it is an Energy of one coordinate, got {energy!r}",
             do="Write Energy(x, U=...): the checks integrate over one site.",
         )
-    coordinates, U = energy.coordinates, energy.U
-    while U.has(Total):
-        U = U.xreplace({t: t.integrand for t in U.atoms(Total)})
+    coordinates, U = energy.coordinates, at_one_site(energy.U)
     plain = sympy.symbols(f"x:{len(coordinates)}", real=True)
     return Energy(plain, U=U.xreplace(dict(zip(coordinates, plain))))
 
