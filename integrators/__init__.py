@@ -1,5 +1,7 @@
 """Cut the SDE of a recipe into pieces, solve each, and compose them by a splitting word into a step."""
 
+from recipe import __version__ as __version__
+
 from .step import Step, compile
 
 __all__ = ["Step", "compile"]

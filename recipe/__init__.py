@@ -26,6 +26,8 @@ from .symbols import (
     vector,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Certificate",
     "Energy",

@@ -24,7 +24,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from .energies.targets import TARGETS
-from .stock import CATALOGUE
+from .stock import catalogue
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def list_recipes() -> Answer:
     """The stock samplers: name, paper, claim and recommended word."""
     rows = [
         {"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
-        for name, R in CATALOGUE.items()
+        for name, R in catalogue.items()
     ]
     table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table)]
@@ -161,11 +161,11 @@ def find_recipe(text: str) -> Recipe:
     """
     file, name = _file_and_name(text)
     if file is None:
-        return _pick(text, name.lower(), CATALOGUE, "stock sampler")
+        return _pick(text, name.lower(), catalogue, "stock sampler")
     found = {variable: x for variable, x in _run(file).items() if isinstance(x, Recipe)}
     named = {variable: R for variable, R in found.items() if R.name == name}
     if name is None:
-        found = {variable: R for variable, R in found.items() if R not in CATALOGUE.values()}
+        found = {variable: R for variable, R in found.items() if R not in catalogue.values()}
     elif named and name not in found:
         found, name = named, None
     return _pick(text, name, found, "Recipe")

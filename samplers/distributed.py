@@ -16,6 +16,8 @@ from .files import storage
 from .results.draws import Draws
 from .running.sampling import sample as sample_here
 
+__all__ = ["begin", "sample", "share_gradients"]
+
 
 def begin(backend: str | None = None) -> tuple[int, int]:
     """Join the group of processes that torchrun has started, until the process ends: (rank, world size); (0, 1) without torchrun.

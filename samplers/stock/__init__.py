@@ -1,4 +1,4 @@
-"""The stock samplers, one short file each; `CATALOGUE` lists them by name."""
+"""The stock samplers, one short file each; `catalogue` lists them by name."""
 
 from recipe import Recipe
 
@@ -26,7 +26,7 @@ from .sgrld_simplex import SGRLDSimplex
 from .underdamped_langevin import UnderdampedLangevin
 from .vsgd import VSGD
 
-CATALOGUE = {
+catalogue = {
     recipe.name: recipe
     for recipe in (
         SGLD,

@@ -5,30 +5,6 @@ is wrong with an SDE; `recipes()`, `schemes()`, `energies()` and `states()` are 
 for all of them.
 """
 
-from importlib import import_module
+from lazy_loader import attach_stub
 
-_LAZY = {
-    "check": "layers",
-    "LAYERS": "layers",
-    "assert_stationary": "layers",
-    "Report": "results",
-    "Result": "results",
-    "audit": "audits",
-    "Audit": "audits",
-    "diagnose": "diagnosis",
-    "Diagnosis": "diagnosis",
-    "density": "densities",
-    "mutants": "mutation",
-    "Mutant": "mutation",
-    "PROPERTIES": "properties",
-    "residual_is_zero": "properties",
-    **dict.fromkeys(("recipes", "schemes", "energies", "targets", "states", "steps"), "strategies"),
-}
-
-__all__ = list(_LAZY)
-
-
-def __getattr__(name):
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

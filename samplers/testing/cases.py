@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from recipe import Recipe
 
-from ..stock import CATALOGUE as catalogue
+from ..stock import catalogue
 
 HAMILTONIAN = ("Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A")
 THERMOSTATTED = ("Euler", "B A' O A' B", "F A'", "A' F A'")

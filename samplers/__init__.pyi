@@ -1,0 +1,59 @@
+"""The public names of samplers, for type checkers and for `attach_stub`, which imports a name when it is asked for."""
+
+from . import (
+    checkpoints as checkpoints,
+    diagnostics as diagnostics,
+    distributed as distributed,
+    schedules as schedules,
+    scores as scores,
+    stock as stock,
+    testing as testing,
+)
+from .energies.control_variates import control_variate as control_variate, find_mode as find_mode
+from .energies.posterior import posterior as posterior, score_variance as score_variance
+from .results.draws import Draws as Draws
+from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments
+from .results.swag import SWAG as SWAG
+from .running.phases import Phase as Phase
+from .running.sampling import sample as sample
+from .stock import (
+    AdaptiveSGHMC as AdaptiveSGHMC,
+    ATMC as ATMC,
+    HMC as HMC,
+    ISGD as ISGD,
+    ISGDIdeal as ISGDIdeal,
+    MSGNHT as MSGNHT,
+    PreconditionedSGLD as PreconditionedSGLD,
+    PSGLD as PSGLD,
+    PSGLDGamma as PSGLDGamma,
+    PSGLDSameStep as PSGLDSameStep,
+    RelativisticATMC as RelativisticATMC,
+    RelativisticSGHMC as RelativisticSGHMC,
+    SANTA as SANTA,
+    SGFS as SGFS,
+    SGHMC as SGHMC,
+    SGHMCSA as SGHMCSA,
+    SGHMCSAClassification as SGHMCSAClassification,
+    SGHMCSAGibbs as SGHMCSAGibbs,
+    SGHMCSAMarginal as SGHMCSAMarginal,
+    SGLD as SGLD,
+    SGLDSA as SGLDSA,
+    SGLDSAClassification as SGLDSAClassification,
+    SGLDSAGibbs as SGLDSAGibbs,
+    SGLDSAMarginal as SGLDSAMarginal,
+    SGNHT as SGNHT,
+    SGRHMC as SGRHMC,
+    SGRLD as SGRLD,
+    SGRLDCIR as SGRLDCIR,
+    SGRLDDense as SGRLDDense,
+    SGRLDSimplex as SGRLDSimplex,
+    UnderdampedLangevin as UnderdampedLangevin,
+    VSGD as VSGD,
+    catalogue as catalogue,
+)
+from .training.checkpoint import Checkpoint as Checkpoint
+from .training.minibatches import Minibatches as Minibatches
+from .training.optimizer import Optimizer as Optimizer
+from .training.svrg import SVRG as SVRG
+
+__version__: str

@@ -1,0 +1,112 @@
+"""The house stands as its plan says: what a newcomer looks for by its name is there."""
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import integrators
+import recipe
+import samplers
+import samplers.testing
+
+ROOT = Path(__file__).parent.parent
+
+
+# ---- public names
+
+
+def stub_imports(package):
+    """What each import statement of a package's stub names: (modules of the package, or names of one of its files)."""
+    stub = Path(package.__file__).with_suffix(".pyi")
+    for node in ast.parse(stub.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            yield node.module, [alias.name for alias in node.names]
+
+
+def groups_of_names():
+    """Lists of public names, written `package:name`. One import brings a whole list, so that each needs one process."""
+    for package in (recipe, integrators):
+        yield [f"{package.__name__}:{name}" for name in package.__all__]
+    for package in (samplers, samplers.testing):
+        for module, names in stub_imports(package):
+            if module:
+                yield [f"{package.__name__}:{name}" for name in names]
+            else:
+                yield from ([f"{package.__name__}:{name}:{inner}" for inner in public(package, name)] for name in names)
+
+
+def public(package, module):
+    return import_module(f"{package.__name__}.{module}").__all__
+
+
+FRESH = """
+import importlib, json, os, sys
+import arviz, hypothesis, numpy, safetensors, scipy, sympy, torch, tqdm
+
+assert not {"recipe", "integrators", "samplers"} & set(sys.modules)
+
+
+def fetch(path):
+    package, *names = path.split(":")
+    value = importlib.import_module(package)
+    for name in names:
+        value = getattr(value, name)
+
+
+def fails_in_a_new_process(paths):
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    try:
+        for path in paths:
+            fetch(path)
+        os._exit(0)
+    except BaseException as error:
+        print(f"{path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+sys.exit(any([fails_in_a_new_process(paths) for paths in json.loads(sys.argv[1])]))
+"""
+
+
+def fresh(*arguments):
+    return subprocess.run([sys.executable, "-c", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_public_name_is_found_by_a_fresh_interpreter():
+    """Each process is forked from an interpreter that has imported other people's packages, and none of ours."""
+    groups = list(groups_of_names())
+    assert ["samplers:checkpoints:Checkpoint", "samplers:checkpoints:read"] in groups
+    result = fresh(
+        FRESH, json.dumps([*groups, ["samplers:checkpoints:raed"]])
+    )  # the last is none, to see that it tells
+    assert result.returncode == 1
+    assert [line.split(": ")[:2] for line in result.stderr.splitlines()] == [
+        ["samplers:checkpoints:raed", "AttributeError"]
+    ]
+
+
+@pytest.mark.parametrize("package", ["recipe", "samplers"])
+def test_a_package_is_imported_without_torch(package):
+    assert fresh(f"import {package}, sys; assert 'torch' not in sys.modules").returncode == 0
+
+
+def test_a_name_is_itself_whatever_was_imported_before():
+    text = "import samplers.running.sampling; import samplers; assert callable(samplers.sample)"
+    assert fresh(text).returncode == 0
+
+
+def test_dir_and_star_have_the_public_names():
+    assert set(samplers.stock.__all__) <= set(samplers.__all__)
+    for package in (samplers, samplers.testing):
+        names = {name for _, names in stub_imports(package) for name in names}
+        assert set(dir(package)) == set(package.__all__) == names
+        namespace = {}
+        exec(f"from {package.__name__} import *", namespace)
+        assert names <= set(namespace)
