@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, cast
 
 from sympy import Expr, ImmutableMatrix, S, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
-from sympy.matrices import MatrixBase
 
 from . import derive
 from .algebra import vanishes
@@ -34,24 +34,35 @@ from .symbols import (
     temperature,
 )
 
-Entries = Mapping[Block | tuple[Block, Block], Expr | float] | MatrixBase
+# A dict over blocks or pairs of blocks, or a sympy matrix; once declared an ImmutableMatrix in the order of the state.
+Entries = Any
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A sampler with stationary law exp(-H): blocks, energy, diffusion, curl.
+    """A sampler with the stationary law exp(-H): an energy H, a diffusion D and a curl Q over named blocks.
 
-    dz = [-(D+Q) grad H + Gamma] dt + sqrt(2D) dW, where Gamma_i = sum_j d(D+Q)_ij/dz_j (Ma, Chen & Fox 2015,
-    eqs. 3-4). D and Q are dicts over blocks or pairs of blocks (one triangle is enough) or sympy matrices in the
-    order of `state`; formulas are for one site. At temperature T the law is exp(-H/T): T multiplies Gamma and the
-    noise variance only. `supplied` is the part of D that a minibatch gradient already provides: friction uses D,
-    the injected noise D - supplied. `adapt` gives the new values of the adapted quantities, from the old ones, the first
-    gradient of the step and the new state; by `order` they move after the step ("lagged"), or before its first gradient
-    is used ("same_step"), or are taken for the functions of theta that their updates make of them ("differentiated",
-    with the Gamma that follows). `jumps` redraw blocks, by letter. `schemes` are further words by name, `marginal` the
-    energy of the target where it is not U alone, `conversions` the parameters in terms of a paper's, by the names of
-    these, `requires` what must hold between the parameters, such as v0 < v1. Raises RecipeError where the three formulas
-    do not make a recipe.
+        dz = [-(D+Q) grad H + Gamma] dt + sqrt(2D) dW,   Gamma_i = sum_j d(D+Q)_ij/dz_j.
+
+    Formulas are for one site. At temperature T the law is exp(-H/T): T multiplies Gamma and the variance of the noise.
+
+    `name`: letters, digits, _ . or -; `source` the paper, `doc` what else is to be said, and `claim` what is promised.
+    `state`: the blocks z; `target` those of the energy U, one vector block (the first by default) or several scalars.
+    `H`: one number per chain, with U = potential(target) on the sum scale or wholly symbolic; `marginal` is the energy
+    of the target where that is not U alone.
+    `D`, `Q`: D symmetric and positive semidefinite, Q skew; dicts over blocks or pairs of blocks, of which one triangle
+    is enough, or sympy matrices in the order of `state`.
+    `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
+    `scheme`, `schemes`: the recommended splitting word, and further ones by name; `pieces` are their letters where the
+    default ones do not serve, `jumps` redraw blocks, by letter.
+    `adapt`: the new values of adapted quantities, from the old ones, the first gradient of the step and the new state.
+    `order`: they move after the step ("lagged"), before its first gradient is used ("same_step"), or are taken for the
+    functions of theta that their updates make of them, with the Gamma that follows ("differentiated").
+    `conversions`: the parameters and the step size in terms of a paper's, by the names of these; `requires` what must
+    hold between the parameters, such as v0 < v1.
+
+    Raises RecipeError where the three formulas do not make a recipe.
+    Source: Ma, Chen & Fox (2015), "A complete recipe for stochastic gradient MCMC", eqs. (3)-(4) and Theorem 1.
 
     >>> from recipe import Recipe, vector, positive, potential, total
     >>> theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
@@ -59,6 +70,8 @@ class Recipe:
     ...            D={p: gamma}, Q={(theta, p): -1})
     >>> R.drift[1]
     -gamma*p - grad(U)
+    >>> R.residual(), R.check().ok
+    (0, True)
     """
 
     name: str
@@ -82,9 +95,7 @@ class Recipe:
     doc: str = ""
 
     def __post_init__(self):
-        def settle(name, value):
-            object.__setattr__(self, name, value)
-
+        settle = partial(object.__setattr__, self)
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
             raise RecipeError(
                 f"recipe {self.name!r}",
@@ -105,11 +116,12 @@ class Recipe:
         if self.marginal is not None:
             settle("marginal", formula(self.marginal, f"{self.name}, marginal"))
         if self.order == "differentiated":
-            through = lambda e: e.xreplace(dict(self.adapt))
-            settle("H", through(self.H))
+            updates = dict(self.adapt)
+            settle("H", self.H.xreplace(updates))
             for name in ("D", "Q", "supplied"):
-                settle(name, getattr(self, name).applyfunc(through))
-            settle("order", "lagged")  # the old values that the formulas now read
+                settle(name, getattr(self, name).xreplace(updates))
+            # What the formulas read are old values, in the place of the new ones.
+            settle("order", "lagged")
         if not self.claim:
             frozen = ", ".join(a.name for a in self.adapted)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
@@ -145,7 +157,7 @@ class Recipe:
     @cached_property
     def targets(self) -> tuple[Block, ...]:
         """The target blocks, always as a tuple."""
-        return self.target if isinstance(self.target, tuple) else (self.target,)
+        return self.target if isinstance(self.target, tuple) else (cast(Block, self.target),)
 
     @property
     def target_is_vector(self) -> bool:
@@ -156,9 +168,8 @@ class Recipe:
     def momenta(self) -> tuple[Block, ...]:
         """The blocks that Q couples to the target."""
         rows = [i for i, b in enumerate(self.state) if b in self.targets]
-        return tuple(
-            b for j, b in enumerate(self.state) if b not in self.targets and any(self.Q[i, j] != 0 for i in rows)
-        )
+        coupled = [b for j, b in enumerate(self.state) if any(self.Q[i, j] != 0 for i in rows)]
+        return tuple(b for b in coupled if b not in self.targets)
 
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
@@ -192,11 +203,23 @@ class Recipe:
         return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest
 
     def check(self) -> Certificate:
-        """The proof that exp(-H) is stationary, and of what else people get wrong."""
+        """The proof that exp(-H) is stationary, and answers to what else people get wrong.
+
+        >>> from samplers import SGHMC
+        >>> SGHMC.check().ok
+        True
+        """
         return certify(self)
 
     def bind(self, **functions: Callable | Expr) -> "Recipe":
-        """The recipe with opaque functions given: `R.bind(G=lambda theta: 1/(1 + theta**2))`, or U by an Energy."""
+        """The recipe with its opaque functions in closed form: functions of their blocks, formulas, or an Energy for U.
+
+        Raises RecipeError for a function that is not there, and one that cannot be called with its blocks.
+
+        >>> from samplers import SGRLD
+        >>> SGRLD.bind(inverse_metric=lambda theta: 1 + theta**2).gamma
+        Matrix([[2*theta]])
+        """
         opaque = {f.func.__name__: f for e in self.formulas for f in e.atoms(AppliedUndef)}
         if self.potential is not None:
             opaque["U"] = self.potential
@@ -205,67 +228,60 @@ class Recipe:
                 f"{self.name}, bind", f"there is no opaque function {name!r}", do=did_you_mean(name, opaque)
             )
         values = {}
-        for name, given in functions.items():
-            f = opaque[name]
-            value = given.on(f.args) if isinstance(given, Energy) else given
-            if callable(given):
-                try:
-                    value = given(*f.args)
-                except TypeError as error:
-                    raise RecipeError(
-                        f"{self.name}, bind({name}=...)",
-                        f"calling it failed: {error}",
-                        do=f"Pass a function of ({', '.join(map(str, f.args))}).",
-                    ) from error
-            values[f] = formula(value, f"{self.name}, bind({name}=...)")
-        swap = lambda e: e.xreplace(values).doit()
+        for name, function in functions.items():
+            where = f"{self.name}, bind({name}=...)"
+            values[opaque[name]] = formula(_applied(function, opaque[name].args, where), where)
+
+        def bound(e: Expr) -> Expr:
+            return e.xreplace(values).doit()
+
         return replace(
             self,
-            H=swap(self.H),
-            D=self.D.applyfunc(swap),
-            Q=self.Q.applyfunc(swap),
-            supplied=self.supplied.applyfunc(swap),
-            adapt={a: swap(e) for a, e in self.adapt.items()},
-            marginal=None if self.marginal is None else swap(self.marginal),
+            H=bound(self.H),
+            D=self.D.applyfunc(bound),
+            Q=self.Q.applyfunc(bound),
+            supplied=self.supplied.applyfunc(bound),
+            adapt={a: bound(e) for a, e in self.adapt.items()},
+            marginal=None if self.marginal is None else bound(self.marginal),
         )
 
-    def convert(self, **given: float) -> dict[str, float]:
-        """step_size and parameters from the parameters of a paper, by one of the `conversions`; `num_data` is 1 if left out.
+    def convert(self, **values: float) -> dict[str, float]:
+        """The step size and the parameters from those of a paper, by one of the `conversions`.
 
-        Raises RecipeError for parameters of no paper, or outside of their range.
+        `num_data` is 1 if left out. Raises RecipeError for parameters of no paper, or outside of their range.
 
         >>> from samplers import SGHMC
         >>> SGHMC.convert(lr=0.01, momentum=0.9)
         {'step_size': 0.1, 'C': 1.0, 'm': 1.0}
         """
-        names = given.keys() - {"num_data"}
-        for key, values in self.conversions.items():
-            if names == set(key.split(", ")):
-                numbers = {}
-                for s in set().union(*(e.free_symbols for e in values.values())):
-                    x = numbers[s] = formula(given.get(s.name, 1), f"{self.name}, convert, {s}")
-                    if not x.is_number or not _allows(s, x):
-                        raise RecipeError(
-                            f"{self.name}, convert, {s}", f"{x} is out of its range", do="Give it as the paper does."
-                        )
-                found = {s: e.xreplace(numbers) for s, e in values.items()}
-                for s, x in found.items():
-                    if not x.is_finite or not _allows(s, x):
-                        raise RecipeError(
-                            f"{self.name}, convert({key})", f"it gives {s} = {x}", do="Give it as the paper does."
-                        )
-                return {"step_size" if s == step_size else s.name: float(x) for s, x in found.items()}
-        raise RecipeError(
-            f"{self.name}, convert({', '.join(sorted(names))})",
-            "there is no such conversion",
-            do=f"Known: {'; '.join(self.conversions) or 'none'}.",
-        )
+        names = values.keys() - {"num_data"}
+        key = next((key for key in self.conversions if names == set(key.split(", "))), None)
+        if key is None:
+            raise RecipeError(
+                f"{self.name}, convert({', '.join(sorted(names))})",
+                "there is no such conversion",
+                do=f"Known: {'; '.join(self.conversions) or 'none'}.",
+            )
+        formulas = self.conversions[key]
+        advice = "Give it as the paper does."
+        numbers = {}
+        for s in set().union(*(e.free_symbols for e in formulas.values())):
+            where = f"{self.name}, convert, {s}"
+            numbers[s] = formula(values.get(s.name, 1), where)
+            if not numbers[s].is_number or not _allows(s, numbers[s]):
+                raise RecipeError(where, f"{numbers[s]} is out of its range", do=advice)
+        settings = {s: e.xreplace(numbers) for s, e in formulas.items()}
+        for s, x in settings.items():
+            if not x.is_finite or not _allows(s, x):
+                raise RecipeError(f"{self.name}, convert({key})", f"it gives {s} = {x}", do=advice)
+        return {"step_size" if s == step_size else s.name: float(x) for s, x in settings.items()}
 
     @property
-    def learning_rate(self) -> dict:
-        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for: formulas by parameter and step_size.
+    def learning_rate(self) -> dict[Symbol, Expr]:
+        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for.
 
-        The conversion "lr, momentum", or step_size = lr/num_data, and its root where there are momenta.
+        Formulas by parameter and step_size: the conversion "lr, momentum", or step_size = lr/num_data, and its root
+        where there are momenta.
 
         >>> from samplers import SGLD
         >>> SGLD.learning_rate
@@ -275,7 +291,7 @@ class Recipe:
         return dict(self.conversions.get("lr, momentum") or {step_size: sqrt(time) if self.momenta else time})
 
     def latex(self) -> str:
-        """H, D, Q, Gamma and the SDE as a LaTeX align environment."""
+        """H, D, Q, Gamma and the SDE as a LaTeX aligned environment."""
         return as_latex(self)
 
     def _repr_latex_(self):
@@ -298,12 +314,28 @@ class Recipe:
     @cached_property
     def symbols(self) -> set[Symbol]:
         """The symbols that occur, those of the step apart."""
-        found = set().union(*(e.free_symbols for e in self.formulas), self.adapt)
-        starts = (a.start for a in found if isinstance(a, Adapted))
-        return found.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
+        symbols = set().union(*(e.free_symbols for e in self.formulas), self.adapt)
+        starts = (a.start for a in symbols if isinstance(a, Adapted))
+        return symbols.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 
 
-def _allows(s, x) -> bool:
+def _applied(function: Callable | Expr | Energy, arguments: tuple[Block, ...], where: str) -> Any:
+    """What stands in the place of an opaque function of these blocks."""
+    if isinstance(function, Energy):
+        return function.on(arguments)
+    if not callable(function):
+        return function
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        advice = f"Pass a function of ({', '.join(map(str, arguments))})."
+        raise RecipeError(where, f"calling it failed: {error}", do=advice) from error
+
+
+def _allows(s: Symbol, x: Expr) -> bool:
     """Whether a number is in the range of a symbol."""
-    low = x > 0 if s.is_positive else x >= 0 or not s.is_nonnegative
-    return bool(x.is_real and low and not (is_fraction(s) and x > 1))
+    if not x.is_real:
+        return False
+    if s.is_positive and not x > 0 or s.is_nonnegative and not x >= 0:
+        return False
+    return not (is_fraction(s) and x > 1)

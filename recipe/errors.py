@@ -1,6 +1,7 @@
 """The one exception of the project."""
 
 import difflib
+from collections.abc import Iterable
 
 
 class RecipeError(ValueError):
@@ -10,9 +11,12 @@ class RecipeError(ValueError):
     sgnht, split: no piece takes the noise of p. Add noise(p) to a piece.
     """
 
-    def __init__(self, where: str, what: str, *, do: str = ""):
-        self.where, self.what, self.do = where, what, do
-        super().__init__(f"{where}: {what}." + (f" {do}" if do else ""))
+    def __init__(self, where: str, what: str, *, do: str = "") -> None:
+        self.where = where
+        self.what = what
+        self.do = do
+        message = f"{where}: {what}."
+        super().__init__(f"{message} {do}" if do else message)
 
     def __reduce__(self):
         return _again, (type(self), self.where, self.what, self.do)
@@ -22,12 +26,14 @@ def _again(kind, where, what, do):
     return kind(where, what, do=do)
 
 
-def did_you_mean(name: str, known) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """A hint that names the closest known name, or lists the known ones.
 
     >>> did_you_mean("gama", ["gamma", "mu"])
     "Did you mean 'gamma'?"
     """
-    known = sorted(map(str, known))
-    close = difflib.get_close_matches(str(name), known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known here: {', '.join(known) or 'nothing'}."
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(str(name), names, n=1)
+    if close:
+        return f"Did you mean '{close[0]}'?"
+    return f"Known here: {', '.join(names) or 'nothing'}."

@@ -8,10 +8,12 @@ Derivatives follow the joint calculus of all sites: d total(f(p))/dp = f'(p).
 import keyword
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from sympy import Add, Derivative, Dummy, Expr, Float, Function, Mul, Rational, S, Symbol, SympifyError, diff, sympify
 from sympy.core.function import AppliedUndef
 
+from .arguments import number
 from .errors import RecipeError
 
 RESERVED = {
@@ -34,7 +36,13 @@ RESERVED = {
 
 
 def valid_name(name: str, what: str) -> str:
-    """The name itself, if it can stand in emitted code in every backend; refused otherwise."""
+    """The name itself, if it can stand in emitted code in every backend.
+
+    Raises RecipeError for what is no name, a keyword of Python, or a reserved word; `what` is the kind of thing named.
+
+    >>> valid_name("theta", "block")
+    'theta'
+    """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise RecipeError(
             f"{what} {name!r}", "a name is a letter followed by letters, digits or _", do="Choose such a name."
@@ -57,10 +65,19 @@ _SIGNS = {
 }
 
 
-def _assumptions(sign: str, where: str) -> dict:
+def _assumptions(sign: str, where: str) -> dict[str, bool]:
     if sign not in _SIGNS:
         raise RecipeError(where, f"unknown domain {sign!r}", do=f"Use one of {', '.join(_SIGNS)}.")
     return _SIGNS[sign]
+
+
+def signs_of(expression: Expr) -> dict[str, bool]:
+    """The assumptions on the sign of an expression, for a symbol that stands in its place.
+
+    >>> signs_of(positive("m"))
+    {'real': True, 'positive': True, 'nonnegative': True}
+    """
+    return {sign: True for sign in ("real", "positive", "nonnegative") if getattr(expression, f"is_{sign}")}
 
 
 class Block(Symbol):
@@ -68,12 +85,15 @@ class Block(Symbol):
 
     __slots__ = ("is_vector", "domain")
 
+    is_vector: bool
+    domain: str
     class_key = Symbol.class_key
 
     def __new__(cls, name, is_vector, domain="real"):
         valid_name(name, "block")
         block = Symbol.__xnew__(cls, name, **_assumptions(domain, f"block {name!r}"))
-        block.is_vector, block.domain = is_vector, domain
+        block.is_vector = is_vector
+        block.domain = domain
         return block
 
     def _hashable_content(self):
@@ -87,6 +107,8 @@ class Adapted(Block):
     """A quantity frozen inside a step and updated between steps from what the step saw; `start` is its first value."""
 
     __slots__ = ("start",)
+
+    start: Expr
 
     def __new__(cls, name, is_vector, domain, start):
         block = super().__new__(cls, name, is_vector, domain)
@@ -105,6 +127,7 @@ class Supplied(Symbol):
 
     __slots__ = ("is_vector",)
 
+    is_vector: bool
     class_key = Symbol.class_key
     what = ""
 
@@ -132,34 +155,40 @@ class Parameter(Symbol):
 
     __slots__ = ("sign", "default", "doc", "per")
 
+    sign: str
+    default: float | None
+    doc: str
+    per: Block | None
     class_key = Symbol.class_key
 
     def __new__(cls, name, sign="real", default=None, doc="", per=None):
         parameter = Symbol.__xnew__(cls, valid_name(name, "parameter"), **_assumptions(sign, f"parameter {name!r}"))
-        parameter.sign, parameter.default, parameter.doc, parameter.per = sign, default, doc, per
+        parameter.sign = sign
+        parameter.default = default
+        parameter.doc = doc
+        parameter.per = per
         return parameter
 
-    is_vector = property(lambda self: self.per is not None)
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has one value per site."""
+        return self.per is not None
 
     def _hashable_content(self):
-        return (
-            *super()._hashable_content(),
-            self.sign,
-            str(self.default),
-            self.doc,
-            str(self.per),
-        )  # sympy sorts by these
+        # Text, as sympy sorts by these.
+        return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))
 
     def __getnewargs_ex__(self):
         return (self.name, self.sign, self.default, self.doc, self.per), {}
 
 
-def _reserved_symbol(name, sign):
+def _reserved_symbol(name: str, sign: str) -> Symbol:
     return Symbol.__xnew__(Symbol, name, **_SIGNS[sign])
 
 
 step_size = _reserved_symbol("h", "positive")
-duration = _reserved_symbol("t", "positive")  # the time that a flow runs for, a share of the step
+# The time that a flow runs for, a share of the step.
+duration = _reserved_symbol("t", "positive")
 temperature = _reserved_symbol("T", "nonnegative")
 num_data = _reserved_symbol("num_data", "positive")
 step_number = _reserved_symbol("step_number", "nonnegative")
@@ -169,8 +198,9 @@ OF_THE_STEP = (step_size, temperature, num_data, step_number)
 def vector(name: str, *, domain: str = "real") -> Block:
     """A block with one value per site: shape `(chains, *shape)` at run time.
 
-    `domain` is "real", "positive" or "nonnegative"; a chain that leaves it is frozen and flagged like one that diverges.
-    A "binary" block is 0 or 1 and moves by jumps alone.
+    `domain` is "real", "positive" or "nonnegative"; a chain that leaves it is frozen and flagged like one that
+    diverges. A "binary" block is 0 or 1 and moves by jumps alone. Raises RecipeError for a name that cannot stand in
+    emitted code, and for an unknown domain.
 
     >>> vector("theta").is_vector
     True
@@ -181,16 +211,19 @@ def vector(name: str, *, domain: str = "real") -> Block:
 def scalar(name: str, *, domain: str = "real") -> Block:
     """A block with one value per chain: shape `(chains,)` at run time.
 
+    `domain` and errors are those of `vector`.
+
     >>> scalar("xi").is_vector
     False
     """
     return Block(name, False, domain)
 
 
-def adapted(name: str, *, like: Block | None = None, start=0, domain: str = "real") -> Adapted:
+def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: str = "real") -> Adapted:
     """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
 
-    `start`: its first value, an expression of parameters, and of grad(U) for one that the first gradient initialises.
+    `start`: its first value, an expression of parameters, and of grad(U) for one that the first gradient initialises;
+    `domain` as of `vector`. Raises RecipeError where `like` is no block.
 
     >>> theta = vector("theta")
     >>> adapted("V", like=theta, start=grad(potential(theta))**2, domain="nonnegative").start
@@ -202,63 +235,99 @@ def adapted(name: str, *, like: Block | None = None, start=0, domain: str = "rea
 def observe(name: str, *, like: Block | None = None) -> Observed:
     """A batch statistic that an adaptation reads and the caller supplies, one per site of `like` or one per chain.
 
+    Raises RecipeError where `like` is no block.
+
     >>> observe("squared_residuals").is_vector
     False
     """
     return Observed(name, _is_like(like, f"observe {name!r}"))
 
 
-def _is_like(like, where):
-    if like is not None and not isinstance(like, Block):
-        raise RecipeError(
-            where, f"like={like} is not a block", do="Pass the block it has the shape of, e.g. like=theta."
-        )
-    return like is not None and like.is_vector
+def _is_like(like: Block | None, where: str) -> bool:
+    """Whether what is like this block has one value per site."""
+    if like is None:
+        return False
+    if not isinstance(like, Block):
+        advice = "Pass the block it has the shape of, e.g. like=theta."
+        raise RecipeError(where, f"like={like} is not a block", do=advice)
+    return like.is_vector
 
 
-def _parameter(sign):
-    def declare(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-        if per is not None and not (isinstance(per, Block) and per.is_vector):
-            raise RecipeError(
-                f"parameter {name!r}",
-                f"per={per} is not a vector block",
-                do="Pass the block it has one value per site of, e.g. per=theta.",
-            )
-        if default is not None:
-            if isinstance(default, bool) or not isinstance(default, (int, float)):
-                raise RecipeError(f"parameter {name!r}", f"the default {default!r} is not a number", do="Pass a float.")
-            default = float(default)
-            allowed = {
-                "real": True,
-                "positive": default > 0,
-                "nonnegative": default >= 0,
-                "fraction": 0 <= default <= 1,
-            }[sign]
-            if not (allowed and abs(default) < float("inf")):
-                told = "between 0 and 1" if sign == "fraction" else sign
-                raise RecipeError(
-                    f"parameter {name!r}", f"the default {default} is not {told}", do="Change the default or the sign."
-                )
-        return Parameter(name, sign, default, doc, per)
+def positive(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
+    """A parameter > 0 with a default, a line of doc, and optionally one value per site (`per=theta`).
 
-    declare.__name__ = declare.__qualname__ = sign
-    what = "parameter between 0 and 1" if sign == "fraction" else f"{sign} parameter"
-    declare.__doc__ = (
-        f"A {what} with a default, a line of doc, and optionally one value per site "
-        f"(`per=theta`).\n\n    >>> {sign}('a', default=1).default\n    1.0\n    "
-    )
-    return declare
+    Raises RecipeError for a default outside of its range, and where `per` is no vector block.
+
+    >>> positive("m", default=1, doc="mass").default
+    1.0
+    """
+    return _parameter("positive", name, default, doc, per)
 
 
-positive, nonnegative, real, fraction = map(_parameter, ("positive", "nonnegative", "real", "fraction"))
+def nonnegative(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
+    """A parameter >= 0; arguments and errors are those of `positive`.
+
+    >>> nonnegative("B", default=0).default
+    0.0
+    """
+    return _parameter("nonnegative", name, default, doc, per)
 
 
-def is_fraction(symbol) -> bool:
-    """Whether a parameter or block is declared to lie between 0 and 1."""
+def real(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
+    """A parameter of either sign; arguments and errors are those of `positive`.
+
+    >>> real("mean", default=-1).default
+    -1.0
+    """
+    return _parameter("real", name, default, doc, per)
+
+
+def fraction(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
+    """A parameter from 0 to 1; arguments and errors are those of `positive`.
+
+    >>> fraction("alpha", default=0.99).default
+    0.99
+    """
+    return _parameter("fraction", name, default, doc, per)
+
+
+_RANGES: dict[str, dict[str, float]] = {
+    "real": {},
+    "positive": {"above": 0},
+    "nonnegative": {"least": 0},
+    "fraction": {"least": 0, "most": 1},
+}
+
+
+def _parameter(sign: str, name: str, default: float | None, doc: str, per: Block | None) -> Parameter:
+    """A parameter of this sign, its default within its range."""
+    where = f"parameter {name!r}"
+    if not (per is None or isinstance(per, Block) and per.is_vector):
+        advice = "Pass the block it has one value per site of, e.g. per=theta."
+        raise RecipeError(where, f"per={per} is not a vector block", do=advice)
+    if default is not None:
+        default = _default(sign, where, default)
+    return Parameter(name, sign, default, doc, per)
+
+
+def _default(sign: str, where: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RecipeError(where, f"the default {value!r} is not a number", do="Pass a float.")
+    sign_in_words = "between 0 and 1" if sign == "fraction" else sign
+    what = f"the default {float(value)} is not {sign_in_words}"
+    return float(number(where, "default", value, **_RANGES[sign], what=what, do="Change the default or the sign."))
+
+
+def is_fraction(symbol: Symbol) -> bool:
+    """Whether a parameter or block is declared to lie between 0 and 1.
+
+    >>> is_fraction(fraction("alpha"))
+    True
+    """
     return "fraction" in (getattr(symbol, "sign", None), getattr(symbol, "domain", None))
 
 
-def is_site(expression) -> bool:
+def is_site(expression: Expr) -> bool:
     """Whether an expression has one value per site (else one per chain, or a plain number).
 
     >>> p = vector("p")
@@ -292,12 +361,24 @@ class Total(Expr):
             return S.Zero
         return Expr.__new__(cls, inside) if outside is S.One else outside * cls(inside)
 
-    integrand = property(lambda self: self.args[0])
     is_commutative = True
-    _eval_is_real = lambda self: self.integrand.is_real
-    _eval_is_positive = lambda self: True if self.integrand.is_positive else None
-    _eval_is_nonnegative = lambda self: True if self.integrand.is_nonnegative else None
-    _eval_is_integer = lambda self: True if self.integrand is S.One else None
+
+    @property
+    def integrand(self) -> Expr:
+        """What is summed."""
+        return self.args[0]
+
+    def _eval_is_real(self):
+        return self.integrand.is_real
+
+    def _eval_is_positive(self):
+        return True if self.integrand.is_positive else None
+
+    def _eval_is_nonnegative(self):
+        return True if self.integrand.is_nonnegative else None
+
+    def _eval_is_integer(self):
+        return True if self.integrand is S.One else None
 
     def _eval_derivative(self, s):
         if not (isinstance(s, Block) and s.is_vector):
@@ -323,8 +404,10 @@ class Total(Expr):
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 
-def total(integrand) -> Expr:
+def total(integrand: Expr | float) -> Expr:
     """The sum over the sites of one chain; `total(1)` is the number of sites n.
+
+    d total(f(p))/dp = f'(p). Raises RecipeError for text and for what is no real formula.
 
     >>> p, xi = vector("p"), scalar("xi")
     >>> total(xi*p**2 + 1)
@@ -338,12 +421,16 @@ def total(integrand) -> Expr:
 class Potential(Expr):
     """The opaque energy U of the target blocks: of its values only the derivatives are ever asked for."""
 
-    is_commutative, is_real = True, True
+    is_commutative = True
+    is_real = True
 
     def __new__(cls, *blocks):
         return Expr.__new__(cls, *blocks)
 
-    blocks = property(lambda self: self.args)
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the target."""
+        return self.args
 
     def _eval_derivative(self, s):
         return Partial(self, s) if s in self.blocks else S.Zero
@@ -359,15 +446,23 @@ class Potential(Expr):
 class Partial(Expr):
     """A partial derivative of the potential by its blocks, own-site for vector blocks: grad U, the Hessian diagonal."""
 
-    is_commutative, is_real = True, True
+    is_commutative = True
+    is_real = True
 
     def __new__(cls, U, *variables):
         if not isinstance(U, Potential):
             return diff(U, *variables)
         return Expr.__new__(cls, U, *sorted(variables, key=lambda b: b.name))
 
-    U = property(lambda self: self.args[0])
-    variables = property(lambda self: self.args[1:])
+    @property
+    def U(self) -> Potential:
+        """What is differentiated."""
+        return self.args[0]
+
+    @property
+    def variables(self) -> tuple[Block, ...]:
+        """The blocks it is differentiated by, one for each time."""
+        return self.args[1:]
 
     def _eval_derivative(self, s):
         return Partial(self.U, *self.variables, s) if s in self.U.blocks else S.Zero
@@ -381,12 +476,16 @@ class Partial(Expr):
     def _latex(self, printer, exp=None):
         bottom = " ".join(rf"\partial {printer._print(b)}" for b in self.variables)
         order = len(self.variables)
-        body = rf"\frac{{\partial{f'^{order}' if order > 1 else ''} U}}{{{bottom}}}"
+        top = r"\partial U" if order == 1 else rf"\partial^{order} U"
+        body = rf"\frac{{{top}}}{{{bottom}}}"
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 
 def potential(*blocks: Block) -> Potential:
     """The energy U = -log p(data, theta) of the target, on the sum scale, left opaque.
+
+    Its arguments are the target: one vector block, or scalar blocks for explicit coordinates. Raises RecipeError for
+    anything else.
 
     >>> theta = vector("theta")
     >>> potential(theta).diff(theta)
@@ -402,7 +501,9 @@ def potential(*blocks: Block) -> Potential:
 
 
 def grad(U: Potential, block: Block | None = None) -> Partial:
-    """The gradient of the potential by its only block, or by the one named.
+    """The gradient dU/dtheta of the potential by its only block, or by the one named.
+
+    Raises RecipeError where U is no potential, has several blocks of which none is named, or none of this name.
 
     >>> grad(potential(vector("theta")))
     grad(U)
@@ -412,12 +513,15 @@ def grad(U: Potential, block: Block | None = None) -> Partial:
     if block is None and len(U.blocks) > 1:
         raise RecipeError("grad", f"{U} has several blocks", do="Name one: grad(U, x).")
     if block is not None and block not in U.blocks:
-        raise RecipeError("grad", f"{U} does not depend on {block}", do=f"Name one of {', '.join(map(str, U.blocks))}.")
+        names = ", ".join(map(str, U.blocks))
+        raise RecipeError("grad", f"{U} does not depend on {block}", do=f"Name one of {names}.")
     return Partial(U, block if block is not None else U.blocks[0])
 
 
 def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
     """An opaque function of blocks, applied site by site, given later by `recipe.bind(G=...)`.
+
+    `sign` is "real", "positive" or "nonnegative". Raises RecipeError unless its arguments are blocks.
 
     >>> theta = vector("theta")
     >>> function("G", theta).diff(theta)
@@ -425,14 +529,22 @@ def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
     """
     valid_name(name, "function")
     if not blocks or not all(isinstance(b, Block) for b in blocks):
-        raise RecipeError(
-            f"function {name!r}", f"its arguments are blocks, got {blocks}", do=f"Write function({name!r}, theta)."
-        )
+        advice = f"Write function({name!r}, theta)."
+        raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}", do=advice)
     return Function(name, **_assumptions(sign, f"function {name!r}"))(*blocks)
 
 
-def formula(expression, where: str) -> Expr:
-    """A sympy expression from an expression or a number; text is refused, never parsed."""
+_NOT_FINITE_AND_REAL = (S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit)
+
+
+def formula(expression: Any, where: str) -> Expr:
+    """A sympy expression from an expression or a number; decimals are meant exactly, 0.3 is 3/10.
+
+    Raises RecipeError for text, which is never parsed, and for what is not finite and real.
+
+    >>> formula(0.3, "example")
+    3/10
+    """
     if isinstance(expression, str) or isinstance(expression, Iterable) and not isinstance(expression, Expr):
         raise RecipeError(
             where,
@@ -447,30 +559,33 @@ def formula(expression, where: str) -> Expr:
             f"a formula is a sympy expression or a number, got {type(expression).__name__}",
             do="Build it from blocks and parameters.",
         ) from error
-    if not isinstance(value, Expr) or value.has(
-        S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit
-    ):
+    if not isinstance(value, Expr) or value.has(*_NOT_FINITE_AND_REAL):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
-    # Decimals are meant exactly: 0.3 is 3/10, so that proofs do not meet rounding errors.
+    # Exact, so that proofs do not meet rounding errors.
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
 
 
-def masked(expression, *kinds):
-    """The expression with its outermost subexpressions of the given kinds replaced by dummies, and the way back."""
-    back = {}
+def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
+    """The expression with its outermost subexpressions of these kinds replaced by dummies, and the way back.
 
-    def visit(e):
+    >>> p = vector("p")
+    >>> outside, back = masked(2*total(p**2) + 1, Total)
+    >>> outside.has(Total), outside.xreplace(back)
+    (False, 2*total(p**2) + 1)
+    """
+    dummies: dict[Expr, Dummy] = {}
+
+    def visit(e: Expr) -> Expr:
         if isinstance(e, kinds):
-            known = next((d for d, x in back.items() if x == e), None)
-            if known is None:
-                known = Dummy(str(e), **{k: True for k in ("real", "positive", "nonnegative") if getattr(e, f"is_{k}")})
-                back[known] = e
-            return known
+            if e not in dummies:
+                dummies[e] = Dummy(str(e), **signs_of(e))
+            return dummies[e]
         if not e.args or not e.has(*kinds):
             return e
         return e.func(*map(visit, e.args))
 
-    return visit(expression), back
+    outside = visit(expression)
+    return outside, {dummy: e for e, dummy in dummies.items()}
 
 
 OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef)
