@@ -1,45 +1,27 @@
 """The declaration of a sampler: an energy H, a diffusion D and a curl Q over named blocks."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from sympy import Expr, ImmutableMatrix, S, Symbol, sqrt
+from sympy import Expr, Symbol, sqrt
 from sympy.core.function import AppliedUndef
-from sympy.core.relational import Relational
 
-from . import derive
-from .algebra import vanishes
 from .display import as_latex, as_text
+from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
-from .pieces import Jump, Piece, lettered
+from .pieces import lettered
 from .proof import Certificate, certify
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import (
-    OF_THE_STEP,
-    Adapted,
-    Block,
-    Observed,
-    Parameter,
-    Potential,
-    formula,
-    is_fraction,
-    num_data,
-    positive,
-    step_size,
-    temperature,
-)
-
-# A dict over blocks or pairs of blocks, or a sympy matrix; once declared an ImmutableMatrix in the order of the state.
-Entries = Any
+from .symbols import Block, formula, is_fraction, num_data, positive, step_size
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class Recipe(Dynamics):
     """A sampler with the stationary law exp(-H): an energy H, a diffusion D and a curl Q over named blocks.
 
         dz = [-(D+Q) grad H + Gamma] dt + sqrt(2D) dW,   Gamma_i = sum_j d(D+Q)_ij/dz_j.
@@ -74,26 +56,6 @@ class Recipe:
     (0, True)
     """
 
-    name: str
-    state: tuple[Block, ...]
-    H: Expr
-    D: Entries
-    Q: Entries = field(default_factory=dict)
-    target: Block | tuple[Block, ...] | None = None
-    source: str = ""
-    supplied: Entries = field(default_factory=dict)
-    scheme: str | tuple | None = None
-    pieces: Mapping[str, Piece | Block] = field(default_factory=dict)
-    schemes: Mapping[str, str | tuple] = field(default_factory=dict)
-    adapt: Mapping[Adapted, Expr] = field(default_factory=dict)
-    order: str = "lagged"
-    jumps: Mapping[str, Jump] = field(default_factory=dict)
-    marginal: Expr | None = None
-    conversions: Mapping[str, Mapping] = field(default_factory=dict)
-    requires: tuple[Relational, ...] = ()
-    claim: str = ""
-    doc: str = ""
-
     def __post_init__(self):
         settle = partial(object.__setattr__, self)
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
@@ -126,81 +88,6 @@ class Recipe:
             frozen = ", ".join(a.name for a in self.adapted)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
         refuse_malformed(self)
-
-    # ---- what follows from the declaration
-
-    @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that occur in the formulas, by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Parameter)), key=lambda s: s.name))
-
-    @cached_property
-    def adapted(self) -> tuple[Adapted, ...]:
-        """The adapted quantities that occur, by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Adapted)), key=lambda s: s.name))
-
-    @property
-    def entries(self) -> tuple[Block, ...]:
-        """What the state of a chain holds: the blocks and the adapted quantities."""
-        return self.state + self.adapted
-
-    @cached_property
-    def observations(self) -> tuple[Observed, ...]:
-        """The batch statistics that the caller supplies, by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Observed)), key=lambda s: s.name))
-
-    @cached_property
-    def potential(self) -> Potential | None:
-        """The opaque U of the target, or None where H is wholly symbolic."""
-        return next(iter(self.H.atoms(Potential)), None)
-
-    @cached_property
-    def targets(self) -> tuple[Block, ...]:
-        """The target blocks, always as a tuple."""
-        return self.target if isinstance(self.target, tuple) else (cast(Block, self.target),)
-
-    @property
-    def target_is_vector(self) -> bool:
-        """Whether the target is one vector block, and not explicit coordinates."""
-        return self.targets[0].is_vector
-
-    @cached_property
-    def momenta(self) -> tuple[Block, ...]:
-        """The blocks that Q couples to the target."""
-        rows = [i for i, b in enumerate(self.state) if b in self.targets]
-        coupled = [b for j, b in enumerate(self.state) if any(self.Q[i, j] != 0 for i in rows)]
-        return tuple(b for b in coupled if b not in self.targets)
-
-    @cached_property
-    def thermostats(self) -> tuple[Block, ...]:
-        """The blocks that move, and are neither target nor momenta."""
-        return tuple(b for b in self.state if b not in self.targets + self.momenta and b.domain != "binary")
-
-    @cached_property
-    def latents(self) -> tuple[Block, ...]:
-        """The binary blocks, which move by jumps alone."""
-        return tuple(b for b in self.state if b.domain == "binary")
-
-    @cached_property
-    def gamma(self) -> ImmutableMatrix:
-        """Gamma_i = sum_j d(D+Q)_ij/dz_j as a column in the order of `state`."""
-        return derive.row_divergence(self.D + self.Q, self.state)
-
-    @cached_property
-    def drift(self) -> ImmutableMatrix:
-        """-(D+Q) grad H + Gamma at T = 1 as a column in the order of `state`."""
-        force = derive.times_gradient(self.D + self.Q, self.H, self.state)
-        return (self.gamma - force).applyfunc(derive.terms)
-
-    @cached_property
-    def tempered_drift(self) -> ImmutableMatrix:
-        """-(D+Q) grad H + T Gamma, with T the symbol of the temperature."""
-        return (self.drift + (temperature - 1) * self.gamma).applyfunc(derive.terms)
-
-    def residual(self) -> Expr:
-        """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from the drift: 0 for a recipe."""
-        rest = derive.residual(self.drift, self.H, self.D, self.state)
-        return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest
 
     def check(self) -> Certificate:
         """The proof that exp(-H) is stationary, and answers to what else people get wrong.
@@ -302,21 +189,6 @@ class Recipe:
 
     def __repr__(self):
         return f"Recipe({self.name!r}, state=({', '.join(b.name for b in self.state)}))"
-
-    # ---- what it is made of
-
-    @property
-    def formulas(self) -> tuple[Expr, ...]:
-        """H, the entries of D, Q and supplied, the updates and the rates."""
-        rates = (j.rate for j in self.jumps.values() if j.rate is not None)
-        return (self.H, *self.D, *self.Q, *self.supplied, *self.adapt.values(), *rates)
-
-    @cached_property
-    def symbols(self) -> set[Symbol]:
-        """The symbols that occur, those of the step apart."""
-        symbols = set().union(*(e.free_symbols for e in self.formulas), self.adapt)
-        starts = (a.start for a in symbols if isinstance(a, Adapted))
-        return symbols.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 
 
 def _applied(function: Callable | Expr | Energy, arguments: tuple[Block, ...], where: str) -> Any:

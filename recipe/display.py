@@ -1,87 +1,141 @@
 """A recipe as mathematics: plain text for terminals, LaTeX for papers."""
 
-from sympy import latex, sqrt
+from collections.abc import Iterator
+
+from sympy import Expr, ImmutableMatrix, latex, sqrt
+
+from .dynamics import Dynamics
+from .symbols import Block, Parameter, step_size
 
 
-def equations(recipe) -> list[tuple[str, str]]:
+def equations(recipe: Dynamics) -> list[tuple[str, str]]:
     """The SDE row by row: (left side, right side) as text."""
     rows = []
     for i, block in enumerate(recipe.state):
-        drift, noisy = recipe.drift[i], [j for j, e in enumerate(recipe.D[i, :]) if e != 0]
-        parts = [f"{_bracket(drift)} dt"] if drift != 0 else []
-        if noisy == [i]:
-            parts.append(f"sqrt({2 * recipe.D[i, i]}) dW_{block}")
+        drift = recipe.drift[i]
+        terms = [] if drift == 0 else [f"{_bracket(drift)} dt"]
+        noisy = _noisy(recipe, i)
+        if noisy == [block]:
+            terms.append(f"sqrt({2 * recipe.D[i, i]}) dW_{block}")
         else:
-            parts += [f"sqrt(2D)[{block}, {recipe.state[j]}] dW_{recipe.state[j]}" for j in noisy]
-        rows.append((f"d{block}", " + ".join(parts) or "0"))
+            terms += [f"sqrt(2D)[{block}, {b}] dW_{b}" for b in noisy]
+        rows.append((f"d{block}", " + ".join(terms) or "0"))
     return rows
 
 
-def _bracket(expression):
+def _noisy(recipe: Dynamics, i: int) -> list[Block]:
+    """The blocks whose noise enters row i."""
+    return [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
+
+
+def _bracket(expression: Expr) -> str:
     return f"({expression})" if expression.is_Add else str(expression)
 
 
-def entries(matrix, state) -> list[tuple[str, str]]:
+def _upper_triangle(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[Block, Block, Expr]]:
+    """The non-zero entries of a matrix over blocks on and above its diagonal: row, column, entry."""
+    for i, a in enumerate(state):
+        for j, b in enumerate(state):
+            if j >= i and matrix[i, j] != 0:
+                yield a, b, matrix[i, j]
+
+
+def entries(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> list[tuple[str, str]]:
     """The non-zero entries of a matrix over blocks, upper triangle, with readable labels."""
-    return [
-        (f"[{a}, {b}]", str(matrix[i, j]))
-        for i, a in enumerate(state)
-        for j, b in enumerate(state)
-        if j >= i and matrix[i, j] != 0
-    ]
+    return [(f"[{a}, {b}]", str(entry)) for a, b, entry in _upper_triangle(matrix, state)]
 
 
-def as_text(recipe) -> str:
+def as_text(recipe: Dynamics) -> str:
     """Blocks, H, D, Q, Gamma, the SDE, adaptations, jumps, words, parameters and what a paper calls them, as text."""
-    kind = lambda b: "vector" if b.is_vector else "scalar"
-    domain = lambda b: "" if b.domain == "real" else f", {b.domain}"
-    lines = [f"{recipe.name}" + (f"   {recipe.source}" if recipe.source else "")]
-    lines += [f"  {line}" for line in recipe.doc.strip().splitlines()]
-    lines += [
-        "  state   " + ", ".join(f"{b} ({kind(b)}{domain(b)})" for b in recipe.state),
-        "  target  " + ", ".join(b.name for b in recipe.targets),
-        f"  H       {recipe.H}",
+    title = f"{recipe.name}   {recipe.source}" if recipe.source else recipe.name
+    rows = [
+        *recipe.doc.strip().splitlines(),
+        *_blocks(recipe),
+        *_formulas(recipe),
+        *_motions(recipe),
+        *_words(recipe),
+        *map(_parameter, recipe.parameters),
+        *_conversions(recipe),
+        f"claim   {recipe.claim}",
     ]
+    return "\n".join([title, *(f"  {row}" for row in rows)])
+
+
+def _blocks(recipe: Dynamics) -> Iterator[str]:
+    yield "state   " + ", ".join(map(_block, recipe.state))
+    yield "target  " + ", ".join(b.name for b in recipe.targets)
+
+
+def _block(b: Block) -> str:
+    kind = "vector" if b.is_vector else "scalar"
+    return f"{b} ({kind})" if b.domain == "real" else f"{b} ({kind}, {b.domain})"
+
+
+def _formulas(recipe: Dynamics) -> Iterator[str]:
+    """H, the matrices, Gamma and the rows of the SDE."""
+    yield f"H       {recipe.H}"
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
-        lines += [f"  {label + where:15} {value}" for where, value in entries(matrix, recipe.state)]
-    lines += [f"  {f'Gamma[{b}]':15} {g}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
-    lines += [f"  {left:7} = {right}" for left, right in equations(recipe)]
-    lines += [
-        f"  {a.name:7} <- {recipe.adapt.get(a, a)}   ({recipe.order.replace('_', ' ')}; at first {a.start})"
-        for a in recipe.adapted
-    ]
-    lines += [f"  jump {letter}  {jump}" for letter, jump in recipe.jumps.items()]
-    lines += [f"  letter {letter} = {piece}" for letter, piece in recipe.pieces.items()]
-    words = {"recommended": recipe.scheme, **recipe.schemes}
-    lines += [f"  word    {word}   ({name})" for name, word in words.items() if word]
-    lines += [
-        f"  {s.name:7} {s.sign}{f' per {s.per}' if s.per else ''}"
-        f"{'' if s.default is None else f', default {s.default:g}'}{f': {s.doc}' if s.doc else ''}"
-        for s in recipe.parameters
-    ]
-    lines += [
-        f"  from {key}:  " + ", ".join(f"{'step_size' if s.name == 'h' else s} = {e}" for s, e in values.items())
-        for key, values in recipe.conversions.items()
-    ]
-    lines += [f"  needs   {', '.join(map(str, recipe.requires))}"] if recipe.requires else []
-    return "\n".join([*lines, f"  claim   {recipe.claim}"])
+        for where, value in entries(matrix, recipe.state):
+            yield f"{label + where:15} {value}"
+    for b, g in zip(recipe.state, recipe.gamma):
+        if g != 0:
+            yield f"{f'Gamma[{b}]':15} {g}"
+    for left, right in equations(recipe):
+        yield f"{left:7} = {right}"
 
 
-def as_latex(recipe) -> str:
-    """H, D, Q, Gamma and the SDE as a LaTeX align environment."""
+def _motions(recipe: Dynamics) -> Iterator[str]:
+    """Adaptations and jumps."""
+    order = recipe.order.replace("_", " ")
+    for a in recipe.adapted:
+        yield f"{a.name:7} <- {recipe.adapt.get(a, a)}   ({order}; at first {a.start})"
+    for letter, jump in recipe.jumps.items():
+        yield f"jump {letter}  {jump}"
+
+
+def _words(recipe: Dynamics) -> Iterator[str]:
+    """Letters, and the words made of them."""
+    for letter, piece in recipe.pieces.items():
+        yield f"letter {letter} = {piece}"
+    for name, word in {"recommended": recipe.scheme, **recipe.schemes}.items():
+        if word:
+            yield f"word    {word}   ({name})"
+
+
+def _parameter(s: Parameter) -> str:
+    text = f"{s.name:7} {s.sign}"
+    if s.per:
+        text += f" per {s.per}"
+    if s.default is not None:
+        text += f", default {s.default:g}"
+    return f"{text}: {s.doc}" if s.doc else text
+
+
+def _conversions(recipe: Dynamics) -> Iterator[str]:
+    """What a paper calls the parameters, and what must hold between them."""
+    for key, values in recipe.conversions.items():
+        names = {s: "step_size" if s == step_size else s for s in values}
+        yield f"from {key}:  " + ", ".join(f"{names[s]} = {e}" for s, e in values.items())
+    if recipe.requires:
+        yield f"needs   {', '.join(map(str, recipe.requires))}"
+
+
+def as_latex(recipe: Dynamics) -> str:
+    """H, D, Q, Gamma and the SDE as a LaTeX aligned environment."""
     rows = [rf"H &= {latex(recipe.H)}"]
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        rows += [
-            rf"{label}_{{{latex(a)} {latex(b)}}} &= {latex(matrix[i, j])}"
-            for i, a in enumerate(recipe.state)
-            for j, b in enumerate(recipe.state)
-            if j >= i and matrix[i, j] != 0
-        ]
+        for a, b, entry in _upper_triangle(matrix, recipe.state):
+            rows.append(rf"{label}_{{{latex(a)} {latex(b)}}} &= {latex(entry)}")
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     for i, b in enumerate(recipe.state):
-        noisy = [c for j, c in enumerate(recipe.state) if recipe.D[i, j] != 0]
-        noise = "".join(rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}" for c in noisy)
-        if noisy == [b]:
-            noise = rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(b)}}}"
-        rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{noise}")
+        rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{_latex_noise(recipe, i)}")
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
+
+
+def _latex_noise(recipe: Dynamics, i: int) -> str:
+    """The noise of row i, with a plus before each term."""
+    b = recipe.state[i]
+    noisy = _noisy(recipe, i)
+    if noisy == [b]:
+        return rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(b)}}}"
+    return "".join(rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}" for c in noisy)

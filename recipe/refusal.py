@@ -1,11 +1,14 @@
 """What is refused of a declaration: each function raises a RecipeError that says where, what, and what to do."""
 
-from sympy import DiracDelta, Heaviside, ImmutableMatrix, Piecewise, S, sign, zeros
+from collections.abc import Iterator
+
+from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, Piecewise, S, diff, expand, sign, zeros
 from sympy.core.function import AppliedUndef
 
 from .algebra import is_continuous
+from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
-from .marginal import refuse_jump
+from .marginal import eliminate_gaussians
 from .proof import minimum_eigenvalue
 from .symbols import (
     Adapted,
@@ -21,15 +24,46 @@ from .symbols import (
     valid_name,
 )
 
+STATES = 64
+ROUNDING = 1e-12
+SMALL_STEP = {step_size: 1e-9}
 
-def refuse_malformed(recipe) -> None:
+
+def refuse_malformed(recipe: Dynamics) -> None:
     """Refuse a declaration that is no sampler."""
-    for check in (_symbols, _adaptations, _kinds, _gamma, _diffusion, _normalisable):
+    for check in (
+        _symbols,
+        _names,
+        _potentials,
+        _inputs,
+        _adaptations,
+        _values_per_site,
+        _latents,
+        _entries_per_site,
+        _corners,
+        _discontinuities,
+        _more_of_U,
+        _diffusion,
+        _jumps,
+        _supplied,
+        _normalisable,
+    ):
         check(recipe)
 
 
-def _symbols(recipe):
-    """Blocks that are not there, plain symbols, two things of one name, a U of other blocks."""
+def _matrix_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]]:
+    """The entries of D and Q, with the letter of the matrix, the row and the column."""
+    for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
+        for i, a in enumerate(recipe.state):
+            for j, b in enumerate(recipe.state):
+                yield label, a, b, matrix[i, j]
+
+
+# ---- symbols and names
+
+
+def _symbols(recipe: Dynamics) -> None:
+    """Blocks that are not there, plain symbols."""
     known = {b.name for b in recipe.state} | {s.name for s in recipe.symbols if isinstance(s, Parameter)}
     for s in sorted(recipe.symbols, key=str):
         if isinstance(s, Block) and not isinstance(s, Adapted) and s not in recipe.state:
@@ -40,14 +74,21 @@ def _symbols(recipe):
                 f"'{s}' is unbound: a plain sympy symbol, neither a block nor a parameter",
                 do=f"Use the declared {s}." if s.name in known else did_you_mean(s.name, known),
             )
+
+
+def _names(recipe: Dynamics) -> None:
+    """Two things of one name."""
     functions = {f for e in recipe.formulas for f in e.atoms(AppliedUndef)}
-    names = [b.name for b in recipe.entries] + [s.name for s in recipe.parameters + recipe.observations]
+    names = [s.name for s in recipe.entries + recipe.parameters + recipe.observations]
     names += [valid_name(f.func.__name__, "function") for f in functions]
     for name in names:
         if names.count(name) > 1:
             raise RecipeError(recipe.name, f"two blocks, parameters or functions are named '{name}'", do="Rename one.")
-    potentials = set().union(*(e.atoms(Potential) for e in recipe.formulas))
-    for U in potentials:
+
+
+def _potentials(recipe: Dynamics) -> None:
+    """A U of other blocks than the target's, totals where there are no sites."""
+    for U in set().union(*(e.atoms(Potential) for e in recipe.formulas)):
         if U.blocks != recipe.targets:
             raise RecipeError(
                 recipe.name,
@@ -58,10 +99,13 @@ def _symbols(recipe):
         raise RecipeError(recipe.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
 
 
-def _adaptations(recipe):
-    """Observations and step numbers in the dynamics, adapted quantities without an update or a proper start."""
-    dynamics = set().union(*(e.free_symbols for e in (recipe.H, *recipe.D, *recipe.Q, *recipe.supplied)))
-    for s in sorted(dynamics, key=str):
+# ---- what moves, and between which steps
+
+
+def _inputs(recipe: Dynamics) -> None:
+    """Observations and step numbers in the dynamics."""
+    formulas = (recipe.H, *recipe.D, *recipe.Q, *recipe.supplied)
+    for s in sorted(set().union(*(e.free_symbols for e in formulas)), key=str):
         if isinstance(s, Observed):
             raise RecipeError(
                 recipe.name,
@@ -70,6 +114,10 @@ def _adaptations(recipe):
             )
         if s == step_number:
             raise RecipeError(recipe.name, "H, D, Q or supplied read step_number", do="Only adaptations may.")
+
+
+def _adaptations(recipe: Dynamics) -> None:
+    """Adapted quantities without an update or a proper start."""
     for a in recipe.adapted:
         if a not in recipe.adapt:
             raise RecipeError(
@@ -82,13 +130,12 @@ def _adaptations(recipe):
         start = a.start.xreplace({g: S.One for g in a.start.atoms(Partial)})
         for s in sorted(start.free_symbols, key=str):
             if isinstance(s, (Block, Observed)):
-                raise RecipeError(
-                    f"{recipe.name}, start of {a}", f"it reads {s}", do="It may read parameters and grad(U)."
-                )
+                advice = "It may read parameters and grad(U)."
+                raise RecipeError(f"{recipe.name}, start of {a}", f"it reads {s}", do=advice)
 
 
-def _kinds(recipe):
-    """Values per site where there is one per chain, and motions of binary blocks."""
+def _values_per_site(recipe: Dynamics) -> None:
+    """Adapted quantities with one value per site where there is one per chain."""
     for a in recipe.adapted:
         for what, e in (("start", a.start), ("update", recipe.adapt.get(a, a))):
             if is_site(e) and not a.is_vector:
@@ -97,6 +144,10 @@ def _kinds(recipe):
                     f"{e} has one value per site, but {a} is one number",
                     do=f"Wrap it in total(), or declare {a} with like={recipe.targets[0]}.",
                 )
+
+
+def _latents(recipe: Dynamics) -> None:
+    """Binary blocks that flow."""
     for b in recipe.latents:
         i = recipe.state.index(b)
         if any(recipe.D[i, :]) or any(recipe.Q[i, :]):
@@ -105,6 +156,10 @@ def _kinds(recipe):
                 "a binary block has no drift and no noise",
                 do=f'Let it jump: jumps={{"J": refresh({b})}}.',
             )
+
+
+def _entries_per_site(recipe: Dynamics) -> None:
+    """An H, D or Q with one value per site where there is one per chain, noise that is shared across the kinds."""
     if is_site(recipe.H):
         loose = next(t for t in recipe.H.as_ordered_terms() if is_site(t))
         raise RecipeError(
@@ -112,25 +167,26 @@ def _kinds(recipe):
             f"{loose} has one value per site, but H is one number per chain",
             do=f"Wrap it: total({loose}).",
         )
-    for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for i, a in enumerate(recipe.state):
-            for j, b in enumerate(recipe.state):
-                if not a.is_vector and not b.is_vector and is_site(matrix[i, j]):
-                    raise RecipeError(
-                        f"{recipe.name}, {label}[{a}, {b}]",
-                        f"{matrix[i, j]} has one value per site, but both blocks are scalars",
-                        do="Wrap it in total().",
-                    )
-                if label == "D" and a.is_vector != b.is_vector and matrix[i, j] != 0:
-                    raise RecipeError(
-                        f"{recipe.name}, D[{a}, {b}]",
-                        "noise shared by a vector and a scalar block is not supported",
-                        do="Couple them by Q instead.",
-                    )
+    for label, a, b, entry in _matrix_entries(recipe):
+        if not a.is_vector and not b.is_vector and is_site(entry):
+            raise RecipeError(
+                f"{recipe.name}, {label}[{a}, {b}]",
+                f"{entry} has one value per site, but both blocks are scalars",
+                do="Wrap it in total().",
+            )
+        if label == "D" and a.is_vector != b.is_vector and entry != 0:
+            raise RecipeError(
+                f"{recipe.name}, D[{a}, {b}]",
+                "noise shared by a vector and a scalar block is not supported",
+                do="Couple them by Q instead.",
+            )
 
 
-def _gamma(recipe):
-    """Formulas with a jump or without a derivative where Gamma needs one."""
+# ---- derivatives
+
+
+def _corners(recipe: Dynamics) -> None:
+    """Entries without a derivative where Gamma needs one."""
     for i, row in enumerate(recipe.state):
         for j, column in enumerate(recipe.state):
             entry = recipe.D[i, j] + recipe.Q[i, j]
@@ -143,58 +199,101 @@ def _gamma(recipe):
                     f"it is undefined where {kink} = 0, because {entry} has no derivative there",
                     do="Use a smooth function.",
                 )
-    for where, entry, blocks in [("H", recipe.H, recipe.state)] + [
-        (f"{label}[{a}, {b}]", matrix[i, j], (a, b))
-        for label, matrix in (("D", recipe.D), ("Q", recipe.Q))
-        for i, a in enumerate(recipe.state)
-        for j, b in enumerate(recipe.state)
-    ]:
-        for choice in entry.atoms(Piecewise):
-            if not is_continuous(choice, blocks):
-                raise RecipeError(
-                    f"{recipe.name}, {where}",
-                    f"{choice} is not seen to be continuous, and a jump has no derivative",
-                    do="Use a continuous function, or Max and Min.",
-                )
-    recipe.drift  # derived here, so that a formula that asks for more of U than there is fails here
 
 
-def _diffusion(recipe):
-    """A D or a supplied that is no covariance, D - supplied below 0, jumps of another law or a negative rate."""
-    value, where = minimum_eigenvalue(recipe.D, points=64, fixed={step_size: 1e-9})
-    if value < -1e-12:
+def _discontinuities(recipe: Dynamics) -> None:
+    """Formulas that jump."""
+    _continuous(recipe, "H", recipe.H, recipe.state)
+    for label, a, b, entry in _matrix_entries(recipe):
+        _continuous(recipe, f"{label}[{a}, {b}]", entry, (a, b))
+
+
+def _continuous(recipe: Dynamics, where: str, entry: Expr, blocks: tuple[Block, ...]) -> None:
+    for choice in entry.atoms(Piecewise):
+        if not is_continuous(choice, blocks):
+            raise RecipeError(
+                f"{recipe.name}, {where}",
+                f"{choice} is not seen to be continuous, and a jump has no derivative",
+                do="Use a continuous function, or Max and Min.",
+            )
+
+
+def _more_of_U(recipe: Dynamics) -> None:
+    """Formulas that ask for more of U than there is: deriving the drift refuses them."""
+    recipe.drift
+
+
+# ---- signs
+
+
+def _diffusion(recipe: Dynamics) -> None:
+    """A D that is no covariance."""
+    value, where = minimum_eigenvalue(recipe.D, points=STATES, fixed=SMALL_STEP)
+    if value < -ROUNDING:
         raise RecipeError(
             f"{recipe.name}, D",
             f"it is not positive semidefinite: an eigenvalue is {value:.3g} at {where}",
             do="A diffusion needs D >= 0 for every state and every allowed parameter.",
         )
+
+
+def _jumps(recipe: Dynamics) -> None:
+    """Jumps by a law that cannot be drawn, or at a negative rate."""
     for letter, jump in recipe.jumps.items():
-        refuse_jump(recipe, letter, jump.block)
-        if jump.rate is not None and minimum_eigenvalue(ImmutableMatrix([[jump.rate]]), points=64)[0] < 0:
+        _redrawn(recipe, letter, jump.block)
+        if jump.rate is None:
+            continue
+        lowest, _ = minimum_eigenvalue(ImmutableMatrix([[jump.rate]]), points=STATES)
+        if lowest < 0:
             raise RecipeError(
                 f"{recipe.name}, jumps[{letter!r}], rate",
                 f"{jump.rate} may be below 0",
                 do="Make it of positive parameters.",
             )
-    if recipe.supplied != zeros(*recipe.supplied.shape):
-        defaults = {s: s.default for s in recipe.parameters if s.default is not None} | {step_size: 1e-9}
-        value, where = minimum_eigenvalue(recipe.supplied, points=64, fixed=defaults)
-        if value < -1e-12:
-            raise RecipeError(
-                f"{recipe.name}, supplied",
-                f"it is not positive semidefinite: an eigenvalue is {value:.3g} at {where}",
-                do="What a gradient supplies is a covariance.",
-            )
-        value, where = minimum_eigenvalue(recipe.D - recipe.supplied, points=64, fixed=defaults)
-        if value < -1e-12:
-            raise RecipeError(
-                f"{recipe.name}, supplied",
-                f"D - supplied is not positive semidefinite: an eigenvalue is {value:.3g} at {where}",
-                do="The gradient cannot supply more noise than D.",
-            )
 
 
-def _normalisable(recipe):
+def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
+    """A block whose law given all else is neither Gaussian nor a Bernoulli law."""
+    where = f"{recipe.name}, jump {letter!r}"
+    if b.domain == "binary":
+        cost = expand(diff(recipe.H, b))
+        if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
+            raise RecipeError(
+                where,
+                f"H is not linear in the binary block {b}",
+                do=f"Write H = total({b}*f + g), with f and g free of {b}.",
+            )
+    elif any(b in U.blocks for U in recipe.H.atoms(Potential)) or not eliminate_gaussians(recipe.H, (b,))[0]:
+        raise RecipeError(
+            where,
+            f"the law of {b} is not Gaussian, H is not quadratic in it",
+            do="Only Gaussian and binary blocks can be refreshed.",
+        )
+
+
+def _supplied(recipe: Dynamics) -> None:
+    """A supplied that is no covariance, D - supplied below 0."""
+    if recipe.supplied == zeros(*recipe.supplied.shape):
+        return
+    where = f"{recipe.name}, supplied"
+    defaults = {s: s.default for s in recipe.parameters if s.default is not None} | SMALL_STEP
+    value, at = minimum_eigenvalue(recipe.supplied, points=STATES, fixed=defaults)
+    if value < -ROUNDING:
+        raise RecipeError(
+            where,
+            f"it is not positive semidefinite: an eigenvalue is {value:.3g} at {at}",
+            do="What a gradient supplies is a covariance.",
+        )
+    value, at = minimum_eigenvalue(recipe.D - recipe.supplied, points=STATES, fixed=defaults)
+    if value < -ROUNDING:
+        raise RecipeError(
+            where,
+            f"D - supplied is not positive semidefinite: an eigenvalue is {value:.3g} at {at}",
+            do="The gradient cannot supply more noise than D.",
+        )
+
+
+def _normalisable(recipe: Dynamics) -> None:
     """Auxiliary blocks in which exp(-H) has no finite integral."""
     for block in recipe.momenta + recipe.thermostats:
         curvature = recipe.H.diff(block, 2)
