@@ -1,38 +1,40 @@
 """What a user writes in a declaration, checked and made regular."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from sympy import ImmutableMatrix, zeros
+from sympy import Expr, ImmutableMatrix, Symbol, zeros
 from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
+from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
-from .pieces import Jump, lettered
+from .pieces import Jump, Piece, lettered
 from .symbols import Adapted, Block, Parameter, formula, num_data
 
 ORDERS = ("lagged", "same_step", "differentiated")
 
 
-def state_of(state, name):
+def state_of(state: Any, name: str) -> tuple[Block, ...]:
     """The blocks of a state as a tuple."""
-    state = (state,) if isinstance(state, Block) else tuple(state) if isinstance(state, (tuple, list)) else state
-    if not isinstance(state, tuple) or not state or not all(isinstance(b, Block) for b in state):
+    blocks = (state,) if isinstance(state, Block) else state
+    if not isinstance(blocks, (tuple, list)) or not blocks or not all(isinstance(b, Block) for b in blocks):
         raise RecipeError(
             f"{name}, state",
-            f"a state is made of blocks, got {state!r}",
+            f"a state is made of blocks, got {tuple(blocks) if isinstance(blocks, list) else blocks!r}",
             do='Declare them with vector("theta") or scalar("xi").',
         )
-    for b in state:
+    for b in blocks:
         if isinstance(b, Adapted):
             raise RecipeError(
                 f"{name}, state",
                 f"{b} is adapted, and no part of the dynamics",
                 do=f"Leave it out of state=, and give its update in adapt={{{b}: ...}}.",
             )
-    return state
+    return tuple(blocks)
 
 
-def target_of(target, state, name):
+def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple[Block, ...]:
     """The target as a block, or a tuple of scalar blocks."""
     if target is None:
         target = state[0]
@@ -53,7 +55,7 @@ def target_of(target, state, name):
     return blocks if len(blocks) > 1 else blocks[0]
 
 
-def updates_of(adapt, order, name):
+def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:
     """The updates of adapted quantities as formulas."""
     where = f"{name}, adapt"
     if order not in ORDERS:
@@ -67,7 +69,7 @@ def updates_of(adapt, order, name):
     return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
 
 
-def jumps_of(jumps, state, pieces, name):
+def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str) -> dict[str, Jump]:
     """The jumps by letter."""
     if not isinstance(jumps, Mapping):
         raise RecipeError(
@@ -91,22 +93,21 @@ def jumps_of(jumps, state, pieces, name):
     return dict(jumps)
 
 
-def conversions_of(conversions, name):
-    """The values by parameter for each set of a paper's parameters, whose names are the key."""
-    settled = {}
-    for key, values in conversions.items():
-        where, names = f"{name}, conversions[{key!r}]", set(key.split(", "))
-        values = {s: formula(e, f"{where}[{s}]") for s, e in values.items()}
-        read = {s.name for e in values.values() for s in e.free_symbols} - {num_data.name}
-        if read != names:
-            raise RecipeError(
-                where, f"its formulas read {', '.join(sorted(read))}", do="Name the paper's parameters in the key."
-            )
-        settled[key] = values
-    return settled
+def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, dict[Symbol, Expr]]:
+    """The formulas by parameter for each set of a paper's parameters, whose names are the key."""
+    return {key: _conversion(key, formulas, f"{name}, conversions[{key!r}]") for key, formulas in conversions.items()}
 
 
-def drift_of(drift, state, where):
+def _conversion(key: str, formulas: Mapping, where: str) -> dict[Symbol, Expr]:
+    conversion = {s: formula(e, f"{where}[{s}]") for s, e in formulas.items()}
+    names = {s.name for e in conversion.values() for s in e.free_symbols} - {num_data.name}
+    if names != set(key.split(", ")):
+        what = f"its formulas read {', '.join(sorted(names))}"
+        raise RecipeError(where, what, do="Name the paper's parameters in the key.")
+    return conversion
+
+
+def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
     """The rows of somebody's drift as formulas, in the order of the state; a block that a dict leaves out has 0."""
     if isinstance(drift, Mapping):
         for b in drift.keys() - set(state):
@@ -122,7 +123,7 @@ def drift_of(drift, state, where):
     return [formula(row, f"{where}, drift[{b}]") for b, row in zip(state, rows)]
 
 
-def requirements_of(requires, name):
+def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
     """The relations between parameters that must hold."""
     requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)
     for r in requires:
@@ -133,50 +134,68 @@ def requirements_of(requires, name):
     return requires
 
 
-def matrix_of(entries, state, symmetry, where):
-    """The matrix of a dict or matrix of entries, with A^T = symmetry * A."""
-    n, index = len(state), {b: i for i, b in enumerate(state)}
-    word = {+1: "symmetric", -1: "skew"}[symmetry]
-    if isinstance(entries, MatrixBase):
-        if entries.shape != (n, n):
-            raise RecipeError(
-                where,
-                f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}",
-                do="Order rows and columns as in state=.",
-            )
-        given = {(a, b): entries[i, j] for a, i in index.items() for b, j in index.items()}
-    elif isinstance(entries, Mapping):
-        given = {}
-        for key, value in entries.items():
-            pair = key if isinstance(key, tuple) else (key, key)
-            if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
-                raise RecipeError(
-                    where,
-                    f"an entry is named by a block or a pair of blocks, got {key!r}",
-                    do="Write for example {p: gamma} or {(theta, p): -1}.",
-                )
-            given[pair] = value
-    else:
-        raise RecipeError(
-            where,
-            f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}",
-            do="Write for example {p: gamma} or {(theta, p): -1}.",
-        )
-    matrix = zeros(n, n)
-    for (a, b), value in given.items():
+def matrix_of(entries: Entries, state: tuple[Block, ...], symmetry: int, where: str) -> ImmutableMatrix:
+    """The matrix of a dict or matrix of entries, with A^T = symmetry * A.
+
+    `symmetry` is +1 or -1. Raises RecipeError for entries of other blocks, and for a matrix of another symmetry.
+
+    >>> from recipe import vector
+    >>> theta, p = vector("theta"), vector("p")
+    >>> matrix_of({(theta, p): -1}, (theta, p), -1, "example, Q")
+    Matrix([
+    [0, -1],
+    [1,  0]])
+    """
+    index = {b: i for i, b in enumerate(state)}
+    by_pair = _by_pair(entries, state, where)
+    matrix = zeros(len(state))
+    for (a, b), entry in by_pair.items():
         for block in (a, b):
             if block not in index:
                 raise RecipeError(where, f"{block} is not a block of the state", do=did_you_mean(block, index))
-        i, j = index[a], index[b]
-        value = formula(value, f"{where}[{a}, {b}]")
-        mirror = formula(given.get((b, a), symmetry * value), f"{where}[{b}, {a}]")
+        value = formula(entry, f"{where}[{a}, {b}]")
+        mirror = formula(by_pair.get((b, a), symmetry * value), f"{where}[{b}, {a}]")
         excess = (mirror - symmetry * value).expand()
         if excess != 0 and excess.simplify() != 0:
-            label, op = where.split(", ")[-1], "-" if symmetry > 0 else "+"
-            raise RecipeError(
-                where,
-                f"not {word}: {label}[{b}, {a}] {op} {label}[{a}, {b}] = {excess}, not 0",
-                do="Give one triangle only, the other follows.",
-            )
-        matrix[i, j], matrix[j, i] = value, symmetry * value
+            raise _asymmetric(where, a, b, symmetry, excess)
+        matrix[index[a], index[b]] = value
+        matrix[index[b], index[a]] = symmetry * value
     return ImmutableMatrix(matrix)
+
+
+_AN_ENTRY = "Write for example {p: gamma} or {(theta, p): -1}."
+
+
+def _by_pair(entries: Entries, state: tuple[Block, ...], where: str) -> dict[tuple[Block, Block], Any]:
+    """The entries of a dict or a matrix by row and column."""
+    if isinstance(entries, Mapping):
+        return {_pair(key, where): entry for key, entry in entries.items()}
+    if not isinstance(entries, MatrixBase):
+        what = f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}"
+        raise RecipeError(where, what, do=_AN_ENTRY)
+    n = len(state)
+    if entries.shape != (n, n):
+        raise RecipeError(
+            where,
+            f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}",
+            do="Order rows and columns as in state=.",
+        )
+    return {(a, b): entries[i, j] for i, a in enumerate(state) for j, b in enumerate(state)}
+
+
+def _pair(key: Any, where: str) -> tuple[Block, Block]:
+    """The row and the column that the key of an entry names."""
+    pair = key if isinstance(key, tuple) else (key, key)
+    if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
+        raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {key!r}", do=_AN_ENTRY)
+    return pair
+
+
+def _asymmetric(where: str, a: Block, b: Block, symmetry: int, excess: Expr) -> RecipeError:
+    label = where.split(", ")[-1]
+    kind, sign = ("symmetric", "-") if symmetry > 0 else ("skew", "+")
+    return RecipeError(
+        where,
+        f"not {kind}: {label}[{b}, {a}] {sign} {label}[{a}, {b}] = {excess}, not 0",
+        do="Give one triangle only, the other follows.",
+    )
