@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,138 +15,163 @@ from recipe.errors import RecipeError
 
 from . import storage
 
+Stamp = tuple[int, int, int] | None  # inode, time and size of a file, if it is there
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a reader or writer has seen of a folder: generation and file of the latest checkpoint, stamps of both files."""
+
+    generation: int
+    file: int
+    stamps: tuple[Stamp, ...]
+
+
+NEW = Mark(generation=-1, file=1, stamps=(None, None))  # of a folder without checkpoints
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint: its tensors by name, its plain data, and the mark after which a run goes on from it."""
+
+    tensors: dict[str, torch.Tensor]
+    account: dict[str, Any]
+    mark: Mark
+
 
 class Pair:
     """Two checkpoints in a folder that are written in turn: a run that is killed leaves one of them whole.
 
-    `what` is told of whose they are. Raises RecipeError for a folder that cannot be made, if no checkpoint in it is intact, for one
-    of another kind or other settings, and if somebody else writes there.
+    `kind` says of what they are. Raises RecipeError for a folder that cannot be read.
+
+    >>> import tempfile
+    >>> pair = Pair(tempfile.mkdtemp(), "training loop")
+    >>> mark = pair.write({"w": torch.ones(2)}, {"lr": 0.1}, {"epoch": 1}, after=NEW)
+    >>> mark = pair.write({"w": torch.ones(2)}, {"lr": 0.1}, {"epoch": 2}, after=mark)
+    >>> saved = pair.newest({"lr": 0.1})
+    >>> saved.account["epoch"], saved.mark == mark
+    (2, True)
     """
 
-    def __init__(self, folder, what: str):
+    def __init__(self, folder: str | os.PathLike, kind: str):
         with storage.refused(folder):
-            self.folder, self.what = Path(folder).absolute(), what
-            self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
-            self.next, self.generation, self._seen, self._lock = 0, 0, self._stamps(), None
+            self.folder = Path(folder).absolute()
+        self.kind = kind
+        self.files = [self.folder / f"state-{k}.safetensors" for k in (0, 1)]
 
-    def lock(self) -> None:
-        """Let no other process write here until `unlock`."""
-        with storage.refused(self.folder):
-            self._lock = open(self.folder / "lock", "w")
-        try:
-            import fcntl
+    def exists(self) -> bool:
+        """Whether there is a checkpoint, intact or not."""
+        return self._stamps() != NEW.stamps
 
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.unlock()
-            raise RecipeError(
-                str(self.folder), "another run writes there", do="Wait for it, or choose another folder."
-            ) from error
-        except (ImportError, OSError):  # a system, or a file system, without such locks
-            pass
+    def newest(self, settings: Mapping[str, Any] | None = None) -> Saved | None:
+        """The latest that is intact, of a run of these settings if any are passed; None in a new folder.
 
-    def unlock(self) -> None:
-        """Let others write here."""
-        self._lock.close()
-        self._lock = None
-
-    def newest(self, settings: Mapping | None = None) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """The latest that is intact, of a run of these settings if any are given: tensors and plain data; None in a new folder.
-
-        `write` goes on after it, once `accept` has been called.
+        Raises RecipeError where none is intact, and for one of another kind or of other settings.
         """
-        found, broken, self._found = [], [], (0, 0, self._stamps())
-        for k, path in enumerate(self.files):
+        stamps = self._stamps()
+        intact: list[Saved] = []
+        broken: list[Path] = []
+        for k, (path, stamp) in enumerate(zip(self.files, stamps, strict=True)):
+            if stamp is None:
+                continue
             try:
-                if path.exists():
-                    values, account = storage.read(path, "checkpoint")
-                    if type(account.get("generation")) is not int or not isinstance(account.get("settings"), dict):
-                        raise RecipeError(str(path), "it is no checkpoint", do="Choose another folder.")
-                    found.append((account["generation"], k, values, account))
+                tensors, account = _read(path)
             except RecipeError:
                 broken.append(path)
-        if broken and not found:
-            told = (
-                "neither " + " nor ".join(path.name for path in broken)
-                if len(broken) > 1
-                else f"{broken[0].name} is the only one"
-            )
-            raise RecipeError(
-                str(self.folder),
-                f"no checkpoint is intact, {told}",
-                do="Restore one from a copy, or start in another folder.",
-            )
-        if not found:
+            else:
+                intact.append(Saved(tensors, account, Mark(account["generation"], k, stamps)))
+        if broken and not intact:
+            raise self._none_intact(broken)
+        if not intact:
             return None
-        generation, k, values, account = max(found, key=lambda one: one[0])
-        for other in broken:
+        saved = max(intact, key=lambda one: one.mark.generation)
+        for path in broken:
             warnings.warn(
-                f"{other} is not intact: the run goes on from the one before it, {self.files[k]}",
+                f"{path} is not intact: the run goes on from the one before it, {self.files[saved.mark.file]}",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        if account.get("what") != self.what:
+        self._check_kind(saved.account)
+        if settings is not None:
+            self._check_settings(settings, saved.account["settings"])
+        return saved
+
+    def write(
+        self, tensors: Mapping[str, torch.Tensor], settings: Mapping, account: Mapping, *, after: Mark = NEW
+    ) -> Mark:
+        """Write the next, in place of the last but one, and return its mark; hold the folder's Lock meanwhile.
+
+        `after`: the mark of the one before. Raises RecipeError where somebody else has written or removed one since.
+        """
+        if self._stamps() != after.stamps:
             raise RecipeError(
                 str(self.folder),
-                f"it holds a {account.get('what', 'run of another version')}, this is a {self.what}",
+                "the checkpoints there are not those that this run has seen: another run has written there, "
+                "or somebody removed them",
+                do="Choose another folder, or load again.",
+            )
+        for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
+            left.unlink(missing_ok=True)
+        generation = after.generation + 1
+        k = 1 - after.file
+        header = {"what": self.kind, "generation": generation, "settings": settings, **account}
+        storage.write(self.files[k], "checkpoint", tensors, header)
+        return Mark(generation, k, self._stamps())
+
+    def _stamps(self) -> tuple[Stamp, ...]:
+        with storage.refused(self.folder):
+            return tuple(_stamp(path) for path in self.files)
+
+    def _none_intact(self, broken: list[Path]) -> RecipeError:
+        if len(broken) > 1:
+            which = "neither " + " nor ".join(path.name for path in broken)
+        else:
+            which = f"{broken[0].name} is the only one"
+        return RecipeError(
+            str(self.folder),
+            f"no checkpoint is intact, {which}",
+            do="Restore one from a copy, or start in another folder.",
+        )
+
+    def _check_kind(self, account: dict) -> None:
+        if account.get("what") != self.kind:
+            raise RecipeError(
+                str(self.folder),
+                f"it holds a {account.get('what', 'run of another version')}, this is a {self.kind}",
                 do="Choose another folder.",
             )
-        for name in {**settings, **account["settings"]} if settings is not None else ():
-            mine, other = (json.dumps(x.get(name)) for x in (settings, account["settings"]))
-            if mine != other:
-                mine, other = _differing(settings.get(name), account["settings"].get(name))
+
+    def _check_settings(self, mine: Mapping, other: Mapping) -> None:
+        """Refuse the folder of a run of other settings; they are compared as JSON."""
+        for name in {**mine, **other}:
+            if json.dumps(mine.get(name)) != json.dumps(other.get(name)):
+                here, there = _first_difference(mine.get(name), other.get(name))
                 raise RecipeError(
                     str(self.folder),
-                    f"it holds a run of {name} = {other}, this one has {mine}",
+                    f"it holds a run of {name} = {there}, this one has {here}",
                     do="Give the settings of that run, or choose another folder.",
                 )
-        self._found = 1 - k, generation + 1, self._stamps()
-        return values, account
-
-    def accept(self) -> None:
-        """Go on after what `newest` has found."""
-        self.next, self.generation, self._seen = self._found
-
-    def write(self, tensors: Mapping[str, torch.Tensor], settings: Mapping, account: Mapping) -> None:
-        """Write the next, in place of the last but one."""
-        with self._locked():
-            if self._stamps() != self._seen:
-                raise RecipeError(
-                    str(self.folder),
-                    "the checkpoints there are not those that this run has seen: another run has written there, "
-                    "or somebody removed them",
-                    do="Choose another folder, or load again.",
-                )
-            for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
-                left.unlink(missing_ok=True)
-            storage.write(
-                self.files[self.next],
-                "checkpoint",
-                tensors,
-                {"what": self.what, "generation": self.generation, "settings": settings, **account},
-            )
-            self.next, self.generation, self._seen = 1 - self.next, self.generation + 1, self._stamps()
-
-    @contextmanager
-    def _locked(self):
-        if self._lock is not None:
-            yield
-            return
-        self.lock()
-        try:
-            yield
-        finally:
-            self.unlock()
-
-    def _stamps(self):
-        found = [path.stat() if path.exists() else None for path in self.files]
-        return [s and (s.st_ino, s.st_mtime_ns, s.st_size) for s in found]
 
 
-def _differing(mine, other):
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors and the plain data of a checkpoint, which has a generation and settings."""
+    tensors, account = storage.read(path, "checkpoint")
+    if type(account.get("generation")) is not int or not isinstance(account.get("settings"), dict):
+        raise RecipeError(str(path), "it is no checkpoint", do="Choose another folder.")
+    return tensors, account
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _first_difference(mine: Any, other: Any) -> tuple[Any, Any]:
     """Two settings, or the first lines in which long ones differ."""
     if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
-        return next(
-            (a, b) for a, b in itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="") if a != b
-        )
+        lines = itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="")
+        return next((a, b) for a, b in lines if a != b)
     return mine, other

@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -14,8 +16,15 @@ from safetensors import SafetensorError, safe_open
 from recipe.errors import RecipeError
 
 
-def write(path: Path, kind: str, values: dict[str, torch.Tensor], account: dict) -> None:
-    """Write tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason."""
+def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> None:
+    """Write tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "run.safetensors"
+    >>> write(path, "draws", {"theta": torch.zeros(2)}, {"seed": 1})
+    >>> read(path, "draws")
+    ({'theta': tensor([0., 0.])}, {'seed': 1})
+    """
     values = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in values.items()}
     header = {"names": list(values), **account, "sha256": _sha256(values, account)}
     # One metadata entry: safetensors writes several in no fixed order.
@@ -24,8 +33,11 @@ def write(path: Path, kind: str, values: dict[str, torch.Tensor], account: dict)
         _replace(path, data)
 
 
-def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
-    """What `write` wrote; nothing in the file is executed. Raises RecipeError if it is not there, not intact or of another kind."""
+def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What `write` wrote; nothing in the file is executed.
+
+    Raises RecipeError if it is not there, not intact or of another kind.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -46,8 +58,8 @@ def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict]:
 
 
 @contextmanager
-def refused(path):
-    """Say which path it is that the system refuses."""
+def refused(path: str | os.PathLike) -> Iterator[None]:
+    """Say which path it is that the system refuses, in a RecipeError."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -69,11 +81,11 @@ def digest(x: torch.Tensor) -> str:
     return _sha256({"": x.detach().cpu().contiguous()}, {})
 
 
-def _sha256(values: dict[str, torch.Tensor], account: dict) -> str:
+def _sha256(values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(account).encode())
     for name, value in values.items():
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        digest.update(value.flatten().view(torch.uint8).numpy())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -14,7 +14,8 @@ import torch
 from recipe.errors import RecipeError
 
 from ..files import storage
-from ..files.pair import Pair
+from ..files.lock import Lock
+from ..files.pair import NEW, Pair
 from .chains import Chains
 
 
@@ -70,14 +71,14 @@ class InFolder(InMemory):
         self.pair = Pair(folder, "sampling run")
         self.folder = self.pair.folder
         storage.make_folder(self.folder)
-        self.pair.lock()
+        self.lock = Lock(self.folder)
         try:
-            self.found = self.pair.newest(settings)
+            self.before = self.pair.newest(settings)
+            self.mark = self.before.mark if self.before else NEW
             self._compare()
             super().__init__(like, number)
-            self.pair.accept()
         except BaseException:
-            self.pair.unlock()
+            self.lock.release()
             raise
 
     def _compare(self):
@@ -85,10 +86,10 @@ class InFolder(InMemory):
         apart = (
             [
                 (a, b)
-                for a, b in zip(self.probe, self.found[1]["probe"], strict=True)
+                for a, b in zip(self.probe, self.before.account["probe"], strict=True)
                 if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)
             ]
-            if self.found
+            if self.before
             else []
         )
         if apart:
@@ -119,12 +120,12 @@ class InFolder(InMemory):
         return torch.from_numpy(self.maps[-1])
 
     def __exit__(self, *_):
-        self.pair.unlock()
+        self.lock.release()
 
     def resume(self, chains):
-        if self.found is None:
+        if self.before is None:
             return
-        values, account = self.found
+        values, account = self.before.tensors, self.before.account
         at = 0
         for end, *sums in account["stretches"]:
             for (b, x), known in zip(self.values.items(), sums):
@@ -147,10 +148,11 @@ class InFolder(InMemory):
         if end > at:
             self.stretches.append([end, *(_checksum(x[:, at:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
-        self.pair.write(
+        self.mark = self.pair.write(
             tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
             self.settings,
             {"probe": self.probe, "stretches": self.stretches, "chains": account},
+            after=self.mark,
         )
         self.saved = time.monotonic()
 

@@ -1,30 +1,54 @@
-"""Checkpoints of a run: two files in a folder, of which one is always whole, and the state of a training loop in them."""
+"""Checkpoints of a training loop: the states of its parts, in two files of which one is always whole."""
 
 import json
 import math
+import os
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from recipe.arguments import number
 from recipe.errors import RecipeError
 
 from ..files import storage
-from ..files.pair import Pair
+from ..files.lock import Lock
+from ..files.pair import NEW, Pair, Saved
+from .states import joined, split
+
+KIND = "training loop"
+# What torch and the parts raise for values that they cannot write.
+UNWRITABLE = KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError
+
+
+class Stateful(Protocol):
+    """A part of a training loop that gives its state and takes one up."""
+
+    def state_dict(self) -> Any:
+        """The state."""
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go on from a state."""
+
+
+Part = Stateful | torch.Generator
 
 
 class Checkpoint:
     """A training loop that goes on where it was killed: the states of its parts, saved whole or not at all.
 
-    `parts` are what has `state_dict()` and `load_state_dict()`, by names of your choice: the model, the optimizer, schedulers, a GradScaler,
-    Minibatches, Predictive, SVRG; and torch.Generators. Torch's own generators, which dropout draws from, go along; those of numpy
-    and Python do not. `settings`, plain data, must be the same for a run to go on. The two latest are kept in `folder`, tensors as
-    safetensors, all else as JSON, with a SHA-256 of both; nothing in them is executed. Under torchrun rank 0 saves for all, whose
-    weights are the same, and all ranks load what it has saved, but for torch's own generators. Raises RecipeError for the folder of
-    another run, before anything is overwritten.
+    `parts` are what has `state_dict()` and `load_state_dict()`, by names of your choice: the model, the optimizer,
+    schedulers, a GradScaler, Minibatches, Predictive, SVRG; and torch.Generators. Torch's own generators, which dropout
+    draws from, go along; those of numpy and Python do not. `settings`, plain data, must be the same for a run to go on;
+    `every` is the least number of seconds from one checkpoint to the next.
+
+    The two latest are kept in `folder`, tensors as safetensors, all else as JSON, with a SHA-256 of both; nothing in
+    them is executed. Under torchrun rank 0 saves for all, whose weights are the same, and all ranks load what it has
+    saved, but for torch's own generators. Raises RecipeError for the folder of another run, before anything is
+    overwritten.
 
     >>> import tempfile
     >>> checkpoint = Checkpoint(tempfile.mkdtemp(), model=torch.nn.Linear(2, 1))
@@ -35,53 +59,87 @@ class Checkpoint:
     {'epoch': 2}
     """
 
-    def __init__(self, folder, /, *, every: float = 0.0, settings: Mapping | None = None, **parts):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        /,
+        *,
+        every: float = 0.0,
+        settings: Mapping[str, Any] | None = None,
+        **parts: Part,
+    ):
         self.where = f"Checkpoint in {folder}"
-        if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < math.inf:
-            raise RecipeError(
-                self.where, f"every = {every!r}", do="Give the least number of seconds from one to the next."
-            )
-        try:
-            self.settings = json.loads(json.dumps(dict(settings or {})))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise RecipeError(
-                f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists."
-            ) from error
-        self.parts, self.every, self.saved = {**parts, "torch's generators": _Generators()}, every, -math.inf
+        reason = f"every = {every!r}"
+        advice = "Give the least number of seconds from one to the next."
+        self.every = number(self.where, "every", every, least=0, what=reason, do=advice)
+        self.settings = self._plain(settings or {})
         for name, part in parts.items():
-            if isinstance(part, type) or not (
-                isinstance(part, torch.Generator)
-                or callable(getattr(part, "state_dict", None))
-                and callable(getattr(part, "load_state_dict", None))
-            ):
-                raise RecipeError(
-                    self.where,
-                    f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
-                    do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.",
-                )
+            self._check_part(name, part)
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
-        self.pair = Pair(folder, "training loop")
-        storage.make_folder(self.pair.folder)
+        self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators()}
+        self._saved = -math.inf  # when, in seconds
+        self._mark = NEW
+        self._pair = Pair(folder, KIND)
+        storage.make_folder(self._pair.folder)
 
-    def load(self) -> dict:
-        """Put all parts where the run before this one has left them; what `save` was told then, {} in a new folder.
+    def load(self) -> dict[str, Any]:
+        """Put all parts where the run before this one has left them.
 
-        Where it raises RecipeError the parts are as they were.
+        Returns what `save` was given then, {} in a new folder. Where it raises RecipeError the parts are as they were.
         """
         if dist.is_initialized():
             dist.barrier()
-        found = self.pair.newest(self.settings)
+        saved = self._pair.newest(self.settings)
         if dist.is_initialized():
             dist.barrier()
-        told: dict = {}
-        if found is not None:
-            states, told = _parts_of(self.pair.folder, *found)
-            self._take_up(states)
-        self.pair.accept()
-        return told
+        if saved is None:
+            self._mark = NEW
+            return {}
+        states, notes = _parts_of(self._pair, saved)
+        self._take_up(states)
+        self._mark = saved.mark
+        return notes
 
-    def _take_up(self, states):
+    def save(self, *, now: bool = False, **notes: Any) -> None:
+        """Write the states of all parts, and plain data for `load` to return.
+
+        Does nothing where that was done less than `every` seconds ago, but with `now`. Raises RecipeError for what is
+        no plain data or dense tensor, and where somebody else has written there.
+        """
+        if not isinstance(now, bool):
+            raise RecipeError(
+                self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name."
+            )
+        if _rank() or not now and time.monotonic() - self._saved < self.every:
+            return
+        if self._mark == NEW and self._pair.exists():
+            raise RecipeError(
+                self.where,
+                "it holds a run that has not been loaded",
+                do="Call load() before the loop, or choose another folder.",
+            )
+        try:
+            self._write(notes)
+        except RecipeError:
+            raise
+        except UNWRITABLE as error:
+            raise RecipeError(
+                self.where,
+                f"there is something in the states that cannot be written ({error})",
+                do="Keep dense tensors of numbers, and plain data.",
+            ) from error
+        self._saved = time.monotonic()
+
+    def _write(self, notes: dict) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        states = {name: _state_of(part) for name, part in self.parts.items()}
+        account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
+        with Lock(self._pair.folder):
+            self._mark = self._pair.write(tensors, self.settings, account, after=self._mark)
+
+    def _take_up(self, states: dict) -> None:
+        """Put the states into the parts: into all, or into none."""
         if states.keys() != self.parts.keys():
             raise RecipeError(
                 self.where,
@@ -89,134 +147,100 @@ class Checkpoint:
                 do="Pass the same parts.",
             )
         before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
-        for k, (name, part) in enumerate(self.parts.items()):
+        touched = []
+        for name, part in self.parts.items():
+            touched.append(name)
             try:
                 _put(part, states[name])
             except Exception as error:  # of the part's own code
-                for done in list(self.parts)[: k + 1]:
-                    _put(self.parts[done], before[done])
+                for other in touched:
+                    _put(self.parts[other], before[other])
                 raise RecipeError(
                     f"{self.where}, {name}",
                     f"the state does not fit ({str(error).strip()})",
                     do="Make the same parts, without wrappers such as torch.compile.",
                 ) from error
 
-    def save(self, *, now: bool = False, **told) -> None:
-        """Write the states of all parts, and plain data for `load` to return, unless that was done `every` seconds ago; `now` in any case."""
-        if not isinstance(now, bool):
-            raise RecipeError(
-                self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name."
-            )
-        if _rank() or not now and time.monotonic() - self.saved < self.every:
-            return
-        if self.pair.generation == 0 and any(path.exists() for path in self.pair.files):
-            raise RecipeError(
-                self.where,
-                "it holds a run that has not been loaded",
-                do="Call load() before the loop, or choose another folder.",
-            )
-        tensors: dict = {}
+    def _plain(self, settings: Mapping) -> dict[str, Any]:
+        """The settings as they come back from JSON."""
         try:
-            states = _split({name: _state_of(part) for name, part in self.parts.items()}, "states", tensors)
-            self.pair.write(tensors, self.settings, {"states": states, "told": _split(told, "told", tensors)})
-        except RecipeError:
-            raise
-        except (KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError) as error:
+            return json.loads(json.dumps(dict(settings)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecipeError(
+                f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists."
+            ) from error
+
+    def _check_part(self, name: str, part: object) -> None:
+        methods = [getattr(part, method, None) for method in ("state_dict", "load_state_dict")]
+        has_state = isinstance(part, torch.Generator) or all(map(callable, methods))
+        if isinstance(part, type) or not has_state:
             raise RecipeError(
                 self.where,
-                f"there is something in the states that cannot be written ({error})",
-                do="Keep dense tensors of numbers, and plain data.",
-            ) from error
-        self.saved = time.monotonic()
+                f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
+                do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.",
+            )
 
 
-def read(folder) -> tuple[dict, dict]:
-    """The states of the parts of a training loop by name, and what `save` was told, without a loop to put them in."""
-    pair = Pair(folder, "training loop")
-    found = pair.newest()
-    if found is None:
+def read(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of the parts of a training loop by name, and what `save` was given, without a loop to put them in.
+
+    Raises RecipeError where there is no checkpoint of a training loop, or none that is intact.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> Checkpoint(folder, model=torch.nn.Linear(2, 1)).save(epoch=1)
+    >>> states, notes = read(folder)
+    >>> list(states["model"]), notes
+    (['weight', 'bias'], {'epoch': 1})
+    """
+    pair = Pair(folder, KIND)
+    saved = pair.newest()
+    if saved is None:
         raise RecipeError(str(pair.folder), "there is no checkpoint", do="Pass the folder of a Checkpoint.")
-    return _parts_of(pair.folder, *found)
+    return _parts_of(pair, saved)
 
 
-def _parts_of(folder, tensors, account):
-    """The states of the parts by name, and what `save` was told."""
+def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of the parts by name, and what `save` was given."""
     try:
-        states, told = (_joined(account[part], tensors) for part in ("states", "told"))
-        if not isinstance(states, dict) or not isinstance(told, dict):
+        states = joined(saved.account["states"], saved.tensors)
+        notes = joined(saved.account["told"], saved.tensors)
+        if not isinstance(states, dict) or not isinstance(notes, dict):
             raise TypeError("these are no dicts")
-        return states, told
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise RecipeError(
-            str(folder), "it holds no checkpoint of a training loop", do="Choose another folder."
+            str(pair.folder), "it holds no checkpoint of a training loop", do="Choose another folder."
         ) from error
+    return states, notes
 
 
 class _Generators:
     """Torch's own generators, those of rank 0, as a part."""
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         on_gpus = enumerate(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()
         return {"cpu": torch.get_rng_state(), **dict(on_gpus)}
 
-    def load_state_dict(self, state):
-        for device, x in state.items() if _rank() == 0 else ():
+    def load_state_dict(self, state: dict, /) -> None:
+        if _rank():
+            return
+        for device, x in state.items():
             if device == "cpu":
                 torch.set_rng_state(x)
             elif device < torch.cuda.device_count():
                 torch.cuda.set_rng_state(x, device)
 
 
-def _state_of(part):
+def _state_of(part: Part) -> Any:
     return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
 
 
-def _put(part, state):
-    part.set_state(state) if isinstance(part, torch.Generator) else part.load_state_dict(state)
+def _put(part: Part, state: Any) -> None:
+    if isinstance(part, torch.Generator):
+        part.set_state(state)
+    else:
+        part.load_state_dict(state)
 
 
-def _rank():
+def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-PLAIN = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
-
-
-def _split(x, path, tensors):
-    """Plain data that JSON can hold, with the names of the tensors that are put aside; keys need be no strings."""
-    if x is None or isinstance(x, (bool, int, float, str)):
-        return x
-    if torch.is_tensor(x) and x.layout is torch.strided and tensors is not None:
-        while path in tensors:
-            path += "'"
-        tensors[path] = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-        return {"complex" if x.is_complex() else "tensor": path}
-    inside = lambda key, value: _split(value, f"{path}.{key}", tensors)
-    if isinstance(x, Mapping):
-        pairs = [[_split(key, path, None), inside(key, value)] for key, value in x.items()]
-        if hasattr(x, "_metadata"):  # of a module: the versions of the states of its parts
-            return {"module": [pairs, _split(x._metadata, f"{path}._metadata", tensors)]}
-        return {"Counter" if isinstance(x, Counter) else "dict": pairs}
-    if isinstance(x, (list, tuple)):
-        return {"tuple" if isinstance(x, tuple) else "list": [inside(k, value) for k, value in enumerate(x)]}
-    raise RecipeError(
-        f"Checkpoint, {path.split('.', 1)[1]}",
-        f"a {type(x).__name__} cannot be saved",
-        do="Keep dense tensors, numbers (of numpy by .item()), strings, lists and dicts of them; functions are not written, nor read.",
-    )
-
-
-def _joined(x, tensors):
-    """What `_split` took apart."""
-    if not isinstance(x, dict):
-        return x
-    ((kind, inside),) = x.items()
-    if kind in ("tensor", "complex"):
-        return torch.view_as_complex(tensors[inside]) if kind == "complex" else tensors[inside]
-    if kind == "module":
-        state = OrderedDict((_joined(key, tensors), _joined(value, tensors)) for key, value in inside[0])
-        state._metadata = _joined(inside[1], tensors)
-        return state
-    if kind in ("dict", "Counter"):
-        return PLAIN[kind]({_joined(key, tensors): _joined(value, tensors) for key, value in inside})
-    return PLAIN[kind](_joined(value, tensors) for value in inside)
