@@ -1,15 +1,8 @@
 """Judging draws: sample size, mixing, discrepancy, temperatures."""
 
-from .results.diagnostics import (
-    Discrepancy,
-    Temperature,
-    autocorrelation_time,
-    configurational_temperature,
-    effective_sample_size,
-    kernel_stein_discrepancy,
-    kinetic_temperature,
-    r_hat,
-)
+from .results.discrepancy import Discrepancy, kernel_stein_discrepancy
+from .results.mixing import autocorrelation_time, effective_sample_size, r_hat
+from .results.temperatures import Temperature, configurational_temperature, kinetic_temperature
 
 __all__ = [
     "effective_sample_size",

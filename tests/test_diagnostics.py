@@ -14,7 +14,7 @@ from torch.func import grad, jacrev
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipe.errors import RecipeError
-from samplers.results.diagnostics import (
+from samplers.diagnostics import (
     Temperature,
     autocorrelation_time,
     configurational_temperature,
@@ -24,7 +24,8 @@ from samplers.results.diagnostics import (
     r_hat,
 )
 from samplers.results.draws import Draws
-from samplers.results.plots import plot
+
+plot = Draws.plot
 
 
 def normal(*shape, seed=0):

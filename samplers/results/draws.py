@@ -3,14 +3,18 @@
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from recipe.errors import RecipeError, did_you_mean
 
 from ..files import storage
+from . import plots
+from .statistics import arviz_module
 
 
 class UnknownBlock(RecipeError, KeyError):
@@ -38,7 +42,13 @@ class Draws(Mapping):
     __slots__ = ("_values", "_info", "_step_sizes")
     __eq__, __hash__ = object.__eq__, object.__hash__
 
-    def __init__(self, values: Mapping[str, torch.Tensor], *, info: dict, step_sizes=None):
+    def __init__(
+        self,
+        values: Mapping[str, torch.Tensor],
+        *,
+        info: Mapping[str, Any],
+        step_sizes: Sequence[float] | np.ndarray | torch.Tensor | None = None,
+    ):
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         sizes = {shape[:2] for shape in shapes.values()}
         if len(sizes) != 1 or len(*sizes) != 2:
@@ -61,17 +71,16 @@ class Draws(Mapping):
             raise UnknownBlock("draws", f"there is no block {name!r}", do=did_you_mean(name, self._values))
         return self._values[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def __repr__(self) -> str:
-        title = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"
         shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
         name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
-        lines = [f"{title}: {self.chains} chains x {self.draws} draws"]
+        lines = [self._title()]
         lines += [
             f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
             for name, value in self.items()
@@ -80,8 +89,12 @@ class Draws(Mapping):
             lines.append("  diverged: " + ", ".join(f"chain {c} at step {s}" for c, s in self.diverged.items()))
         return "\n".join(lines)
 
+    def _title(self) -> str:
+        run = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"
+        return f"{run}: {self.chains} chains x {self.draws} draws"
+
     @property
-    def info(self) -> dict:
+    def info(self) -> dict[str, Any]:
         """The account of the run, plain JSON data (so the chains in `diverged` are text here)."""
         return self._info
 
@@ -105,7 +118,7 @@ class Draws(Mapping):
         """The step at which each diverged chain left the finite numbers; empty if none did."""
         return {int(chain): step for chain, step in (self.info.get("diverged") or {}).items()}
 
-    def to_arviz(self):
+    def to_arviz(self) -> Any:
         """An arviz.InferenceData whose posterior group holds a float64 copy, with `info` as attributes.
 
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
@@ -117,11 +130,8 @@ class Draws(Mapping):
         }
         posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
             warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-            import arviz
-
-            return arviz.from_dict(posterior=posterior, posterior_attrs=attributes)
+            return arviz_module().from_dict(posterior=posterior, posterior_attrs=attributes)
 
     def average(self, name: str, function: Callable | None = None) -> torch.Tensor:
         """The mean of f(theta), weighted by step size: sum_k h_k f(theta_k) / sum_k h_k, over draws and chains.
@@ -135,7 +145,7 @@ class Draws(Mapping):
         >>> draws.average("theta"), draws.average("theta", torch.square)
         (tensor(2., dtype=torch.float64), tensor(6., dtype=torch.float64))
         """
-        values = self[name][self._sound("average")]
+        values = self[name][self.sound_chains("average")]
         f = values if function is None else function(values)
         if not torch.is_tensor(f) or f.shape[:2] != values.shape[:2]:
             got = f"shape {tuple(f.shape)}" if torch.is_tensor(f) else type(f).__name__
@@ -147,7 +157,7 @@ class Draws(Mapping):
         h = torch.ones(self.draws, dtype=torch.float64) if self.step_sizes is None else self.step_sizes
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 
-    def summary(self, var_names: str | list[str] | None = None):
+    def summary(self, var_names: str | Iterable[str] | None = None) -> Any:
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
         Draws weigh equally, whatever their step sizes; see `average`. Chains that diverged are left out, with
@@ -156,30 +166,47 @@ class Draws(Mapping):
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
         """
-        names = list(self) if var_names is None else [var_names] if isinstance(var_names, str) else var_names
-        sound = self._sound("summary")
-        posterior = Draws({name: self[name][sound] for name in names}, info=self.info).to_arviz()
-        import arviz
+        sound = self.sound_chains("summary")
+        posterior = Draws({name: self[name][sound] for name in self._names(var_names)}, info=self.info).to_arviz()
+        return arviz_module().summary(posterior, kind="all", round_to="none")
 
-        return arviz.summary(posterior, kind="all", round_to="none")
+    def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:
+        """A matplotlib Figure, a row for each of the first `max_components` components of every name.
 
-    def plot(self, var_names: str | list[str] | None = None, max_components: int = 4):
-        """A matplotlib Figure with trace, marginal density and autocorrelation of the first components of each block.
+        Columns: the trace of the chains, thinned to 2000 points a line; the marginal density of each; its
+        autocorrelation, sum_t (x_t - m)(x_{t+k} - m)/sum_t (x_t - m)^2 over lags k in draws, with the band
+        +-1.96/sqrt(draws) of white noise. Titles have the effective sample size and R-hat of all chains that did not
+        diverge; of these the first 32 are drawn. Chains that diverged, the first 8, are dashed in the trace, whose
+        limits are those of the others, and elsewhere left out. No window is opened: see `Figure.savefig`.
 
-        Raises RecipeError for an unknown name, or where matplotlib is missing.
+        Raises RecipeError without matplotlib, for an unknown name, and where there are no rows, or more than 50.
+
+        >>> figure = Draws({"theta": torch.randn(4, 50, 2)}, info={}).plot()
+        >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
+        ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
         """
-        from .plots import plot
+        names = self._names(var_names)
+        return plots.plot(self, names, title=self._title(), diverged=self.diverged, max_components=max_components)
 
-        return plot(self, var_names, max_components)
+    def _names(self, var_names: str | Iterable[str] | None) -> list[str]:
+        if var_names is None:
+            return list(self)
+        return [var_names] if isinstance(var_names, str) else list(dict.fromkeys(var_names))
 
-    def _sound(self, what: str) -> list[int]:
-        """The chains that did not diverge; warns the caller of `what` of the others."""
+    def sound_chains(self, purpose: str) -> list[int]:
+        """The chains that did not diverge; warns the caller of `purpose` that it leaves out the others.
+
+        Raises RecipeError where every chain has diverged.
+
+        >>> Draws({"theta": torch.zeros(3, 9)}, info={}).sound_chains("average")
+        [0, 1, 2]
+        """
         sound = [chain for chain in range(self.chains) if chain not in self.diverged]
         if not sound:
-            raise RecipeError(f"draws, {what}", "every chain has diverged", do="Sample with a smaller step size.")
+            raise RecipeError(f"draws, {purpose}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:
             warnings.warn(
-                f"{what} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
+                f"{purpose} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -196,7 +223,8 @@ class Draws(Mapping):
         ...     Draws.load(folder + "/run.safetensors").info
         {'seed': 1}
         """
-        values, account = dict(self), {"info": self.info}
+        values = dict(self)
+        account: dict[str, Any] = {"info": self.info}
         if self.step_sizes is not None:
             key = "step_sizes"
             while key in values:  # a block may bear that name
@@ -220,7 +248,7 @@ class Draws(Mapping):
             ) from error
 
 
-def _checked_step_sizes(step_sizes, draws: int) -> torch.Tensor:
+def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
     try:
         h = torch.as_tensor(step_sizes, dtype=torch.float64, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -2,125 +2,181 @@
 
 import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .diagnostics import arviz_module, autocorrelation_time, effective_sample_size, r_hat
-from .draws import Draws
+from . import statistics
 
+WHERE = "draws, plot"
 POINTS = 2000  # of a line
 SOUND, DIVERGED = 32, 8  # chains that are drawn, at most
 ROWS = 50
 LAGS = 40, 1000  # of the autocorrelation, at least and at most
 
 
-def plot(draws: Draws, var_names: str | list[str] | None = None, max_components: int = 4):
-    """A matplotlib Figure of draws, a row for each of the first `max_components` components of every name.
+@dataclass(frozen=True)
+class Shown:
+    """The chains that are drawn: sound ones by number, and diverged ones by number with the step they left at."""
 
-    Columns: the trace of the chains, thinned to 2000 points a line; the marginal density of each; its autocorrelation,
-    sum_t (x_t - m)(x_{t+k} - m)/sum_t (x_t - m)^2 over lags k in draws, with the band +-1.96/sqrt(draws) of white noise.
-    Titles have the effective sample size and R-hat of all chains that did not diverge; of these the first 32 are drawn.
-    Chains that diverged, the first 8, are dashed in the trace, whose limits are those of the others, and elsewhere left
-    out. No window is opened: see `Figure.savefig`. Raises RecipeError without matplotlib, for an unknown name, and where
-    there are no rows, or more than 50.
+    sound: list[int]
+    diverged: dict[int, int]
 
-    >>> import torch
-    >>> figure = plot(Draws({"theta": torch.randn(4, 50, 2)}, info={}))
+    @property
+    def chains(self) -> list[int]:
+        """The numbers of all, sound ones first."""
+        return [*self.sound, *self.diverged]
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """A row of the picture: one component, its values `(chains that are drawn, draws)`, and its statistics."""
+
+    label: str
+    values: np.ndarray
+    tau: float
+    ess: float
+    r_hat: float
+
+    @property
+    def title(self) -> str:
+        """The label, with the statistics there are."""
+        statistics = [f"ESS {self.ess:.0f}"] if self.ess == self.ess else []
+        statistics += [f"R-hat {self.r_hat:.3f}"] if self.r_hat == self.r_hat else []
+        return f"{self.label}: {', '.join(statistics)}" if statistics else self.label
+
+
+def plot(
+    values: Mapping[str, torch.Tensor],
+    names: Sequence[str],
+    *,
+    title: str,
+    diverged: Mapping[int, int],
+    max_components: int,
+) -> Any:
+    """A matplotlib Figure of the blocks `names` of `(chains, draws, *shape)`; see `Draws.plot`.
+
+    `diverged` is {chain: step}; the title goes on with how many chains are lost and drawn.
+
+    >>> figure = plot({"theta": torch.randn(4, 50, 2)}, ["theta"], title="sgld", diverged={}, max_components=4)
     >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
     ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
     """
+    figure_class = _figure_class()
+    integer(WHERE, "max_components", max_components, least=1, do="Take 4.")
+    chains, draws = next(iter(values.values())).shape[:2]
+    number = sum(min(math.prod(values[name].shape[2:]), max_components) for name in names)
+    _check_rows(chains, draws, number)
+    sound = [chain for chain in range(chains) if chain not in diverged]
+    shown = Shown(sound[:SOUND], dict(itertools.islice(diverged.items(), DIVERGED)))
+    figure = figure_class(figsize=(12, 2.2 * number + 0.6), layout="constrained")
+    rows = figure.subplots(number, 3, squeeze=False, width_ratios=(2, 1, 1))
+    components = (c for name in names for c in _components(name, values[name], sound, shown, max_components))
+    for axes, component in zip(rows, components, strict=True):
+        _row(axes, component, shown)
+    for axes, label in zip(rows[-1], ("draw", "value", "lag, in draws")):
+        axes.set_xlabel(label)
+    for axes, label in zip(rows[0, 1:], ("density", "autocorrelation")):
+        axes.set_title(label)
+    if shown.diverged:
+        first = rows[0, 0]
+        first.legend(handles=first.lines[len(shown.sound) :], loc="upper right", fontsize="small")
+    figure.suptitle(_title(title, chains, len(diverged), len(shown.chains)))
+    return figure
+
+
+def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RecipeError(
-            "draws, plot", f"matplotlib cannot be imported ({error})", do="Install it: pip install matplotlib."
+            WHERE, f"matplotlib cannot be imported ({error})", do="Install it: pip install matplotlib."
         ) from error
-    if isinstance(max_components, bool) or not isinstance(max_components, int) or max_components < 1:
-        raise RecipeError("draws, plot", f"max_components is an integer >= 1, got {max_components!r}", do="Take 4.")
-    names = list(draws) if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
-    shapes = {name: tuple(draws[name].shape[2:]) for name in names}
-    number = sum(min(math.prod(shape), max_components) for shape in shapes.values())
-    if not (draws.chains and draws.draws and 0 < number <= ROWS):
-        raise RecipeError(
-            "draws, plot",
-            f"{draws.chains} chains x {draws.draws} draws of {number} components"
-            + f", more than {ROWS}" * (number > ROWS),
-            do="Name some blocks that have draws in var_names.",
-        )
-    sound = [chain for chain in range(draws.chains) if chain not in draws.diverged]
-    shown, lost = sound[:SOUND], list(itertools.islice(draws.diverged, DIVERGED))
-    figure = Figure(figsize=(12, 2.2 * number + 0.6), layout="constrained")
-    rows = iter(figure.subplots(number, 3, squeeze=False, width_ratios=(2, 1, 1)))
-    for name, shape in shapes.items():
-        # Few components may be shown of many: the rest is never converted.
-        values = draws[name].flatten(2)[:, :, :max_components] if shape else draws[name][:, :, None]
-        judged = Draws({name: values[sound] if sound else values[:1, :1]}, info={})  # one draw has no ESS
-        tau, ess, r = (f(judged, name) for f in (autocorrelation_time, effective_sample_size, r_hat))
-        values = values[shown + lost].cpu().double().numpy()
-        for k, index in enumerate(itertools.islice(np.ndindex(shape), max_components)):
-            label = name + (f"[{', '.join(map(str, index))}]" if shape else "")
-            told = [
-                f"{what} {x:{form}}" for what, x, form in (("ESS", ess[k], ".0f"), ("R-hat", r[k], ".3f")) if x == x
-            ]
-            trace, density, correlation = next(rows)
-            trace.set(ylabel=label, title=label + ": " * bool(told) + ", ".join(told))
-            _trace(trace, values[:, :, k], shown, {chain: draws.diverged[chain] for chain in lost})
-            _density(density, values[: len(shown), :, k])
-            _autocorrelation(correlation, values[: len(shown), :, k], float(tau[k]))
-    for axes, told in zip((trace, density, correlation), ("draw", "value", "lag, in draws")):
-        axes.set_xlabel(told)
-    for axes, told in zip(figure.axes[1:3], ("density", "autocorrelation")):
-        axes.set_title(told)
-    if lost:
-        first = figure.axes[0]
-        first.legend(handles=first.lines[len(shown) :], loc="upper right", fontsize="small")
-    figure.suptitle(_title(draws, len(shown), len(lost)))
-    return figure
+    return Figure
 
 
-def _trace(axes, chains, shown, diverged):
+def _check_rows(chains: int, draws: int, number: int) -> None:
+    if chains and draws and 0 < number <= ROWS:
+        return
+    reason = f"{chains} chains x {draws} draws of {number} components"
+    if number > ROWS:
+        reason += f", more than {ROWS}"
+    raise RecipeError(WHERE, reason, do="Name some blocks that have draws in var_names.")
+
+
+def _components(
+    name: str, block: torch.Tensor, sound: list[int], shown: Shown, max_components: int
+) -> Iterator[Component]:
+    shape = tuple(block.shape[2:])
+    # Few components may be shown of many: the rest is never converted.
+    block = block.flatten(2)[:, :, :max_components] if shape else block[:, :, None]
+    judged = block[sound]
+    tau = statistics.autocorrelation_time(judged)
+    ess = statistics.sample_size_of_ranks(judged)
+    r_hat = statistics.split_r_hat(judged)
+    values = block[shown.chains].cpu().double().numpy()
+    for k, index in enumerate(itertools.islice(np.ndindex(shape), max_components)):
+        label = f"{name}[{', '.join(map(str, index))}]" if shape else name
+        yield Component(label, values[:, :, k], float(tau[k]), float(ess[k]), float(r_hat[k]))
+
+
+def _row(axes: np.ndarray, component: Component, shown: Shown) -> None:
+    trace, density, correlation = axes
+    sound = component.values[: len(shown.sound)]
+    trace.set(ylabel=component.label, title=component.title)
+    _trace(trace, component.values, shown)
+    _density(density, sound)
+    _autocorrelation(correlation, sound, component.tau)
+
+
+def _trace(axes: Any, chains: np.ndarray, shown: Shown) -> None:
     stride = math.ceil(chains.shape[1] / POINTS)
     at = np.arange(0, chains.shape[1], stride)
     alone = {"marker": "."} if len(at) < 50 else {}  # a line of one point is none
-    for chain, x in zip(shown, chains):
+    for chain, x in zip(shown.sound, chains):
         axes.plot(at, x[::stride], linewidth=0.6, alpha=0.8, label=f"chain {chain}", **alone)
     low, high = axes.get_ylim()
-    for (chain, step), x in zip(diverged.items(), chains[len(shown) :]):
-        axes.plot(
-            at, x[::stride], linewidth=1, linestyle="--", label=f"chain {chain}, diverged at step {step}", **alone
-        )
-    if shown:
+    for (chain, step), x in zip(shown.diverged.items(), chains[len(shown.sound) :]):
+        label = f"chain {chain}, diverged at step {step}"
+        axes.plot(at, x[::stride], linewidth=1, linestyle="--", label=label, **alone)
+    if shown.sound:
         axes.set_ylim(low, high)  # a diverged chain may be anywhere
 
 
-def _density(axes, chains):
+def _density(axes: Any, chains: np.ndarray) -> None:
     for number, x in enumerate(chains):
         x = x[np.isfinite(x)]
         if len(x) and x.min() == x.max():
             axes.plot(x[[0, 0]], [0, 1], color=f"C{number % 10}", linewidth=1, transform=axes.get_xaxis_transform())
         elif len(x):
-            at, density = arviz_module().kde(x - x[0])  # far from 0 its bins would have no width
+            at, density = statistics.arviz_module().kde(x - x[0])  # far from 0 its bins would have no width
             axes.plot(x[0] + at, density, color=f"C{number % 10}", linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_yticks([])
 
 
-def _autocorrelation(axes, chains, tau):
+def _autocorrelation(axes: Any, chains: np.ndarray, tau: float) -> None:
     draws = chains.shape[1]
     least, most = LAGS
-    lags = min(draws - 1, most, max(least, math.ceil(6 * tau) if tau == tau else 0))
+    lags = least if math.isnan(tau) else min(most, max(least, math.ceil(6 * tau)))
+    lags = min(draws - 1, lags)
     band = 1.96 / math.sqrt(draws)
     axes.axhspan(-band, band, color="0.85")
     for number, x in enumerate(chains):
         if np.isfinite(x).all():  # of a constant it is nan
-            axes.plot(arviz_module().autocorr(x)[: lags + 1], color=f"C{number % 10}", linewidth=1)
+            axes.plot(statistics.arviz_module().autocorr(x)[: lags + 1], color=f"C{number % 10}", linewidth=1)
     axes.set_xlim(0, max(lags, 1))
 
 
-def _title(draws, shown, lost):
-    run = ", ".join(str(draws.info[key]) for key in ("recipe", "scheme") if key in draws.info) or "draws"
-    told = f"{run}: {draws.chains} chains x {draws.draws} draws"
-    told += f", {len(draws.diverged)} diverged" if draws.diverged else ""
-    return told + (f"; {shown + lost} chains are drawn" if shown + lost < draws.chains else "")
+def _title(title: str, chains: int, lost: int, shown: int) -> str:
+    if lost:
+        title += f", {lost} diverged"
+    if shown < chains:
+        title += f"; {shown} chains are drawn"
+    return title

@@ -73,7 +73,7 @@ class Progress:
         """The kinetic temperature of each block of momenta, with its band."""
         found = {}
         for name, mass in self.momenta.items() if bool(self.chains.alive.any()) else ():
-            from ..results.diagnostics import kinetic_temperature  # imports scipy.stats
+            from ..results.temperatures import kinetic_temperature  # imports scipy.stats
 
             t = kinetic_temperature(state[name][self.chains.alive], mass, temperature=T)
             found |= _banded(f"kinetic_temperature.{name}", t.value, t.low, t.high)
@@ -98,7 +98,7 @@ class Progress:
         if now - self.counted >= OFTEN:
             self.counted, values = now, self.kept()
             if values.shape[1] >= 100:
-                from ..results.diagnostics import effective_sample_size  # imports arviz
+                from ..results.mixing import effective_sample_size  # imports arviz
                 from ..results.draws import Draws
 
                 every = -(-values.shape[1] // 2000)

@@ -277,7 +277,7 @@ class Optimizer(torch.optim.Optimizer):
 
         By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block: "0.1, p".
         """
-        from ..results.diagnostics import kinetic_temperature  # imports scipy.stats
+        from ..results.temperatures import kinetic_temperature  # imports scipy.stats
 
         found = {}
         for index, group in enumerate(self.param_groups):

@@ -1,0 +1,190 @@
+"""The temperatures of momenta and positions, each with the band it is expected in."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from scipy import stats
+
+from recipe.arguments import number
+from recipe.errors import RecipeError, did_you_mean
+
+from .statistics import LEAST, sample_size_of_mean
+
+Numbers = torch.Tensor | Sequence | float
+KINETIC = "kinetic_temperature"
+CONFIGURATIONAL = "configurational_temperature"
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A measured temperature, and the band from `low` to `high` it is expected in.
+
+    >>> Temperature(value=1.2, low=0.9, high=1.1, expected=1.0).ok
+    False
+    """
+
+    value: float
+    low: float
+    high: float
+    expected: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the value is inside the band."""
+        return self.low <= self.value <= self.high
+
+
+@overload
+def kinetic_temperature(
+    momenta: Mapping[str, Numbers],
+    mass: Numbers | Mapping[str, Numbers] = 1.0,
+    *,
+    temperature: float = 1.0,
+    level: float = 0.99,
+) -> dict[str, Temperature]: ...
+@overload
+def kinetic_temperature(
+    momenta: Numbers, mass: Numbers = 1.0, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature: ...
+def kinetic_temperature(
+    momenta: Any, mass: Any = 1.0, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature | dict[str, Temperature]:
+    """The temperature of Gaussian momenta: the mean of p^2/m over the d sites, T chi^2_d/d at temperature T.
+
+    `momenta` are of one moment, so that they are independent: `draws["p"][:, -1]` of all chains, say; a tensor, or a
+    dict by name, and then each has its own. `mass` is a number, a tensor that broadcasts, or a dict by name. The band
+    holds with probability `level`. Raises RecipeError for masses that are not > 0 or do not fit, temperatures < 0,
+    numbers that are not finite, and levels outside of (0, 1).
+
+    Source: Leimkuhler & Matthews 2015, "Molecular Dynamics"; Wenzel et al. 2020, appendix on diagnostics.
+
+    >>> kinetic_temperature(torch.tensor([1.0, -2.0, 3.0, 0.0]), mass=2.0).value
+    1.75
+    >>> p = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
+    >>> kinetic_temperature(p).ok, kinetic_temperature(1.1*p).ok
+    (True, False)
+    """
+    _check(KINETIC, temperature, level)
+    if not isinstance(momenta, Mapping):
+        return _kinetic(momenta, mass, temperature, level)
+    masses = mass if isinstance(mass, Mapping) else dict.fromkeys(momenta, mass)
+    pairs = _by_name(KINETIC, momenta, masses)
+    return {name: _kinetic(p, m, temperature, level) for name, (p, m) in pairs.items()}
+
+
+def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Temperature:
+    p = _numbers(KINETIC, momenta)
+    m = _numbers(KINETIC, mass)
+    _check_masses(p, m)
+    d = p.numel()
+    low, high = (temperature * float(stats.chi2.ppf(q, d)) / d for q in ((1 - level) / 2, (1 + level) / 2))
+    return Temperature(float((p**2 / m.to(p.device)).mean()), low, high, float(temperature))
+
+
+def _check_masses(p: torch.Tensor, m: torch.Tensor) -> None:
+    """Refuse masses that do not broadcast to the momenta, or are not > 0."""
+    try:
+        fits = torch.broadcast_shapes(p.shape, m.shape) == p.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        reason = f"a mass of shape {tuple(m.shape)} for momenta of shape {tuple(p.shape)}"
+    elif not (m > 0).all():
+        reason = "a mass is not > 0"
+    else:
+        return
+    raise RecipeError(KINETIC, reason, do="Give a positive number, or one per site.")
+
+
+@overload
+def configurational_temperature(
+    theta: Mapping[str, Numbers], gradient: Mapping[str, Numbers], *, temperature: float = 1.0, level: float = 0.99
+) -> dict[str, Temperature]: ...
+@overload
+def configurational_temperature(
+    theta: Numbers, gradient: Numbers, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature: ...
+def configurational_temperature(
+    theta: Any, gradient: Any, *, temperature: float = 1.0, level: float = 0.99
+) -> Temperature | dict[str, Temperature]:
+    """The temperature of positions: the mean of theta.grad U over sites and draws.
+
+    Its expectation is T, by the virial theorem E theta.grad U = d T. `theta` and `gradient`, grad U at theta, are
+    (chains, draws, *shape) with at least 4 draws, or dicts by name, and then each has its own. An unbiased estimate of
+    grad U serves, if it is not the one that moved theta there.
+
+    There is no exact law: the band is T -+ t s.e., Student's t at `level` with the standard error and the freedom that
+    the effective sample size leaves; one of 0.99 holds 0.95 to 0.99 of the time where that is below a few hundred.
+    Raises RecipeError as `kinetic_temperature` does, and for other shapes.
+
+    Source: Leimkuhler & Matthews 2015, "Molecular Dynamics"; Wenzel et al. 2020, appendix on diagnostics.
+
+    >>> theta = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0))
+    >>> configurational_temperature(theta, theta).ok, configurational_temperature(1.1*theta, 1.1*theta).ok
+    (True, False)
+    """
+    _check(CONFIGURATIONAL, temperature, level)
+    if not isinstance(theta, Mapping):
+        return _configurational(theta, gradient, temperature, level)
+    pairs = _by_name(CONFIGURATIONAL, theta, gradient)
+    return {name: _configurational(x, g, temperature, level) for name, (x, g) in pairs.items()}
+
+
+def _configurational(theta: Any, gradient: Any, temperature: float, level: float) -> Temperature:
+    x = _numbers(CONFIGURATIONAL, theta)
+    g = _numbers(CONFIGURATIONAL, gradient)
+    if x.shape != g.shape or x.dim() < 2 or x.shape[1] < LEAST:
+        raise RecipeError(
+            CONFIGURATIONAL,
+            f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}",
+            do=f"Give both as (chains, draws, *shape), with at least {LEAST} draws.",
+        )
+    each = x * g.to(x.device)
+    each = each.flatten(2).mean(2) if each.dim() > 2 else each
+    half = _half_width(each, level)
+    return Temperature(float(each.mean()), temperature - half, temperature + half, float(temperature))
+
+
+def _half_width(each: torch.Tensor, level: float) -> float:
+    """Student's t at `level` times the standard error of the mean; 0 where all draws are equal."""
+    ess = float(sample_size_of_mean(each))
+    if math.isnan(ess):
+        return 0.0
+    ess = max(2.0, min(ess, each.numel()))  # an estimate beyond the draws is mostly its noise
+    return float(stats.t.ppf((1 + level) / 2, ess - 1)) * float(each.std()) / math.sqrt(ess)
+
+
+def _check(where: str, temperature: Any, level: Any) -> None:
+    reason = f"the temperature is {temperature!r}"
+    number(where, "temperature", temperature, least=0, what=reason, do="Take a number >= 0.")
+    reason = f"the level is {level!r}"
+    number(where, "level", level, above=0, below=1, what=reason, do="Take a probability such as 0.99.")
+
+
+def _by_name(where: str, first: Mapping[str, Any], second: Any) -> dict[str, tuple[Any, Any]]:
+    """Pairs by name, of two dicts with the same names."""
+    if not isinstance(second, Mapping):
+        raise RecipeError(where, f"one is a dict by name, the other a {type(second).__name__}", do="Give both by name.")
+    for name in [*first, *second]:
+        if name not in first or name not in second:
+            known = first if name in second else second
+            raise RecipeError(where, f"'{name}' is given once", do=did_you_mean(name, known))
+    return {name: (x, second[name]) for name, x in first.items()}
+
+
+def _numbers(where: str, values: Any) -> torch.Tensor:
+    """A tensor of finite numbers in float64."""
+    try:
+        x = torch.as_tensor(values).detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RecipeError(
+            where, f"these are no numbers ({error})", do="Give tensors, or dicts of them by name."
+        ) from error
+    if not x.numel():
+        raise RecipeError(where, "there are no numbers", do="Leave out chains that diverged.")
+    if not x.isfinite().all():
+        raise RecipeError(where, "a number is not finite", do="Leave out chains that diverged.")
+    return x
