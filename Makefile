@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test scorecard bench crashtest clean
+.PHONY: demo test slow lint format docs wheel scorecard bench crashtest clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -9,10 +9,28 @@ demo: .venv/ready
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
+slow: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/ready
+	$(BIN)/python -W error::UserWarning -m pdoc --output-directory out/docs recipe integrators integrators.noise samplers
+
+wheel: .venv/ready
+	PYTHON=$(PYTHON) .ci/wheel out/wheel
+
 .venv/ready: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[demo,test]'
+	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[demo,dev]'
 	touch $@
 
 clean:
