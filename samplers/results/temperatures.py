@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from scipy import stats
 
 from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
@@ -76,11 +75,13 @@ def kinetic_temperature(
 
 
 def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Temperature:
+    from scipy.stats import chi2  # scipy.stats is slow to import
+
     p = _numbers(KINETIC, momenta)
     m = _numbers(KINETIC, mass)
     _check_masses(p, m)
     d = p.numel()
-    low, high = (temperature * float(stats.chi2.ppf(q, d)) / d for q in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (temperature * float(chi2.ppf(q, d)) / d for q in ((1 - level) / 2, (1 + level) / 2))
     return Temperature(float((p**2 / m.to(p.device)).mean()), low, high, float(temperature))
 
 
@@ -150,11 +151,13 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
 
 def _half_width(each: torch.Tensor, level: float) -> float:
     """Student's t at `level` times the standard error of the mean; 0 where all draws are equal."""
+    from scipy.stats import t  # scipy.stats is slow to import
+
     ess = float(sample_size_of_mean(each))
     if math.isnan(ess):
         return 0.0
     ess = max(2.0, min(ess, each.numel()))  # an estimate beyond the draws is mostly its noise
-    return float(stats.t.ppf((1 + level) / 2, ess - 1)) * float(each.std()) / math.sqrt(ess)
+    return float(t.ppf((1 + level) / 2, ess - 1)) * float(each.std()) / math.sqrt(ess)
 
 
 def _check(where: str, temperature: Any, level: Any) -> None:

@@ -17,7 +17,7 @@ from recipe.errors import RecipeError
 from ..files import storage
 from ..files.lock import Lock
 from ..files.pair import NEW, Pair, Saved
-from .states import joined, split
+from .coding import joined, split
 
 KIND = "training loop"
 # What torch and the parts raise for values that they cannot write.

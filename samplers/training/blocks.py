@@ -1,0 +1,99 @@
+"""The state of a parameter group: the blocks of a recipe beside its parameters, begun or taken up."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from integrators.start import complete_state
+from integrators.step import Step
+from recipe import Recipe
+from recipe.errors import RecipeError
+from recipe.symbols import Block
+
+from ..energies.layout import Layout
+from .engines import as_functions
+from .rates import Setting
+from .tensors import end_to_end, gradient_of_U, put_back
+
+States = Mapping[torch.Tensor, dict[str, Any]]  # of each parameter: tensors by the name of the block
+
+
+def kept_with(recipe: Recipe, k: int) -> Iterator[Block]:
+    """The blocks whose state is with parameter k of its group: vectors with each, scalars with the first."""
+    for b in recipe.entries:
+        if b not in recipe.targets and (b.is_vector or k == 0):
+            yield b
+
+
+def begin(
+    step: Step,
+    group: Mapping[str, Any],
+    states: States,
+    gradients: Sequence[torch.Tensor],
+    setting: Setting,
+    *,
+    seed: int,
+    chain: int,
+    observe: Mapping[str, torch.Tensor],
+) -> None:
+    """Begin the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
+
+    `gradients` are those of the mean loss; `chain` is the number of the chain in the noise.
+    """
+    params, num_data = group["params"], group["num_data"]
+    gradient = gradient_of_U(params, gradients, num_data, group["weight_decay"])
+    whole = complete_state(
+        step,
+        {step.recipe.targets[0].name: end_to_end(params)},
+        Layout({str(k): tuple(p.shape) for k, p in enumerate(params)}),
+        seed=seed,
+        temperature=setting.temperature,
+        gradient=lambda theta: gradient,
+        observe=as_functions(observe),
+        energy=None,
+        arguments=setting.parameters | {"num_data": num_data},
+        first_chain=chain,
+    )
+    for b in kept_with(step.recipe, 0):
+        if not b.is_vector:
+            states[params[0]][b.name] = whole[b.name]
+            continue
+        tensors = [torch.empty_like(p) for p in params]
+        put_back(whole[b.name], tensors)
+        for p, t in zip(params, tensors):
+            states[p][b.name] = t
+
+
+def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States, index: int) -> None:
+    """Check a state that has been loaded, and lay it in memory as the parameters are.
+
+    `where` begins the message of the RecipeError, `index` is the number of the group.
+    """
+    if not group["step_number"]:
+        return
+    for k, p in enumerate(group["params"]):
+        for b in kept_with(recipe, k):
+            value: Any = states[p].get(b.name)
+            shape = tuple(p.shape) if b.is_vector else (1,)
+            fault = _fault(value, shape, p.dtype)
+            if fault:
+                raise RecipeError(
+                    where,
+                    f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {p.dtype}",
+                    do="Load the state that state_dict() gave for these parameters.",
+                )
+            if b.is_vector and value.stride() != p.stride():
+                states[p][b.name] = torch.empty_like(p).copy_(value)
+
+
+def _fault(value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
+    if value is None:
+        return "missing"
+    if not torch.is_tensor(value):
+        return f"a {type(value).__name__}"
+    if (tuple(value.shape), value.dtype) != (shape, dtype):
+        return f"{tuple(value.shape)}, {value.dtype}"
+    if not bool(value.isfinite().all()):
+        return "not finite"
+    return None

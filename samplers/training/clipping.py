@@ -1,0 +1,65 @@
+"""Looking for gradients that are clipped: clipping changes the law that is sampled."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+LOOKS = 24  # first steps of a training loop
+ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a step's gradients: their norm, and their largest entry."""
+
+    norm: float
+    largest: float
+
+    def only_norm_is(self, other: "Size") -> bool:
+        """Whether the norms agree and the largest entries do not."""
+        return _same(self.norm, other.norm) and _apart(self.largest, other.largest)
+
+    def only_largest_is(self, other: "Size") -> bool:
+        """Whether the largest entries agree and the norms do not."""
+        return _same(self.largest, other.largest) and _apart(self.norm, other.norm)
+
+
+class ClippingWatch:
+    """Warns once where gradients of the first steps keep one norm, or one largest entry, while the other changes.
+
+    `where` begins the warning.
+    """
+
+    def __init__(self, where: str):
+        self.where = where
+        self.sizes: list[Size] = []
+
+    def see(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Look at the gradients of a step."""
+        if len(self.sizes) >= LOOKS:
+            return
+        largest = max((float(g.abs().max()) for g in gradients if g.numel()), default=0.0)
+        size = Size(math.hypot(*(float(g.norm()) for g in gradients)), largest)
+        of_one_norm = sum(other.only_norm_is(size) for other in self.sizes)
+        of_one_largest = sum(other.only_largest_is(size) for other in self.sizes)
+        self.sizes.append(size)
+        if largest and max(of_one_norm, of_one_largest) == ALIKE - 1:
+            warnings.warn(
+                f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
+                "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
+                "take a smaller lr.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+            self.sizes += [Size(0.0, 0.0)] * LOOKS  # no more looks
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-5 * a
+
+
+def _apart(a: float, b: float) -> bool:
+    return abs(a - b) > 1e-3 * a

@@ -1,0 +1,118 @@
+"""What moves the tensors of a parameter group by one step: torch text, or a compiled kernel."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from integrators.kernels.sweep import Sweep
+from integrators.lower import of_the_loss
+from integrators.noise import Key
+from integrators.step import Step
+
+from .tensors import end_to_end, flat, gradient_of_U, put_back
+
+
+class TextEngine:
+    """The step of a group as torch text, on its parameters laid end to end.
+
+    `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first.
+    """
+
+    def __init__(self, step: Step, params: Sequence[torch.Tensor], states: Sequence[Mapping[str, torch.Tensor]]):
+        recipe = step.recipe
+        self.step = step
+        self.params = params
+        self.target = recipe.targets[0].name
+        others = [b for b in recipe.entries if b not in recipe.targets]
+        self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
+        self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
+        self.addresses = [p.data_ptr() for p in params]
+        self.strides = [p.stride() for p in params]
+
+    def takes(self, gradients: Sequence[Any]) -> bool:
+        """Whether the gradients are there, and lie in memory as the parameters do."""
+        try:
+            return [g.stride() for g in gradients] == self.strides
+        except (AttributeError, RuntimeError):  # none, or sparse
+            return False
+
+    def fits(self, group: Mapping[str, Any]) -> bool:
+        """Whether it is still these tensors that move."""
+        return [p.data_ptr() for p in group["params"]] == self.addresses
+
+    def move(
+        self,
+        h: float,
+        gradients: Sequence[torch.Tensor],
+        key: Key,
+        observe: Mapping[str, torch.Tensor],
+        *,
+        num_data: int,
+        weight_decay: float,
+        **parameters: Any,
+    ) -> None:
+        """One step of size h, by the gradients of the mean loss and the noise of a key."""
+        state = {self.target: end_to_end(self.params)}
+        state |= {b: end_to_end(tensors) for b, tensors in self.vectors.items()} | self.scalars
+        gradient = gradient_of_U(self.params, gradients, num_data, weight_decay)
+        new = self.step.function(
+            state,
+            h,
+            **self.step.arguments(gradient, self.step.drawn(key, state), None, as_functions(observe)),
+            **self.step.spelled(parameters | {"num_data": num_data}),
+        )
+        put_back(new[self.target], self.params)
+        for b, tensors in self.vectors.items():
+            put_back(new[b], tensors)
+        for b, number in self.scalars.items():
+            number.copy_(new[b])
+
+
+class KernelEngine(TextEngine):
+    """The step of a group as a compiled kernel, on its tensors where they are.
+
+    `prior`: whether there is weight decay. Raises what `Sweep` raises where there is no kernel.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        params: Sequence[torch.Tensor],
+        states: Sequence[Mapping[str, torch.Tensor]],
+        *,
+        prior: bool,
+        backend: str,
+    ):
+        super().__init__(step, params, states)
+        self.prior = prior
+        program = of_the_loss(step.program, prior=prior)
+        state: dict[str, Any] = {self.target: [flat(p)[None] for p in params]}
+        state |= {b: [flat(t)[None] for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
+        self.sweep = Sweep(program, state, backend).bind(state)
+
+    def fits(self, group: Mapping[str, Any]) -> bool:
+        """Whether it is still these tensors that move, with or without weight decay as before."""
+        return super().fits(group) and bool(group["weight_decay"]) == self.prior
+
+    def move(
+        self,
+        h: float,
+        gradients: Sequence[torch.Tensor],
+        key: Key,
+        observe: Mapping[str, torch.Tensor],
+        *,
+        num_data: int,
+        weight_decay: float,
+        **parameters: Any,
+    ) -> None:
+        """One step of size h, by the gradients of the mean loss and the noise of a key."""
+        parameters["num_data"] = num_data
+        if self.prior:
+            parameters["prior_precision"] = num_data * weight_decay
+        self.sweep.step(h, key, gradients, observe, **parameters)
+
+
+def as_functions(observe: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Observations as functions of theta, which they have been taken at."""
+    return {name: lambda theta, value=value: value for name, value in observe.items()}

@@ -1,0 +1,127 @@
+"""Settings of a parameter group: the step size and parameters that lr and momentum stand for, checked."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from sympy import Symbol, lambdify
+
+from integrators.step import Step
+from recipe.arguments import integer, number
+from recipe.errors import RecipeError
+from recipe.symbols import step_size
+
+SETTINGS = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
+RATES = ("lr", "momentum", "num_data")  # what the conversion of a learning rate reads
+CONVERSION = "lr, momentum"
+USUAL_MOMENTUM = 0.9
+
+
+class Setting(NamedTuple):
+    """What moves a group: the step size in units of time, the temperature, and the recipe's parameters by name."""
+
+    step_size: float
+    temperature: float
+    parameters: dict[str, Any]
+
+
+class Rates:
+    """What the settings of a group stand for; `where` begins the messages.
+
+    lr and momentum are converted as the recipe says; a recipe without that conversion takes the step size lr/num_data,
+    or sqrt(lr/num_data) if it has momenta.
+
+    >>> import integrators
+    >>> from samplers import SGLD
+    >>> rates = Rates(integrators.compile(SGLD), "sgld, Optimizer")
+    >>> group = dict.fromkeys(SETTINGS) | {"lr": 0.5, "num_data": 10, "temperature": 1.0, "weight_decay": 0.0}
+    >>> rates.setting(group)
+    Setting(step_size=0.05, temperature=1.0, parameters={})
+    """
+
+    def __init__(self, step: Step, where: str):
+        self.step = step
+        self.recipe = step.recipe
+        self.where = where
+
+    def setting(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
+        """The setting of a group.
+
+        `budget`: whether to check that the noise which the gradient supplies is not more than there may be.
+        Raises RecipeError for settings that contradict each other, or that no step can be made with.
+        """
+        self._check(group)
+        temperature = group["temperature"]
+        own = {name: group[name] for name in self.step.parameters if group.get(name) is not None}
+        if group["lr"] == 0:  # as a schedule may have it: the weights stand still
+            return Setting(0.0, temperature, own)
+        h, converted = self._converted(group)
+        for name in converted.keys() & own.keys():
+            raise RecipeError(
+                self.where,
+                f"{name} is given, and follows from lr and momentum too",
+                do=f"Drop it, or give step_size and {name}.",
+            )
+        parameters = converted | own
+        self.step.check(h, temperature=temperature, **parameters)
+        if budget:
+            self.step.check_budget(h, temperature, **parameters)
+        return Setting(h, temperature, parameters)
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        num_data, lr, momentum = group["num_data"], group["lr"], group["momentum"]
+        integer(
+            self.where,
+            "num_data",
+            num_data,
+            least=1,
+            what=f"num_data is the number of data, a positive integer, got {num_data!r}",
+            do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
+        )
+        if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
+            raise RecipeError(
+                self.where,
+                f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
+                do="Give lr, and momentum if you like, or step_size.",
+            )
+        self._check_number("weight_decay", group["weight_decay"])
+        if lr is not None:
+            self._check_number("lr", lr)
+        if momentum is not None:
+            self._check_number("momentum", momentum)
+            if momentum >= 1:
+                raise RecipeError(self.where, f"momentum = {momentum!r}", do="Give a number below 1.")
+
+    def _check_number(self, name: str, value: Any) -> None:
+        number(self.where, name, value, least=0, what=f"{name} = {value!r}", do="Give a number >= 0.")
+
+    def _converted(self, group: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+        """The step size and parameters that lr and momentum stand for, or the step size itself."""
+        if group["lr"] is None:
+            return group["step_size"], {}
+        momentum = group["momentum"]
+        if momentum is not None and CONVERSION not in self.recipe.conversions:
+            raise RecipeError(
+                self.where,
+                "the recipe has no conversion of a momentum",
+                do="Drop momentum (in a schedule: cycle_momentum=False), and give its parameters.",
+            )
+        rates = {name: group[name] for name in RATES}
+        if momentum is None:
+            rates["momentum"] = USUAL_MOMENTUM
+        try:
+            values = {name: float(f(**rates)) for name, f in self._functions.items()}
+        except (ValueError, ZeroDivisionError):  # outside of its range: refused there
+            values = self.recipe.convert(**rates)
+        return values.pop("step_size"), values
+
+    @cached_property
+    def _functions(self) -> dict[str, Callable[..., float]]:
+        """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
+        formulas = self.recipe.learning_rate
+        symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
+        order = [symbols.get(name, Symbol(name)) for name in RATES]
+        return {
+            "step_size" if s == step_size else s.name: lambdify(order, formula, "math")
+            for s, formula in formulas.items()
+        }

@@ -1,0 +1,120 @@
+"""Parameters and gradients of an optimizer: what can be moved, and how it lies in memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from recipe.errors import RecipeError
+
+FLOATS = torch.float32, torch.float64
+
+
+def flat(t: torch.Tensor) -> torch.Tensor:
+    """The numbers of a dense tensor in the order of its memory, as one axis.
+
+    >>> x = torch.arange(6.0).reshape(2, 3).T
+    >>> flat(x)
+    tensor([0., 1., 2., 3., 4., 5.])
+    """
+    return t.detach().view(-1) if t.is_contiguous() else t.detach().as_strided((t.numel(),), (1,))
+
+
+def end_to_end(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensors as one chain of sites, `(1, sites)`."""
+    return torch.cat([flat(t) for t in tensors])[None]
+
+
+def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Write one chain of sites, `(1, sites)`, into the tensors."""
+    for t, part in zip(tensors, sites[0].split([t.numel() for t in tensors])):
+        flat(t).copy_(part)
+
+
+def gradient_of_U(
+    params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], num_data: int, weight_decay: float
+) -> torch.Tensor:
+    """The gradient of U = num_data (loss + weight_decay theta^2/2) for one chain of sites, `(1, sites)`."""
+    gradient = end_to_end(gradients).mul_(num_data)
+    if weight_decay:
+        gradient.add_(end_to_end(params), alpha=num_data * weight_decay)
+    return gradient
+
+
+def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
+    """The gradients of a group's parameters, in their memory order.
+
+    Raises RecipeError where one is missing or sparse; `index` is the number of the group.
+    """
+    return [_usable(where, p, f"parameter {k} of group {index}") for k, p in enumerate(params)]
+
+
+def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
+    g = p.grad
+    if g is None:
+        raise RecipeError(
+            f"{where}, step",
+            f"{name} has no gradient",
+            do="Call loss.backward() first, and leave out what the loss does not use.",
+        )
+    if g.layout is not torch.strided:
+        raise RecipeError(f"{where}, step", f"the gradient of {name} is sparse", do="Use sparse=False.")
+    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+
+
+def check_gradients(where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int) -> None:
+    """Refuse gradients that are not finite, before anything moves."""
+    if math.isfinite(sum(float(g.sum()) for g in gradients)):
+        return
+    for k, (p, g) in enumerate(zip(group["params"], gradients)):
+        if bool(g.isfinite().all()):
+            continue
+        advice = "look at the loss, or take a smaller lr."
+        if not bool(p.isfinite().all()):
+            advice = f"and so are its weights: go back to a checkpoint and {advice}"
+        raise RecipeError(
+            f"{where}, step",
+            f"the gradient of parameter {k} of group {index} is not finite at step {group['step_number']}",
+            do=advice.capitalize(),
+        )
+
+
+def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
+    """Refuse parameters that cannot be moved."""
+    for k, p in enumerate(params):
+        fault = _fault(p, params[0])
+        if fault:
+            raise RecipeError(
+                where,
+                f"parameter {k} {fault}",
+                do="Pass float32 or float64 weights of one device that the loss depends on; "
+                "mixed precision keeps float32 weights and computes under torch.autocast.",
+            )
+    spans = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size()) for p in params if p.numel())
+    if any(a[1] > b[0] for a, b in zip(spans, spans[1:])):
+        raise RecipeError(where, "two parameters share memory", do="Pass each tensor once.")
+
+
+def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
+    if not p.requires_grad:
+        return "requires no gradient"
+    if p.dtype not in FLOATS:
+        return f"is {p.dtype}"
+    if (p.dtype, p.device) != (first.dtype, first.device):
+        return f"is {p.dtype} on {p.device}, the first {first.dtype} on {first.device}"
+    if not _is_dense(p):
+        return "has holes in its memory"
+    if not bool(p.isfinite().all()):
+        return "is not finite"
+    return None
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    """Whether its numbers fill a stretch of memory."""
+    size = 1
+    for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1):
+        if stride != size:
+            return False
+        size *= n
+    return True
