@@ -1,4 +1,4 @@
-"""The README says what is so: its code runs, its commands work, its table is the catalogue."""
+"""README and guide say what is so: code runs, commands work, the table is the catalogue, links lead on."""
 
 import re
 import shlex
@@ -10,45 +10,74 @@ import integrators
 from samplers import SGHMC, catalogue
 from samplers.cli import main
 
-README = Path(__file__).parent.parent / "README.md"
-TEXT = README.read_text()
-COMMANDS = [
-    line
-    for block in re.findall(r"```console\n(.*?)```", TEXT, re.S)
-    for line in block.splitlines()
-    if line.startswith("recipe ")
-]
+ROOT = Path(__file__).parent.parent
+README, GUIDE = ROOT / "README.md", ROOT / "examples" / "guide"
+GUIDES = sorted(GUIDE.glob("*.md"))
+PAGES = [README, *GUIDES, ROOT / "CONTRIBUTING.md"]
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def commands(pages, first):
+    """The lines of console blocks that call a program."""
+    lines = [line for page in pages for block in blocks(page, "console") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(f"{first} ")]
+
+
+def run(page):
+    """The namespace after the Python blocks of a page, one after the other, in the folder where the test stands."""
+    namespace = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), namespace)
+    return namespace
 
 
 def test_python_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {}
-    for block in blocks("python"):
-        exec(compile(block, str(README), "exec"), namespace)
+    run(README)
     assert "certificate of nose-hoover-langevin: ok" in capsys.readouterr().out
-    assert namespace["fit"].count == namespace["draws"]["theta"].shape[:2].numel() == 4 * 400
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "python")], ids=lambda page: page.stem)
+def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = run(page)
+    if page.stem == "sampling":
+        assert namespace["fit"].count == namespace["draws"]["theta"].shape[:2].numel() == 4 * 400
 
 
 def test_the_emitted_code_shown_is_the_code_emitted():
-    (shown,) = blocks("python emitted")
+    (shown,) = blocks(GUIDE / "steps.md", "python emitted")
     assert shown in integrators.compile(SGHMC, "B A O A B").source
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands([README, *GUIDES], "recipe"))
 def test_commands_exit_with_success(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) in (0, None)
 
 
 def test_the_table_of_stock_samplers_is_the_catalogue():
-    rows = re.findall(r"^\| `(\S+)` \| (.*?) \| (.*?) \| (.*?) \|$", TEXT, re.M)
+    rows = re.findall(r"^\| `(\S+)` \| (.*?) \| (.*?) \| (.*?) \|$", (GUIDE / "stock.md").read_text(), re.M)
     assert rows == [(r.name, r.source, r.claim, r.scheme) for r in catalogue.values()]
 
 
 def test_every_make_target_named_exists():
-    targets = re.findall(r"^(\w+):", (README.parent / "Makefile").read_text(), re.M)
-    assert set(re.findall(r"^make (\w+)", TEXT, re.M)) <= set(targets)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    named = [name for page in PAGES for name in re.findall(r"(?:^|`)make (\w+)(?:`|$|\s+#)", page.read_text(), re.M)]
+    assert len(named) > 5 and set(named) <= set(targets)
+
+
+def test_every_file_named_exists():
+    for page in PAGES:
+        text = page.read_text()
+        links = [page.parent / link.split("#")[0] for link in re.findall(r"\]\((\S+?)\)", text)]
+        files = re.findall(r"(?<![\w/])((?:examples|recipe|integrators|samplers|tests|\.ci)/[\w./]*\w)", text)
+        for path in [*links, *(ROOT / file for file in files)]:
+            assert path.exists(), f"{page.name} names {path}"
+
+
+def test_the_readme_is_read_in_ten_minutes():
+    assert len(README.read_text().splitlines()) <= 200
