@@ -2,6 +2,7 @@
 
 from recipe import __version__ as __version__
 
-from .step import Step, compile
+from .compiler import compile
+from .step import Step
 
 __all__ = ["Step", "compile"]

@@ -1,8 +1,8 @@
-"""Auxiliary blocks and adapted quantities: the flows that start them, and the law of momenta."""
+"""Auxiliary blocks and adapted quantities: the words that start them, and the masses of momenta."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
-import torch
 from sympy import S, lambdify, sqrt
 
 from recipe import Recipe
@@ -15,38 +15,51 @@ from .scheme import Scheme
 
 
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
-    """A word whose flows give the adapted quantities their first values."""
+    """A word whose flows give the adapted quantities their first values, and these flows by their letters."""
     flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
-    return Scheme("start", tuple((name, S.One) for name in flows)), flows
+    return _word("start", flows), flows
 
 
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
-    """A word whose flows draw each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a)."""
+    """A word whose flows draw auxiliary blocks from their law given the target, and these flows by their letters.
+
+    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, that law is N(mean, T/precision).
+
+    >>> from samplers import SGNHT
+    >>> word, flows = stationary_word(SGNHT)
+    >>> print(flows["p"].equation)
+    p ~ N(0, T/(1))
+    """
     laws, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
-    flows = {
-        law.block.name: Flow(
-            law.block.name,
-            {law.block: law.mean + sqrt(T / law.precision) * Normal(law.block)},
-            (Normal(law.block),),
-            "stationary law",
-            True,
-            f"{law.block} ~ N({law.mean}, T/({law.precision}))",
-        )
-        for law in reversed(laws)
-    }
-    return Scheme("stationary start", tuple((name, S.One) for name in flows)), flows
+    flows = {}
+    for law in reversed(laws):
+        b, draw = law.block, Normal(law.block)
+        update = law.mean + sqrt(T / law.precision) * draw
+        equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
+        flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)
+    return _word("stationary start", flows), flows
 
 
-def masses(step, parameters: Mapping) -> dict[str, float | torch.Tensor]:
-    """The masses of the momenta that are N(0, mass T) whatever the other blocks are."""
-    recipe, found = step.recipe, {}
+def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str] = ()) -> dict[str, Any]:
+    """The masses of the momenta that are N(0, mass T) whatever the other blocks are, as numbers or tensors.
+
+    `parameters`: values by name, defaults are known; `frozen`: names of blocks that are held still, and left out.
+
+    >>> from samplers import SGNHT
+    >>> masses(SGNHT, {})
+    {'p': 1.0}
+    """
+    by_block = {}
     for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
-        given = sorted(law.precision.free_symbols, key=str)
-        if law.mean != 0 or any(isinstance(s, Block) for s in given) or law.block.name in step.frozen:
+        symbols = sorted(law.precision.free_symbols, key=str)
+        if law.mean != 0 or law.block.name in frozen or any(isinstance(s, Block) for s in symbols):
             continue
-        values = [parameters.get(s.name, getattr(s, "default", None)) for s in given]
-        if None not in [v if not torch.is_tensor(v) else 0 for v in values]:
-            found[law.block.name] = (
-                1 / lambdify(given, law.precision, "math")(*values) if given else 1 / float(law.precision)
-            )
-    return found
+        values = [parameters.get(s.name, getattr(s, "default", None)) for s in symbols]
+        if all(value is not None for value in values):
+            by_block[law.block.name] = 1 / lambdify(symbols, law.precision, "math")(*values)
+    return by_block
+
+
+def _word(text: str, flows: Mapping[str, Flow]) -> Scheme:
+    """Every letter once, for the whole step."""
+    return Scheme(text, tuple((letter, S.One) for letter in flows))

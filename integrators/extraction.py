@@ -1,7 +1,7 @@
 """Subexpressions that are computed on their own: a total, a draw, an observation becomes a name inside a formula.
 
-This is the one place where sums leave a formula: the stages of a step, the derivatives of an energy and the sums over its
-data differ only in the name that they give, and in the statement that they write for it.
+This is the one place where sums leave a formula: the stages of a step, the derivatives of an energy and the sums over
+its data differ only in the name that they give, and in the statement that they write for it.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from recipe.symbols import total
 class Extraction:
     """A function of expressions that replaces subexpressions of some kinds by names, innermost first.
 
-    `name(e, extract)` gives the symbol that stands for the subexpression e; it is asked once for each different one, and
-    calls `extract` on what is inside e. `known` has those that are named. The number of sites, total(1), stays as it is.
+    `name(e, extract)` gives the symbol that stands for the subexpression e; it is asked once for each different one,
+    and calls `extract` on what is inside e. `known` has those that are named. The number of sites, total(1), stays as
+    it is.
 
     >>> from recipe import total, vector
     >>> from recipe.symbols import Total

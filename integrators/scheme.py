@@ -1,5 +1,6 @@
 """Splitting words: which piece moves when, and for what share of the step."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sympy import Expr, Rational, S, SympifyError, sympify
@@ -8,13 +9,15 @@ from recipe.errors import RecipeError, did_you_mean
 
 EULER = "Euler"
 
+Move = tuple[str, Expr]
+
 
 @dataclass(frozen=True)
 class Scheme:
     """A sequence of (letter, fraction of h), applied left to right; each letter's fractions add up to 1."""
 
     text: str
-    moves: tuple[tuple[str, Expr], ...]
+    moves: tuple[Move, ...]
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -30,9 +33,13 @@ class Scheme:
         """The same cycle of moves, begun at move k."""
         return Scheme(self.text, self.moves[k:] + self.moves[:k])
 
-    def merged(self, letters) -> "Scheme":
-        """The same moves with neighbours of one letter joined, for the letters whose flows are semigroups."""
-        moves = []
+    def merged(self, letters: Collection[str]) -> "Scheme":
+        """The same moves with neighbours of one letter joined, for the letters whose flows are semigroups.
+
+        >>> scheme("A B A", "AB").rotated(2).merged("A").moves
+        (('A', 1), ('B', 1))
+        """
+        moves: list[Move] = []
         for letter, fraction in self.moves:
             if moves and moves[-1][0] == letter and letter in letters:
                 fraction += moves.pop()[1]
@@ -43,7 +50,10 @@ class Scheme:
         return self.text
 
 
-def scheme(word, letters) -> Scheme:
+Word = str | Scheme | Iterable[tuple[str, Expr | float]]
+
+
+def scheme(word: Word, letters: Collection[str]) -> Scheme:
     """The Scheme of a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)" or a list of (letter, fraction).
 
     `letters` are the known pieces. Spaces are optional between single letters. Raises RecipeError for an unknown
@@ -56,36 +66,49 @@ def scheme(word, letters) -> Scheme:
     """
     if isinstance(word, Scheme):
         return word
-    text, moves = (word, _spell(word, letters)) if isinstance(word, str) else _fractions(word)
-    for letter, _ in moves:
+    read = _in_equal_shares(word, letters) if isinstance(word, str) else _in_fractions(word)
+    for letter in read.letters:
         if letter not in letters:
-            raise RecipeError(f"scheme {text!r}", f"no piece is named {letter!r}", do=did_you_mean(letter, letters))
-    return Scheme(text, moves)
-
-
-def _spell(word, letters):
-    name, bracket, inside = word.strip().partition("(")
-    if bracket:
-        parts = [part.strip() for part in inside.rstrip().removesuffix(")").split(",")]
-        if name not in ("Lie", "Strang") or not inside.rstrip().endswith(")") or len(parts) < 2 or not all(parts):
             raise RecipeError(
-                f"scheme {word!r}",
-                "not a word that can be read",
-                do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".',
+                f"scheme {read.text!r}", f"no piece is named {letter!r}", do=did_you_mean(letter, letters)
             )
-        sequence = parts + parts[-2::-1] if name == "Strang" else parts
-    elif word.strip() == EULER or word.strip() in letters:
-        sequence = [word.strip()]
-    else:
-        sequence = word.split() if " " in word.strip() else _characters(word)
+    return read
+
+
+def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
+    """The letters of a word, each occurrence for its share of the step."""
+    sequence = _spelled(word, letters)
     if not sequence:
         raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
-    return tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence)
+    return Scheme(word, tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence))
 
 
-def _characters(word):
-    sequence = []
-    for character in word.strip():
+def _spelled(word: str, letters: Collection[str]) -> list[str]:
+    stripped = word.strip()
+    if "(" in stripped:
+        return _composed(word)
+    if stripped == EULER or stripped in letters:
+        return [stripped]
+    return stripped.split() if " " in stripped else _characters(stripped)
+
+
+def _composed(word: str) -> list[str]:
+    """The letters of Lie(A,B), one after the other, or of Strang(A,B), there and back."""
+    name, _, inside = word.strip().partition("(")
+    parts = [part.strip() for part in inside.removesuffix(")").split(",")]
+    if name not in ("Lie", "Strang") or not inside.endswith(")") or len(parts) < 2 or not all(parts):
+        raise RecipeError(
+            f"scheme {word!r}",
+            "not a word that can be read",
+            do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".',
+        )
+    return parts if name == "Lie" else parts + parts[-2::-1]
+
+
+def _characters(word: str) -> list[str]:
+    """Single letters, each with the primes that follow it."""
+    sequence: list[str] = []
+    for character in word:
         if character == "'" and sequence:
             sequence[-1] += character
         else:
@@ -93,7 +116,7 @@ def _characters(word):
     return sequence
 
 
-def _fractions(pairs):
+def _in_fractions(pairs: Iterable) -> Scheme:
     try:
         moves = tuple((letter, sympify(fraction, strict=True)) for letter, fraction in pairs)
     except (SympifyError, TypeError, ValueError) as error:
@@ -102,15 +125,15 @@ def _fractions(pairs):
             "not a word and not a list of (letter, fraction)",
             do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].',
         ) from error
-    text = " ".join(f"{letter}({fraction})" for letter, fraction in moves)
-    for letter in dict.fromkeys(letter for letter, _ in moves):
-        share = sum((f for name, f in moves if name == letter), S.Zero)
+    if not moves:
+        raise RecipeError("scheme", "the list of moves is empty", do='Write [("A", 0.5), ("B", 1), ("A", 0.5)].')
+    read = Scheme(" ".join(f"{letter}({fraction})" for letter, fraction in moves), moves)
+    for letter in read.letters:
+        share = sum((fraction for name, fraction in moves if name == letter), S.Zero)
         if not abs(float(share) - 1) < 1e-12:
             raise RecipeError(
-                f"scheme {text}",
+                f"scheme {read.text}",
                 f"the fractions of {letter!r} add up to {share}, not 1",
                 do="Every piece must run for the whole step.",
             )
-    if not moves:
-        raise RecipeError("scheme", "the list of moves is empty", do='Write [("A", 0.5), ("B", 1), ("A", 0.5)].')
-    return text, moves
+    return read

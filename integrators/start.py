@@ -1,16 +1,19 @@
-"""The whole state of chains from their target: adapted quantities at their first value, auxiliary blocks from their law."""
+"""The whole state of chains from their target: adapted quantities at their start, auxiliary blocks from their law."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
-from recipe.symbols import Partial
+from recipe.symbols import Adapted, Partial
 
 from . import noise
 from .auxiliary import adaptation_word, stationary_word
-from .domains import INSIDE
+from .domains import in_domain
 from .lower import lower
-from .step import Step
+from .step import State, Step
 
 
 def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain") -> Step:
@@ -29,55 +32,92 @@ def stationary_start(recipe: Recipe, scope: str = "chain") -> Step:
 
 
 def complete_state(
-    step: Step, given, layout, *, seed, temperature, gradient, observe, energy, arguments, first_chain=0
-):
-    """The whole state: adapted quantities at their start, auxiliary blocks drawn from their law given the target.
+    step: Step,
+    init: State,
+    *,
+    seed: int,
+    temperature: float = 1.0,
+    gradient: Callable | None = None,
+    observe: Mapping[str, Callable] | None = None,
+    energy: object = None,
+    sizes: Sequence[int] | None = None,
+    parameters: Mapping[str, Any],
+    first_chain: int = 0,
+) -> State:
+    """The state of all blocks from that of some: what `init` lacks starts from its law given the target.
 
-    That law is N(mean, T/precision) where H is quadratic; other blocks start at 0, or at 1 on a positive domain.
+    `init`: the target at least, `(chains, *shape)`. Adapted quantities take their first value, from `gradient`, or that
+    of a symbolic `energy`, and `observe`. Auxiliary blocks in which H is quadratic are drawn from N(mean, T/precision),
+    by the seed, the chain and the draw `noise.INITIAL`; others start at 0, or at 1 on a positive domain. `sizes`: those
+    of the target's tensors, in the scope of tensors. Raises RecipeError for an adapted quantity that would start out of
+    its domain, or at 0 where that can only be a vanishing gradient.
     """
     recipe = step.recipe
-    target = given[recipe.targets[0].name]
-    chains = len(target)
-    per_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
-    if step.program.scope == "tensor":
-        per_chain = spread(per_chain, layout)
-    state = dict(given)
-    for b in recipe.entries:
-        if b.name not in given:
-            state[b.name] = torch.full_like(
-                target if b.is_vector else per_chain, 1.0 if b.domain == "positive" else 0.0
-            )
-    if any(a.name not in given for a in recipe.adapted):
-        start = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, step.program.scope)
-        started = start(state, 1.0, gradient=gradient, observe=observe, sizes=layout.sizes, **arguments)
-        state |= {a.name: started[a.name] for a in recipe.adapted if a.name not in given}
+    scope = step.program.scope
+    state = init | _placeholders(step, init, sizes)
+    wanted = [a for a in recipe.adapted if a.name not in init]
+    if wanted:
+        adapt = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, scope)
+        adapted = adapt(state, 1.0, gradient=gradient, observe=observe, sizes=sizes, **parameters)
+        state |= {a.name: adapted[a.name] for a in wanted}
         for a in recipe.adapted:
-            inside = INSIDE.get(a.domain, torch.isfinite)(state[a.name]).all()
-            if not inside or a.domain == "nonnegative" and a.start.has(Partial) and not state[a.name].any():
-                value = "0" if inside or a.start.has(Partial) else f"outside of its domain, {a.domain},"
-                raise RecipeError(
-                    f"{recipe.name}, start",
-                    f"{a} starts as {a.start}, which is {value} where the chains start",
-                    do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.',
-                )
-    start = stationary_start(recipe, step.program.scope)
-    drawn = {
+            _check_first_value(recipe, a, state[a.name])
+    draw = stationary_start(recipe, scope)
+    numbers = _first_draws(draw, state, seed, first_chain)
+    drawn = draw(state, 1.0, noise=numbers, temperature=temperature, sizes=sizes, **parameters)
+    return {b.name: init.get(b.name, drawn[b.name]) for b in recipe.entries}
+
+
+def per_tensor(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """One value per chain, `(chains,)`, for every tensor of the target: `(chains, tensors)`.
+
+    >>> per_tensor(torch.tensor([1.0, 2.0]), sizes=[10, 5])
+    tensor([[1., 1.],
+            [2., 2.]])
+    """
+    return x[:, None].expand(-1, len(sizes)).clone()
+
+
+def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State:
+    """Values of the right shape for the blocks that `init` lacks."""
+    target = init[step.recipe.targets[0].name]
+    chains = len(target)
+    by_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)
+    if step.program.scope == "tensor":
+        by_chain = per_tensor(by_chain, sizes or ())
+    return {
+        b.name: torch.full_like(target if b.is_vector else by_chain, 1.0 if b.domain == "positive" else 0.0)
+        for b in step.recipe.entries
+        if b.name not in init
+    }
+
+
+def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
+    outside = not in_domain(a, value).all()
+    by_gradient = a.start.has(Partial)
+    vanishes = a.domain == "nonnegative" and by_gradient and not value.any()
+    if outside or vanishes:
+        what = f"outside of its domain, {a.domain}," if outside and not by_gradient else "0"
+        raise RecipeError(
+            f"{recipe.name}, start",
+            f"{a} starts as {a.start}, which is {what} where the chains start",
+            do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.',
+        )
+
+
+def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State:
+    """The normals of a stationary start."""
+    like = state[step.recipe.targets[0].name]
+    return {
         name: noise.normal(
             seed,
-            i,
+            number,
             noise.INITIAL,
-            chains,
-            tuple(state[b.name].shape[1:]),
-            dtype=target.dtype,
-            device=target.device,
+            len(like),
+            tuple(state[block.name].shape[1:]),
+            dtype=like.dtype,
+            device=like.device,
             first_chain=first_chain,
         )
-        for i, (name, b) in enumerate(start.draw_blocks.items())
+        for number, (name, block) in enumerate(step.draw_blocks.items())
     }
-    started = start(state, 1.0, noise=drawn, temperature=temperature, sizes=layout.sizes, **arguments)
-    return {b.name: given.get(b.name, started[b.name]) for b in recipe.entries}
-
-
-def spread(x, layout):
-    """One value per chain, for every tensor of the target."""
-    return x[:, None].expand(-1, len(layout.shapes)).clone()

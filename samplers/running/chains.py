@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from integrators import noise
-from integrators.domains import INSIDE
+from integrators.domains import in_domain, is_bounded
 from integrators.start import complete_state
 from integrators.step import Step
 from recipe.errors import RecipeError
@@ -38,7 +38,7 @@ class Chains:
         self.parameters = {"num_data": num_data, **parameters}
         self.alive = torch.ones(self.chains, dtype=torch.bool, device=next(iter(state.values())).device)
         self.diverged: dict[int, int] = {}
-        self.bounded = [b for b in step.recipe.entries if b.domain in INSIDE]
+        self.bounded = [b for b in step.recipe.entries if is_bounded(b)]
         self._rows, self._evaluation, self._first, self._latest = [], 0, [], []
         on = lambda rows: [] if data is None else [data.batch(rows)]
         self.gradient = None if gradient is None else lambda theta: gradient(theta, *on(self._next_rows()))
@@ -128,13 +128,13 @@ class Chains:
         self.state = complete_state(
             self.step,
             self.state,
-            self.layout,
             seed=self.seed,
             temperature=temperature,
             gradient=self.gradient,
             observe=self.observe,
             energy=energy,
-            arguments=self.parameters,
+            sizes=self.layout.sizes,
+            parameters=self.parameters,
             first_chain=self.first,
         )
 
@@ -268,14 +268,14 @@ class Chains:
         """The chains whose numbers are finite and inside of their domains."""
         fine = sum(new[b.name].reshape(self.chains, -1).sum(1) for b in self.step.recipe.entries).isfinite()
         for b in self.bounded:
-            fine &= INSIDE[b.domain](new[b.name]).reshape(self.chains, -1).all(1)
+            fine &= in_domain(b, new[b.name]).reshape(self.chains, -1).all(1)
         return fine
 
     def _freeze(self, lost, new, where):
         """Flag chains that have diverged, by the step at which they did; `new` is where the first of them would be."""
         block = next((b.name for b in reversed(self.step.recipe.entries) if not new[b.name].isfinite().all()), None)
         outside = next(
-            (b for b in reversed(self.bounded) if (~INSIDE[b.domain](new[b.name]) & new[b.name].isfinite()).any()), None
+            (b for b in reversed(self.bounded) if (~in_domain(b, new[b.name]) & new[b.name].isfinite()).any()), None
         )
         why = f"{outside} has left its domain, {outside.domain}" if outside else f"{block} is not finite"
         do = f"Look at the update of {outside}." if outside in self.step.recipe.adapted else "Take a smaller step size."

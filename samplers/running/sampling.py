@@ -14,7 +14,7 @@ import torch
 
 import integrators
 from integrators import accuracy
-from integrators.start import spread
+from integrators.start import per_tensor
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Total
@@ -413,7 +413,7 @@ def _observers(steps, observe, layout, data, where):
                 raise RecipeError(
                     where, f"the observation '{observed.name}' is not finite", do="Look at what it divides by."
                 )
-            return value if observed.is_vector or step.program.scope == "chain" else spread(value, layout)
+            return value if observed.is_vector or step.program.scope == "chain" else per_tensor(value, layout.sizes)
 
         return of_all_chains
 

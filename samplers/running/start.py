@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import torch
 
-from integrators.domains import INSIDE
-from integrators.start import spread
+from integrators.domains import in_domain, is_bounded
+from integrators.start import per_tensor
 from integrators.step import Step
 from recipe import Energy
 from recipe.errors import RecipeError, did_you_mean
@@ -29,7 +29,8 @@ def given_state(step: Step, energy, init, *, chains, device, parameters):
     for s in recipe.parameters:
         _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
     return {
-        name: spread(x, layout) if step.program.scope == "tensor" and x.dim() == 1 else x for name, x in given.items()
+        name: per_tensor(x, layout.sizes) if step.program.scope == "tensor" and x.dim() == 1 else x
+        for name, x in given.items()
     }, layout
 
 
@@ -97,7 +98,7 @@ def _check(recipe, given, where):
             where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
         )
     for b in recipe.entries:
-        if b.domain in INSIDE and b.name in given and not INSIDE[b.domain](given[b.name]).all():
+        if is_bounded(b) and b.name in given and not in_domain(b, given[b.name]).all():
             raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
 
 

@@ -35,7 +35,7 @@ class Progress:
         self.total, self.watch, self.chains, self.temperature, self.kept = total, watch, chains, temperature, kept
         self.bar = tqdm(total=total, disable=not shown, unit="step", desc=name)
         self.looks = shown and not self.bar.disable or watch is not None
-        self.momenta = masses(chains.step, chains.parameters) if self.looks else {}
+        self.momenta = masses(chains.step.recipe, chains.parameters, chains.step.frozen) if self.looks else {}
         self.last, self.done, self.since = time.monotonic(), 0, 0
         self.counted, self.ess = time.monotonic(), {}
 

@@ -19,7 +19,7 @@ from sympy.core.function import AppliedUndef
 
 import integrators
 from integrators import accuracy, noise
-from integrators.domains import INSIDE
+from integrators.domains import in_domain
 from integrators.split import all_letters, split
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError
@@ -476,7 +476,7 @@ def stationary_start(subject: Subject, target: str | None = None, layer: str = "
             state, h, gradient=gradient, noise={name: v[k] for name, v in drawn.items()}, **curved, **subject.told
         )
     told = {"layer": layer, "subject": f"{step.scheme}, {target}"}
-    gone = [~INSIDE.get(b.domain, torch.isfinite)(state[b.name]).reshape(chains, -1).all(1) for b in recipe.state]
+    gone = [~in_domain(b, state[b.name]).reshape(chains, -1).all(1) for b in recipe.state]
     lost = float(torch.stack(gone).any(0).double().mean())
     if lost:
         yield Result(

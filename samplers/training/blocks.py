@@ -11,7 +11,6 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
-from ..energies.layout import Layout
 from .engines import as_functions
 from .rates import Setting
 from .tensors import end_to_end, gradient_of_U, put_back
@@ -46,13 +45,12 @@ def begin(
     whole = complete_state(
         step,
         {step.recipe.targets[0].name: end_to_end(params)},
-        Layout({str(k): tuple(p.shape) for k, p in enumerate(params)}),
         seed=seed,
         temperature=setting.temperature,
         gradient=lambda theta: gradient,
         observe=as_functions(observe),
-        energy=None,
-        arguments=setting.parameters | {"num_data": num_data},
+        sizes=[p.numel() for p in params],
+        parameters=setting.parameters | {"num_data": num_data},
         first_chain=chain,
     )
     for b in kept_with(step.recipe, 0):

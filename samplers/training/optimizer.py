@@ -228,7 +228,7 @@ class Optimizer(torch.optim.Optimizer):
         for index, group in enumerate(self.param_groups):
             setting = self.settings(group, budget=False)
             names = group.get("param_names") or [f"{index}.{k}" for k in range(len(group["params"]))]
-            for block, mass in masses(self.rotated, setting.parameters).items():
+            for block, mass in masses(self.recipe, setting.parameters).items():
                 for name, p in zip(names, group["params"]):
                     if self.state.get(p) and p.numel():
                         momenta = self.state[p][block]

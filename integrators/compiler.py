@@ -1,0 +1,183 @@
+"""compile(recipe, scheme) -> Step: split the SDE by the letters of a word, solve each piece, lower to a Program."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sympy import Dummy
+
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+from recipe.pieces import Piece
+from recipe.symbols import Block, Partial, Potential, masked
+
+from .flow import Flow, solve
+from .jump import solve_jump
+from .lower import lower
+from .scheme import EULER, Scheme, Word
+from .scheme import scheme as read_scheme
+from .split import all_letters, split
+from .step import Step
+
+BACKENDS = ("auto", "torch", "cpp", "triton")
+SCOPES = ("chain", "tensor")
+
+
+def compile(
+    recipe: Recipe,
+    scheme: Word | None = None,
+    *,
+    pieces: Mapping | None = None,
+    energy: Energy | None = None,
+    backend: str = "auto",
+    dtype: object = None,
+    reuse_gradient: bool = True,
+    scope: str = "chain",
+    freeze: Block | str | Iterable[Block | str] = (),
+) -> Step:
+    """Cut a recipe into pieces, solve each over h, and compose them by a splitting word.
+
+    `scheme`: a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)", a list of (letter, fraction), or the name
+    of one of the recipe's `schemes`; None takes the recipe's own word. `pieces`: letters of the caller's own, see
+    `recipe.pieces`. `energy`: a symbolic Energy whose gradient is emitted with the step. `backend`: "torch", which is
+    "auto", or kernels compiled at the first call: "cpp" on the CPU, "triton" on a GPU. `dtype`: the only one of a
+    state, if given. With `reuse_gradient` a gradient serves until the target moves, across steps too. `scope`:
+    "chain", or "tensor", where totals and scalar blocks are per tensor of the target. `freeze`: blocks and adapted
+    quantities, or their names, that stay as they are.
+
+    Raises RecipeError for a word that does not fit the recipe, or a piece without a closed form.
+    Source: Leimkuhler and Matthews (2013), "Rational construction of stochastic numerical methods for molecular
+    sampling".
+
+    >>> from samplers import UnderdampedLangevin
+    >>> compile(UnderdampedLangevin, "B A O A B").order
+    2
+    """
+    _check_choices(recipe, backend, scope)
+    if scope == "tensor":
+        _check_tensors(recipe, energy)
+    frozen = _names(freeze, recipe)
+    letters = all_letters(recipe, pieces)
+    word = _word(recipe, scheme, letters)
+    if energy is not None:
+        recipe = _with_energy(recipe, energy)
+    flows = solve_all(recipe, word, letters, frozen)
+    _check_directions(recipe, word, flows)
+    program = lower(
+        recipe,
+        word,
+        flows,
+        reuse_gradient=reuse_gradient,
+        energy=energy if recipe.potential else None,
+        adapt={a: update for a, update in recipe.adapt.items() if a.name not in frozen},
+        scope=scope,
+    )
+    backend = "torch" if backend == "auto" else backend
+    return Step(recipe, word, flows, program, dtype, backend, frozen, dict(pieces or {}))
+
+
+def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
+    """B A O A B, or with thermostats B A' O A' B, where every piece of it has a closed form; else Euler."""
+    word = "B A' O A' B" if recipe.thermostats else "B A O A B"
+    if not recipe.momenta or recipe.jumps or not all(letter in letters for letter in word.split()):
+        return EULER
+    try:
+        solve_all(recipe, read_scheme(word, letters), letters)
+    except RecipeError:
+        return EULER
+    return word
+
+
+def solve_all(
+    recipe: Recipe, word: Scheme, letters: Mapping[str, Piece], frozen: Collection[str] = ()
+) -> dict[str, Flow]:
+    """The flow of every letter of a word, and of every jump; those of `frozen` blocks move nothing."""
+    flows = {letter: solve(piece, recipe.name) for letter, piece in split(recipe, word, letters, frozen).items()}
+    for letter, jump in recipe.jumps.items():
+        if jump.block.name in frozen:
+            flows[letter] = Flow(letter, {}, (), "frozen", True, "nothing moves")
+        else:
+            flows[letter] = solve_jump(recipe, letter, jump)
+    return flows
+
+
+def _word(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -> Scheme:
+    """The word that is asked for: the recipe's own one if none is, or one that it has under this name."""
+    if scheme is None:
+        scheme = recipe.scheme or default_word(recipe, letters)
+    elif isinstance(scheme, str):
+        scheme = recipe.schemes.get(scheme, scheme)
+    return read_scheme(scheme, [*letters, *recipe.jumps])
+
+
+def _names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> tuple[str, ...]:
+    """The names of blocks, which are given by themselves or by their names."""
+    blocks = (freeze,) if isinstance(freeze, (str, Block)) else freeze
+    names = tuple(map(str, blocks))
+    known = [b.name for b in recipe.entries]
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"{recipe.name}, freeze", f"there is no block '{name}'", do=did_you_mean(name, known))
+    return names
+
+
+def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
+    """The recipe with U given, where the pieces need more of it than a gradient function can say."""
+    if not isinstance(energy, Energy):
+        raise RecipeError(
+            f"{recipe.name}, energy",
+            f"compile takes a symbolic Energy, got {type(energy).__name__}",
+            do="Hand a torch function to samplers.sample, or its gradient to the step.",
+        )
+    if recipe.potential is None:
+        raise RecipeError(
+            f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
+        )
+    if recipe.target_is_vector and not energy.is_sitewise:
+        return recipe
+    values = energy.on(recipe.targets)
+    mixes = any(len(set(p.variables)) > 1 for f in recipe.drift for p in f.atoms(Partial))
+    reads_U = any(masked(f, Partial)[0].has(Potential) for f in recipe.drift)
+    return recipe.bind(U=values) if mixes or reads_U else recipe
+
+
+# ---- what compile asks of its arguments
+
+
+def _check_choices(recipe: Recipe, backend: str, scope: str) -> None:
+    if not isinstance(recipe, Recipe):
+        raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    if backend not in BACKENDS:
+        raise RecipeError(f"{recipe.name}, backend {backend!r}", "no such backend", do=did_you_mean(backend, BACKENDS))
+    if scope not in SCOPES:
+        raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do=did_you_mean(scope, SCOPES))
+
+
+def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
+    """Refuse what has no form over the tensors of a target: one tensor, or a U that a scalar multiplies.
+
+    Per tensor, the force of such a U would be no gradient.
+    """
+    where = f"{recipe.name}, scope 'tensor'"
+    if energy is not None or not recipe.target_is_vector:
+        raise RecipeError(where, "the target is one tensor", do="Use scope='chain'.")
+    if recipe.potential is None:
+        return
+    U = Dummy()
+    scale = recipe.H.xreplace({recipe.potential: U}).diff(U)
+    shared = sorted((s for s in scale.free_symbols if isinstance(s, Block) and not s.is_vector), key=str)
+    if shared:
+        raise RecipeError(
+            where,
+            f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all",
+            do="Use scope='chain'.",
+        )
+
+
+def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -> None:
+    """Refuse a flow with noise that runs backwards."""
+    for letter, fraction in word.moves:
+        if fraction < 0 and flows[letter].draws:
+            raise RecipeError(
+                f"{recipe.name}, scheme {word}",
+                f"piece {letter!r} has noise and cannot run backwards, for {fraction} of the step",
+                do="Give pieces with noise positive fractions.",
+            )

@@ -1,0 +1,194 @@
+"""What a step asks of its arguments: whatever it cannot use is refused before anything moves."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from sympy import Expr, S, Symbol, lambdify
+
+from recipe import Recipe
+from recipe.arguments import number
+from recipe.errors import RecipeError, did_you_mean
+from recipe.proof import minimum_eigenvalue
+from recipe.symbols import Parameter, duration, step_size
+from recipe.symbols import temperature as T
+
+from .flow import Drawn, Flow, GammaVariate
+from .program import Program
+
+SITES = 2048  # of per-site parameters at which a matrix is looked at
+POINTS = 64  # values of the blocks at which it is
+
+
+def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Mapping, *, needs_heat: bool) -> None:
+    """Refuse a step size, temperature or parameter outside of its range, and relations between parameters that fail.
+
+    `needs_heat`: whether the step has no form at temperature 0.
+    """
+    where = f"{recipe.name}, step"
+    positive = f"the step size is a positive number, got {h!r}"
+    number(where, "the step size", h, above=0, what=positive, do="It is in units of time.")
+    number(where, "the temperature", temperature, least=0, do="1 is the target itself.")
+    if temperature == 0 and needs_heat:
+        raise RecipeError(where, "a piece has no limit at temperature 0", do="Take a small temperature > 0.")
+    known = [s.name for s in recipe.parameters]
+    for name in parameters:
+        if name not in known:
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
+    values = _values(recipe, parameters)
+    for s, value in values.items():
+        _check_value(where, s, value)
+    for relation in recipe.requires:
+        if not _holds(relation, values):
+            named = ", ".join(f"{s} = {values[s]}" for s in sorted(relation.free_symbols, key=str))
+            raise RecipeError(where, f"{relation} does not hold: {named}", do="Choose other parameters.")
+
+
+def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mapping) -> None:
+    """Refuse parameters at which the injected noise T D - supplied is not positive semidefinite."""
+    if not any(recipe.supplied) and recipe.D.is_diagonal():
+        return
+    values = _values(recipe, parameters)
+    per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v)})
+    budget = T * recipe.D - recipe.supplied
+    value, where = minimum_eigenvalue(budget, points=POINTS, fixed={**values, **per_site, T: temperature, step_size: h})
+    if value < -1e-12:
+        raise RecipeError(
+            f"{recipe.name}, supplied",
+            f"T D - supplied has the eigenvalue {value:.3g} at {where}",
+            do="The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction.",
+        )
+
+
+def check_gamma_draws(
+    recipe: Recipe, flows: Mapping[str, Flow], h: float, temperature: float, parameters: Mapping
+) -> None:
+    """Refuse a Gamma number whose shape is not positive where its Poisson number is 0: no law is stationary there."""
+    smallest = {s: v.double().amin().item() if _is_tensor(v) else v for s, v in _values(recipe, parameters).items()}
+    smallest |= {T: temperature, duration: h}
+    for letter, drawn in _gamma_draws(flows):
+        without_poisson = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)})
+        shape = without_poisson.xreplace(smallest)
+        if shape.is_number and not shape > 0:
+            raise RecipeError(
+                f"{recipe.name}, piece {letter!r}",
+                f"at temperature {temperature:g} the target is not "
+                f"normalisable: a Gamma number would have the shape {float(shape):.3g}",
+                do="Raise the prior weight, or the temperature.",
+            )
+
+
+def check_names(program: Program, *, state: Iterable, noise: Iterable | None, observe: Iterable) -> None:
+    """Refuse a state, noise or observations in which a name is missing; noise that is drawn inside is None."""
+    wanted = {
+        "state": [b.name for b in program.recipe.entries],
+        "noise": [d.name for d in program.draws],
+        "observe": list(program.observations),
+    }
+    for what, values in (("state", state), ("noise", noise), ("observe", observe)):
+        missing = [] if values is None else [name for name in wanted[what] if name not in values]
+        if missing:
+            raise RecipeError(
+                f"{program.recipe.name}, step",
+                f"{what}[{missing[0]!r}] is missing",
+                do=f"It takes {', '.join(name for names in wanted.values() for name in names)}.",
+            )
+
+
+def check_curvature(program: Program, curvature: object) -> None:
+    """Refuse a step without the Hessian diagonal that its formulas ask for."""
+    if program.needs_curvature and curvature is None and not program.energy:
+        raise RecipeError(
+            f"{program.recipe.name}, step", "curvature is missing", do="Pass the Hessian diagonal of U, a function."
+        )
+
+
+def check_dtype(recipe: Recipe, state: Mapping, dtype: object) -> None:
+    """Refuse a state of another type than the step was compiled for; None takes any."""
+    if dtype is not None and any(state[b.name].dtype != dtype for b in recipe.state):
+        raise RecipeError(
+            f"{recipe.name}, step",
+            f"it was compiled for {dtype}, but the state is {state[recipe.state[0].name].dtype}",
+            do="Convert the state, or compile without dtype.",
+        )
+
+
+def check_sizes(program: Program, state: Mapping, sizes: Sequence[int] | None) -> None:
+    """Refuse sizes of tensors that do not make up the target, in the scope of tensors."""
+    if program.scope != "tensor":
+        return
+    sites = state[program.recipe.targets[0].name].shape[-1]
+    if not sizes or sum(sizes) != sites:
+        raise RecipeError(
+            f"{program.recipe.name}, step",
+            f"sizes = {sizes} are not those of the tensors of a target with {sites} sites",
+            do="Give the number of sites of each tensor, in their order.",
+        )
+
+
+def _values(recipe: Recipe, parameters: Mapping) -> dict[Parameter, Any]:
+    """The values of all parameters, defaults where none is given. Raises RecipeError for one that has neither."""
+    values = {s: parameters.get(s.name, s.default) for s in recipe.parameters}
+    for s, value in values.items():
+        if value is None:
+            raise RecipeError(f"{recipe.name}, step", f"parameter '{s.name}' has no default", do=f"Pass {s.name}=...")
+    return values
+
+
+def _check_value(where: str, s: Parameter, value: Any) -> None:
+    low, high = _extremes(where, s, value)
+    if not (isfinite(low) and isfinite(high)):
+        raise RecipeError(where, f"'{s.name}' is not finite", do="Pass a finite number.")
+    allowed = {"positive": low > 0, "nonnegative": low >= 0, "fraction": 0 <= low and high <= 1}
+    if not allowed.get(s.sign, True):
+        wanted = "between 0 and 1" if s.sign == "fraction" else s.sign
+        worst = high if s.sign == "fraction" and low >= 0 else low
+        raise RecipeError(
+            where, f"'{s.name}' must be {wanted}, got {worst:g}", do=s.doc or f"It is a {s.sign} parameter."
+        )
+
+
+def _extremes(where: str, s: Parameter, value: Any) -> tuple[float, float]:
+    """The smallest and the largest number of a parameter's value."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value), float(value)
+    if not hasattr(value, "min"):
+        raise RecipeError(where, f"'{s.name}' is a number or a tensor, got {type(value).__name__}", do="Pass a float.")
+    if not s.per and _is_tensor(value) and value.numel() > 1:
+        raise RecipeError(
+            where,
+            f"'{s.name}' is one number, got shape {tuple(value.shape)}",
+            do="Declare it with per=theta for one value per site.",
+        )
+    return float(value.min()), float(value.max())
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "detach")
+
+
+def _holds(relation: Expr, values: Mapping[Symbol, Any]) -> bool:
+    """Whether a relation between parameters holds, at every site."""
+    symbols = sorted(relation.free_symbols, key=str)
+    holds = lambdify(symbols, relation, "math")(*(values[s] for s in symbols))
+    return bool(holds.all()) if hasattr(holds, "all") else bool(holds)
+
+
+def _at_some_sites(tensors: Mapping[Parameter, Any]) -> dict[Parameter, list[float]]:
+    """The values of per-site parameters at thousands of sites, the extremes of each among them."""
+    if not tensors:
+        return {}
+    import torch  # only where a parameter is a tensor
+
+    flat = [x.detach().double().reshape(-1) for x in torch.broadcast_tensors(*tensors.values())]
+    some = torch.arange(len(flat[0]), device=flat[0].device)[:: max(1, len(flat[0]) // SITES)]
+    at = torch.cat([some, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
+    return {s: x[at].tolist() for s, x in zip(tensors, flat)}
+
+
+def _gamma_draws(flows: Mapping[str, Flow]) -> Iterator[tuple[str, Drawn]]:
+    for letter, flow in flows.items():
+        for update in flow.updates.values():
+            for drawn in update.atoms(Drawn):
+                if isinstance(drawn.variate, GammaVariate):
+                    yield letter, drawn
