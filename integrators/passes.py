@@ -1,7 +1,7 @@
 """A Program cut for kernels that go over tensors: segments between what the caller supplies, passes over the sites.
 
-A pass is one loop over all sites; it ends where a total of what it computes is needed. What has one value per chain is
-computed between passes. A gradient is the caller's: it ends a segment.
+A pass is one loop over all sites; it ends where a sum of what it computes is needed. What has one value per chain is
+computed between passes. A gradient is the caller's: it ends a segment. Every writer of kernels prints the one Plan.
 """
 
 from dataclasses import dataclass, field
@@ -9,42 +9,76 @@ from functools import cached_property
 
 from sympy import Expr, Symbol
 
+from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
 from .flow import Variate
-from .program import Adapt, Draw, Gradient, Let, Observe, Program, Set, Sum
+from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
 
 
 class Unsupported(RecipeError):
     """A Program has a statement or function that a backend cannot print."""
 
 
-def is_by_site(s) -> bool:
+Assignment = Let | Set | Adapt | Sum
+
+
+def is_by_site(s: Symbol) -> bool:
     """Whether a symbol has one value per site."""
     return bool(getattr(s, "is_vector", False))
 
 
-def subject(statement) -> Symbol:
+def subject(statement: Assignment) -> Symbol:
     """What a statement gives a value to."""
     return statement.name if isinstance(statement, (Let, Sum)) else statement.block
 
 
-@dataclass
-class Pass:
-    """Statements by site, with totals of them, then statements by chain."""
+@dataclass(frozen=True)
+class Loop:
+    """Statements of a pass, for every site or for every chain, with what they take from memory and leave there.
 
-    sites: list = field(default_factory=list)
-    chain: list = field(default_factory=list)
+    `values`: those of the statements, with what has one value per chain named in `once`, in a loop over sites.
+    `loads` and `stores` are of the loop's own kind, by site or by chain; `numbers` are those of the chain that a loop
+    over sites reads. `sums` are taken in the loop over sites and end in the one over chains. `written`: the blocks that
+    the step has set before.
+    """
+
+    statements: tuple[Assignment, ...] = ()
+    values: tuple[Expr, ...] = ()
+    once: tuple[tuple[Symbol, Expr], ...] = ()
+    loads: tuple[Symbol, ...] = ()
+    stores: tuple[Symbol, ...] = ()
+    numbers: tuple[Symbol, ...] = ()
+    constants: tuple[Symbol, ...] = ()
+    draws: tuple[Variate, ...] = ()
+    sums: tuple[Local, ...] = ()
+    written: frozenset[Symbol] = frozenset()
+
+    def __bool__(self):
+        return bool(self.statements or self.sums)
 
     @property
-    def totals(self) -> list[Sum]:
-        """The totals that the pass takes."""
-        return [s for s in self.sites if isinstance(s, Sum)]
+    def fresh(self) -> tuple[Symbol, ...]:
+        """The blocks that are set without being loaded."""
+        return tuple(s for s in self.stores if isinstance(s, Block) and s not in self.loads)
 
-    def reads(self, statements) -> set:
-        """The symbols that some of its statements read."""
-        return set().union(set(), *(e.free_symbols for s in statements for e in s.values))
+    @property
+    def counts_sites(self) -> bool:
+        """Whether a statement reads the number of sites."""
+        return any(e.has(symbols.total(1)) for s in self.statements for e in s.values)
+
+    def side(self, s: Symbol) -> str:
+        """Where a value is read: "in", as the step found it, or "out", where the step has written it."""
+        return "in" if isinstance(s, Block) and s not in self.written else "out"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Statements by site, with sums of them, then statements by chain."""
+
+    sites: Loop
+    chain: Loop
 
 
 @dataclass(frozen=True)
@@ -53,17 +87,17 @@ class Segment:
 
     before: Gradient | Observe | None
     passes: tuple[Pass, ...]
-    written: frozenset = frozenset()
+    written: frozenset[Symbol]
 
     @property
-    def sets(self) -> frozenset:
-        """The blocks that are set here."""
-        return frozenset(subject(s) for p in self.passes for s in (*p.sites, *p.chain) if isinstance(s, (Set, Adapt)))
+    def counts_sites(self) -> bool:
+        """Whether a statement reads the number of sites."""
+        return any(p.sites.counts_sites or p.chain.counts_sites for p in self.passes)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What kernels of a Program are given: arrays by site, numbers by chain, constants; and its segments."""
+class Plan:
+    """What kernels of a Program are given, arrays by site, numbers by chain, constants, and what they do: segments."""
 
     program: Program
     segments: tuple[Segment, ...]
@@ -71,43 +105,123 @@ class Layout:
     numbers: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
 
-    @property
-    def written(self) -> frozenset:
+    @cached_property
+    def written(self) -> frozenset[Symbol]:
         """The blocks that a step sets."""
-        return self.segments[-1].written | self.segments[-1].sets
+        loops = (loop for segment in self.segments for p in segment.passes for loop in (p.sites, p.chain))
+        return frozenset(s for loop in loops for s in loop.stores if isinstance(s, Block))
 
     @cached_property
-    def totals(self) -> int:
-        """The most totals that a pass takes."""
-        return max((len(p.totals) for s in self.segments for p in s.passes), default=0)
+    def most_sums(self) -> int:
+        """The most sums that a pass takes."""
+        return max((len(p.sites.sums) for segment in self.segments for p in segment.passes), default=0)
 
-    def is_supplied(self, s) -> bool:
-        """Whether a value is a derivative or a statistic of the caller's."""
-        names = [
-            [g for _, g in b.names] if isinstance(b, Gradient) else [b.name]
-            for b in (x.before for x in self.segments)
-            if b
-        ]
-        return any(s in some for some in names)
-
-    def outlives(self, local, p) -> bool:
-        """Whether a value is read outside of its pass."""
-        inside = {id(s) for s in p.sites}
-        return any(local in e.free_symbols for s in self.program.statements if id(s) not in inside for e in s.values)
+    @cached_property
+    def supplied(self) -> frozenset[Symbol]:
+        """The derivatives and statistics that the caller supplies."""
+        return frozenset(supplied(self.program))
 
 
-def layout(program: Program) -> Layout:
-    """The layout of a Program. Raises Unsupported for what no kernel can do."""
-    where = f"{program.recipe.name}, kernel"
+def plan(program: Program) -> Plan:
+    """The plan of a Program. Raises Unsupported for what no kernel can do.
+
+    >>> from integrators import compile
+    >>> from samplers import SGNHT
+    >>> segment = plan(compile(SGNHT, "Euler").program).segments[0]
+    >>> segment.before.source, len(segment.passes)
+    ('evaluated', 1)
+    >>> sites, chain = segment.passes[0].sites, segment.passes[0].chain
+    >>> sites.loads, sites.stores, sites.sums, chain.stores
+    ((theta, p, g), (theta, p), (sum1,), (xi,))
+    """
     if program.scope != "chain":
+        where = f"{program.recipe.name}, kernel"
         raise Unsupported(where, f"there is none in the scope {program.scope!r}", do="Use backend='torch'.")
     check_draws(program)
-    defined = [s.name for s in program.statements if isinstance(s, (Let, Sum))]
-    known = list(dict.fromkeys([*program.recipe.entries, *supplied(program), *defined]))
-    arrays = tuple(filter(is_by_site, known))
-    return Layout(
-        program, _segments(program, where), arrays, tuple(s for s in known if s not in arrays), tuple(inputs(program))
-    )
+    return _Planner(program).plan()
+
+
+class _Planner:
+    """Follows a step through its loops: `written` are the blocks that it has set so far."""
+
+    def __init__(self, program: Program):
+        defined = [s.name for s in program.statements if isinstance(s, (Let, Sum))]
+        known = list(dict.fromkeys([*program.recipe.entries, *supplied(program), *defined]))
+        self.program = program
+        self.arrays = tuple(s for s in known if is_by_site(s))
+        self.numbers = tuple(s for s in known if not is_by_site(s))
+        self.constants = tuple(inputs(program))
+        self.written: frozenset[Symbol] = frozenset()
+
+    def plan(self) -> Plan:
+        """The whole of it."""
+        segments = tuple(map(self._segment, _cut(self.program)))
+        return Plan(self.program, segments, self.arrays, self.numbers, self.constants)
+
+    def _segment(self, cut):
+        written = self.written
+        return Segment(cut.before, tuple(self._pass(sites, chain) for sites, chain in cut.passes), written)
+
+    def _pass(self, sites, chain):
+        over_sites = self._over_sites(sites)
+        return Pass(over_sites, self._over_chains(chain, over_sites.sums))
+
+    def _over_sites(self, statements):
+        inside = {id(s) for s in statements}
+        read_elsewhere = _read(s for s in self.program.statements if id(s) not in inside)
+        by_site = dict.fromkeys(s for s in map(subject, statements) if is_by_site(s))
+        once: dict[Expr, Symbol] = {}
+        return self._loop(
+            statements,
+            values=tuple(_hoisted(s.values[0], once) for s in statements),
+            once=tuple((name, e) for e, name in once.items()),
+            loads=tuple(s for s in self.arrays if _is_read_first(s, statements)),
+            stores=tuple(s for s in by_site if isinstance(s, Block) or s in read_elsewhere),
+            numbers=tuple(s for s in self.numbers if s in _read(statements)),
+            sums=tuple(s.name for s in statements if isinstance(s, Sum)),
+        )
+
+    def _over_chains(self, statements, sums):
+        return self._loop(
+            statements,
+            values=tuple(s.value for s in statements),
+            loads=tuple(s for s in self.numbers if s not in sums and _is_read_first(s, statements)),
+            stores=tuple(dict.fromkeys(map(subject, statements))),
+            sums=sums,
+        )
+
+    def _loop(self, statements, *, stores, **parts):
+        read = _read(statements)
+        loop = Loop(
+            tuple(statements),
+            stores=stores,
+            constants=tuple(s for s in self.constants if s in read),
+            draws=tuple(d for d in self.program.draws if d in read),
+            written=self.written,
+            **parts,
+        )
+        self.written |= {s for s in stores if isinstance(s, Block)}
+        return loop
+
+
+@dataclass
+class _Cut:
+    """A segment as it is cut: pairs of statements by site and by chain."""
+
+    before: Gradient | Observe | None
+    passes: list[tuple[list, list]] = field(default_factory=lambda: [([], [])])
+
+    def place(self, statement: Assignment) -> None:
+        """Put a statement into the last pass; into a new one if it has sites and reads what that pass ends with."""
+        sites, chain = self.passes[-1]
+        if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
+            chain.append(statement)
+            return
+        ends_with = {*map(subject, chain), *(s.name for s in sites if isinstance(s, Sum))}
+        if ends_with & _read([statement]):
+            self.passes.append(([statement], []))
+        else:
+            sites.append(statement)
 
 
 def check_draws(program: Program) -> None:
@@ -123,23 +237,25 @@ def check_draws(program: Program) -> None:
 
 def supplied(program: Program) -> list[Symbol]:
     """The derivatives and statistics that the caller supplies."""
-    return [
-        x
-        for s in program.statements
-        if isinstance(s, (Gradient, Observe))
-        for x in ([g for _, g in s.names] if isinstance(s, Gradient) else [s.name])
-    ]
+    names_of_caller = []
+    for statement in program.statements:
+        match statement:
+            case Gradient(names):
+                names_of_caller += [derivative for _, derivative in names]
+            case Observe(name):
+                names_of_caller.append(name)
+    return names_of_caller
 
 
 def inputs(program: Program) -> list[Symbol]:
     """The symbols that stand for numbers which Python computes once a step: constants, parameters, T, h."""
-    defined = {n for s in program.statements for n in getattr(s, "defines", ())} | {*supplied(program)}
-    defined |= {s.name for s in program.statements if isinstance(s, Sum)}
-    read = set().union(*(e.free_symbols for s in program.statements for e in s.values), set())
-    return sorted((s for s in read - defined if not isinstance(s, (Variate, Block))), key=lambda s: s.name)
+    defined = {*supplied(program), *(s.name for s in program.statements if isinstance(s, Sum))}
+    defined |= {name for s in program.statements if isinstance(s, (Let, Solve)) for name in s.defines}
+    numbers = (s for s in _read(program.statements) - defined if not isinstance(s, (Variate, Block)))
+    return sorted(numbers, key=lambda s: s.name)
 
 
-def is_read_first(s, statements) -> bool:
+def _is_read_first(s, statements):
     """Whether a symbol is read before a statement sets it."""
     for statement in statements:
         if any(s in e.free_symbols for e in statement.values):
@@ -149,44 +265,41 @@ def is_read_first(s, statements) -> bool:
     return False
 
 
-def hoisted(e: Expr, once: dict) -> Expr:
+def _hoisted(e: Expr, once: dict) -> Expr:
     """The expression with what has one value per chain named in `once`, a dict from expressions to symbols."""
     if not isinstance(e, Expr) or e.is_Atom or not e.free_symbols:
         return e
     if not any(map(is_by_site, e.free_symbols)):
         return once.setdefault(e, Symbol(f"once{len(once)}"))
     if e.is_Mul or e.is_Add:
-        still = [x for x in e.args if not any(map(is_by_site, x.free_symbols))]
-        return e.func(hoisted(e.func(*still), once), *(hoisted(x, once) for x in e.args if x not in still))
-    return e.func(*(hoisted(x, once) for x in e.args))
+        of_chain = [x for x in e.args if not any(map(is_by_site, x.free_symbols))]
+        of_site = [x for x in e.args if x not in of_chain]
+        return e.func(_hoisted(e.func(*of_chain), once), *(_hoisted(x, once) for x in of_site))
+    return e.func(*(_hoisted(x, once) for x in e.args))
 
 
-def _segments(program, where):
-    segments, before, passes, written = [], None, [Pass()], frozenset()
+def _read(statements):
+    """The symbols that some of these statements read."""
+    return {x for s in statements for e in s.values for x in e.free_symbols}
+
+
+def _cut(program: Program) -> list[_Cut]:
+    """The statements by segment and pass."""
+    cuts: list[_Cut] = []
     for statement in program.statements:
         match statement:
             case Gradient() | Observe():
-                if before is not None or any(p.sites or p.chain for p in passes):
-                    segments.append(Segment(before, tuple(passes), written))
-                    written |= segments[-1].sets
-                before, passes = statement, [Pass()]
+                cuts.append(_Cut(statement))
             case Draw():
                 pass
             case Let() | Set() | Adapt() | Sum():
-                _place(statement, passes)
+                if not cuts:
+                    cuts.append(_Cut(None))
+                cuts[-1].place(statement)
             case _:
                 raise Unsupported(
-                    where, f"there is no form of {type(statement).__name__.lower()}", do="Use backend='torch'."
+                    f"{program.recipe.name}, kernel",
+                    f"there is no form of {type(statement).__name__.lower()}",
+                    do="Use backend='torch'.",
                 )
-    return (*segments, Segment(before, tuple(passes), written))
-
-
-def _place(statement, passes):
-    """Put a statement into the last pass; into a new one if it goes over the sites and reads what that pass ends with."""
-    last = passes[-1]
-    if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
-        last.chain.append(statement)
-        return
-    if {*map(subject, last.chain), *(t.name for t in last.totals)} & last.reads([statement]):
-        passes.append(last := Pass())
-    last.sites.append(statement)
+    return cuts or [_Cut(None)]

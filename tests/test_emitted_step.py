@@ -897,11 +897,11 @@ def test_the_euler_step_of_any_recipe_of_sites_is_its_sde(recipe, shape):
 
 TEXTS = """
 import integrators, samplers
-from integrators.backends.cpp_sweep import sweep_text
-from integrators.passes import layout
+from integrators.backends.cpp_sweep import sweep_source
+from integrators.passes import plan
 for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
     step = integrators.compile(samplers.catalogue[name])
-    print(step.standalone(), sweep_text(layout(step.program)))
+    print(step.standalone(), sweep_source(plan(step.program)))
 """
 
 

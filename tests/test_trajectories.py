@@ -14,7 +14,8 @@ from sympy import Rational, cos, exp, gamma, log, symbols, tanh
 import integrators
 import samplers
 from integrators import noise
-from integrators.backends.cpp import PRELUDE, trajectory_source
+from integrators.backends.cpp import PRELUDE
+from integrators.backends.cpp_unrolled import unrolled_source
 from integrators.kernels import choice, native
 from integrators.kernels.trajectory import Trajectory
 from integrators.passes import Unsupported
@@ -96,7 +97,7 @@ def test_what_has_no_kernel_says_so(name):
     recipe = CASES[name].recipe
     step = integrators.compile(recipe, energy=energies(recipe)[len(recipe.targets)] if recipe.potential else None)
     with pytest.raises(Unsupported, match=IN_TORCH[name]):
-        trajectory_source(step.program, 2)
+        unrolled_source(step.program, 2)
 
 
 @pytest.mark.parametrize("chains, sites", [(1, 1), (16, 3), (17, 4), (64, 5), (130, 9)])
@@ -122,7 +123,7 @@ def test_awkward_functions_and_names():
         opaque = Recipe(
             name="opaque", state=(double,), H=potential(double), D={double: function("G", double, sign="positive")}
         )
-        trajectory_source(
+        unrolled_source(
             integrators.compile(opaque.bind(G=lambda t: gamma(2 + t**2)), "Euler", energy=energy).program, 2
         )
 

@@ -1,17 +1,25 @@
 """Printing a Program as C++: trajectories on an energy of many sites, or of data, K steps in one call.
 
-One chain after the other: the lanes of the vector unit are the sites of a chain, and the rows of a batch where a row has
-one number. The text of a pass is a loop over sites.
+One chain after the other: the lanes of the vector unit are the sites of a chain, and the rows of a batch where a row
+has one number. The text of a pass is a loop over sites.
 """
 
-from ..noise import BATCH
-from ..passes import Layout, Unsupported, hoisted, is_by_site, layout, subject
-from ..program import Gradient, Let, Program, Sum
-from .cpp import INSIDE, PRELUDE, Names, indented, is_inside
-from .cpp_data import Derivative, inner
-from .kernel_expressions import CPP
+from collections.abc import Iterable
 
-SITES = 4096  # of a chain, whose state is on the stack
+from sympy import Expr, Symbol
+
+from ..noise import BATCH
+from ..passes import Loop, Plan, Unsupported, is_by_site, plan, subject
+from ..program import Gradient, Let, Program, Sum
+from .cpp import PRELUDE, check_energy, is_bounded, is_inside, symbolic_energy
+from .cpp_data import derivative_source
+from .kernel_expressions import CPP
+from .kernel_names import Names
+from .template import filled, inner, template
+
+STACKED_SITES = 4096  # of a chain, at most: its state is on the stack
+RUN = template("by_site.cpp.in")
+GRADIENT = template("by_site_gradient.cpp.in")
 
 
 def by_site_source(program: Program, sites: int) -> str:
@@ -20,162 +28,123 @@ def by_site_source(program: Program, sites: int) -> str:
     Raises Unsupported for a Program that has no such text.
     """
     where = f"{program.recipe.name}, cpp"
-    if program.recipe.potential is not None and program.energy is None:
-        raise Unsupported(where, "the energy is not symbolic", do="Pass a recipe.Energy.")
-    if sites > SITES:
-        raise Unsupported(where, f"{sites} sites", do=f"A chain of a kernel has at most {SITES}: use backend='torch'.")
+    check_energy(program)
+    if sites > STACKED_SITES:
+        raise Unsupported(
+            where, f"{sites} sites", do=f"A chain of a kernel has at most {STACKED_SITES}: use backend='torch'."
+        )
     if program.energy and program.energy.data and program.needs_curvature and program.carries_gradient:
         raise Unsupported(
             where,
             "a Hessian diagonal on the batch of a step before",
             do="Use backend='torch', or reuse_gradient=False.",
         )
-    return _Writer(program, layout(program), sites).text()
+    return _Writer(plan(program), sites).text()
 
 
 class _Writer:
-    """The parts of the text, with the names of all that they read and write."""
+    """The parts of the text, with the names of all that they read and write.
 
-    def __init__(self, program: Program, given: Layout, sites: int):
-        self.program, self.layout, self.sites, self.names = program, given, sites, Names()
-        self.energy, self.registers = program.energy, set()  # the latter: values by site that one loop alone reads
-        self.gradients = {s.order: s for s in program.statements if isinstance(s, Gradient)}
-        self.carried = [g for _, g in self.gradients[1].names] if program.carries_gradient else []
-        self.rows, at = {}, 0  # where a chain's numbers lie, one after the other
-        for s in (*program.recipe.entries, *self.carried):
-            self.rows[s], at = at, at + self.count(s)
-        self.number_of_rows = at
-        self.given, at = {}, 0
-        for s in given.constants:
-            self.given[s], at = at, at + self.count(s)
+    `rows`: where in a chain's numbers those of a symbol begin; `places`: the same in the constants of a step.
+    `registers`: values by site that one loop alone reads.
+    """
 
-    def count(self, s):
+    def __init__(self, plan: Plan, sites: int):
+        self.plan, self.program, self.sites = plan, plan.program, sites
+        self.stem = Names().stem
+        self.gradients = {s.order: s for s in self.program.statements if isinstance(s, Gradient)}
+        self.carried = [g for _, g in self.gradients[1].names] if self.program.carries_gradient else []
+        self.rows, self.number_of_rows = self._laid_out([*self.program.recipe.entries, *self.carried])
+        self.places, _ = self._laid_out(plan.constants)
+        self.registers: set[Symbol] = set()
+
+    def _laid_out(self, symbols: Iterable[Symbol]) -> tuple[dict[Symbol, int], int]:
+        """Where each symbol begins when their numbers stand one after the other, and how many there are."""
+        begin: dict[Symbol, int] = {}
+        end = 0
+        for s in symbols:
+            begin[s] = end
+            end += self._count(s)
+        return begin, end
+
+    def _count(self, s):
         """How many numbers of a chain a symbol stands for."""
         return self.sites if is_by_site(s) else 1
 
-    def name(self, s):
+    def text(self) -> str:
+        """The whole text."""
+        program, tile = self.program, 16 if self.sites <= 64 else 64
+        derivatives = [f"\n{derivative_source(symbolic_energy(program), order)}\n" for order in sorted(self.gradients)]
+        noise = [line for number, d in enumerate(program.draws) for line in self._noise(number, d)]
+        run = filled(
+            RUN,
+            title=f"{program.recipe.name}: {program.scheme}",
+            sites=str(self.sites),
+            wide=str(-(-self.sites // tile) * tile),
+            rows=str(self.number_of_rows),
+            derivatives="".join(derivatives),
+            places=[*self._named_rows(self.rows), *self._derivatives_of_step()],
+            read=[f"const R {self.stem(s)} = R(c[{j}]);" for s, j in self.places.items() if not is_by_site(s)],
+            noise=noise,
+            body=self._body(),
+            entries=str(sum(map(self._count, program.recipe.entries))),
+            inside=[self._check_domain(b) for b in program.recipe.entries if is_bounded(b)],
+        )
+        gradient = f"\n{self._carried_gradient()}\n" if self.carried else ""
+        return f"{PRELUDE}\n\n{run}\n{gradient}"
+
+    def name(self, s: Symbol) -> str:
         """The text of a symbol, at the site i where it has sites."""
-        stem = self.names.stem(s)
-        if s in self.given:
-            return f"R(c[{self.given[s]} + i])" if is_by_site(s) else stem
+        stem = self.stem(s)
+        if s in self.places:
+            return f"R(c[{self.places[s]} + i])" if is_by_site(s) else stem
         return f"{stem}[i]" if is_by_site(s) and s not in self.registers else stem
 
-    def write(self, e):
+    def write(self, e: Expr) -> str:
+        """The text of an expression, at the site i."""
         return CPP.text(e, self.name)
 
-    def text(self):
-        program, energy = self.program, self.energy
-        wide = -(-self.sites // 16) * 16 if self.sites <= 64 else -(-self.sites // 64) * 64
-        derivatives = [Derivative(energy, order).text() for order in sorted(self.gradients)] if energy else []
-        noise = [line for number, d in enumerate(program.draws) for line in self.noise(number, d)]
-        entries = sum(map(self.count, program.recipe.entries))
-        inside = [
-            f"for (int64_t i = 0; i < {self.count(b)}; ++i) ok &= {is_inside(b, f's[{self.rows[b]} + i]')};"
-            for b in program.recipe.entries
-            if b.domain in INSIDE
-        ]
-        places = self.places(self.rows)
-        places += [
-            f"alignas(64) R {self.names.stem(g)}[S];" if is_by_site(g) else f"R {self.names.stem(g)} = 0;"
-            for s in self.gradients.values()
-            for _, g in s.names
-            if g not in self.rows
-        ]
-        read = [f"const R {self.names.stem(s)} = R(c[{j}]);" for s, j in self.given.items() if not is_by_site(s)]
-        body = self.body()
-        return f"""{PRELUDE}
-#include <vector>
-// {program.recipe.name}: {program.scheme}
-
-typedef REAL R;
-constexpr int64_t S = {self.sites}, WIDE = {wide}, TILE = WIDE < 64 ? WIDE : 64, ROWS = {self.number_of_rows}, BLOCK = 64;
-constexpr R n = R(S);
-
-struct Data {{  // columns: one number for each row, or WIDE of them, 0 beyond the sites
-    const R* const* columns;
-    int64_t rows, batch, drawn;  // drawn: whether the rows of a batch are
-    double num_data;
-}};
-
-// the rows of a batch: uniform with replacement
-static void choose(int32_t* chosen, const Data& data, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {{
-    alignas(64) uint32_t w[4][8];
-    for (int64_t group = 0; 4 * group < data.batch; group += 8) {{
-        words<8, false>(w, group, draw, chain, step, seed);
-        for (int64_t j = 0; j < 32 && 4 * group + j < data.batch; ++j)
-            chosen[4 * group + j] = (int32_t)((uint64_t)w[j % 4][j / 4] * (uint64_t)data.rows >> 32);
-    }}
-}}
-{"".join(derivatives)}
-extern "C" void run(R* state, R* draws, const double* constants, int64_t stride, int64_t chains, int64_t first_chain, int64_t steps,
-                    int64_t first_step, uint64_t seed, int64_t thin, int64_t first_kept, const int64_t* kept, int64_t number_kept,
-                    int64_t* died, const Data* data, int64_t started) {{
-#pragma omp parallel for schedule(static)
-    for (int64_t chain = 0; chain < chains; ++chain) {{
-        alignas(64) R s[ROWS], before[ROWS], at[WIDE] = {{}};
-        std::vector<int32_t> chosen(data->drawn ? data->batch : 0);
-        bool lost = died[chain] >= 0;
-        for (int64_t r = 0; r < ROWS; ++r) s[r] = state[r * chains + chain];
-        {indented(places, 8)}
-        (void)at;
-        for (int64_t k = 0; k < steps; ++k) {{
-            if (!lost) {{
-                const double* c = constants + k * stride;
-                const uint64_t step = first_step + k;
-                const uint32_t who = (uint32_t)(first_chain + chain);
-                std::memcpy(before, s, sizeof s);
-                {indented(read, 16)}
-                {indented(noise, 16)}
-                {indented(body, 16)}
-                R everything = 0;
-                for (int64_t r = 0; r < {entries}; ++r) everything += s[r];
-                bool ok = everything - everything == 0;
-                {indented(inside, 16)}
-                if (!ok) {{
-                    std::memcpy(s, before, sizeof s);
-                    died[chain] = first_step + k;
-                    lost = true;
-                }}
-                (void)c, (void)step, (void)who;
-            }}
-            if (k >= first_kept && (k - first_kept) % thin == 0) {{
-                R* row = draws + (k - first_kept) / thin * number_kept * chains + chain;
-                for (int64_t r = 0; r < number_kept; ++r) row[r * chains] = s[kept[r]];
-            }}
-        }}
-        for (int64_t r = 0; r < ROWS; ++r) state[r * chains + chain] = s[r];
-    }}
-}}
-{self.carried_gradient() if self.carried else ""}"""
-
-    def places(self, symbols):
+    def _named_rows(self, symbols):
         """Lines that name where numbers of a chain lie."""
-        return [
-            f"R* {self.names.stem(s)} = s + {self.rows[s]};"
-            if is_by_site(s)
-            else f"R& {self.names.stem(s)} = s[{self.rows[s]}];"
-            for s in symbols
-        ]
+        lines = []
+        for s in symbols:
+            by_site, by_chain = f"R* {self.stem(s)} = s + {self.rows[s]};", f"R& {self.stem(s)} = s[{self.rows[s]}];"
+            lines.append(by_site if is_by_site(s) else by_chain)
+        return lines
 
-    def noise(self, number, draw):
+    def _derivatives_of_step(self):
+        """Lines that make a place for derivatives that no later step reads."""
+        lines = []
+        for g in (g for s in self.gradients.values() for _, g in s.names if g not in self.rows):
+            lines.append(f"alignas(64) R {self.stem(g)}[S];" if is_by_site(g) else f"R {self.stem(g)} = 0;")
+        return lines
+
+    def _check_domain(self, block):
+        condition = is_inside(block, f"s[{self.rows[block]} + i]")
+        return f"for (int64_t i = 0; i < {self._count(block)}; ++i) ok &= {condition};"
+
+    def _noise(self, number, draw):
         """Lines that draw the numbers of one step."""
-        stem, kind = self.names.stem(draw), "true" if draw.kind == "normal" else "false"
+        stem = self.stem(draw)
         if not draw.is_vector:
             return [f"const R {stem} = one_{draw.kind}<R>({number}, who, step, seed);"]
+        is_normal = "true" if draw.kind == "normal" else "false"
         groups = -(-self.sites // 4)
         width = 8 if groups <= 8 else 16
+        fill = f"fill<R, {is_normal}, {width}>({stem} + 4 * g, g, {number}, who, step, seed);"
         return [
             f"alignas(64) R {stem}[{-(-groups // width) * 4 * width}];",
-            f"for (int64_t g = 0; g < {groups}; g += {width}) fill<R, {kind}, {width}>({stem} + 4 * g, g, {number}, who, step, seed);",
+            f"for (int64_t g = 0; g < {groups}; g += {width}) {fill}",
         ]
 
-    def body(self):
+    def _body(self):
         """The statements of one step of one chain."""
-        lines, evaluations = [], 0
-        for segment in self.layout.segments:
+        lines = []
+        evaluations = 0
+        for segment in self.plan.segments:
             match segment.before:
                 case Gradient(_, "evaluated", order) as statement:
-                    lines += self.evaluated(statement, evaluations)
+                    lines += self._evaluated(statement, evaluations)
                     evaluations += order == 1
                 case Gradient(_, "carried") | None:
                     pass
@@ -186,73 +155,70 @@ extern "C" void run(R* state, R* draws, const double* constants, int64_t stride,
                         do="Use backend='torch'.",
                     )
             for p in segment.passes:
-                lines += self.sites_loop(p) if p.sites else []
-                self.registers = set()
-                lines += [
-                    f"{'const R ' * isinstance(s, Let)}{self.name(subject(s))} = {self.write(s.value)};"
-                    for s in p.chain
-                ]
+                lines += self._over_sites(p.sites) if p.sites else []
+                lines += self._of_chain(p.chain)
         return lines
 
-    def sites_loop(self, p):
-        self.registers = {s.name for s in p.sites if isinstance(s, Let) and not self.layout.outlives(s.name, p)}
-        kept = dict.fromkeys(s.name for s in p.sites if isinstance(s, Let) and s.name not in self.registers)
-        lines = [f"alignas(64) R {self.names.stem(s)}[S];" for s in kept]
-        lines += [f"R {self.names.stem(t.name)} = 0;" for t in p.totals]
-        inside, once = [], {}
-        for s in p.sites:
-            value = self.write(hoisted(s.values[0], once))
-            sign = " +=" if isinstance(s, Sum) else " ="
-            inside.append(f"{'const R ' * (subject(s) in self.registers)}{self.name(subject(s))}{sign} {value};")
-        sums = f" reduction(+:{', '.join(self.names.stem(t.name) for t in p.totals)})" if p.totals else ""
+    def _over_sites(self, loop: Loop) -> list[str]:
+        """Lines of a loop over sites, behind places for what it leaves."""
+        values = [s.name for s in loop.statements if isinstance(s, Let)]
+        self.registers = {s for s in values if s not in loop.stores}
+        sums = ", ".join(map(self.stem, loop.sums))
+        lines = [f"alignas(64) R {self.stem(s)}[S];" for s in loop.stores if s in values]
+        lines += [f"R {self.stem(s)} = 0;" for s in loop.sums]
+        body = list(map(self._assignment, loop.statements, loop.values))
+        once = [f"const R {self.stem(s)} = {self.write(e)};" for s, e in loop.once]
+        self.registers = set()
         return [
             *lines,
             "{",
-            *(f"    const R {self.names.stem(s)} = {self.write(e)};" for e, s in once.items()),
-            f"#pragma omp simd{sums}",
+            *inner(once),
+            f"#pragma omp simd reduction(+:{sums})" if sums else "#pragma omp simd",
             "    for (int64_t i = 0; i < S; ++i) {",
-            *inner(inner(inside)),
+            *inner(inner(body)),
             "    }",
             "}",
         ]
 
-    def evaluated(self, statement, evaluation, started="step == (uint64_t)started"):
-        """Lines that give the derivatives their values where the target is."""
+    def _assignment(self, statement, value):
+        target, text = self.name(subject(statement)), self.write(value)
+        if subject(statement) in self.registers:
+            return f"const R {target} = {text};"
+        return f"{target} += {text};" if isinstance(statement, Sum) else f"{target} = {text};"
+
+    def _of_chain(self, loop: Loop) -> list[str]:
+        """Lines of what has one value per chain."""
         lines = []
-        if self.energy.data and statement.order == 1:
-            lines.append(
-                f"if (data->drawn) choose(chosen.data(), *data, {BATCH}u - {evaluation} - ({started}), who, step, seed);"
-            )
-        blocks = [b for b, _ in statement.names]
-        if is_by_site(blocks[0]):
-            lines.append(f"std::memcpy(at, {self.names.stem(blocks[0])}, S * sizeof(R));")
-            out = self.names.stem(statement.names[0][1])
-        else:
-            lines += [
-                "{",
-                f"R out[{len(blocks)}];",
-                *(f"at[{j}] = {self.names.stem(b)};" for j, b in enumerate(blocks)),
-            ]
-            out = "out"
-        lines.append(f"derivative_{statement.order}(at, {out}, *data, data->drawn ? chosen.data() : nullptr);")
-        if out == "out":
-            lines += [*(f"{self.names.stem(g)} = out[{j}];" for j, (_, g) in enumerate(statement.names)), "}"]
+        for s, value in zip(loop.statements, loop.values):
+            text = f"{self.name(subject(s))} = {self.write(value)};"
+            lines.append(f"const R {text}" if isinstance(s, Let) else text)
         return lines
 
-    def carried_gradient(self):
+    def _evaluated(self, statement, evaluation, started="step == (uint64_t)started"):
+        """Lines that give the derivatives their values where the target is, on the batch of this evaluation."""
+        blocks, slopes = zip(*statement.names)
+        rows = "*data, data->drawn ? chosen.data() : nullptr"
+        choose = []
+        if symbolic_energy(self.program).data and statement.order == 1:
+            draw = f"{BATCH}u - {evaluation} - ({started})"
+            choose.append(f"if (data->drawn) choose(chosen.data(), *data, {draw}, who, step, seed);")
+        if is_by_site(blocks[0]):
+            return [
+                *choose,
+                f"std::memcpy(at, {self.stem(blocks[0])}, S * sizeof(R));",
+                f"derivative_{statement.order}(at, {self.stem(slopes[0])}, {rows});",
+            ]
+        return [
+            *choose,
+            "{",
+            f"R out[{len(blocks)}];",
+            *(f"at[{j}] = {self.stem(b)};" for j, b in enumerate(blocks)),
+            f"derivative_{statement.order}(at, out, {rows});",
+            *(f"{self.stem(g)} = out[{j}];" for j, g in enumerate(slopes)),
+            "}",
+        ]
+
+    def _carried_gradient(self):
         """The text of `gradient`: that of the start, on the first batch of its step."""
-        places = self.places([*self.program.recipe.targets, *self.carried])
-        return f"""
-extern "C" void gradient(R* state, int64_t chains, int64_t first_chain, uint64_t step, uint64_t seed, const Data* data) {{
-    std::vector<int32_t> chosen(data->drawn ? data->batch : 0);
-    for (int64_t chain = 0; chain < chains; ++chain) {{
-        alignas(64) R s[ROWS], at[WIDE] = {{}};
-        const uint32_t who = (uint32_t)(first_chain + chain);
-        for (int64_t r = 0; r < ROWS; ++r) s[r] = state[r * chains + chain];
-        {indented(places, 8)}
-        {indented(self.evaluated(self.gradients[1], 0, started="0"), 8)}
-        for (int64_t r = 0; r < ROWS; ++r) state[r * chains + chain] = s[r];
-        (void)who, (void)step, (void)seed;
-    }}
-}}
-"""
+        places = self._named_rows([*self.program.recipe.targets, *self.carried])
+        return filled(GRADIENT, places=places, evaluation=self._evaluated(self.gradients[1], 0, started="0"))

@@ -1,168 +1,161 @@
 """Printing the derivatives of an energy as C++: loops over the sites of a chain, and over the rows of its batch."""
 
-from sympy import Mul
+from collections.abc import Callable
 
+from sympy import Expr, Mul, Symbol
+
+from recipe import Energy
 from recipe.data import Datum
 from recipe.symbols import Block, num_data
 
 from ..data_sums import rows_in_batch, taken_apart
 from ..passes import is_by_site
-from .cpp import Names, indented
 from .kernel_expressions import CPP
+from .kernel_names import Names
+from .template import filled, inner, template
+
+DERIVATIVE = template("derivative.cpp.in")
+AT_ONCE = range(4)  # rows whose sums over sites are taken together, so that they do not wait for each other
 
 
-class Derivative:
+def derivative_source(energy: Energy, order: int) -> str:
     """The text of `derivative_1` or `derivative_2`, of one chain: out = dU at `at`, on the chosen rows or on all."""
+    return filled(DERIVATIVE, order=str(order), body=_Derivative(energy, order).body())
 
-    def __init__(self, energy, order):
-        self.energy, self.order, self.names = energy, order, Names()
+
+class _Derivative:
+    """The lines of a derivative. `per_row`: what has one number in each row, at last their totals over sites."""
+
+    def __init__(self, energy: Energy, order: int):
+        self.energy = energy
         self.sums = taken_apart(energy.gradient if order == 1 else energy.curvature)
-        self.given = {c: f"at[{'i' if isinstance(c, Block) else j}]" for j, c in enumerate(energy.coordinates)}
-        self.given |= {num_data: "R(data.num_data)", rows_in_batch: "R(data.batch)"}
+        self.stem = Names().stem
+        self.known = {c: "at[i]" if isinstance(c, Block) else f"at[{j}]" for j, c in enumerate(energy.coordinates)}
+        self.known |= {num_data: "R(data.num_data)", rows_in_batch: "R(data.batch)"}
         self.per_site = [d for d in energy.data if d.is_vector]
         self.per_row = [*(d for d in energy.data if not d.is_vector), *(t.name for t in self.sums.row)]
 
-    def name(self, s):
-        if s in self.given:
-            return self.given[s]
+    def name(self, s: Symbol) -> str:
+        """The text of a symbol, at the site i where it has sites."""
+        if s in self.known:
+            return self.known[s]
         return f"{self.stem(s)}[i]" if is_by_site(s) else self.stem(s)
 
-    def stem(self, s):
-        return self.names.stem(s)
-
-    def write(self, e):
+    def write(self, e: Expr) -> str:
+        """The text of an expression, at the site i."""
         return CPP.text(e, self.name)
 
-    def text(self):
-        lines = []
-        for t in self.sums.chain:
-            lines += [
-                f"R {self.stem(t.name)} = 0;",
-                f"#pragma omp simd reduction(+:{self.stem(t.name)})",
-                f"for (int64_t i = 0; i < S; ++i) {self.stem(t.name)} += {self.write(t.integrand)};",
-            ]
-        lines += [
-            f"alignas(64) R {self.stem(s.name)}[WIDE] = {{}};" if s.name.is_vector else f"R {self.stem(s.name)} = 0;"
-            for s in self.sums.rows
-        ]
+    def body(self) -> list[str]:
+        """The lines of the function."""
+        lines = [line for t in self.sums.chain for line in self._total_of_chain(t)]
+        for s in self.sums.rows:
+            stem = self.stem(s.name)
+            lines.append(f"alignas(64) R {stem}[WIDE] = {{}};" if s.name.is_vector else f"R {stem} = 0;")
         if self.energy.data:
-            block = [*self.read_rows(), *self.row_totals(), *self.weights(), *self.sums_by_site()]
-            lines += [
-                "for (int64_t first = 0; first < data.batch; first += BLOCK) {",
-                "    const int64_t m = data.batch - first < BLOCK ? data.batch - first : BLOCK;",
-                *inner(block),
-                "}",
-            ]
+            lines += self._over_blocks_of_rows()
         if self.energy.is_sitewise:
-            lines += [
-                "#pragma omp simd",
-                f"for (int64_t i = 0; i < S; ++i) out[i] = {self.write(self.sums.derivatives[0])};",
-            ]
-        else:
-            lines += [f"out[{j}] = {self.write(e)};" for j, e in enumerate(self.sums.derivatives)]
-        return f"""
-static inline void derivative_{self.order}(const R* at, R* out, const Data& data, const int32_t* chosen) {{
-    (void)data, (void)chosen;
-    {indented(lines, 4)}
-}}
-"""
+            value = self.write(self.sums.derivatives[0])
+            return [*lines, "#pragma omp simd", f"for (int64_t i = 0; i < S; ++i) out[i] = {value};"]
+        return lines + [f"out[{j}] = {self.write(e)};" for j, e in enumerate(self.sums.derivatives)]
 
-    def read_rows(self):
-        """Where the rows of a block lie, and what has one number in each; the last row repeats up to a multiple of four."""
-        lines = [f"const R* {self.stem(d)}_from[BLOCK];" for d in self.per_site]
-        lines += [f"alignas(64) R {self.stem(s)}_from[BLOCK];" for s in self.per_row]
-        read = [
-            f"{self.stem(d)}_from[r] = data.columns[{k}] {'+ row * WIDE' if d.is_vector else '[row]'};"
-            for k, d in enumerate(self.energy.data)
-        ]
+    def _total_of_chain(self, total):
+        stem = self.stem(total.name)
         return [
-            *lines,
+            f"R {stem} = 0;",
+            f"#pragma omp simd reduction(+:{stem})",
+            f"for (int64_t i = 0; i < S; ++i) {stem} += {self.write(total.integrand)};",
+        ]
+
+    def _over_blocks_of_rows(self):
+        totals = [line for t in self.sums.row for line in self._total_of_rows(t)]
+        sums = [line for s in self.sums.rows if s.name.is_vector for line in self._sum_by_site(s)]
+        return [
+            "for (int64_t first = 0; first < data.batch; first += BLOCK) {",
+            "    const int64_t m = data.batch - first < BLOCK ? data.batch - first : BLOCK;",
+            *inner([*self._read_rows(), *totals, *self._weights(), *sums]),
+            "}",
+        ]
+
+    def _read_rows(self):
+        """Where the rows of a block lie, and what has one number in each; the last repeats up to a multiple of four."""
+        places = [f"const R* {self.stem(d)}_from[BLOCK];" for d in self.per_site]
+        places += [f"alignas(64) R {self.stem(s)}_from[BLOCK];" for s in self.per_row]
+        read = []
+        for k, d in enumerate(self.energy.data):
+            of_row = "+ row * WIDE" if d.is_vector else "[row]"
+            read.append(f"{self.stem(d)}_from[r] = data.columns[{k}] {of_row};")
+        return [
+            *places,
             "for (int64_t r = 0; r < (m + 3) / 4 * 4; ++r) {",
             "    const int64_t k = first + (r < m ? r : m - 1), row = chosen ? chosen[k] : k;",
             *inner(read),
             "}",
         ]
 
-    def row_totals(self):
-        """Sums over sites, of four rows at a time, so that they do not wait for each other."""
-        lines, four = [], range(4)
-        for t in self.sums.row:
-            of = lambda j: (
-                lambda s: (
-                    f"{self.stem(s)}_{j}[i]"
-                    if s in self.per_site
-                    else f"{self.stem(s)}_{j}"
-                    if s in self.per_row
-                    else self.name(s)
-                )
-            )
-            padded = any(
-                isinstance(f, Datum) and f.is_vector for f in Mul.make_args(t.integrand)
-            )  # it is 0 beyond the sites
-            given = [
-                f"const R{'*' * (s in self.per_site)} {self.stem(s)}_{j} = {self.stem(s)}_from[r + {j}];"
-                for s in (*self.per_site, *self.per_row)
-                if s in t.integrand.free_symbols
-                for j in four
-            ]
-            lines += [
-                "for (int64_t r = 0; r < m; r += 4) {",
-                "    R sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;",
-                *inner(given),
-                "#pragma omp simd reduction(+:sum_0, sum_1, sum_2, sum_3)",
-                f"    for (int64_t i = 0; i < {'WIDE' if padded else 'S'}; ++i) {{",
-                *(f"        sum_{j} += {CPP.text(t.integrand, of(j))};" for j in four),
-                "    }",
-                *(f"    {self.stem(t.name)}_from[r + {j}] = sum_{j};" for j in four),
-                "}",
-            ]
-        return lines
-
-    def weights(self):
-        """The weight of each row in each sum; sums without a factor are taken here."""
-        alone, weighted = (
-            [s for s in self.sums.rows if bool(s.name.is_vector) is by_site] for by_site in (False, True)
-        )
-        read = [
-            f"const R {self.stem(s)} = {self.stem(s)}_from[r];"
-            for s in self.per_row
-            if any(s in x.weight.free_symbols for x in self.sums.rows)
-        ]
-        sums = [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in alone]
-        sums += [f"{self.stem(s.name)}_per[r] = {self.write(s.weight)};" for s in weighted]
-        reduction = f" reduction(+:{', '.join(self.stem(s.name) for s in alone)})" if alone else ""
+    def _total_of_rows(self, total):
+        """The sum over sites of each row. What is multiplied by a column is 0 beyond the sites."""
+        padded = any(isinstance(f, Datum) and f.is_vector for f in Mul.make_args(total.integrand))
+        read = []
+        for s in (s for s in (*self.per_site, *self.per_row) if s in total.integrand.free_symbols):
+            kind = "const R*" if s in self.per_site else "const R"
+            read += [f"{kind} {self.stem(s)}_{j} = {self.stem(s)}_from[r + {j}];" for j in AT_ONCE]
         return [
-            *(f"alignas(64) R {self.stem(s.name)}_per[BLOCK];" for s in weighted),
-            f"#pragma omp simd{reduction}",
-            "for (int64_t r = 0; r < m; ++r) {",
-            *inner(read + sums),
+            "for (int64_t r = 0; r < m; r += 4) {",
+            "    R sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;",
+            *inner(read),
+            "#pragma omp simd reduction(+:sum_0, sum_1, sum_2, sum_3)",
+            f"    for (int64_t i = 0; i < {'WIDE' if padded else 'S'}; ++i) {{",
+            *(f"        sum_{j} += {CPP.text(total.integrand, self._name_in_row(j))};" for j in AT_ONCE),
+            "    }",
+            *(f"    {self.stem(total.name)}_from[r + {j}] = sum_{j};" for j in AT_ONCE),
             "}",
         ]
 
-    def sums_by_site(self):
-        """The sums over rows of weights times factors, a tile of sites at a time."""
-        lines = []
-        shifted = lambda s: "at[tile + i]" if isinstance(s, Block) else self.name(s)
-        for s in (s for s in self.sums.rows if s.name.is_vector):
-            read = s.factor.free_symbols
-            given = [f"const R {self.stem(d)} = {self.stem(d)}_from[r];" for d in self.per_row if d in read]
-            given += [f"const R* {self.stem(d)} = {self.stem(d)}_from[r] + tile;" for d in self.per_site if d in read]
-            given += [f"const R weight = {self.stem(s.name)}_per[r];"]
-            lines += [
-                "for (int64_t tile = 0; tile < WIDE; tile += TILE) {",
-                "    alignas(64) R sum[TILE] = {};",
-                "    for (int64_t r = 0; r < m; ++r) {",
-                '        asm volatile("" : "+r"(r));  // one row after the other keeps the sums of a tile in registers',
-                *inner(inner(given)),
-                "#pragma omp simd",
-                f"        for (int64_t i = 0; i < TILE; ++i) sum[i] += weight*({CPP.text(s.factor, shifted)});",
-                "    }",
-                f"    for (int64_t i = 0; i < TILE; ++i) {self.stem(s.name)}[tile + i] += sum[i];",
-                "}",
-            ]
-        return lines
+    def _name_in_row(self, j: int) -> Callable[[Symbol], str]:
+        """The names in the j-th of the rows that are taken together."""
 
+        def name(s: Symbol) -> str:
+            if s in self.per_site:
+                return f"{self.stem(s)}_{j}[i]"
+            return f"{self.stem(s)}_{j}" if s in self.per_row else self.name(s)
 
-def inner(lines) -> list[str]:
-    """Lines of a text, further in."""
-    return [f"    {line}" for line in lines]
+        return name
+
+    def _weights(self):
+        """The weight of each row in each sum; sums without a factor are taken here."""
+        alone = [s for s in self.sums.rows if not s.name.is_vector]
+        weighted = [s for s in self.sums.rows if s.name.is_vector]
+        needed = {x for s in self.sums.rows for x in s.weight.free_symbols}
+        lines = [f"const R {self.stem(s)} = {self.stem(s)}_from[r];" for s in self.per_row if s in needed]
+        lines += [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in alone]
+        lines += [f"{self.stem(s.name)}_per[r] = {self.write(s.weight)};" for s in weighted]
+        names = ", ".join(self.stem(s.name) for s in alone)
+        return [
+            *(f"alignas(64) R {self.stem(s.name)}_per[BLOCK];" for s in weighted),
+            f"#pragma omp simd reduction(+:{names})" if alone else "#pragma omp simd",
+            "for (int64_t r = 0; r < m; ++r) {",
+            *inner(lines),
+            "}",
+        ]
+
+    def _sum_by_site(self, s):
+        """The sum over rows of a weight times a factor, a tile of sites at a time."""
+        needed = s.factor.free_symbols
+        read = [f"const R {self.stem(d)} = {self.stem(d)}_from[r];" for d in self.per_row if d in needed]
+        read += [f"const R* {self.stem(d)} = {self.stem(d)}_from[r] + tile;" for d in self.per_site if d in needed]
+        read += [f"const R weight = {self.stem(s.name)}_per[r];"]
+        return [
+            "for (int64_t tile = 0; tile < WIDE; tile += TILE) {",
+            "    alignas(64) R sum[TILE] = {};",
+            "    for (int64_t r = 0; r < m; ++r) {",
+            '        asm volatile("" : "+r"(r));  // one row after the other keeps the sums of a tile in registers',
+            *inner(inner(read)),
+            "#pragma omp simd",
+            f"        for (int64_t i = 0; i < TILE; ++i) sum[i] += weight*({CPP.text(s.factor, self._name_in_tile)});",
+            "    }",
+            f"    for (int64_t i = 0; i < TILE; ++i) {self.stem(s.name)}[tile + i] += sum[i];",
+            "}",
+        ]
+
+    def _name_in_tile(self, s):
+        return "at[tile + i]" if isinstance(s, Block) else self.name(s)

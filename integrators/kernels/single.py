@@ -66,9 +66,7 @@ def step_by_kernel(
     # no two Programs share an identity here: a kernel holds its own
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
     kernel = _pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
-    after = {
-        b.name: torch.empty_like(before[b.name]) if b in kernel.layout.written else before[b.name] for b in entries
-    }
+    after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
     caller = _Caller(program, before, after, gradient, curvature, observe or {}, state.get("gradient"))
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
     kernel(h, noise=noise, given=caller.supply, **parameters)

@@ -9,10 +9,10 @@ import torch
 
 from recipe.errors import RecipeError
 
-from ..backends.cpp_sweep import sweep_text
+from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
 from ..noise import Key
-from ..passes import layout
+from ..passes import plan
 from ..program import Gradient, Observe, Program
 from .native import library
 from .trajectory import NUMBER_TYPES, Constants, check_numbers
@@ -30,7 +30,7 @@ class Sweep:
     """
 
     def __init__(self, program: Program, state: Mapping, backend: str = "cpp"):
-        self.program, self.recipe, self.layout = program, program.recipe, layout(program)
+        self.program, self.recipe, self.plan = program, program.recipe, plan(program)
         self.vectors = [b.name for b in self.recipe.entries if b.is_vector]
         first = state[self.vectors[0]] if self.vectors else [state[self.recipe.targets[0].name]]
         self.dtype, self.device, self.chains = first[0].dtype, first[0].device, len(first[0])
@@ -42,16 +42,16 @@ class Sweep:
         )  # [0]: numbers alone
         self.offset = np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
         of_one_chain = self.shapes[0][1:] if len(self.shapes) == 1 else (int(self.sites.sum()),)
-        self.constants = Constants(program, self.layout.constants, of_one_chain)
-        self.array_in, self.array_out = (self._table(len(self.layout.arrays)) for _ in range(2))
-        self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.layout.constants))
-        self.number_in, self.number_out = (np.zeros(max(1, len(self.layout.numbers)), np.int64) for _ in range(2))
+        self.constants = Constants(program, self.plan.constants, of_one_chain)
+        self.array_in, self.array_out = (self._table(len(self.plan.arrays)) for _ in range(2))
+        self.drawn, self.per_site = self._table(len(program.draws)), self._table(len(self.plan.constants))
+        self.number_in, self.number_out = (np.zeros(max(1, len(self.plan.numbers)), np.int64) for _ in range(2))
         self._own, self._setting = {}, None
-        for k, s in enumerate(self.layout.arrays):
-            if s not in self.recipe.entries and not self.layout.is_supplied(s):
+        for k, s in enumerate(self.plan.arrays):
+            if s not in self.recipe.entries and s not in self.plan.supplied:
                 self._own[s] = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
                 self.array_out[k] = [t.data_ptr() for t in self._own[s]]
-        for k, s in enumerate(self.layout.numbers):
+        for k, s in enumerate(self.plan.numbers):
             if s not in self.recipe.entries:
                 self._own[s] = torch.empty(self.chains, dtype=self.dtype, device=self.device)
                 self.number_out[k] = self._own[s].data_ptr()
@@ -68,10 +68,10 @@ class Sweep:
             for what, parts in ((f"state[{name!r}]", state[name]), (f"out[{name!r}]", out[name])):
                 for t, shape in zip(parts, self.shapes, strict=True):
                     self._check(what, t, shape)
-        for k, s in enumerate(self.layout.arrays):
+        for k, s in enumerate(self.plan.arrays):
             if s in self.recipe.entries:
                 self.array_in[k], self.array_out[k] = ([t.data_ptr() for t in side[s.name]] for side in (state, out))
-        for k, s in enumerate(self.layout.numbers):
+        for k, s in enumerate(self.plan.numbers):
             if s in self.recipe.entries:
                 for what, t in ((f"state[{s.name!r}]", state[s.name]), (f"out[{s.name!r}]", out[s.name])):
                     self._check(what, t, (self.chains,))
@@ -142,7 +142,7 @@ class Sweep:
                 self._check(f"noise[{d.name!r}]", p, shape)
             held.append(parts)
             self.drawn[k, : len(parts)] = [p.data_ptr() for p in parts]
-        for k, segment in enumerate(self.layout.segments):
+        for k, segment in enumerate(self.plan.segments):
             if segment.before is not None:
                 held.append(self._take(segment.before, given(segment)))
             self._launch(k, noise if keyed else None)
@@ -153,10 +153,10 @@ class Sweep:
         """One step of an optimizer form, whose bound tensors have not moved: a dense gradient for each part, the observations by name."""
         self._set_constants(h, temperature, step_number if self.constants.changes else 0, parameters)
         self.drawn[:], held = 0, []
-        for k, segment in enumerate(self.layout.segments):
+        for k, segment in enumerate(self.plan.segments):
             match segment.before:
                 case Gradient(((_, g),), _):
-                    self.array_out[self.layout.arrays.index(g)] = [t.data_ptr() for t in gradient]
+                    self.array_out[self.plan.arrays.index(g)] = [t.data_ptr() for t in gradient]
                 case Observe(_, observed) as statement:
                     value = observe[observed.name]
                     cut = lambda: [
@@ -185,17 +185,17 @@ class Sweep:
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
         held = []
         for s, parts in zip(names, values, strict=True):
-            if s in self.layout.arrays:
+            if s in self.plan.arrays:
                 kinds = {(t.dtype, t.device) for t in parts}
                 if [t.shape for t in parts] != self.shapes or kinds != {(self.dtype, self.device)}:
                     for t, shape in zip(parts, self.shapes, strict=True):
                         self._check(f"{s}", t.contiguous(), shape)
                 parts = [t.contiguous() for t in parts]
-                self.array_out[self.layout.arrays.index(s)] = [t.data_ptr() for t in parts]
+                self.array_out[self.plan.arrays.index(s)] = [t.data_ptr() for t in parts]
             else:
                 parts = parts.to(self.dtype).contiguous()
                 self._check(f"{s}", parts, (self.chains,))
-                self.number_out[self.layout.numbers.index(s)] = parts.data_ptr()
+                self.number_out[self.plan.numbers.index(s)] = parts.data_ptr()
             held.append(parts)
         return held
 
@@ -240,10 +240,10 @@ class InCpp:
         return ["cpu"]
 
     def __init__(self, sweep: Sweep):
-        self.library = library(sweep_text(sweep.layout), (f"REAL={NUMBER_TYPES[sweep.dtype]}",))
+        self.library = library(sweep_source(sweep.plan), (f"REAL={NUMBER_TYPES[sweep.dtype]}",))
         runs = [(k, at, min(RUN, n - at)) for k, n in enumerate(sweep.sites.tolist()) for at in range(0, n, RUN)]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
-        self.sums = np.empty(max(1, sweep.chains * len(runs) * sweep.layout.totals))
+        self.sums = np.empty(max(1, sweep.chains * len(runs) * sweep.plan.most_sums))
         tables = (
             *self.items,
             sweep.sites,
@@ -287,7 +287,7 @@ class InTriton:
                 f"{sweep.recipe.name}, triton", "Triton is not installed", do="pip install triton."
             ) from error
         self.sweep, program = sweep, sweep.program
-        self.kernels = load(triton_source(sweep.layout), f"<sde-recipe {program.recipe.name} {program.scheme} triton>")
+        self.kernels = load(triton_source(sweep.plan), f"<sde-recipe {program.recipe.name} {program.scheme} triton>")
         block = 4 * GROUPS
         blocks = [
             (k, at)
@@ -299,7 +299,7 @@ class InTriton:
         part, first = np.array(blocks, np.int64).reshape(-1, 2).T
         self.places = [on(part), on(first), on(sweep.sites), on(sweep.offset)]
         self.sums = torch.empty(
-            max(1, sweep.chains * len(blocks) * sweep.layout.totals), dtype=torch.float64, device=sweep.device
+            max(1, sweep.chains * len(blocks) * sweep.plan.most_sums), dtype=torch.float64, device=sweep.device
         )
         self.key = torch.zeros(2, dtype=torch.int64, device=sweep.device)
         self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[sweep.dtype]
@@ -336,7 +336,7 @@ class InTriton:
             sites,
         )
         how = dict(R=self.real, GROUPS=GROUPS, GIVEN=key is None)
-        for j, _ in enumerate(sweep.layout.segments[segment].passes):
+        for j, _ in enumerate(sweep.plan.segments[segment].passes):
             for name, programs in (
                 (f"sites_{segment}_{j}", self.items * sweep.chains),
                 (f"chain_{segment}_{j}", sweep.chains),

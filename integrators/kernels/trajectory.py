@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from recipe.errors import RecipeError
 from recipe.symbols import num_data, step_number
 
-from ..backends.cpp import SITES, sites_of, trajectory_source
+from ..backends.cpp_unrolled import UNROLLED_SITES, sites_of, unrolled_source
 from ..backends.cpp_by_site import by_site_source
 from ..backends.loading import load
 from ..backends.torch import constants_source
@@ -129,9 +129,9 @@ class Trajectory:
                 f"{'any number' if energy is None else len(energy.coordinates)}",
                 do="Give each coordinate a value.",
             )
-        self.by_site = bool(self.data) or self.sites > SITES
+        self.by_site = bool(self.data) or self.sites > UNROLLED_SITES
         width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
-        source = (by_site_source if self.by_site else trajectory_source)(program, self.sites)
+        source = (by_site_source if self.by_site else unrolled_source)(program, self.sites)
         self.padded = -(-self.chains // width) * width
         self.library = library(source, (f"REAL={NUMBER_TYPES[like.dtype]}", f"WIDTH={width}"))
         self.rows_of_data = _Data(self.data, self.batch_size)
