@@ -1,64 +1,18 @@
 """Minibatches for a training loop: in an order that is a function of (seed, epoch), from a place that can be saved."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, Sampler, default_collate
+from torch.utils.data import Sampler
 
 from integrators import noise
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .sources import source_of
+
 ORDER = 0x8002  # number of the noise draw, which no run reaches
-
-
-class Source:
-    """What batches are taken from: a tensor or a tuple of tensors that share their first axis, or a map-style dataset.
-
-    Raises RecipeError, in the name of `where`, for anything else and for no data.
-
-    >>> Source((torch.tensor([5.0, 6.0, 7.0]), torch.tensor([0, 1, 0])), "doctest").take(torch.tensor([2, 0]))
-    (tensor([7., 5.]), tensor([0, 0]))
-    """
-
-    def __init__(self, data, where: str):
-        self.alone, self.dataset = hasattr(data, "__array__"), data
-        self.tensors = (data,) if self.alone else data if isinstance(data, tuple) else ()
-        try:
-            self.tensors = tuple(torch.as_tensor(t) for t in self.tensors)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(
-                f"{where}, data", f"they are no tensors ({error})", do="Pass a tensor, or a tuple of them."
-            ) from error
-        if any(t.dim() == 0 for t in self.tensors):
-            raise RecipeError(f"{where}, data", "there is no axis of rows", do="Pass tensors with one row per datum.")
-        if not self.tensors and (
-            not all(hasattr(data, name) for name in ("__getitem__", "__len__"))
-            or isinstance(data, (IterableDataset, Mapping, list, str, tuple))
-        ):
-            raise RecipeError(
-                f"{where}, data",
-                f"a {type(data).__name__} has no rows by number",
-                do="Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__.",
-            )
-        self.num_data = len(self.tensors[0] if self.tensors else data)
-        for i, t in enumerate(self.tensors):
-            if len(t) != self.num_data:
-                raise RecipeError(
-                    f"{where}, data",
-                    f"tensor {i} has {len(t)} rows, tensor 0 has {self.num_data}",
-                    do="Every tensor has one row per datum.",
-                )
-        if not self.num_data:
-            raise RecipeError(f"{where}, data", "there are none", do="Pass at least one datum.")
-        self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
-
-    def take(self, rows: torch.Tensor):
-        """The batch of these rows: tensors as they came, or the items of a dataset by torch's default_collate."""
-        if self.tensors:
-            batch = tuple(t[rows] for t in self.tensors)
-            return batch[0] if self.alone else batch
-        rows, together = rows.tolist(), getattr(self.dataset, "__getitems__", None)
-        return default_collate(together(rows) if together else [self.dataset[i] for i in rows])
 
 
 class Minibatches:
@@ -70,8 +24,8 @@ class Minibatches:
     number of batches of a whole one. Of a batch of `batch_size` rows rank r of `world_size` takes the r-th part.
 
     `data`: a tensor or a tuple of tensors that share their first axis, whose batches are of the same form, or a
-    map-style dataset. Torch's generators are neither used nor touched. Raises RecipeError for other data, for sizes that
-    are no integers or do not fit the data, and where the ranks would get parts of different sizes.
+    map-style dataset. Torch's generators are neither used nor touched. Raises RecipeError for other data, for sizes
+    that are no integers or do not fit the data, and where the ranks would get parts of different sizes.
 
     >>> minibatches = Minibatches(torch.arange(6), 2)
     >>> [batch.tolist() for batch in minibatches], minibatches.epoch
@@ -80,7 +34,7 @@ class Minibatches:
 
     def __init__(
         self,
-        data,
+        data: Any,
         batch_size: int,
         *,
         seed: int = 0,
@@ -89,14 +43,14 @@ class Minibatches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.source = Source(data, "Minibatches")
+        self.source = source_of(data, "Minibatches")
         self.num_data = self.source.num_data
-        _check_int("batch_size", batch_size, 1, self.num_data)
-        _check_int("seed", seed, 0, 2**64 - 1)
-        _check_int("world_size", world_size, 1, batch_size)
-        _check_int("rank", rank, 0, world_size - 1)
-        self.batch_size, self.seed, self.rank, self.world_size = batch_size, seed, rank, world_size
-        self.replacement, self.drop_last = bool(replacement), bool(drop_last)
+        self.batch_size = _integer("batch_size", batch_size, 1, self.num_data)
+        self.seed = _integer("seed", seed, 0, 2**64 - 1)
+        self.world_size = _integer("world_size", world_size, 1, batch_size)
+        self.rank = _integer("rank", rank, 0, world_size - 1)
+        self.replacement = bool(replacement)
+        self.drop_last = bool(drop_last)
         for size in (batch_size, 0 if drop_last else self.num_data % batch_size):
             if size % world_size:
                 raise RecipeError(
@@ -104,8 +58,9 @@ class Minibatches:
                     f"a batch of {size} has no {world_size} equal parts",
                     do=f"Take a batch_size that {world_size} divides, and drop_last=True.",
                 )
-        self.epoch = self.batch = 0
-        self._ordered = None, None
+        self.epoch = 0
+        self.batch = 0
+        self._ordered: tuple[int, torch.Tensor] | None = None  # an epoch and its order
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_data, self.batch_size)
@@ -117,24 +72,26 @@ class Minibatches:
         >>> Minibatches(torch.zeros(6), 2, seed=1, replacement=True).order(0)
         tensor([2, 3, 3, 3, 3, 4])
         """
-        draw = lambda count, high: noise.integers(
-            self.seed, epoch, ORDER, 1, (count,), high=high, device=self.source.device
-        )[0]
         if self.replacement:
-            return draw(self.num_data, self.num_data)
-        high, low = draw(2 * self.num_data, 2**31).chunk(2)
+            return self._draw(epoch, self.num_data, high=self.num_data)
+        high, low = self._draw(epoch, 2 * self.num_data, high=2**31).chunk(2)
         return (high << 31 | low).argsort(stable=True)  # 62 bits: of a million rows two agree once in 1e7 epochs
 
-    def __iter__(self) -> Iterator:
-        return map(self.source.take, self._batches())
+    def _draw(self, epoch: int, count: int, high: int) -> torch.Tensor:
+        """Uniform integers on [0, high) that belong to an epoch."""
+        return noise.integers(self.seed, epoch, ORDER, 1, (count,), high=high, device=self.source.device)[0]
 
-    def _batches(self):
-        """The rows of the batches to the end of the epoch; the place has moved on when one is handed out."""
+    def __iter__(self) -> Iterator:
+        return map(self.source.take, self.rows())
+
+    def rows(self) -> Iterator[torch.Tensor]:
+        """The rows of the batches to the end of the epoch; the place has moved on when they are handed out."""
         more = True
         while more:
-            if self._ordered[0] != self.epoch:
+            if self._ordered is None or self._ordered[0] != self.epoch:
                 self._ordered = self.epoch, self.order(self.epoch)
-            rows = self._ordered[1][self.batch * self.batch_size :][: self.batch_size].chunk(self.world_size)[self.rank]
+            order = self._ordered[1]
+            rows = order[self.batch * self.batch_size :][: self.batch_size].chunk(self.world_size)[self.rank]
             self.batch += 1
             more = self.batch < len(self)
             if not more:
@@ -156,17 +113,22 @@ class Minibatches:
     def state_dict(self, *, seen: int | None = None) -> dict[str, int]:
         """The place, the number of the epoch and of the next batch in it, and what it is a place in; plain integers.
 
-        `seen`: how many batches the loop has seen since its first epoch began, where a DataLoader with workers has drawn
-        others ahead; the place is then the one after these. It is a place in the batches of all ranks, for any rank.
+        `seen`: how many batches the loop has seen since its first epoch began, where a DataLoader with workers has
+        drawn others ahead; the place is then the one after these. It is a place in the batches of all ranks, for any
+        rank.
         """
+        epoch, batch = self.epoch, self.batch
         if seen is not None:
-            _check_int("state_dict, seen", seen, 0, 2**63 - 1)
-        epoch, batch = (self.epoch, self.batch) if seen is None else divmod(seen, len(self))
+            epoch, batch = divmod(_integer("seen", seen, 0, 2**63 - 1, "state_dict"), len(self))
         return {"epoch": epoch, "batch": batch, **self._kind()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a place. Raises RecipeError if it is one in other batches: of another seed, number of data or size."""
-        where, kind = "Minibatches, load_state_dict", self._kind()
+        """Go on from a place.
+
+        Raises RecipeError if it is one in other batches: of another seed, number of data or size.
+        """
+        where = "Minibatches, load_state_dict"
+        kind = self._kind()
         if not isinstance(state, Mapping) or set(state) != {"epoch", "batch", *kind}:
             raise RecipeError(where, f"{state!r} is no place", do="Pass what state_dict() returned.")
         for name, value in kind.items():
@@ -176,11 +138,12 @@ class Minibatches:
                     f"it is a place where {name} = {state[name]!r}, here it is {value}",
                     do="Make the same batches.",
                 )
-        _check_int("load_state_dict, epoch", state["epoch"], 0, 2**63 - 1)
-        _check_int("load_state_dict, batch", state["batch"], 0, len(self) - 1)
-        self.epoch, self.batch = state["epoch"], state["batch"]
+        epoch = _integer("epoch", state["epoch"], 0, 2**63 - 1, "load_state_dict")
+        self.batch = _integer("batch", state["batch"], 0, len(self) - 1, "load_state_dict")
+        self.epoch = epoch
 
-    def _kind(self):
+    def _kind(self) -> dict[str, int]:
+        """What a place is a place in."""
         return {
             "seed": self.seed,
             "num_data": self.num_data,
@@ -190,17 +153,18 @@ class Minibatches:
         }
 
 
-class _Rows(Sampler):
-    def __init__(self, minibatches):
+class _Rows(Sampler[list[int]]):
+    def __init__(self, minibatches: Minibatches):
         self.minibatches = minibatches
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.minibatches)
 
-    def __iter__(self):
-        return (rows.tolist() for rows in self.minibatches._batches())
+    def __iter__(self) -> Iterator[list[int]]:
+        return (rows.tolist() for rows in self.minibatches.rows())
 
 
-def _check_int(name, value, least, most):
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RecipeError(f"Minibatches, {name}", f"got {value!r}", do=f"Choose an integer from {least} to {most}.")
+def _integer(name: str, value: Any, least: int, most: int, *method: str) -> int:
+    where = ", ".join(("Minibatches", *method, name))
+    advice = f"Choose an integer from {least} to {most}."
+    return integer(where, name, value, least=least, most=most, what=f"got {value!r}", do=advice)

@@ -1,0 +1,55 @@
+"""Means over all data, some rows at a time; and whether a loss is one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from recipe.errors import RecipeError
+
+PROBED = 64  # rows on which a loss is seen to be a mean
+APART = 0.01  # relative distance from which on two values are not the same up to rounding and mixed precision
+
+
+def chunks(take: Callable[[torch.Tensor], Any], rows: int, size: int) -> Iterator[tuple[float, Any]]:
+    """All data, `size` rows at a time, each batch with its share of them; `take` makes a batch of rows.
+
+    >>> list(chunks(torch.arange(4.0).take, 4, 3))
+    [(0.75, tensor([0., 1., 2.])), (0.25, tensor([3.]))]
+    """
+    for some in torch.arange(rows).split(size):
+        yield len(some) / rows, take(some)
+
+
+def check_mean(
+    where: str,
+    value: Callable[[Any], Any],
+    take: Callable[[torch.Tensor], Any],
+    rows: int,
+    size: int,
+    *,
+    wanted: str,
+) -> None:
+    """Refuse what is not affine in the mean over the batch: on two halves of some rows it must average to the whole.
+
+    `value` is that of a batch, `take` makes a batch of at most `size` rows, of which there are `rows`; `wanted` says in
+    the RecipeError what to return.
+
+    >>> check_mean("doctest", torch.sum, torch.arange(4.0).take, 4, 4, wanted="the mean")
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: doctest: on 4 rows it is 6, on the halves of them 1 and 5. Return the mean, nothing \
+that couples rows or is random.
+    """
+    some = torch.arange(min(rows, size, PROBED))
+    if len(some) < 2:
+        return
+    whole = float(value(take(some)))
+    halves = [(len(half) / len(some), float(value(take(half)))) for half in some.tensor_split(2)]
+    mean = sum(share * x for share, x in halves)
+    (_, first), (_, second) = halves
+    if abs(whole - mean) > APART * max(abs(whole), abs(first), abs(second)):
+        raise RecipeError(
+            where,
+            f"on {len(some)} rows it is {whole:.6g}, on the halves of them {first:.6g} and {second:.6g}",
+            do=f"Return {wanted}, nothing that couples rows or is random.",
+        )

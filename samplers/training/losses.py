@@ -1,0 +1,138 @@
+"""The loss of a training loop at other weights than the model's: its value, its gradient, and whether it has one."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from recipe.errors import RecipeError
+
+Weights = dict[str, torch.Tensor]  # by name
+EVAL = "Call eval() on it: gradients stay on."
+
+
+class ModuleLoss:
+    """loss(model, batch) of an nn.Module, at weights by their names in it.
+
+    The modules are called with these weights in them and copies of their buffers, so both stay as they are.
+    """
+
+    def __init__(self, model: torch.nn.Module, loss: Callable):
+        self.model = model
+        self.weights: Weights = dict(model.named_parameters())
+        self._whole = _Whole(model, loss)
+
+    def check(self) -> None:
+        """Refuse modules that make the loss random, or couple the examples of a batch."""
+        for name, module in self.model.named_modules():
+            fault, advice = _fault(module)
+            if fault:
+                raise RecipeError("SVRG, model", f"{name or 'it'}, a {type(module).__name__}, {fault}", do=advice)
+
+    def at(self, weights: Weights, batch: Any) -> Any:
+        """The loss of a batch at these weights."""
+        replaced = {name: b.clone() for name, b in self._whole.named_buffers()}
+        replaced |= {f"model.{name}": x for name, x in weights.items()}
+        return functional_call(self._whole, replaced, (batch,))
+
+
+class WeightsLoss:
+    """loss(weights, batch) of weights in a list or a dict, at others by their names or numbers."""
+
+    def __init__(self, model: Mapping[Any, torch.Tensor] | Iterable[torch.Tensor], loss: Callable):
+        self.model = model if isinstance(model, Mapping) else list(model)
+        self.loss = loss
+        named = self.model.items() if isinstance(self.model, Mapping) else enumerate(self.model)
+        self.weights: Weights = {str(name): p for name, p in named}
+
+    def check(self) -> None:
+        """Nothing: there are no modules."""
+
+    def at(self, weights: Weights, batch: Any) -> Any:
+        """The loss of a batch at these weights, in the form of the model."""
+        whole = self.weights | weights
+        if isinstance(self.model, Mapping):
+            return self.loss({name: whole[str(name)] for name in self.model}, batch)
+        return self.loss([whole[str(i)] for i in range(len(self.model))], batch)
+
+
+def loss_of(model: Any, loss: Callable) -> ModuleLoss | WeightsLoss:
+    """The loss of an nn.Module, or of weights in a list or a dict by name; RecipeError for anything else."""
+    if not callable(loss):
+        raise RecipeError(
+            "SVRG, loss",
+            f"it is a function of (model, batch), got {loss!r}",
+            do="Pass the loss of the training loop.",
+        )
+    if isinstance(model, torch.nn.Module):
+        return ModuleLoss(model, loss)
+    advice = "Pass an nn.Module, or a list or dict of weights."
+    if torch.is_tensor(model) or not isinstance(model, (Mapping, Iterable)):
+        raise RecipeError("SVRG, model", f"got a {type(model).__name__}", do=advice)
+    of_weights = WeightsLoss(model, loss)
+    if not all(torch.is_tensor(p) for p in of_weights.weights.values()):
+        raise RecipeError("SVRG, model", "a weight is no tensor", do=advice)
+    return of_weights
+
+
+def value(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> torch.Tensor:
+    """The loss of a batch at these weights; RecipeError unless it is a 0-dim tensor."""
+    x = loss.at(weights, batch)
+    if torch.is_tensor(x) and not x.dim():
+        return x
+    got = f"a tensor of shape {tuple(x.shape)}" if torch.is_tensor(x) else f"a {type(x).__name__}"
+    raise RecipeError("SVRG, loss", f"it returns {got}", do="Return the mean over the batch, a 0-dim tensor.")
+
+
+def gradient(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> Weights:
+    """The gradient of the loss of a batch at these weights; RecipeError where it does not depend on them."""
+    with torch.enable_grad():
+        at = {name: x.detach().requires_grad_() for name, x in weights.items()}
+        x = value(loss, at, batch)
+        if not x.requires_grad:
+            raise RecipeError(
+                "SVRG, loss",
+                "it does not depend on the model that it is given",
+                do="Compute it from its arguments.",
+            )
+        return dict(zip(at, torch.autograd.grad(x, list(at.values()), materialize_grads=True)))
+
+
+class _Whole(torch.nn.Module):
+    """The loss as a module, in which functional_call can put other weights into the model."""
+
+    def __init__(self, model: torch.nn.Module, loss: Callable):
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, batch: Any) -> Any:
+        return self.loss(self.model, batch)
+
+
+def _fault(module: torch.nn.Module) -> tuple[str, str]:
+    """Why a module's loss has no use at a snapshot, and what to do; nothing where it has."""
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return (
+            "averages gradients over ranks before they are corrected",
+            "Pass the module in it, and average after correct().",
+        )
+    if isinstance(module, _BatchNorm):
+        if module.running_mean is None:
+            return "couples the examples of a batch", "Give it running statistics, and call eval() on it."
+        if module.training:
+            return "couples the examples of a batch", EVAL
+    if module.training and _is_random(module):
+        return "is random in training mode", EVAL
+    return "", ""
+
+
+def _is_random(module: torch.nn.Module) -> bool:
+    """Whether it draws random numbers in training mode, as dropout does."""
+    if isinstance(module, torch.nn.RReLU):
+        return True
+    rate = getattr(module, "p", 1.0) if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
+    return isinstance(rate, (int, float)) and rate > 0
