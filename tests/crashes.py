@@ -37,22 +37,22 @@ def data():
 
 RUNS = {
     "torch": dict(
-        recipe=samplers.SGNHT, energy=by_hand, steps=600, warmup=100, thin=3, keep="xi", batch_size=10, backend="torch"
+        recipe=samplers.SGNHT, energy=by_hand, steps=300, warmup=50, thin=3, keep="xi", batch_size=10, backend="torch"
     ),
     "carried": dict(
         recipe=samplers.UnderdampedLangevin,
         energy=by_hand,
-        steps=700,
+        steps=350,
         batch_size=10,
         schedule=Polynomial(0.02, 10, 0.3),
     ),
     "kernel": dict(
-        recipe=samplers.SGNHT, energy=LOGISTIC, steps=150_000, warmup=100, thin=50, batch_size=10, backend="cpp"
+        recipe=samplers.SGNHT, energy=LOGISTIC, steps=75_000, warmup=100, thin=50, batch_size=10, backend="cpp"
     ),
 }
 
 
-def trained(folder=None, steps=400):
+def trained(folder=None, steps=200):
     """A training loop with all that has a state: the weights and predictions it ends with."""
     torch.manual_seed(0)
     X, y = data()

@@ -163,7 +163,14 @@ def test_a_kernel_makes_the_steps_of_the_torch_text(name, batch_size):
 IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-simplex", "isgd")
 
 
-@pytest.mark.parametrize("case", [n for n in CASES if not n.startswith(IN_TORCH) and len(CASES[n].recipe.targets) == 1])
+# one of each kind: a gradient, the curvature too, a jump, one thermostat for all sites, one for each, and both adapted
+OF_EACH_KIND = {"sgld", "psgld-gamma", "hmc", "sgnht", "atmc", "santa"}
+ON_KERNELS = [n for n in CASES if not n.startswith(IN_TORCH) and len(CASES[n].recipe.targets) == 1]
+
+
+@pytest.mark.parametrize(
+    "case", [n if n in OF_EACH_KIND else pytest.param(n, marks=pytest.mark.slow) for n in ON_KERNELS]
+)
 def test_every_sampler_runs_on_a_kernel_with_data(case):
     one = CASES[case]
     positive = one.recipe.targets[0].domain == "positive"

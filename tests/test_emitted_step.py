@@ -2,10 +2,12 @@
 
 import ast
 import copy
+import io
 import math
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
 
 import numpy as np
@@ -907,10 +909,10 @@ for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
 
 def test_the_same_text_is_emitted_by_every_process():
     """Python's hashes differ by process: an order that follows them would round the steps of a resumed run differently."""
-    texts = [
-        subprocess.run(
-            [sys.executable, "-c", TEXTS], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2", "3")
-    ]
-    assert texts[0] == texts[1] == texts[2] and texts[0]
+    here = io.StringIO()
+    with redirect_stdout(here):
+        exec(TEXTS, {})
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        there = subprocess.run([sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, check=True)
+        assert there.stdout == here.getvalue() != ""
