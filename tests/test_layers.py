@@ -47,7 +47,7 @@ def words_of_stock_samplers():
                 yield pytest.param(name, word, marks=() if name in EVERY_WORD else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name, word", words_of_stock_samplers())
+@pytest.mark.parametrize("name, word", [*words_of_stock_samplers()])
 def test_every_stock_sampler_passes_with_every_word(name, word):
     """The formulas, which know no word, with the first one only."""
     first = word == CASES[name].all_words[0]

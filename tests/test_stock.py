@@ -54,92 +54,156 @@ def spike_and_slab_force(name, at, g):
     return g / scale + at.sparse * kappa * at.theta / at.sigma**2 + (1 - at.sparse) * at.ridge * at.theta
 
 
-def paper(name):
-    """The drift and the diffusion of the paper in the blocks and parameters of the recipe, at T = 1.
+# ---- drift, diffusion and, where it is not 2 h D, the variance of the noise that a step of size h injects, at T = 1
 
-    The third is the variance of the noise that a step of size h injects, where it is not 2 h D.
-    """
-    R, h, N, n = catalogue[name], step_size, num_data, total(1)
-    at = SimpleNamespace(**{s.name: s for s in (*R.entries, *R.parameters)})
+
+def psgld(at):
+    G = 1 / (at.lam + sqrt_(at.V))
+    return [-G * at.g], {theta: G}
+
+
+def psgld_with_gamma(at):
+    slope, bend = at.g / num_data, diff(at.g, theta) / num_data
+    V = at.alpha * at.V + (1 - at.alpha) * slope**2
+    G, gamma = 1 / (at.lam + sqrt_(V)), -(1 - at.alpha) * slope * bend / (sqrt_(V) * (at.lam + sqrt_(V)) ** 2)
+    return [-G * at.g + gamma], {theta: G}
+
+
+def inverse_metric():
+    return function("inverse_metric", theta, sign="positive")
+
+
+def sgrld(at):
+    V = inverse_metric()
+    return [-V * at.g + diff(V, theta)], {theta: V}
+
+
+def sgrld_dense(at):
+    x, y = at.state
+    xx, yx, yy = (function(f"L_{i}", x, y) for i in ("xx", "yx", "yy"))
+    G = {(x, x): xx**2, (x, y): xx * yx, (y, x): xx * yx, (y, y): yx**2 + yy**2}
+    return [sum(diff(G[i, j], j) - G[i, j] * grad(at.U, j) for j in at.state) for i in at.state], G
+
+
+def sgfs(at):
+    h, N = step_size, num_data
+    eps, gain = 2 * h, (at.b + N) / at.b
+    K = 2 / (gain * N * at.I1 + 4 * at.B / eps)
+    return [-K * at.g / h], {theta: K / h}, {theta: K**2 * 4 * at.B / eps}
+
+
+def vsgd(at):
+    h, rate = step_size, 2 / at.V
+    return [-rate * at.g], {theta: rate}, {theta: 2 * h * rate - h**2 * rate * at.V * rate}
+
+
+def adaptive_sghmc(at):
+    h, m = step_size, at.lam + sqrt_(at.V)
+    drift = [at.p / m, -at.g - at.gamma * at.p]
+    return drift, {at.p: at.gamma * m}, {at.p: Max(2 * h * at.gamma * m - h**2 * at.V, 0)}
+
+
+def sgrhmc(at):
+    V = inverse_metric()
+    S = sqrt_(V)
+    return [S * at.p, -S * at.g - V * at.p + diff(S, theta)], {at.p: V}
+
+
+def relativistic_mass(at):
+    return at.m * sqrt_(1 + at.p**2 / (at.m * at.c) ** 2)
+
+
+def relativistic_sghmc(at):
+    M = relativistic_mass(at)
+    return [at.p / M, -at.g - at.C * at.p / M], {at.p: at.C}, {at.p: 2 * step_size * (at.C - at.B)}
+
+
+def atmc(at):
+    p, xi, m, alpha = at.p, at.xi, at.m, Max(at.Dmin - at.xi, 0)
+    drift = [p / m, -at.g - (alpha + xi) * p, (p**2 / m - 1) / at.mu]
+    return drift, {p: alpha * m + at.B / 2}, {p: 2 * step_size * alpha * m}
+
+
+def relativistic_atmc(at):
+    p, xi, m, alpha = at.p, at.xi, at.m, Max(at.Dmin - at.xi, 0)
+    M = relativistic_mass(at)
+    heat = m / at.mu * (p**2 / M**2 + p**2 / (at.c**2 * M**3) - 1 / M)
+    drift = [p / M, -at.g - m * (alpha + xi) * p / M, heat]
+    return drift, {p: alpha * m + at.B / 2}, {p: 2 * step_size * alpha * m}
+
+
+def santa(at):
+    g1, g2 = (1 / sqrt_(at.lam + sqrt_(V)) for V in (at.V, at.V_last))
+    return [g1 * at.p, -g1 * at.g - at.xi * at.p, at.p**2 - 1], {at.p: g2}
+
+
+def sgld_sa(at):
+    return [-spike_and_slab_force(at.name, at, at.g), *at.still], {at.theta: 1}
+
+
+def sghmc_sa(at):
+    force = spike_and_slab_force(at.name, at, at.g)
+    drift = [at.p / at.m, -force - at.C * at.p / at.m, *at.still]
+    return drift, {at.p: at.C}, {at.p: 2 * step_size * (at.C - at.B)}
+
+
+PAPERS = {
+    "sgld": lambda at: ([-at.g], {theta: 1}),
+    "sgld-preconditioned": lambda at: (
+        [-at.G * at.g],
+        {theta: at.G},
+        {theta: 2 * step_size * at.G - step_size**2 * at.G * (at.V + at.K) * at.G},
+    ),
+    "psgld": psgld,
+    "psgld-same-step": psgld,
+    "psgld-gamma": psgld_with_gamma,
+    "sgrld": sgrld,
+    "sgrld-dense": sgrld_dense,
+    "sgrld-simplex": lambda at: ([at.a - at.theta - at.theta * at.g], {at.theta: at.theta}),
+    "sgrld-cir": lambda at: ([at.a + at.counts - at.theta], {at.theta: at.theta}),
+    "sgfs": sgfs,
+    "vsgd": vsgd,
+    "isgd-ideal": lambda at: (
+        [-at.g / at.lam],
+        {theta: 1 / at.lam},
+        {theta: 2 * step_size * (at.lam - step_size * at.B) / at.lam**2},
+    ),
+    "isgd": lambda at: (
+        [-at.g / at.lam],
+        {theta: 1 / at.lam},
+        {theta: 2 * step_size * Max(at.lam - step_size * at.b, 0) / at.lam**2},
+    ),
+    "underdamped-langevin": lambda at: ([at.p / at.m, -at.g - at.gamma * at.p], {at.p: at.gamma * at.m}),
+    "sghmc": lambda at: (
+        [at.p / at.m, -at.g - at.C * at.p / at.m],
+        {at.p: at.C},
+        {at.p: 2 * step_size * (at.C - at.B)},
+    ),
+    "sghmc-adaptive": adaptive_sghmc,
+    "sgrhmc": sgrhmc,
+    "sghmc-relativistic": relativistic_sghmc,
+    "hmc": lambda at: ([at.p / at.m, -at.g], {}),
+    "sgnht": lambda at: (
+        [at.p, -at.g - at.xi * at.p, (total(at.p**2) / total(1) - 1) / at.mu],
+        {at.p: at.A},
+    ),
+    "msgnht": lambda at: ([at.p, -at.g - at.xi * at.p, (at.p**2 - 1) / at.mu], {at.p: at.A}),
+    "atmc": atmc,
+    "atmc-relativistic": relativistic_atmc,
+    "santa": santa,
+    **{name: sgld_sa for name in catalogue if name.startswith("sgld-sa")},
+    **{name: sghmc_sa for name in catalogue if name.startswith("sghmc-sa")},
+}
+
+
+def paper(name):
+    """The drift, the diffusion and the injected noise of the paper in the blocks and parameters of the recipe."""
+    R = catalogue[name]
     g = grad(R.potential) if R.potential and R.target_is_vector else None
-    p, xi = getattr(at, "p", None), getattr(at, "xi", None)
-    match name:
-        case "sgld":
-            return [-g], {theta: 1}, {}
-        case "sgld-preconditioned":
-            return [-at.G * g], {theta: at.G}, {theta: 2 * h * at.G - h**2 * at.G * (at.V + at.K) * at.G}
-        case "psgld" | "psgld-same-step":
-            G = 1 / (at.lam + sqrt_(at.V))
-            return [-G * g], {theta: G}, {}
-        case "psgld-gamma":
-            slope, bend = g / N, diff(g, theta) / N
-            V = at.alpha * at.V + (1 - at.alpha) * slope**2
-            G, gamma = 1 / (at.lam + sqrt_(V)), -(1 - at.alpha) * slope * bend / (sqrt_(V) * (at.lam + sqrt_(V)) ** 2)
-            return [-G * g + gamma], {theta: G}, {}
-        case "sgrld":
-            V = function("inverse_metric", theta, sign="positive")
-            return [-V * g + diff(V, theta)], {theta: V}, {}
-        case "sgrld-dense":
-            x, y = R.state
-            xx, yx, yy = (function(f"L_{i}", x, y) for i in ("xx", "yx", "yy"))
-            G = {(x, x): xx**2, (x, y): xx * yx, (y, x): xx * yx, (y, y): yx**2 + yy**2}
-            slope = {b: grad(R.potential, b) for b in R.state}
-            return [sum(diff(G[i, j], j) - G[i, j] * slope[j] for j in R.state) for i in R.state], G, {}
-        case "sgrld-simplex":
-            return [at.a - at.theta - at.theta * g], {at.theta: at.theta}, {}
-        case "sgrld-cir":
-            return [at.a + at.counts - at.theta], {at.theta: at.theta}, {}
-        case "sgfs":
-            eps, gain = 2 * h, (at.b + N) / at.b
-            K = 2 / (gain * N * at.I1 + 4 * at.B / eps)
-            return [-K * g / h], {theta: K / h}, {theta: K**2 * 4 * at.B / eps}
-        case "vsgd":
-            rate = 2 / at.V
-            return [-rate * g], {theta: rate}, {theta: 2 * h * rate - h**2 * rate * at.V * rate}
-        case "isgd-ideal":
-            return [-g / at.lam], {theta: 1 / at.lam}, {theta: 2 * h * (at.lam - h * at.B) / at.lam**2}
-        case "isgd":
-            return [-g / at.lam], {theta: 1 / at.lam}, {theta: 2 * h * Max(at.lam - h * at.b, 0) / at.lam**2}
-        case "underdamped-langevin":
-            return [p / at.m, -g - at.gamma * p], {p: at.gamma * at.m}, {}
-        case "sghmc":
-            return [p / at.m, -g - at.C * p / at.m], {p: at.C}, {p: 2 * h * (at.C - at.B)}
-        case "sghmc-adaptive":
-            m = at.lam + sqrt_(at.V)
-            return [p / m, -g - at.gamma * p], {p: at.gamma * m}, {p: Max(2 * h * at.gamma * m - h**2 * at.V, 0)}
-        case "sgrhmc":
-            V = function("inverse_metric", theta, sign="positive")
-            S = sqrt_(V)
-            return [S * p, -S * g - V * p + diff(S, theta)], {p: V}, {}
-        case "sghmc-relativistic":
-            M = at.m * sqrt_(1 + p**2 / (at.m * at.c) ** 2)
-            return [p / M, -g - at.C * p / M], {p: at.C}, {p: 2 * h * (at.C - at.B)}
-        case "hmc":
-            return [p / at.m, -g], {}, {}
-        case "sgnht":
-            return [p, -g - xi * p, (total(p**2) / n - 1) / at.mu], {p: at.A}, {}
-        case "msgnht":
-            return [p, -g - xi * p, (p**2 - 1) / at.mu], {p: at.A}, {}
-        case "atmc":
-            alpha, m = Max(at.Dmin - xi, 0), at.m
-            return (
-                [p / m, -g - (alpha + xi) * p, (p**2 / m - 1) / at.mu],
-                {p: alpha * m + at.B / 2},
-                {p: 2 * h * alpha * m},
-            )
-        case "atmc-relativistic":
-            alpha, m = Max(at.Dmin - xi, 0), at.m
-            M = m * sqrt_(1 + p**2 / (m * at.c) ** 2)
-            heat = m / at.mu * (p**2 / M**2 + p**2 / (at.c**2 * M**3) - 1 / M)
-            return ([p / M, -g - m * (alpha + xi) * p / M, heat], {p: alpha * m + at.B / 2}, {p: 2 * h * alpha * m})
-        case "santa":
-            g1, g2 = (1 / sqrt_(at.lam + sqrt_(V)) for V in (at.V, at.V_last))
-            return [g1 * p, -g1 * g - xi * p, p**2 - 1], {p: g2}, {}
-    force, still = spike_and_slab_force(name, at, g), [0] * len(R.latents)
-    if name.startswith("sgld-sa"):
-        return [-force, *still], {at.theta: 1}, {}
-    if name.startswith("sghmc-sa"):
-        return [p / at.m, -force - at.C * p / at.m, *still], {p: at.C}, {p: 2 * h * (at.C - at.B)}
+    of_the_recipe = {s.name: s for s in (*R.entries, *R.parameters)}
+    at = SimpleNamespace(name=name, state=R.state, U=R.potential, g=g, still=[0] * len(R.latents), **of_the_recipe)
+    drift, diffusion, *injected = PAPERS[name](at)
+    return drift, diffusion, injected[0] if injected else {}
 
 
 @pytest.mark.parametrize("name", catalogue)
