@@ -165,7 +165,7 @@ class Program:
         """The names of the statistics that the caller supplies."""
         return tuple(dict.fromkeys(s.observed.name for s in self.statements if isinstance(s, Observe)))
 
-    def reads(self, symbol) -> bool:
+    def reads(self, symbol: Symbol) -> bool:
         """Whether a statement reads this symbol."""
         return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
 
@@ -211,62 +211,78 @@ def _line(statement):
 def verify(program: Program) -> None:
     """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient.
 
-    An adaptation may look back at a gradient taken where the target has been.
+    An adaptation may look back at a gradient taken where the target has been. Raises RecipeError.
     """
-    where = f"{program.recipe.name}, program"
-    known = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
-    stale: set = set()
-    drawn: set = set()
+    verifier = _Verifier(program)
+    for constant in program.constants:
+        verifier.take(constant)
+    for stage in program.stages:
+        verifier.begin(stage)
+        for statement in stage.statements:
+            verifier.take(statement)
+        verifier.end()
 
-    def read(e, own=()):
-        for s in sorted(e.free_symbols, key=str):
-            if s in stale and s not in own:
-                raise RecipeError(
-                    where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again."
-                )
-            if s not in (own if isinstance(s, Variate) else known):
-                raise RecipeError(where, f"{s} is used before it is defined", do="This Program cannot run.")
 
-    def define(statement, own):
+class _Verifier:
+    """What is known at a point of a Program.
+
+    `known` names have a value; of the `gradients` the `stale` ones are those of a target that has moved since. In a
+    stage `drawn_here` are its random numbers, `set_here` the blocks that it has moved.
+    """
+
+    def __init__(self, program: Program):
+        self.where = f"{program.recipe.name}, program"
+        self.targets = program.recipe.targets
+        self.known: set[Symbol] = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
+        self.gradients: set[Symbol] = set()
+        self.stale: set[Symbol] = set()
+        self.drawn: set[Symbol] = set()
+        self.drawn_here: set[Symbol] = set()
+        self.set_here: set[Symbol] = set()
+        self.looks_back = False
+
+    def begin(self, stage: Stage) -> None:
+        """Enter a stage."""
+        self.drawn_here = set()
+        self.set_here = set()
+        self.looks_back = any(isinstance(s, Adapt) for s in stage.statements)
+
+    def end(self) -> None:
+        """Leave the stage: where it has moved the target, all gradients are stale."""
+        if self.set_here & {*self.targets}:
+            self.stale |= self.gradients
+
+    def take(self, statement: Statement) -> None:
+        """Check a statement, and know what it defines."""
+        for value in statement.values:
+            self._read(value)
         match statement:
-            case Let(name, value) | Sum(name, value):
-                read(value, own)
-                known.add(name)
-            case Solve(names, entries):
-                for e in entries[0].system[1:]:
-                    read(e, own)
-                known.update(names)
-            case Set(block, value):
-                read(value, own)
-                if block in own:
-                    raise RecipeError(
-                        where, f"the block {block} is set twice in one flow", do="A flow moves a block once."
-                    )
-                own.add(block)
+            case Let(name, _) | Sum(name, _) | Observe(name, _):
+                self.known.add(name)
+            case Solve(names, _):
+                self.known.update(names)
             case Gradient(names, _, _):
                 fresh = {g for _, g in names}
-                gradients.update(fresh)
-                known.update(fresh)
-                stale.difference_update(fresh)
-            case Observe(name, _):
-                known.add(name)
-            case Adapt(_, value):
-                read(value, own)
-            case Draw(name, parameter):
-                if parameter is not None:
-                    read(parameter, own)
-                if name in drawn:
-                    raise RecipeError(where, f"the draw {name} is used twice", do="Every draw serves one flow.")
-                drawn.add(name)
-                own.add(name)
+                self.known |= fresh
+                self.gradients |= fresh
+                self.stale -= fresh
+            case Set(block, _):
+                what = f"the block {block} is set twice in one flow"
+                self._once(block, self.set_here, what, "A flow moves a block once.")
+            case Draw(name, _):
+                self._once(name, self.drawn, f"the draw {name} is used twice", "Every draw serves one flow.")
+                self.drawn_here.add(name)
 
-    gradients: set = set()
-    for constant in program.constants:
-        define(constant, set())
-    for stage in program.stages:
-        adapts = any(isinstance(s, Adapt) for s in stage.statements)
-        own: set = set(stale) if adapts else set()
-        for statement in stage.statements:
-            define(statement, own)
-        if any(isinstance(s, Set) and s.block in program.recipe.targets for s in stage.statements):
-            stale.update(gradients)
+    def _read(self, value: Expr) -> None:
+        for s in sorted(value.free_symbols, key=str):
+            if s in self.stale and not self.looks_back:
+                raise RecipeError(
+                    self.where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again."
+                )
+            if s not in (self.drawn_here if isinstance(s, Variate) else self.known):
+                raise RecipeError(self.where, f"{s} is used before it is defined", do="This Program cannot run.")
+
+    def _once(self, symbol: Symbol, seen: set[Symbol], what: str, do: str) -> None:
+        if symbol in seen:
+            raise RecipeError(self.where, what, do=do)
+        seen.add(symbol)

@@ -1,7 +1,7 @@
 """Cutting the SDE into pieces: every term of the drift and every noise goes to exactly one letter."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from sympy import Add, Expr, ImmutableMatrix, S
@@ -13,6 +13,9 @@ from recipe.symbols import Block, Partial, temperature
 
 from .scheme import EULER, Scheme
 
+Entries = dict[tuple[Block, Block], Expr]  # of a matrix over blocks
+Part = tuple[str, Block]  # "kick", "spring", "friction" or "noise" of the row of a block
+
 
 @dataclass(frozen=True)
 class Subsystem:
@@ -20,8 +23,8 @@ class Subsystem:
 
     letter: str
     drift: dict[Block, Expr]
-    diffusion: dict[tuple[Block, Block], Expr]
-    supplied: dict[tuple[Block, Block], Expr]
+    diffusion: Entries
+    supplied: Entries
     method: str | None = None
 
     @property
@@ -30,38 +33,37 @@ class Subsystem:
         noisy = [a for a, b in self.diffusion if a == b]
         return tuple(dict.fromkeys([*self.drift, *noisy]))
 
-    def matrix(self, entries: dict[tuple[Block, Block], Expr]) -> ImmutableMatrix:
+    def matrix(self, entries: Entries) -> ImmutableMatrix:
         """Entries by pairs of blocks as a matrix in the order of `moving`."""
         n = len(self.moving)
         return ImmutableMatrix(n, n, [entries.get((a, b), S.Zero) for a in self.moving for b in self.moving])
 
-    def restricted(self, blocks) -> "Subsystem":
+    def restricted(self, blocks: Collection[Block]) -> "Subsystem":
         """The same SDE for some of its blocks."""
-        keep = lambda entries: {(a, b): e for (a, b), e in entries.items() if a in blocks and b in blocks}
-        return Subsystem(
-            self.letter,
-            {b: f for b, f in self.drift.items() if b in blocks},
-            keep(self.diffusion),
-            keep(self.supplied),
-            self.method,
-        )
 
-    def __str__(self):
-        rows = []
-        for b in self.moving:
-            terms = (
-                [f"({self.drift[b]}) dt" if self.drift[b].is_Add else f"{self.drift[b]} dt"] if b in self.drift else []
-            )
-            terms += [
-                f"sqrt({2 * e}) dW_{c}" if b == c else f"[...] dW_{c}" for (a, c), e in self.injected.items() if a == b
-            ]
-            rows.append(f"d{b} = {' + '.join(terms)}")
-        return ", ".join(rows)
+        def kept(entries: Entries) -> Entries:
+            return {(a, b): e for (a, b), e in entries.items() if a in blocks and b in blocks}
+
+        drift = {b: f for b, f in self.drift.items() if b in blocks}
+        return Subsystem(self.letter, drift, kept(self.diffusion), kept(self.supplied), self.method)
 
     @property
-    def injected(self) -> dict[tuple[Block, Block], Expr]:
+    def injected(self) -> Entries:
         """T D - supplied: half the covariance rate of the noise that the step itself draws."""
         return {key: temperature * e - self.supplied.get(key, S.Zero) for key, e in self.diffusion.items()}
+
+    def __str__(self):
+        return ", ".join(f"d{b} = {' + '.join(self._terms(b))}" for b in self.moving)
+
+    def _terms(self, b: Block) -> list[str]:
+        terms = []
+        if b in self.drift:
+            f = self.drift[b]
+            terms.append(f"({f}) dt" if f.is_Add else f"{f} dt")
+        for (a, c), e in self.injected.items():
+            if a == b:
+                terms.append(f"sqrt({2 * e}) dW_{c}" if b == c else f"[...] dW_{c}")
+        return terms
 
 
 def default_letters(recipe: Recipe) -> dict[str, Piece]:
@@ -77,19 +79,18 @@ def default_letters(recipe: Recipe) -> dict[str, Piece]:
     return letters
 
 
-def all_letters(recipe: Recipe, pieces: Mapping | None = None) -> dict[str, Piece]:
+def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
     """The default letters, overridden by the recipe's own, overridden by the caller's."""
     return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
 
 
-def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze=()) -> dict[str, Subsystem]:
-    """The subsystem of each letter of a scheme that names a piece, the blocks in `freeze` held still.
+def split(
+    recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze: Collection[str] = ()
+) -> dict[str, Subsystem]:
+    """The subsystem of each letter of a scheme that names a piece, the blocks named in `freeze` held still.
 
     Raises RecipeError for a term that no piece or two pieces take, and for a jump that is left out.
     """
-    content = _content(recipe, freeze)
-    taken: dict[tuple[str, Block], str] = {}
-    words = [letter for letter in scheme.letters if letter not in recipe.jumps]
     for letter, jump in recipe.jumps.items():
         if letter not in scheme.letters and jump.block.name not in freeze:
             raise RecipeError(
@@ -97,64 +98,88 @@ def split(recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze=(
                 f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
                 do="Add its letter to the word.",
             )
-    for letter in words:
-        for key in letters[letter].parts:
-            if key[1] not in recipe.state:
-                raise RecipeError(
-                    f"{recipe.name}, split",
-                    f"piece {letter!r} names {key[1]}, which is not in the state",
-                    do=f"The state is {', '.join(b.name for b in recipe.state)}.",
-                )
-            if key in taken and content[key] != 0:
-                raise RecipeError(
-                    f"{recipe.name}, split",
-                    f"pieces {taken[key]!r} and {letter!r} both take {_words(key, content[key])}",
-                    do="Each term belongs to one piece.",
-                )
-            taken[key] = letter
-    for key, term in content.items():
-        if key not in taken and term != 0:
+    terms = _terms(recipe, freeze)
+    pieces = {letter: letters[letter] for letter in scheme.letters if letter not in recipe.jumps}
+    taken = _taken(recipe, pieces, terms)
+    for (part, block), term in terms.items():
+        if (part, block) not in taken and term != 0:
             raise RecipeError(
                 f"{recipe.name}, split",
-                f"no piece takes {_words(key, term)} in {scheme.text!r}",
-                do=f'Add it to a piece, e.g. pieces={{"X": {key[0]}({key[1]})}}, or use another word.',
+                f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}",
+                do=f'Add it to a piece, e.g. pieces={{"X": {part}({block})}}, or use another word.',
             )
-    return {letter: _subsystem(recipe, letter, letters[letter], content) for letter in words}
+    return {letter: _subsystem(recipe, letter, own, terms) for letter, own in pieces.items()}
 
 
-def _content(recipe, freeze):
-    """(part, block) -> the drift terms, or the noise's D_bb, at the temperature's symbol; 0 for frozen blocks."""
-    content, auxiliary = defaultdict(lambda: S.Zero), set(recipe.momenta + recipe.thermostats)
-    moving = [(i, block) for i, block in enumerate(recipe.state) if block.name not in freeze]
-    for i, block in moving:
-        terms = Add.make_args(recipe.tempered_drift[i])
-        for term in terms:
-            part = "friction" if term.free_symbols & auxiliary else "kick" if term.has(Partial) else "spring"
-            content[part, block] += term
-        content["noise", block] = recipe.D[i, i]
-    return content
+def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
+    """The drift terms of every part, D_bb for the noise, at the temperature's symbol; 0 for frozen blocks."""
+    auxiliary = {*recipe.momenta, *recipe.thermostats}
+    terms: defaultdict[Part, Expr] = defaultdict(lambda: S.Zero)
+    for i, block in enumerate(recipe.state):
+        if block.name in freeze:
+            continue
+        for term in Add.make_args(recipe.tempered_drift[i]):
+            terms[_part(term, auxiliary), block] += term
+        terms["noise", block] = recipe.D[i, i]
+    return terms
 
 
-def _words(key, term):
-    part, block = key
+def _part(term: Expr, auxiliary: Collection[Block]) -> str:
+    """The part of a row that a term of the drift belongs to."""
+    if term.free_symbols & auxiliary:
+        return "friction"
+    return "kick" if term.has(Partial) else "spring"
+
+
+def _taken(recipe: Recipe, pieces: Mapping[str, Piece], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
+    """The letter that takes each part of the SDE. Raises RecipeError for a term that two letters take."""
+    taken: dict[Part, str] = {}
+    for letter, own in pieces.items():
+        for part, block in own.parts:
+            if block not in recipe.state:
+                raise RecipeError(
+                    f"{recipe.name}, split",
+                    f"piece {letter!r} names {block}, which is not in the state",
+                    do=f"The state is {', '.join(b.name for b in recipe.state)}.",
+                )
+            if (part, block) in taken and terms[part, block] != 0:
+                raise RecipeError(
+                    f"{recipe.name}, split",
+                    f"pieces {taken[part, block]!r} and {letter!r} both take "
+                    + _in_words(part, block, terms[part, block]),
+                    do="Each term belongs to one piece.",
+                )
+            taken[part, block] = letter
+    return taken
+
+
+def _in_words(part: str, block: Block, term: Expr) -> str:
     return f"the noise of {block}" if part == "noise" else f'"{term}" in the drift of {block}'
 
 
-def _subsystem(recipe, letter, piece, content):
-    drift = {}
-    for part, block in piece.parts:
-        if part != "noise" and content[part, block] != 0:
-            drift[block] = drift.get(block, S.Zero) + content[part, block]
-    noisy = [b for part, b in piece.parts if part == "noise" and content[part, b] != 0]
-    diffusion, supplied = {}, {}
+def _subsystem(recipe: Recipe, letter: str, own: Piece, terms: defaultdict[Part, Expr]) -> Subsystem:
+    drift: dict[Block, Expr] = {}
+    for part, block in own.parts:
+        if part != "noise" and terms[part, block] != 0:
+            drift[block] = drift.get(block, S.Zero) + terms[part, block]
+    noisy = [block for part, block in own.parts if part == "noise" and terms[part, block] != 0]
+    diffusion: Entries = {}
+    supplied: Entries = {}
+    for i, j, a, b in _noise_of(recipe, noisy):
+        if b not in noisy:
+            raise RecipeError(
+                f"{recipe.name}, split",
+                f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}",
+                do="Put both noises into one piece.",
+            )
+        diffusion[a, b] = recipe.D[i, j]
+        supplied[a, b] = recipe.supplied[i, j]
+    return Subsystem(letter, drift, diffusion, supplied, own.method)
+
+
+def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:
+    """Where D is not 0 in the rows of some blocks: row, column, and the blocks of these."""
     for i, a in enumerate(recipe.state):
         for j, b in enumerate(recipe.state):
-            if a in noisy and recipe.D[i, j] != 0:
-                if b not in noisy:
-                    raise RecipeError(
-                        f"{recipe.name}, split",
-                        f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}",
-                        do="Put both noises into one piece.",
-                    )
-                diffusion[a, b], supplied[a, b] = recipe.D[i, j], recipe.supplied[i, j]
-    return Subsystem(letter, drift, diffusion, supplied, piece.method)
+            if a in blocks and recipe.D[i, j] != 0:
+                yield i, j, a, b

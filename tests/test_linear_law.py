@@ -11,7 +11,7 @@ import pytest
 from numpy import cosh, exp, sinh, sqrt, tanh
 
 from integrators import compile
-from integrators.accuracy import is_affine, linear_chain
+from integrators.linear_law import is_affine, linear_chain
 from recipe import RecipeError, euler, force, friction, noise, vector
 from samplers import SGHMC, SGLD, PreconditionedSGLD, SGLDSAMarginal, UnderdampedLangevin, catalogue
 from samplers.testing.mutation import planted

@@ -13,7 +13,7 @@ import sympy
 import torch
 
 import integrators
-from integrators import accuracy
+from integrators import linear_law
 from integrators.start import per_tensor
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
@@ -457,14 +457,14 @@ def _kept(recipe, keep):
 def _check_stability(step, energy, step_size, temperature, parameters):
     """Refuse a step size at which the step is unstable, where U is quadratic and the step affine."""
     recipe = step.recipe
-    if not accuracy.is_affine(recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
+    if not linear_law.is_affine(recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
         return
     hessian = (
         sympy.hessian(energy.U, energy.coordinates) if not energy.is_sitewise else sympy.Matrix([energy.curvature])
     )
     if hessian.free_symbols or hessian.atoms(Total):
         return
-    chain = accuracy.linear_chain(
+    chain = linear_law.linear_chain(
         step, step_size, [[float(e) for e in row] for row in hessian.tolist()], temperature=temperature, **parameters
     )
     damped = hessian.is_positive_definite and any(recipe.D)

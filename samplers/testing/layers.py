@@ -18,7 +18,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from sympy.core.function import AppliedUndef
 
 import integrators
-from integrators import accuracy, noise
+from integrators import linear_law, noise
 from integrators.domains import in_domain
 from integrators.split import all_letters, split
 from integrators.step import Step
@@ -334,7 +334,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     The gradient is exact, and budgets for its noise are 0.
     """
     recipe, step = subject.recipe, subject.still
-    if not accuracy.is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
+    if not linear_law.is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
         return "the step is not affine for a quadratic U, site by site"
     used = set().union(*(e.free_symbols for e in (*recipe.drift, *recipe.D)))
     budgets = {s: 0.0 for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters) if s not in used}
@@ -352,7 +352,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
         if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
             return "the law of the linear step depends on its start: noise or a jump has to reach every block"
         expected = solve_discrete_lyapunov(M, V)
-        chain = accuracy.linear_chain(step, h, [k], **told)
+        chain = linear_law.linear_chain(step, h, [k], **told)
         stable = chain.spectral_radius < 1
         error = (
             float(np.abs(chain.covariance[: len(M), : len(M)] - expected).max() / expected.max()) if stable else np.inf
