@@ -1,12 +1,13 @@
 """When is an expression with totals zero? Canonical form first, then random numbers, then simplification."""
 
 import random
+from collections.abc import Collection
 from itertools import permutations
 
-from sympy import Add, Dummy, Expr, Mul, Piecewise, S, diff, expand, numer, simplify, together
+from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand, numer, simplify, together
 from sympy.core.relational import Relational
 
-from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked
+from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked, signs_of
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
@@ -14,10 +15,16 @@ def integrands(expression: Expr) -> dict[int, Expr]:
 
     total(f) total(g) is the double sum of f(site 1) g(site 2); equal totals meet in one integrand, so that
     total(sin(p)**2) + total(cos(p)**2) - n becomes one sum whose integrand simplifies to 0.
+
+    >>> from recipe import scalar, total, vector
+    >>> p, xi = vector("p"), scalar("xi")
+    >>> integrands(xi**2 + xi*total(p))
+    {0: xi**2, 1: _p_0*xi}
     """
     sums: dict[int, Expr] = {}
     for term in Add.make_args(expand(expression)):
-        factors, totals = [], []
+        factors: list[Expr] = []
+        totals: list[Expr] = []
         for factor in Mul.make_args(term):
             base, power = factor.as_base_exp()
             if isinstance(base, Total) and power.is_Integer and power > 0:
@@ -30,18 +37,25 @@ def integrands(expression: Expr) -> dict[int, Expr]:
     return sums
 
 
-_copies: dict = {}
+# The symbol of a block at a site, always the same one, so that equal expressions stay equal.
+_copies: dict[tuple[Symbol, int], Dummy] = {}
 
 
 def at_site(expression: Expr, k: int) -> Expr:
-    """The site-level expression with its blocks and per-site parameters renamed to those of site k."""
-    frozen, back = masked(expression, Total)
+    """The site-level expression with its blocks and per-site parameters renamed to those of site k.
+
+    >>> from recipe import total, vector
+    >>> p = vector("p")
+    >>> at_site(p**2 + total(p), 1)
+    _p_1**2 + total(p)
+    """
+    outside, back = masked(expression, Total)
     own = {
-        s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **_signs(s)))
-        for s in frozen.free_symbols
+        s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **signs_of(s)))
+        for s in outside.free_symbols
         if isinstance(s, (Block, Parameter)) and is_site(s)
     }
-    return frozen.xreplace(own).xreplace(back)
+    return outside.xreplace(own).xreplace(back)
 
 
 def at_one_site(expression: Expr) -> Expr:
@@ -59,12 +73,10 @@ def at_one_site(expression: Expr) -> Expr:
     return expression.func(*map(at_one_site, expression.args))
 
 
-def _signs(s):
-    return {k: True for k in ("real", "positive", "nonnegative") if getattr(s, f"is_{k}")}
-
-
 def vanishes(expression: Expr) -> str | None:
-    """How an expression is known to be identically zero: "symbolic", "numeric" (at random points), or None if it is not.
+    """How an expression is known to be identically zero: "symbolic", "numeric" (at random points), or None.
+
+    None means that it is not zero.
 
     >>> from recipe import vector, total
     >>> from sympy import sin, cos
@@ -74,16 +86,17 @@ def vanishes(expression: Expr) -> str | None:
     >>> vanishes(total(p) - p) is None
     True
     """
-    frozen, back = masked(expression, Total)
-    if any(frozen.as_numer_denom()[1].has(d) for d in back):  # a total below the line
-        expression = numer(together(frozen)).xreplace(back)
+    outside, back = masked(expression, Total)
+    if outside.as_numer_denom()[1].has(*back):
+        # A total below the line.
+        expression = numer(together(outside)).xreplace(back)
     grades = [_vanishes(e) for e in integrands(expression).values()]
     if None in grades:
         return None
     return "numeric" if "numeric" in grades else "symbolic"
 
 
-def _vanishes(expression):
+def _vanishes(expression: Expr) -> str | None:
     expression, _ = masked(expression, *OPAQUE)
     if expression == 0 or expand(expression) == 0:
         return "symbolic"
@@ -92,25 +105,41 @@ def _vanishes(expression):
     return "symbolic" if simplify(expression) == 0 else "numeric"
 
 
-def is_continuous(choice: Piecewise, blocks) -> bool:
-    """Whether neighbouring values of a Piecewise are seen to agree where its conditions, linear in a block, switch."""
-    for (value, condition), (other, _) in zip(choice.args, choice.args[1:]):
-        if not condition.free_symbols & set(blocks):
-            continue
-        if not isinstance(condition, Relational):
-            return False
-        edge = condition.lhs - condition.rhs
-        block = next((b for b in blocks if edge.has(b) and not diff(edge, b).has(b)), None)
-        if block is None:
-            return False
-        at = {block: block - edge / diff(edge, block)}
-        if expand(value.subs(at) - other.subs(at)) != 0 and simplify(value.subs(at) - other.subs(at)) != 0:
-            return False
-    return True
+def is_continuous(choice: Piecewise, blocks: Collection[Block]) -> bool:
+    """Whether neighbouring values of a Piecewise are seen to agree where its conditions, linear in a block, switch.
+
+    >>> from recipe import vector
+    >>> p = vector("p")
+    >>> is_continuous(Piecewise((p, p > 0), (0, True)), [p]), is_continuous(Piecewise((1, p > 0), (0, True)), [p])
+    (True, False)
+    """
+    return all(
+        _agree(value, other, condition, blocks)
+        for (value, condition), (other, _) in zip(choice.args, choice.args[1:])
+        if condition.free_symbols & set(blocks)
+    )
 
 
-def random_value(symbol, draw: random.Random) -> float:
-    """A random value that respects the sign a symbol is declared with."""
+def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block]) -> bool:
+    """Whether two expressions are seen to be equal on the edge of a condition."""
+    if not isinstance(condition, Relational):
+        return False
+    edge = condition.lhs - condition.rhs
+    block = next((b for b in blocks if edge.has(b) and not diff(edge, b).has(b)), None)
+    if block is None:
+        return False
+    on_the_edge = {block: block - edge / diff(edge, block)}
+    jump = value.subs(on_the_edge) - other.subs(on_the_edge)
+    return expand(jump) == 0 or simplify(jump) == 0
+
+
+def random_value(symbol: Symbol, draw: random.Random) -> float:
+    """A random value that respects the sign a symbol is declared with.
+
+    >>> from recipe import fraction
+    >>> 0 < random_value(fraction("alpha"), random.Random(0)) < 1
+    True
+    """
     if is_fraction(symbol):
         return draw.random()
     value = draw.gauss(0, 1.5)
@@ -119,15 +148,14 @@ def random_value(symbol, draw: random.Random) -> float:
     return abs(value) if symbol.is_nonnegative else value
 
 
-def _zero_at_random_points(expression, points=12):
+def _zero_at_random_points(expression: Expr, points: int = 12) -> bool:
+    """Whether an expression vanishes there beside the largest of its terms."""
     draw = random.Random(2015)
     symbols = sorted(expression.free_symbols, key=lambda s: s.sort_key())
-    terms = [t for t in Add.make_args(expression)]
     for _ in range(points):
         at = {s: S(random_value(s, draw)) for s in symbols}
-        values = [complex(t.xreplace(at).evalf(40)) for t in terms]
         value = complex(expression.xreplace(at).evalf(40, maxn=200))
-        scale = max(map(abs, values)) if values else 0.0
+        scale = max(abs(complex(t.xreplace(at).evalf(40))) for t in Add.make_args(expression))
         if not abs(value) <= 1e-12 * max(scale, 1e-300):
             return False
     return True

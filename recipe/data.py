@@ -1,5 +1,7 @@
 """Sums over data: what an energy says of one datum, and its total over all of them."""
 
+from itertools import product
+
 from sympy import Add, Expr, S, diff, exp
 
 from .errors import RecipeError
@@ -16,15 +18,16 @@ class Datum(Supplied):
 def datum(name: str, *, per: Block | None = None) -> Datum:
     """What a row of the data holds under this name: a number, or one number for each site of the block `per`.
 
+    Raises RecipeError where `per` is no vector block.
+
     >>> from recipe import vector
     >>> theta = vector("theta")
     >>> datum("x", per=theta).is_vector, datum("y").is_vector
     (True, False)
     """
     if per is not None and not (isinstance(per, Block) and per.is_vector):
-        raise RecipeError(
-            f"datum {name!r}", f"per={per} is not a vector block", do="Pass the block it has one value per site of."
-        )
+        advice = "Pass the block it has one value per site of."
+        raise RecipeError(f"datum {name!r}", f"per={per} is not a vector block", do=advice)
     return Datum(name, per is not None)
 
 
@@ -34,12 +37,16 @@ class DataTotal(Expr):
     On a minibatch it is num_data/rows times the sum over its rows, an unbiased estimate.
     """
 
-    is_commutative, is_real = True, True
+    is_commutative = True
+    is_real = True
 
     def __new__(cls, integrand):
         return S.Zero if integrand == 0 else Expr.__new__(cls, integrand)
 
-    integrand = property(lambda self: self.args[0])
+    @property
+    def integrand(self) -> Expr:
+        """What is summed."""
+        return self.args[0]
 
     def _eval_derivative(self, s):
         if not (isinstance(s, Block) and s.is_vector):
@@ -56,8 +63,10 @@ class DataTotal(Expr):
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 
-def data_total(integrand) -> Expr:
+def data_total(integrand: Expr | float) -> Expr:
     """The sum over the rows of the data of an expression of data and coordinates.
+
+    Raises RecipeError for an integrand with one value per site, and for a sum inside of a sum.
 
     >>> from recipe import total, vector
     >>> theta, x, y = vector("theta"), datum("x", per=vector("theta")), datum("y")
@@ -66,9 +75,8 @@ def data_total(integrand) -> Expr:
     """
     integrand = formula(integrand, "data_total")
     if is_site(integrand):
-        raise RecipeError(
-            "data_total", f"{integrand} has one value per site, not one per row", do="Wrap it in total()."
-        )
+        what = f"{integrand} has one value per site, not one per row"
+        raise RecipeError("data_total", what, do="Wrap it in total().")
     if integrand.has(DataTotal):
         raise RecipeError("data_total", "one stands inside of another", do="Sum over the data once.")
     return DataTotal(integrand)
@@ -84,19 +92,26 @@ def bounded(e: Expr) -> Expr:
     """
     if not e.has(exp):
         return e
-    e = e.func(*map(bounded, e.args)) if e.args else e
-    if not e.is_Mul:
+    if e.args:
+        e = e.func(*map(bounded, e.args))
+    overflow = _overflow(e)
+    if overflow is None:
         return e
-    for below in (f for f in e.args if f.is_Pow and f.exp.is_Integer and f.exp < 0 and f.base.is_Add):
-        for above in (f for f in e.args if isinstance(f, exp)):
-            for g in (t for t in below.base.args if isinstance(t, exp)):
-                times = above.args[0] / g.args[0]
-                if times.is_Integer and 0 < times <= -below.exp:
-                    return (
-                        e
-                        / above
-                        / below
-                        * Add(*(t / g for t in below.base.args)) ** -times
-                        * below.base ** (below.exp + times)
-                    )
-    return e
+    above, below, g, times = overflow
+    divided = Add(*(t / g for t in below.base.args))
+    return e / above / below * divided**-times * below.base ** (below.exp + times)
+
+
+def _overflow(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """A factor g^k, a factor (g + ...)^-m with k <= m, g an exponential, and k; or None if there are none."""
+    if not e.is_Mul:
+        return None
+    numerators = [f for f in e.args if isinstance(f, exp)]
+    denominators = [f for f in e.args if f.is_Pow and f.exp.is_Integer and f.exp < 0 and f.base.is_Add]
+    for below in denominators:
+        exponentials = [t for t in below.base.args if isinstance(t, exp)]
+        for above, g in product(numerators, exponentials):
+            times = above.args[0] / g.args[0]
+            if times.is_Integer and 0 < times <= -below.exp:
+                return above, below, g, times
+    return None

@@ -13,53 +13,82 @@ from .symbols import Block, Total, masked, total
 def terms(expression: Expr) -> Expr:
     """The expression as a sum of products; functions, roots and inverses of sums are left as they were written.
 
+    Printed, a drift then reads as somebody would write it.
+
     >>> from recipe import positive
     >>> a, b = positive("a"), positive("b")
     >>> terms((a + b)**2 * (a + 1) / (a + b)**3)
     a/(a + b) + 1/(a + b)
     """
     outside, totals = masked(expression, Total)
-    kept = {
-        x: Dummy()
-        for x in outside.atoms(Pow, Function)
-        if x.is_Function or x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)
-    }
+    kept = {x: Dummy() for x in outside.atoms(Pow, Function) if not _expands(x)}
     back = {d: x.xreplace(totals) for x, d in kept.items()}
     return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
 
 
+def _expands(x: Expr) -> bool:
+    """Whether a power is one of a product, or a product of sums."""
+    if x.is_Function:
+        return False
+    return not x.base.is_Add or bool(x.exp.is_Integer and x.exp > 0)
+
+
 def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
-    """The contribution of one column to one row: summed over sites if only the column has sites."""
+    """The contribution of one column to one row: summed over sites if only the column has sites.
+
+    >>> from recipe import scalar, vector
+    >>> p, xi = vector("p"), scalar("xi")
+    >>> over_sites(p**2, xi, p), over_sites(p**2, p, p)
+    (total(p**2), p**2)
+    """
     return total(expression) if column.is_vector and not row.is_vector else expression
 
 
 def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
-    """sum_j dA_ij/dz_j, for each row i."""
-    return ImmutableMatrix(
-        [
-            terms(sum(over_sites(diff(A[i, j], column), row, column) for j, column in enumerate(state)))
-            for i, row in enumerate(state)
-        ]
-    )
+    """sum_j dA_ij/dz_j, for each row i.
+
+    Gamma is that of D + Q.
+
+    >>> from recipe import vector
+    >>> theta = vector("theta")
+    >>> row_divergence(ImmutableMatrix([[theta**2]]), (theta,))
+    Matrix([[2*theta]])
+    """
+    rows = []
+    for i, row in enumerate(state):
+        slopes = (over_sites(diff(A[i, j], column), row, column) for j, column in enumerate(state))
+        rows.append(terms(sum(slopes)))
+    return ImmutableMatrix(rows)
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
-    """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i."""
-    return ImmutableMatrix(
-        [
-            terms(sum(over_sites(A[i, j] * diff(H, column), row, column) for j, column in enumerate(state)))
-            for i, row in enumerate(state)
-        ]
-    )
+    """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i.
+
+    >>> from recipe import grad, potential, vector
+    >>> theta = vector("theta")
+    >>> times_gradient(ImmutableMatrix([[theta]]), potential(theta), (theta,))
+    Matrix([[theta*grad(U)]])
+    """
+    rows = []
+    for i, row in enumerate(state):
+        products = (over_sites(A[i, j] * diff(H, column), row, column) for j, column in enumerate(state))
+        rows.append(terms(sum(products)))
+    return ImmutableMatrix(rows)
 
 
-def circulation(drift, H, D, state) -> ImmutableMatrix:
-    """F = f - rowdiv(D) + D grad H: the stationary current divided by the density, 0 for reversible dynamics."""
+def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
+    """F = f - rowdiv(D) + D grad H: the stationary current divided by the density, 0 for reversible dynamics.
+
+    `drift` is f at T = 1, a column in the order of `state`. Source: Ma, Chen & Fox (2015), Theorem 2.
+    """
     return (drift - row_divergence(D, state) + times_gradient(D, H, state)).applyfunc(expand)
 
 
-def residual(drift, H, D, state) -> Expr:
-    """(L* rho)/rho for rho = exp(-H): sum_i(-dF_i/dz_i + F_i dH/dz_i), identically 0 iff exp(-H) is stationary."""
+def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> Expr:
+    """(L* rho)/rho for rho = exp(-H): sum_i(-dF_i/dz_i + F_i dH/dz_i), identically 0 iff exp(-H) is stationary.
+
+    F is that of `circulation`, as are the arguments.
+    """
     F = circulation(drift, H, D, state)
-    terms = (expand(-diff(F[i], block) + F[i] * diff(H, block)) for i, block in enumerate(state))
-    return expand(sum(total(t) if block.is_vector else t for t, block in zip(terms, state)))
+    rows = [expand(-diff(f, block) + f * diff(H, block)) for f, block in zip(F, state)]
+    return expand(sum(total(row) if block.is_vector else row for row, block in zip(rows, state)))
