@@ -239,13 +239,13 @@ def _draws(scheme, flows):
 def _refuse_more_of_U(recipe, letter, updates):
     for block, e in updates.items():
         where = f"{recipe.name}, lower, piece {letter!r}"
-        if frozen := e.atoms(AppliedUndef):
-            f = next(iter(frozen)).func.__name__
+        if opaque := e.atoms(AppliedUndef):
+            f = min(a.func.__name__ for a in opaque)
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")
         if e.has(Partial):
             raise RecipeError(
                 where,
-                f"the motion of {block} asks for {next(iter(e.atoms(Partial)))}",
+                f"the motion of {block} asks for {min(map(str, e.atoms(Partial)))}",
                 do="Pass a symbolic energy: recipe.bind(U=Energy(...)).",
             )
         if e.has(Potential):

@@ -1,6 +1,8 @@
 """A symbolic energy of the target, to be compiled together with a recipe."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from sympy import Expr, Symbol, diff
 
@@ -13,9 +15,9 @@ from .symbols import Block, formula, is_site, masked
 class Energy:
     """U = -log density, on the sum scale, as an expression of the target's coordinates in their order.
 
-    `coordinates` are plain sympy symbols, or one vector block whose sites U sums with `total`. `data` names the columns
-    of the data that U sums with `data_total`, in the order in which they are handed to a run. Raises RecipeError for
-    an expression that is no such energy.
+    `coordinates`: plain sympy symbols, or one vector block whose sites U sums with `total`.
+    `data`: the columns of the data that U sums with `data_total`, in the order in which they are handed to a run.
+    Raises RecipeError for an expression that is no such energy.
 
     >>> from sympy import symbols
     >>> x, y = symbols("x y", real=True)
@@ -27,26 +29,16 @@ class Energy:
     U: Expr
     data: tuple[Datum, ...] = ()
 
-    def __post_init__(self):
-        given = self.coordinates
-        coordinates = (
-            (given,) if isinstance(given, Symbol) else tuple(given) if isinstance(given, (tuple, list)) else ()
-        )
-        object.__setattr__(self, "coordinates", coordinates)
-        object.__setattr__(self, "U", formula(self.U, "Energy, U"))
-        object.__setattr__(
-            self,
-            "data",
-            (self.data,)
-            if isinstance(self.data, Datum)
-            else tuple(self.data)
-            if isinstance(self.data, (tuple, list))
-            else (None,),
-        )
+    def __post_init__(self) -> None:
+        coordinates = self.coordinates
+        settle = partial(object.__setattr__, self)
+        settle("coordinates", _as_tuple(coordinates))
+        settle("U", formula(self.U, "Energy, U"))
+        settle("data", _as_tuple(self.data))
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
             raise RecipeError(
                 "Energy",
-                f"the coordinates are sympy symbols, got {given!r}",
+                f"the coordinates are sympy symbols, got {coordinates!r}",
                 do='Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).',
             )
         if len(set(self.coordinates)) < len(self.coordinates):
@@ -57,54 +49,41 @@ class Energy:
                 "a vector block cannot stand beside other coordinates",
                 do="Give one vector block, or one symbol per coordinate.",
             )
-        self._check_data()
+        self._check_columns()
+        self._check_sums()
         for s in self.U.free_symbols - {*self.coordinates, *self.data}:
-            raise RecipeError(
-                "Energy", f"'{s}' in U is not a coordinate", do=did_you_mean(s.name, [c.name for c in self.coordinates])
-            )
+            advice = did_you_mean(s.name, [c.name for c in self.coordinates])
+            raise RecipeError("Energy", f"'{s}' in U is not a coordinate", do=advice)
         if is_site(self.U):
-            raise RecipeError(
-                "Energy", f"U = {self.U} has one value per site, not one per chain", do="Wrap it in total()."
-            )
+            what = f"U = {self.U} has one value per site, not one per chain"
+            raise RecipeError("Energy", what, do="Wrap it in total().")
 
-    def _check_data(self):
-        """Refuse columns that are none, and a U that is not an ordinary expression plus sums over the data."""
+    def _check_columns(self) -> None:
+        """Refuse columns of the data that are none, or not all that U reads."""
+        where = "Energy, data"
         if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
-            raise RecipeError(
-                "Energy, data",
-                f"its columns are data, each once, got {self.data}",
-                do='Write data=(x, y) with y = datum("y").',
-            )
+            advice = 'Write data=(x, y) with y = datum("y").'
+            raise RecipeError(where, f"its columns are data, each once, got {self.data}", do=advice)
         names = [s.name for s in (*self.coordinates, *self.data)]
         if self.data and len(set(names)) < len(names):
-            raise RecipeError(
-                "Energy, data",
-                f"two of {', '.join(names)} bear one name",
-                do="Name each coordinate and column by itself.",
-            )
+            advice = "Name each coordinate and column by itself."
+            raise RecipeError(where, f"two of {', '.join(names)} bear one name", do=advice)
         for d in sorted(self.U.atoms(Datum) - set(self.data), key=str):
-            raise RecipeError(
-                "Energy, data",
-                f"'{d}' is not among its columns",
-                do=f"Pass data=(..., {d}), in the order of the tensors.",
-            )
+            advice = f"Pass data=(..., {d}), in the order of the tensors."
+            raise RecipeError(where, f"'{d}' is not among its columns", do=advice)
+
+    def _check_sums(self) -> None:
+        """Refuse a U that is not an ordinary expression plus sums over the data."""
         outside, sums = masked(self.U, DataTotal)
         if outside.has(Datum):
-            raise RecipeError(
-                "Energy", f"{outside} reads data outside of data_total()", do="Sum what is read of a row over the rows."
-            )
+            what = f"{outside} reads data outside of data_total()"
+            raise RecipeError("Energy", what, do="Sum what is read of a row over the rows.")
         if any(diff(outside, d).has(*sums) for d in sums):
-            raise RecipeError(
-                "Energy",
-                "U is not a sum over the data: a minibatch cannot estimate it",
-                do="Add the terms of the rows.",
-            )
+            what = "U is not a sum over the data: a minibatch cannot estimate it"
+            raise RecipeError("Energy", what, do="Add the terms of the rows.")
         if any(d.is_vector for d in self.data) and not self.is_sitewise:
-            raise RecipeError(
-                "Energy, data",
-                "a value per site needs a vector block among the coordinates",
-                do='Write theta = vector("theta").',
-            )
+            what = "a value per site needs a vector block among the coordinates"
+            raise RecipeError("Energy, data", what, do='Write theta = vector("theta").')
         if self.data and not sums:
             raise RecipeError("Energy, data", "U reads no data", do="Sum over the rows with data_total().")
 
@@ -124,7 +103,14 @@ class Energy:
         return tuple(bounded(diff(self.U, c, 2)) for c in self.coordinates)
 
     def on(self, blocks: tuple[Block, ...]) -> Expr:
-        """U as an expression of a recipe's target blocks."""
+        """U as an expression of a recipe's target blocks, one for each coordinate; RecipeError for another number.
+
+        >>> from recipe import scalar
+        >>> from sympy import Symbol
+        >>> x = Symbol("x", real=True)
+        >>> Energy(x, U=x**2).on((scalar("q"),))
+        q**2
+        """
         if len(blocks) != len(self.coordinates):
             raise RecipeError(
                 "Energy",
@@ -132,3 +118,8 @@ class Energy:
                 do="Give one coordinate for each block.",
             )
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))
+
+
+def _as_tuple(values: Any) -> tuple:
+    """One value or several as a tuple."""
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)

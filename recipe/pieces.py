@@ -7,6 +7,7 @@ grad(U) and `spring(p)` those without; `friction(p)`: the other drift terms; `no
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sympy import Expr
 
@@ -31,32 +32,44 @@ class Piece:
     parts: tuple[tuple[str, Block], ...]
     method: str | None = None
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> "Piece":
         other = piece(other)
-        methods = {self.method, other.method} - {None}
-        if len(methods) > 1:
+        if self.method and other.method and self.method != other.method:
             raise RecipeError(
                 f"piece {self} + {other}",
                 "one piece has one numerical method",
                 do="Use two letters, or numerical(a + b, method).",
             )
-        return Piece(tuple(dict.fromkeys(self.parts + other.parts)), methods.pop() if methods else None)
+        return Piece(tuple(dict.fromkeys(self.parts + other.parts)), self.method or other.method)
 
     __radd__ = __add__
 
-    def __str__(self):
-        rows = [f"{part}({block})" for part, block in self.parts]
+    def __str__(self) -> str:
+        terms = [f"{part}({block})" for part, block in self.parts]
         for block in dict.fromkeys(b for _, b in self.parts):
-            for whole, parts in ((f"force({block})", FORCE), (block.name, ("force", *PARTS[2:]))):
-                row = [f"{part}({block})" for part in parts]
-                if all(r in rows for r in row):
-                    rows = [whole if r == row[0] else r for r in rows if r not in row[1:]]
-        text = " + ".join(rows)
+            terms = _joined(terms, [f"{part}({block})" for part in FORCE], f"force({block})")
+            terms = _joined(terms, [f"{part}({block})" for part in ("force", "friction", "noise")], block.name)
+        text = " + ".join(terms)
         return f"numerical({text}, {self.method!r})" if self.method else text
 
 
-def piece(spec) -> Piece:
-    """The Piece meant by a Piece, a block (its whole row) or a tuple of these."""
+def _joined(terms: list[str], parts: list[str], whole: str) -> list[str]:
+    """The terms with the whole in place of its parts, where these are all there."""
+    if not all(part in terms for part in parts):
+        return terms
+    first, *others = parts
+    return [whole if term == first else term for term in terms if term not in others]
+
+
+def piece(spec: Any) -> Piece:
+    """The Piece meant by a Piece, a block (its whole row) or a tuple of these.
+
+    Raises RecipeError for anything else.
+
+    >>> from recipe import vector
+    >>> print(piece((vector("x"), vector("y"))))
+    x + y
+    """
     match spec:
         case Piece():
             return spec
@@ -72,39 +85,59 @@ def piece(spec) -> Piece:
 
 
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
-    """The pieces by letter; a letter is a word of letters and digits, with primes at its end."""
+    """The pieces by letter; a letter is a word of letters and digits, with primes at its end.
+
+    Raises RecipeError for other letters, and for pieces that are none.
+    """
     if not isinstance(pieces, Mapping):
-        raise RecipeError(
-            where, f"pieces are a dict by letter, got {pieces!r}", do='Write {"O": friction(p) + noise(p)}.'
-        )
+        advice = 'Write {"O": friction(p) + noise(p)}.'
+        raise RecipeError(where, f"pieces are a dict by letter, got {pieces!r}", do=advice)
     for letter in pieces:
         if not isinstance(letter, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*'*", letter):
             raise RecipeError(where, f"{letter!r} is no name of a piece", do="Use a letter such as O, R or A'.")
     return {letter: piece(spec) for letter, spec in pieces.items()}
 
 
-def _part(name, doc, parts=()):
-    def take(block: Block) -> Piece:
-        if not isinstance(block, Block):
-            raise RecipeError(f"{name}({block})", "its argument is a block", do=f"Write {name}(p).")
-        return Piece(tuple((part, block) for part in parts or (name,)))
+def force(block: Block) -> Piece:
+    """The drift terms of a block that read the target alone: its kick and its spring.
 
-    take.__name__ = take.__qualname__ = name
-    take.__doc__ = doc
-    return take
+    Raises RecipeError, as its likes do, where the argument is no block.
+    """
+    return _piece_of("force", block, FORCE)
 
 
-force = _part("force", "The drift terms of a block that read the target alone: its kick and its spring.", FORCE)
-kick = _part("kick", "The drift terms of a block that read the target alone, and grad(U).")
-spring = _part(
-    "spring", "The drift terms of a block that read the target alone, but not grad(U): a symbolic prior's force."
-)
-friction = _part("friction", "The drift terms of a block that read an auxiliary block, such as -gamma*p or -xi*p.")
-noise = _part("noise", "The Brownian noise of a block.")
+def kick(block: Block) -> Piece:
+    """The drift terms of a block that read the target alone, and grad(U)."""
+    return _piece_of("kick", block)
 
 
-def numerical(spec, method: str) -> Piece:
-    """A piece solved by a numerical sub-flow: "euler", "reflected" (Euler, then the absolute value), or "heun" (order 2).
+def spring(block: Block) -> Piece:
+    """The drift terms of a block that read the target alone, but not grad(U): a symbolic prior's force."""
+    return _piece_of("spring", block)
+
+
+def friction(block: Block) -> Piece:
+    """The drift terms of a block that read an auxiliary block, such as -gamma*p or -xi*p."""
+    return _piece_of("friction", block)
+
+
+def noise(block: Block) -> Piece:
+    """The Brownian noise of a block."""
+    return _piece_of("noise", block)
+
+
+def _piece_of(name: str, block: Block, parts: tuple[str, ...] = ()) -> Piece:
+    """The parts of a row, by default the one of this name."""
+    if not isinstance(block, Block):
+        raise RecipeError(f"{name}({block})", "its argument is a block", do=f"Write {name}(p).")
+    return Piece(tuple((part, block) for part in parts or (name,)))
+
+
+def numerical(spec: Any, method: str) -> Piece:
+    """A piece solved by a numerical sub-flow.
+
+    `spec` is a piece, a block or a tuple of these; `method` is "euler" (Euler-Maruyama), "reflected" (Euler, then the
+    absolute value) or "heun" (order 2). Raises RecipeError for another one.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))
@@ -116,23 +149,34 @@ def numerical(spec, method: str) -> Piece:
 
 
 def euler(*blocks: Block) -> Piece:
-    """The whole rows of the blocks by one explicit Euler-Maruyama step."""
+    """The whole rows of the blocks by one explicit Euler-Maruyama step.
+
+    >>> from recipe import vector
+    >>> print(euler(vector("p")))
+    numerical(p, 'euler')
+    """
     return numerical(blocks, "euler")
 
 
 @dataclass(frozen=True)
 class Jump:
-    """Redraws of a block from its law exp(-H/T) given all else: at a `rate` per unit of time, or at every turn (None)."""
+    """Redraws of a block from its law exp(-H/T) given all else.
+
+    `rate` is per unit of time, None stands for a redraw in every step.
+    """
 
     block: Block
     rate: Expr | None = None
 
-    def __str__(self):
-        return f"refresh({self.block}{'' if self.rate is None else f', rate={self.rate}'})"
+    def __str__(self) -> str:
+        return f"refresh({self.block})" if self.rate is None else f"refresh({self.block}, rate={self.rate})"
 
 
-def refresh(block: Block, rate=None) -> Jump:
-    """A jump: momenta refreshed, or a binary block drawn by Gibbs; with a rate nu, in a chain with probability 1 - e^{-nu h}.
+def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
+    """A jump: momenta refreshed, or a binary block drawn by Gibbs.
+
+    With a `rate` nu per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step.
+    Raises RecipeError where its argument is no block.
 
     >>> from recipe import vector, positive
     >>> print(refresh(vector("p"), rate=positive("nu")))

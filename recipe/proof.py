@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
@@ -85,7 +85,7 @@ def _is_settled(recipe: Dynamics) -> bool:
     if recipe.claim == "exact":
         return True
     given = re.fullmatch(r"given (?:frozen|constant) (.*)", recipe.claim)
-    constants = {s.name for s in (*recipe.adapted, *recipe.parameters)}
+    constants = {s.name for s in recipe.adapted} | {s.name for s in recipe.parameters}
     return given is not None and set(given[1].split(", ")) <= constants
 
 
@@ -330,7 +330,7 @@ def _log_integral_spread(surplus: Expr, b: Block, targets: tuple[Block, ...]) ->
     return max(logs) - min(logs)
 
 
-def _log_integral(energies: list[float], grid: Sequence[float]) -> float:
+def _log_integral(energies: list[float], grid: Iterable[float]) -> float:
     """log of the integral of exp(-energy) by the trapezoidal rule."""
     low = min(energies)
     weights = [exp(low - v) if isfinite(v) else 0.0 for v in energies]

@@ -291,7 +291,7 @@ def fraction(name: str, *, default: float | None = None, doc: str = "", per: Blo
     return _parameter("fraction", name, default, doc, per)
 
 
-_RANGES: dict[str, dict[str, float]] = {
+_RANGES: dict[str, dict[str, Any]] = {
     "real": {},
     "positive": {"above": 0},
     "nonnegative": {"least": 0},
