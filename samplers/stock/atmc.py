@@ -13,7 +13,8 @@ mu = positive("mu", default=1.0, doc="thermostat mass")
 Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time")
 B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
 alpha = Max(Dmin - xi, 0)
-h0, h = positive("h0"), sqrt(positive("lr") / num_data)
+h0, rms_step, momentum = positive("h0"), positive("rms_step"), fraction("momentum")
+h = sqrt(positive("lr") / num_data)
 
 ATMC = Recipe(
     name="atmc",
@@ -27,12 +28,8 @@ ATMC = Recipe(
     scheme="B A' O A' B",
     schemes={"paper": "F A'"},
     conversions={
-        "h0, momentum, rms_step": {
-            step_size: h0,
-            Dmin: -log(fraction("momentum")) / h0,
-            m: (h0 / positive("rms_step")) ** 2,
-        },
-        "lr, momentum": {step_size: h, Dmin: -log(fraction("momentum")) / h, m: 1},
+        "h0, momentum, rms_step": {step_size: h0, Dmin: -log(momentum) / h0, m: (h0 / rms_step) ** 2},
+        "lr, momentum": {step_size: h, Dmin: -log(momentum) / h, m: 1},
     },
     doc=__doc__,
 )

@@ -1,6 +1,7 @@
 """Hamiltonian dynamics with refreshed momenta, the limit of HMC without its accept step. Bou-Rabee & Sanz-Serna (2017).
 
-A chain draws its momenta anew with probability 1 - e^{-nu h} in a step, in between it follows the leapfrog. On Gaussians
+A chain draws its momenta anew with probability 1 - e^{-nu h} in a step, in between it follows the leapfrog. \
+On Gaussians
 "B A R A B" is exact; "leapfrog" has the variance T/(k (1 - h^2 k/(4 m))).
 """
 

@@ -2,8 +2,10 @@
 
 ISGDIdeal knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the bias of Euler.
 ISGD is the paper's Algorithm 2 with b a running average (its appendix B.3): lam = total(b) is settled in the first
-warmup_steps, per layer with scope="tensor", and lam - b is clipped at 0. lam is one draw of a noisy number: in a layer of
-few parameters the learning rate 1/lam may be far too large. As b is a second moment, E b exceeds B by (grad U)^2/2, which on Gaussians cancels
+warmup_steps, per layer with scope="tensor", and lam - b is clipped at 0. lam is one draw of a noisy number: \
+in a layer of
+few parameters the learning rate 1/lam may be far too large. As b is a second moment, E b exceeds B by (grad U)^2/2, \
+which on Gaussians cancels
 the bias of Euler while b stays below lam; with lam = 10 and B = 9.5 Var theta of a unit normal is off by +31 %.
 """
 

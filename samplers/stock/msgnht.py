@@ -7,7 +7,8 @@ from recipe import Recipe, euler, fraction, num_data, positive, potential, step_
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
-eta, h = positive("eta"), sqrt(positive("lr") / num_data)
+eta, a, momentum = positive("eta"), positive("a"), fraction("momentum")
+h = sqrt(positive("lr") / num_data)
 
 MSGNHT = Recipe(
     name="msgnht",
@@ -21,8 +22,8 @@ MSGNHT = Recipe(
     schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
     conversions={
-        "eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
-        "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h},
+        "eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)},
+        "lr, momentum": {step_size: h, A: (1 - momentum) / h},
     },
     doc=__doc__,
 )

@@ -1,8 +1,10 @@
 """Santa. Chen et al. (2016): a thermostat in the metric of RMSprop, annealed; the paper's eta = h^2, beta = 1/T.
 
-Exploration is a Phase of falling temperature, refinement Phase(temperature=0, freeze="xi"), which is RMSprop with momentum.
+Exploration is a Phase of falling temperature, refinement Phase(temperature=0, freeze="xi"), \
+which is RMSprop with momentum.
 Let the exploration end cold: a thermostat that is frozen below 0 drives the refinement away.
-g1 is the preconditioner after the gradient of this step, g2 the one before it. The paper's Euler step is the word "euler", its term
+g1 is the preconditioner after the gradient of this step, g2 the one before it. \
+The paper's Euler step is the word "euler", its term
 (1 - g_{t-1}/g_t)/u is left out, as in the authors' code: it stands for the derivative of a frozen g.
 At temperature 1, with lam = 0.3 and h = 0.05, E theta^2 is off by +8 % under theta^4/4 while V and V_last move.
 """

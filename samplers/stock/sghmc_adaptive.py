@@ -18,6 +18,7 @@ V = adapted("V", like=theta, start=grad(U) ** 2, domain="nonnegative")
 gbar = adapted("gbar", like=theta, start=grad(U))
 tau = adapted("tau", like=theta, start=1, domain="positive")
 m = lam + sqrt(V)
+eps, friction = positive("eps"), positive("friction")
 
 AdaptiveSGHMC = Recipe(
     name="sghmc-adaptive",
@@ -36,6 +37,6 @@ AdaptiveSGHMC = Recipe(
     pieces={"G": euler(p)},
     scheme="B A O A B",
     schemes={"paper": "A G"},
-    conversions={"eps, friction": {step_size: positive("eps"), gamma: positive("friction") / positive("eps")}},
+    conversions={"eps, friction": {step_size: eps, gamma: friction / eps}},
     doc=__doc__,
 )

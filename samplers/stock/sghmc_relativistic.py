@@ -1,6 +1,7 @@
 """Relativistic SGHMC. Lu et al. (2017): the speed |dtheta/dt| of every parameter stays below c.
 
-K = m c^2 (sqrt(1 + p^2/(m c)^2) - 1), per coordinate. The friction is solved exactly without its noise, so R and W split
+K = m c^2 (sqrt(1 + p^2/(m c)^2) - 1), per coordinate. The friction is solved exactly without its noise, \
+so R and W split
 them. B is as in SGHMC.
 """
 

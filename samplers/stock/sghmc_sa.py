@@ -1,12 +1,13 @@
 """SGHMC-SA. Deng, Zhang, Liang & Lin (2019), eq. (2) and section 3.4: SGHMC for weights under a spike-and-slab prior.
 
-As SGLD-SA, with a momentum. The paper's noise (2C - eps B)/tau is right for tau = 1 only: the gradient's share, `supplied`
+As SGLD-SA, with a momentum. The paper's noise (2C - eps B)/tau is right for tau = 1 only: the gradient's share, \
+`supplied`
 here, does not scale with the temperature.
 """
 
 from recipe import Recipe, euler, nonnegative, positive, total, vector
 
-from .spike_and_slab import MODES, w
+from .spike_and_slab import MODES, name_of, w
 
 p = vector("p")
 C = positive("C", default=1.0, doc="friction, mass per unit of time")
@@ -14,25 +15,23 @@ B = nonnegative("B", default=0.0, doc="the part of C that the gradient noise sup
 m = positive("m", default=1.0, doc="mass")
 
 
-def sghmc_sa(mode="sa", regression=True):
+def sghmc_sa(mode: str = "sa", regression: bool = True) -> Recipe:
     """SGHMC-SA in a mode; for a regression U is half the squared residuals, else -log likelihood."""
     prior = MODES[mode](regression)
-    latents, words = prior.pop("latents", ()), {"gibbs": "J B A O A B J"}
-    E = prior.pop("E")
     return Recipe(
-        name="-".join(["sghmc-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
+        name=name_of("sghmc-sa", mode, regression),
         source="Deng et al. 2019, section 3.4",
-        state=(w, p, *latents),
+        state=(w, p, *prior.latents),
         target=w,
-        H=E + total(p**2) / (2 * m),
+        H=prior.E + total(p**2) / (2 * m),
         D={p: C},
         Q={(w, p): -1},
         supplied={p: B},
         pieces={"G": euler(p)},
-        scheme=words.get(mode, "B A O A B"),
-        schemes={} if latents else {"paper": "A G"},
+        scheme="J B A O A B J" if prior.latents else "B A O A B",
+        schemes={} if prior.latents else {"paper": "A G"},
         doc=__doc__,
-        **prior,
+        **prior.fields,
     )
 
 

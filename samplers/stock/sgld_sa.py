@@ -7,24 +7,22 @@ T = 1/tau, where the paper calls the inverse temperature tau.
 
 from recipe import Recipe
 
-from .spike_and_slab import MODES, w
+from .spike_and_slab import MODES, name_of, w
 
 
-def sgld_sa(mode="sa", regression=True):
+def sgld_sa(mode: str = "sa", regression: bool = True) -> Recipe:
     """SGLD-SA in a mode; for a regression U is half the squared residuals, else -log likelihood."""
     prior = MODES[mode](regression)
-    latents, words = prior.pop("latents", ()), {"gibbs": "J Euler"}
-    E = prior.pop("E")
     return Recipe(
-        name="-".join(["sgld-sa", *["classification"] * (not regression), *[mode] * (mode != "sa")]),
+        name=name_of("sgld-sa", mode, regression),
         source="Deng et al. 2019, Algorithm 1",
-        state=(w, *latents),
+        state=(w, *prior.latents),
         target=w,
-        H=E,
+        H=prior.E,
         D={w: 1},
-        scheme=words.get(mode, "Euler"),
+        scheme="J Euler" if prior.latents else "Euler",
         doc=__doc__,
-        **prior,
+        **prior.fields,
     )
 
 

@@ -11,7 +11,8 @@ from recipe import Recipe, euler, fraction, num_data, positive, potential, scala
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
-n, eta = total(1), positive("eta")
+n = total(1)
+eta, a, momentum = positive("eta"), positive("a"), fraction("momentum")
 h = sqrt(positive("lr") / num_data)
 
 SGNHT = Recipe(
@@ -26,8 +27,8 @@ SGNHT = Recipe(
     schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
     conversions={
-        "eta, a": {step_size: sqrt(eta), A: positive("a") / sqrt(eta)},
-        "lr, momentum": {step_size: h, A: (1 - fraction("momentum")) / h},
+        "eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)},
+        "lr, momentum": {step_size: h, A: (1 - momentum) / h},
     },
     doc=__doc__,
 )

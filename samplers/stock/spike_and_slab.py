@@ -2,7 +2,8 @@
 
 w_j ~ (1 - gamma_j) N(0, sigma^2 v0) + gamma_j N(0, sigma^2 v1) with gamma_j ~ Bernoulli(delta), for weights with
 sparse = 1; the others have the prior N(0, 1/ridge). U is -log likelihood; for a regression half the squared residuals,
-of variance sigma^2, and observe={"squared_residuals": ...} is their sum over all data, estimated from the batch. A mode gives the target's energy and the fields of a Recipe that go with it:
+of variance sigma^2, and observe={"squared_residuals": ...} is their sum over all data, estimated from the batch.
+A mode gives the target's energy and the fields of a Recipe that go with it:
 
 sa        (the paper) rho, kappa, sigma, delta follow their averages, eqs. (13)-(17). The limit is the law at the
           self-consistent kappa, neither the marginal nor the joint posterior, and may lock a signal into the spike.
@@ -10,7 +11,10 @@ marginal  gamma integrated out, given sigma and delta: exact.
 gibbs     gamma drawn by Gibbs, given sigma and delta: exact for (w, gamma).
 """
 
-from sympy import Max, Min, exp, log, sqrt
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr, Max, Min, exp, log, sqrt
 
 from recipe import adapted, fraction, num_data, observe, positive, potential, refresh, step_number, total, vector
 
@@ -21,25 +25,34 @@ sparse = fraction("sparse", default=1.0, per=w, doc="1 for weights of the spike 
 ridge = positive("ridge", default=1.0, doc="prior precision of the others")
 sigma = positive("sigma", default=1.0, doc="scale of the noise and of the prior")
 delta = fraction("delta", default=0.5, doc="probability of the slab")
-U, p = potential(w), total(sparse)
+U = potential(w)
+p = total(sparse)
 SEPARATE = (v0 < v1, delta > 0, delta < 1)
 
 
-def energy(kappa, scale, sigma):
+@dataclass(frozen=True)
+class Mode:
+    """The target's energy, the fields of a Recipe that go with it, and the latents beside the weights."""
+
+    E: Expr
+    fields: dict[str, Any]
+    latents: tuple[Expr, ...] = ()
+
+
+def energy(kappa: Expr, scale: Expr | float, sigma: Expr) -> Expr:
     """-log density of the weights given the precisions kappa/sigma^2."""
     return U / scale + total(sparse * kappa * w**2) / (2 * sigma**2) + total((1 - sparse) * ridge * w**2) / 2
 
 
-def averaged(regression=True):
+def averaged(regression: bool = True) -> Mode:
     """The paper's latents: each follows its optimum at the new weights with the gain omega = A (k + Z)^-a."""
     A = positive("A", default=0.1, doc="gain of the averages")
     Z = positive("Z", default=1000.0, doc="offset of the gain, in steps")
     decay = positive("decay", default=0.75, doc="exponent of the gain, in (1/2, 1]")
-    nu, lam = (
-        positive("nu", default=1.0, doc="sigma^2 ~ IG(nu/2, nu lam/2)"),
-        positive("lam", default=1.0, doc="see nu"),
-    )
-    a, b = positive("a", default=1.0, doc="delta ~ Beta(a, b)"), positive("b", default=1.0, doc="see a")
+    nu = positive("nu", default=1.0, doc="sigma^2 ~ IG(nu/2, nu lam/2)")
+    lam = positive("lam", default=1.0, doc="see nu")
+    a = positive("a", default=1.0, doc="delta ~ Beta(a, b)")
+    b = positive("b", default=1.0, doc="see a")
     sigma0 = positive("sigma0", default=1.0, doc="first sigma, the scale of the noise and of the prior")
     delta0 = fraction("delta0", default=0.5, doc="first delta, the probability of the slab")
     rho = adapted("rho", like=w, start=0.5, domain="fraction")
@@ -59,23 +72,38 @@ def averaged(regression=True):
     optimum = {rho: rho_t, kappa: kappa_t, sigma: sigma_t, delta: delta_t}
     adapt = {x: (1 - omega) * x + omega * best for x, best in optimum.items()}
     E = energy(kappa, sigma**2 if regression else 1, sigma)
-    return dict(E=E, marginal=E, adapt=adapt, requires=(v0 < v1, delta0 > 0, delta0 < 1, decay > 0.5, decay <= 1))
+    requires = (v0 < v1, delta0 > 0, delta0 < 1, decay > 0.5, decay <= 1)
+    return Mode(E, dict(marginal=E, adapt=adapt, requires=requires))
 
 
-def integrated(regression=True):
+def integrated(regression: bool = True) -> Mode:
     """The mixture prior itself, the slab's exponential taken out of the logarithm so that nothing underflows."""
     spike = exp(-(w**2) / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
     mixture = log((1 - delta) * spike + delta / sqrt(v1))
     E = energy(1 / v1, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
-    return dict(E=E, marginal=E, requires=SEPARATE)
+    return Mode(E, dict(marginal=E, requires=SEPARATE))
 
 
-def drawn(regression=True):
+def drawn(regression: bool = True) -> Mode:
     """gamma as a binary block."""
     gamma = vector("gamma", domain="binary")
     E = energy((1 - gamma) / v0 + gamma / v1, sigma**2 if regression else 1, sigma)
     E += total(sparse * gamma * (log(v1 / v0) / 2 - log(delta / (1 - delta))))
-    return dict(E=E, latents=(gamma,), jumps={"J": refresh(gamma)}, requires=SEPARATE)
+    return Mode(E, dict(jumps={"J": refresh(gamma)}, requires=SEPARATE), latents=(gamma,))
+
+
+def name_of(sampler: str, mode: str, regression: bool) -> str:
+    """The name of a sampler in a mode.
+
+    >>> name_of("sgld-sa", "sa", regression=False), name_of("sgld-sa", "gibbs", regression=True)
+    ('sgld-sa-classification', 'sgld-sa-gibbs')
+    """
+    parts = [sampler]
+    if not regression:
+        parts.append("classification")
+    if mode != "sa":
+        parts.append(mode)
+    return "-".join(parts)
 
 
 MODES = {"sa": averaged, "marginal": integrated, "gibbs": drawn}
