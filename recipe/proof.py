@@ -84,9 +84,9 @@ def _is_settled(recipe: Dynamics) -> bool:
     """Whether the findings are all that the claim is about."""
     if recipe.claim == "exact":
         return True
-    given = re.fullmatch(r"given (?:frozen|constant) (.*)", recipe.claim)
+    condition = re.fullmatch(r"given (?:frozen|constant) (.*)", recipe.claim)
     constants = {s.name for s in recipe.adapted} | {s.name for s in recipe.parameters}
-    return given is not None and set(given[1].split(", ")) <= constants
+    return condition is not None and set(condition[1].split(", ")) <= constants
 
 
 def _definite(recipe: Dynamics) -> Finding:

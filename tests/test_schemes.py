@@ -31,7 +31,7 @@ from recipe import (
     total,
     vector,
 )
-from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, UnderdampedLangevin
+from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, SGRLDDense, UnderdampedLangevin
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 
 theta, p, s, xi, x, y, px, py = (*map(vector, ("theta", "p", "s")), *map(scalar, ("xi", "x", "y", "px", "py")))
@@ -356,6 +356,7 @@ COMPILE_ERRORS = [
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGLD, "X", {"X": numerical(theta, "heun")}, ["it would need grad U at a predicted point"]),
     (SGRLD, None, {}, ["the function 'inverse_metric' is still opaque", "recipe.bind(inverse_metric=...)"]),
+    (SGRLDDense, "Euler", {}, ["the function 'L_xx' is still opaque", "recipe.bind(L_xx=...)"]),
     (
         SGHMC,
         [("A", 0.5), ("O", -1), ("B", 1), ("A", 0.5), ("O", 2)],
