@@ -8,6 +8,7 @@
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -15,8 +16,11 @@ from textwrap import fill
 import matplotlib
 import numpy
 import torch
+from numpy import ndarray
+from pandas import DataFrame
 from riemann_thermostat import RiemannThermostat, TailThermostat
 from sklearn.datasets import load_breast_cancer
+from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
 import integrators
@@ -35,18 +39,20 @@ FULL_STEP, MINI_STEP, BATCH = 0.15, 0.1, 100
 class LogisticRegression:
     """U(theta) = sum_i [log(1 + exp(x_i.theta)) - y_i x_i.theta] + |theta|^2/(2 sd^2), for chains of theta."""
 
-    X: torch.Tensor
-    y: torch.Tensor
+    X: Tensor
+    y: Tensor
     names: tuple[str, ...]
 
-    def energy(self, theta):
+    def energy(self, theta: Tensor) -> Tensor:
+        """U of each theta, (..., 31)."""
         logits = theta @ self.X.T
         return softplus(logits).sum(-1) - logits @ self.y + theta.square().sum(-1) / (2 * PRIOR_SD**2)
 
-    def gradient(self, theta):
+    def gradient(self, theta: Tensor) -> Tensor:
+        """grad U."""
         return self.residuals(theta) @ self.X + theta / PRIOR_SD**2
 
-    def residuals(self, theta):
+    def residuals(self, theta: Tensor) -> Tensor:
         """p_i - y_i: the gradient of the i-th term of the likelihood is this number times x_i."""
         return torch.sigmoid(theta @ self.X.T) - self.y
 
@@ -68,14 +74,15 @@ def breast_cancer() -> LogisticRegression:
 class Coordinates:
     """An affine map theta = centre + scale z. Any one is correct; a good one mixes well with unit masses."""
 
-    centre: torch.Tensor
-    scale: torch.Tensor
+    centre: Tensor
+    scale: Tensor
 
-    def theta(self, z):
+    def theta(self, z: Tensor) -> Tensor:
+        """theta = centre + scale z."""
         return self.centre + z @ self.scale.T
 
 
-def gaussian_approximation(model: LogisticRegression, iterations=150) -> Coordinates:
+def gaussian_approximation(model: LogisticRegression, iterations: int = 150) -> Coordinates:
     """The Gaussian q of E_q grad U = 0 and covariance^-1 = E_q hess U, by damped iteration and quadrature.
 
     The mode will not do: the posterior is skewed, and its mean is two standard deviations away.
@@ -94,7 +101,7 @@ def gaussian_approximation(model: LogisticRegression, iterations=150) -> Coordin
     return Coordinates(mean, torch.linalg.cholesky(torch.linalg.inv(precision)))
 
 
-def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator) -> Coordinates:
+def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator: Generator) -> Coordinates:
     """q, rotated so that the covariance of the minibatch gradient, averaged over q, is diagonal."""
     theta = q.theta(torch.randn(400, len(q.centre), generator=generator))
     r = model.residuals(theta)
@@ -104,7 +111,7 @@ def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator) -> C
     return Coordinates(q.centre, q.scale @ rotation)
 
 
-def gradient_noise(model: LogisticRegression, coordinates: Coordinates, theta, batch_size: int):
+def gradient_noise(model: LogisticRegression, coordinates: Coordinates, theta: Tensor, batch_size: int) -> Tensor:
     """The variances V_g of the minibatch gradient by each z, at each theta: N^2/b times those over the examples."""
     X, r = model.X @ coordinates.scale, model.residuals(theta)
     return len(X) / batch_size * (r.square() @ X.square() - (r @ X).square() / len(X))
@@ -114,15 +121,30 @@ def gradient_noise(model: LogisticRegression, coordinates: Coordinates, theta, b
 
 
 def metropolised_hmc(
-    model: LogisticRegression, q: Coordinates, generator, *, chains, draws, warmup, step=0.3, leapfrogs=12
-):
+    model: LogisticRegression,
+    q: Coordinates,
+    generator: Generator,
+    *,
+    chains: int,
+    draws: int,
+    warmup: int,
+    step: float = 0.3,
+    leapfrogs: int = 12,
+) -> Tensor:
     """Hamiltonian Monte Carlo with a Metropolis test: exact, whatever the coordinates q.
 
     The step is uniform on (0, step): short ones free a chain from the far tails, where the curvature is large.
     """
+
+    def energy(z: Tensor) -> Tensor:
+        return model.energy(q.theta(z))
+
+    def force(z: Tensor) -> Tensor:
+        return -model.gradient(q.theta(z)) @ q.scale
+
     z = 1.5 * torch.randn(chains, len(q.centre), generator=generator)
-    energy, force = (lambda z: model.energy(q.theta(z))), (lambda z: -model.gradient(q.theta(z)) @ q.scale)
-    U, f, kept = energy(z), force(z), []
+    U, f = energy(z), force(z)
+    kept = []
     for k in range(warmup + draws):
         h = step * torch.rand(chains, 1, generator=generator)
         p = torch.randn(z.shape, generator=generator)
@@ -135,7 +157,8 @@ def metropolised_hmc(
         new_U = energy(new_z)
         rise = new_U - U + (new_p.square() - p.square()).sum(1) / 2
         accept = torch.rand(chains, generator=generator).log() < -rise
-        z, f = torch.where(accept[:, None], new_z, z), torch.where(accept[:, None], new_f, f)
+        z = torch.where(accept[:, None], new_z, z)
+        f = torch.where(accept[:, None], new_f, f)
         U = torch.where(accept, new_U, U)
         if k >= warmup:
             kept.append(z)
@@ -146,17 +169,26 @@ def metropolised_hmc(
 
 
 def run(
-    model: LogisticRegression, coordinates: Coordinates, *, step_size, duration, warmup, chains, batch_size=None, seed=0
-):
+    model: LogisticRegression,
+    coordinates: Coordinates,
+    *,
+    step_size: float,
+    duration: float,
+    warmup: float,
+    chains: int,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> tuple[samplers.Draws, Tensor]:
     """Draws of theta and the mean of xi in each coordinate, after `warmup` and `duration` units of time."""
-    X, offset = model.X @ coordinates.scale, model.X @ coordinates.centre
+    X = model.X @ coordinates.scale
+    offset = model.X @ coordinates.centre
 
-    def loss(z, batch):  # one chain; one value per example
+    def loss(z: Tensor, batch: tuple) -> Tensor:  # one chain; one value per example
         x, o, y = batch
         logits = x @ z + o
         return softplus(logits) - y * logits
 
-    def negative_log_prior(z):
+    def negative_log_prior(z: Tensor) -> Tensor:
         return coordinates.theta(z).square().sum() / (2 * PRIOR_SD**2)
 
     energy = samplers.posterior(loss, negative_log_prior, num_data=len(X))
@@ -186,31 +218,31 @@ def run(
 class Comparison:
     """The summary of a run beside that of the reference, coefficient by coefficient."""
 
-    run: "pandas.DataFrame"
-    reference: "pandas.DataFrame"
+    run: DataFrame
+    reference: DataFrame
 
     @property
-    def bias(self):
+    def bias(self) -> ndarray:
         """The difference of the means in standard deviations of the posterior."""
         return ((self.run["mean"] - self.reference["mean"]) / self.reference["sd"]).to_numpy()
 
     @property
-    def error(self):
+    def error(self) -> ndarray:
         """The Monte Carlo standard error of `bias`."""
         return (numpy.hypot(self.run["mcse_mean"], self.reference["mcse_mean"]) / self.reference["sd"]).to_numpy()
 
     @property
-    def spread(self):
+    def spread(self) -> ndarray:
         """The ratio of the standard deviations."""
         return (self.run["sd"] / self.reference["sd"]).to_numpy()
 
     @property
-    def rms(self):
+    def rms(self) -> float:
         """The root mean square of the bias, less what Monte Carlo error adds to it."""
         return max(0.0, (self.bias**2 - self.error**2).mean()) ** 0.5
 
 
-def table(names, full: Comparison, mini: Comparison) -> str:
+def table(names: Sequence[str], full: Comparison, mini: Comparison) -> str:
     """One line per coefficient: z is the difference of the means in standard errors, bias in posterior sds."""
     blank = ""
     lines = [
@@ -231,16 +263,21 @@ def table(names, full: Comparison, mini: Comparison) -> str:
     return "\n".join(lines)
 
 
-def account(full: Comparison, mini: Comparison, double: Comparison, V, xi, coordinates: Coordinates) -> str:
+def account(
+    full: Comparison, mini: Comparison, double: Comparison, V: Tensor, xi: Tensor, coordinates: Coordinates
+) -> str:
     """How large the minibatch bias is, and why; V: the variances of the gradient at draws of the reference."""
     z = numpy.abs(full.bias / full.error)
-    heat, noise = MINI_STEP * V / 2, MINI_STEP * V.mean(0) / 2
-    widening = (coordinates.scale.square() @ (1 + noise / FRICTION) / coordinates.scale.square().sum(1)).sqrt() - 1
+    heat = MINI_STEP * V / 2
+    noise = heat.mean(0)
+    squares = coordinates.scale.square()
+    widening = 100 * ((squares @ (1 + noise / FRICTION) / squares.sum(1)).sqrt() - 1)
     ratio = xi / (FRICTION + noise)
     swing = ((FRICTION + heat) / (FRICTION + noise)).std(0)
     half_swing = ((FRICTION + heat / 2) / (FRICTION + noise / 2)).std(0)
     signal = (mini.bias**2 - mini.error**2).sum()
-    slope, slope_error = mini.bias @ double.bias / signal, (mini.bias**2 @ double.error**2) ** 0.5 / signal
+    slope = mini.bias @ double.bias / signal
+    slope_error = (mini.bias**2 @ double.error**2) ** 0.5 / signal
     return paragraphs(f"""
 Full gradient: no bias that {full.run["ess_bulk"].min():.0f} effective draws or more could show. The largest |z| of
 {len(z)} is {z.max():.1f}; the sds agree within {100 * abs(full.spread - 1).max():.1f} %.
@@ -250,17 +287,17 @@ and by {abs(mini.bias).max():.3f} at most; sd/sd is {mini.spread.min():.3f} to {
 variances V_g of the minibatch gradient at the draws of the reference:
 
 1. Averaged over the posterior, V_g is {V.mean(0).min():.2f} to {V.mean(0).max():.1f} in the {len(ratio)} coordinates.
-As heat in Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients {100 * widening.min():.0f}
-to {100 * widening.max():.0f} % too large (linear response). The thermostats absorb this part: E xi, predicted as
-A + h E V_g/2, is measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
+As heat in Langevin dynamics of friction {FRICTION:g} it would make the sds of the coefficients
+{widening.min():.0f} to {widening.max():.0f} % too large (linear response). The thermostats absorb this part:
+E xi, predicted as A + h E V_g/2, is measured at {ratio.min():.2f} to {ratio.max():.2f} times the prediction.
 
 2. What is left comes from V_g not being constant, which no xi can follow: across the posterior the temperature
 (A + h V_g/2)/(A + h E V_g/2) of a coordinate has an sd of {swing.median():.2f} (median; at most {swing.max():.2f}).
 
 3. If so, the bias shrinks with these swings. With minibatches of {2 * BATCH} they are
-{half_swing.norm() / swing.norm():.2f} as large, and the biases of the means are {slope:.2f} +- {slope_error:.2f} as large
-(least squares): {double.rms:.3f} sds (root mean square), with sd/sd {double.spread.min():.3f} to
-{double.spread.max():.3f}.""")
+{half_swing.norm() / swing.norm():.2f} as large, and the biases of the means are
+{slope:.2f} +- {slope_error:.2f} as large (least squares): {double.rms:.3f} sds (root mean square),
+with sd/sd {double.spread.min():.3f} to {double.spread.max():.3f}.""")
 
 
 def paragraphs(text: str) -> str:
@@ -268,7 +305,9 @@ def paragraphs(text: str) -> str:
     return "\n\n".join(fill(" ".join(part.split()), 118) for part in text.split("\n\n"))
 
 
-def picture(path, names, reference, full, mini, V, xi) -> None:
+def picture(
+    path: Path, names: Sequence[str], reference: Tensor, full: Tensor, mini: Tensor, V: Tensor, xi: Tensor
+) -> None:
     """Every marginal of both runs against the reference, and the thermostats against their prediction."""
     from matplotlib import pyplot
 
@@ -279,14 +318,15 @@ def picture(path, names, reference, full, mini, V, xi) -> None:
         dict(color="tab:blue", histtype="step", lw=1.4, label=f"full gradient, h = {FULL_STEP:g}"),
         dict(color="tab:orange", histtype="step", lw=1.4, label=f"minibatches of {BATCH}, h = {MINI_STEP:g}"),
     ]
-    for i, (name, ax) in enumerate(zip(names, axes.flat)):
+    for i, (name, ax) in enumerate(zip(names, axes.flat, strict=False)):
         bins = numpy.linspace(*numpy.quantile(flat[0][:, i], [0.0005, 0.9995]), 46)
-        for x, style in zip(flat, styles):
+        for x, style in zip(flat, styles, strict=True):
             ax.hist(x[:, i], bins, density=True, **style)
         ax.set_title(name, fontsize=10)
         ax.set_yticks([])
         ax.locator_params(axis="x", nbins=4)
-    predicted, ax = FRICTION + MINI_STEP * V.mean(0) / 2, axes.flat[len(names)]
+    predicted = FRICTION + MINI_STEP * V.mean(0) / 2
+    ax = axes.flat[len(names)]
     ax.plot(predicted, predicted, color="0.6", lw=1)
     ax.plot(predicted, xi, "o", color="tab:orange", ms=4)
     ax.set_title("E xi of the 31 thermostats,\nagainst A + h E V_g/2", fontsize=10)
@@ -303,8 +343,8 @@ def show_sampler() -> None:
     print("\nWith S(theta) = sqrt(1 + (theta/l)^2) it compiles to", step, step.source, sep="\n\n")
 
 
-def main(argv=None) -> dict:
-    """Run the demo; returns what it found, for the tests."""
+def main(argv: list[str] | None = None) -> dict[str, Comparison]:
+    """Run the demo; returns the comparisons by name, for the tests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the picture and the draws")
     parser.add_argument("--quick", action="store_true", help="a small run, seconds long, with large Monte Carlo error")
@@ -312,7 +352,8 @@ def main(argv=None) -> dict:
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
-    started, generator = time.monotonic(), torch.Generator().manual_seed(2015)
+    generator = torch.Generator().manual_seed(2015)
+    started = time.monotonic()
     duration, warmup, chains, draws = (120, 30, 16, 150) if options.quick else (1200, 60, 32, 2000)
 
     show_sampler()
@@ -332,9 +373,8 @@ def main(argv=None) -> dict:
     double, _ = run(model, q, step_size=MINI_STEP, batch_size=2 * BATCH, seed=3, **kind)
 
     exact = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
-    against = {
-        name: Comparison(draws.summary(), exact) for name, draws in (("full", full), ("mini", mini), ("double", double))
-    }
+    runs = {"full": full, "mini": mini, "double": double}
+    against = {name: Comparison(draws.summary(), exact) for name, draws in runs.items()}
     V = gradient_noise(model, q, reference[:, ::50].flatten(0, 1), BATCH)
     print("", table(model.names, against["full"], against["mini"]), sep="\n")
     print(f"reference: R-hat at most {exact['r_hat'].max():.3f}, ESS at least {exact['ess_bulk'].min():.0f}\n")

@@ -1,13 +1,15 @@
-"""The classifier of digits.py, trained with the one file that `recipe emit NAME -o FILE` writes, which needs torch alone.
+"""The classifier of digits.py, trained with the one file that `recipe emit NAME -o FILE` writes.
 
-The file is emitted into --out, imported by its path, and its Optimizer put into the loop of digits.py: the draws are from the
-same exp(-U), with other noise.
+That file needs torch alone. It is emitted into --out, imported by its path, and its Optimizer put into the loop of
+digits.py: the draws are from the same exp(-U), with other noise.
 """
 
 import sys
 import time
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
 import torch
 from digits import DECAY, HEAD, TRAIN, Method, Scores, command_line, data, line, train, verdict
@@ -21,7 +23,7 @@ SETTINGS = {
 }
 
 
-def emitted(name, folder):
+def emitted(name: str, folder: Path) -> ModuleType:
     """The module that `recipe emit` writes."""
     path = folder / f"{name.replace('-', '_')}.py"
     if recipe_command(["emit", name, "-o", str(path)]):
@@ -32,7 +34,7 @@ def emitted(name, folder):
     return module
 
 
-def main(argv=None) -> dict:
+def main(argv: list[str] | None = None) -> dict[str, Scores]:
     """Run the example; returns the Scores of the sampler, by "last" and "average"."""
     parser = command_line(__doc__, "out/digits_emitted")
     parser.add_argument("--sampler", choices=SETTINGS, default="sghmc", help="default sghmc")
@@ -44,20 +46,15 @@ def main(argv=None) -> dict:
     started = time.monotonic()
 
     train_set, (test, labels), permuted = data()
-    optimizer = partial(
-        emitted(options.sampler, options.out).Optimizer, num_data=TRAIN, weight_decay=DECAY, **SETTINGS[options.sampler]
-    )
+    Optimizer = emitted(options.sampler, options.out).Optimizer
+    optimizer = partial(Optimizer, num_data=TRAIN, weight_decay=DECAY, **SETTINGS[options.sampler])
     last, average = train(Method(optimizer), train_set, torch.cat([test, permuted]), options.epochs, options.seed)
-    found = {"last": Scores.of(last, labels), "average": Scores.of(average, labels)}
-    print(
-        HEAD,
-        *(line(options.sampler, "1", kind, scores) for kind, scores in found.items()),
-        "",
-        verdict({options.sampler: found}),
-        f"{time.monotonic() - started:.0f} s in all",
-        sep="\n",
-    )
-    return found
+    results = {"last": Scores.of(last, labels), "average": Scores.of(average, labels)}
+    print(HEAD)
+    for kind, scores in results.items():
+        print(line(options.sampler, "1", kind, scores))
+    print(f"\n{verdict({options.sampler: results})}\n{time.monotonic() - started:.0f} s in all")
+    return results
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
     python examples/mnist.py --data FOLDER --sampler sgld --epochs 30 --halve 30
 
-Sampled are all weights and biases, from exp(-U/T) with U = sum_i -log p(y_i | x_i, theta) + |theta|^2/(2 sigma^2): the sum
-over the data is num_data times the mean loss of a minibatch, the prior N(0, sigma^2) is the optimizer's weight decay
-1/(num_data sigma^2). As in the paper batches have 100 images, step sizes halve every --halve epochs, and the predictions of
-every 100th step after the first 300 are averaged, weighted by step size. Its Table 2 has, after 100 epochs of sigma^2 = 1,
-test errors of 1.45 % for pSGLD (1.40 % for sigma^2 = 100), 1.64 % for SGLD, 1.59 % for RMSprop and 1.72 % for SGD.
+Sampled are all weights and biases, from exp(-U/T) with U = sum_i -log p(y_i | x_i, theta) + |theta|^2/(2 sigma^2):
+the sum over the data is num_data times the mean loss of a minibatch, the prior N(0, sigma^2) is the optimizer's
+weight decay 1/(num_data sigma^2). As in the paper batches have 100 images, step sizes halve every --halve epochs, and
+the predictions of every 100th step after the first 300 are averaged, weighted by step size. Its Table 2 has, after
+100 epochs of sigma^2 = 1, test errors of 1.45 % for pSGLD (1.40 % for sigma^2 = 100), 1.64 % for SGLD, 1.59 % for
+RMSprop and 1.72 % for SGD.
 
-T = 1 is the posterior. There, with --epochs 100 --halve 100, a constant step size, found were test errors and NLL (seed 0, one thread,
-6 to 9 minutes each; step sizes were chosen on the test set):
+T = 1 is the posterior. There, with --epochs 100 --halve 100, a constant step size, found were test errors and NLL
+(seed 0, one thread, 6 to 9 minutes each; step sizes were chosen on the test set):
 
     --sampler                                            average         last draw
     sgld                                                 1.72 %  .066    3.70 %  .54
@@ -18,15 +19,16 @@ T = 1 is the posterior. There, with --epochs 100 --halve 100, a constant step si
     psgld-same-step --lr 2e-3 --set lam=1e-3             1.92 %  .062    3.19 %  .58
     psgld-same-step, T = 1/num_data: see below           1.50 %  .046    1.47 %  .058
 
-The NLL of single draws still rises: under the prior alone SGLD forgets in num_data/lr = 120,000 steps, twice this run. A step size that
-is halved ends before that: over 40 epochs, halved every 8, averages err by 2.3 to 2.6 %. The code that the paper's authors
-published has noise of T = 1/num_data, next to none: the last row has --temperature 1.67e-5 --lr 5e-4 --halve 20.
+The NLL of single draws still rises: under the prior alone SGLD forgets in num_data/lr = 120,000 steps, twice this
+run. A step size that is halved ends before that: over 40 epochs, halved every 8, averages err by 2.3 to 2.6 %. The
+code that the paper's authors published has noise of T = 1/num_data, next to none: the last row has --temperature
+1.67e-5 --lr 5e-4 --halve 20.
 
-The paper's Algorithm 1 is `psgld-same-step`. `psgld`, which divides by the V of the step before, needs a smaller step size: a
-weight without a gradient so far leaps by lr gradient/lam at its first.
+The paper's Algorithm 1 is `psgld-same-step`. `psgld`, which divides by the V of the step before, needs a smaller step
+size: a weight without a gradient so far leaps by lr gradient/lam at its first.
 
-After every epoch the run is saved in --out, and the same command goes on with it where it was ended, bit for bit: the order of the
-data is a function of seed and epoch, the noise one of seed and step. More --epochs may be asked for.
+After every epoch the run is saved in --out, and the same command goes on with it where it was ended, bit for bit: the
+order of the data is a function of seed and epoch, the noise one of seed and step. More --epochs may be asked for.
 """
 
 import argparse
@@ -38,24 +40,28 @@ import zlib
 from pathlib import Path
 
 import torch
-from torch.nn import Flatten, Linear, ReLU, Sequential
+from torch import Tensor
+from torch.nn import Flatten, Linear, Module, ReLU, Sequential
 from torch.nn.functional import cross_entropy
 
 import samplers
 from recipe.errors import RecipeError, did_you_mean
 from samplers import Predictive
 from samplers.files import storage
-from samplers.results.scores import accuracy, negative_log_likelihood
+from samplers.scores import accuracy, negative_log_likelihood
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+SETTINGS = "sampler momentum temperature prior_variance batch_size halve burn_in thin seed".split()  # of a run
+HEAD = f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}"
+Data = tuple[Tensor, Tensor]  # images and labels
 LR = {"psgld-same-step": 1e-3, "psgld": 2e-4, "sgld": 0.5, "sghmc": 0.05, "atmc": 0.05}  # for T = 1
 
 
 # ---- the data
 
 
-def read_idx(path: Path, dimensions: int) -> torch.Tensor:
+def read_idx(path: Path, dimensions: int) -> Tensor:
     """The bytes of an idx file, plain or gzipped, as uint8 of its shape."""
     try:
         data = path.read_bytes()
@@ -65,26 +71,34 @@ def read_idx(path: Path, dimensions: int) -> torch.Tensor:
     start = 4 + 4 * dimensions
     shape = [int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4)]
     if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) != start + math.prod(shape) or not math.prod(shape):
+        plural = "s" if dimensions > 1 else ""
         raise RecipeError(
             str(path),
-            f"it is no intact idx file of {dimensions} dimension{'s' * (dimensions > 1)} of bytes",
+            f"it is no intact idx file of {dimensions} dimension{plural} of bytes",
             do=f"Fetch it again from {MIRROR}.",
         )
     return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).reshape(shape)
 
 
-def read_mnist(folder: Path):
-    """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test, and the SHA-256 of each file's bytes."""
-    found = [next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None) for name in FILES]
-    missing = [name for name, path in zip(FILES, found) if path is None]
+def paths_in(folder: Path) -> list[Path]:
+    """The four files, each plain or gzipped."""
+    candidates = {name: [folder / name, folder / f"{name}.gz"] for name in FILES}
+    present = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
+    missing = [name for name, paths in present.items() if not paths]
     if missing:
         raise RecipeError(
             str(folder),
             f"there is no {', no '.join(missing)}, plain or .gz",
             do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {MIRROR} ({missing[0]}.gz ...).",
         )
-    parts = [read_idx(path, 3 if "images" in path.name else 1) for path in found]
-    for x, y, path in ((*parts[:2], found[1]), (*parts[2:], found[3])):
+    return [paths[0] for paths in present.values()]
+
+
+def read_mnist(folder: Path) -> tuple[Data, Data, list[str]]:
+    """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test; the SHA-256 of each file."""
+    paths = paths_in(folder)
+    parts = [read_idx(path, 3 if "images" in path.name else 1) for path in paths]
+    for x, y, path in ((*parts[:2], paths[1]), (*parts[2:], paths[3])):
         if x.shape[1:] != (28, 28) or len(x) != len(y) or y.max() > 9:
             raise RecipeError(
                 str(path),
@@ -105,16 +119,27 @@ def network(seed: int) -> Sequential:
 
 
 @torch.no_grad()
-def logits_of(model, x, epoch):
+def logits_of(model: Module, x: Tensor, epoch: int) -> Tensor:
+    """The logits, or a RecipeError where they are not finite."""
     logits = model(x)
     if not logits.isfinite().all():
         raise RecipeError(f"epoch {epoch + 1}", "the weights are no longer finite", do="Choose a smaller --lr.")
     return logits
 
 
-def train(model, optimizer, predictive, batches, test_set, settings, epoch):
-    """One epoch, whose draws `predictive` takes up; returns what is to be told of it."""
-    (test_x, test_y), started, done = test_set, time.monotonic(), epoch * len(batches)
+def train(
+    model: Module,
+    optimizer: samplers.Optimizer,
+    predictive: Predictive,
+    batches: samplers.Minibatches,
+    test_set: Data,
+    settings: dict,
+    epoch: int,
+) -> dict:
+    """One epoch, whose draws `predictive` takes up; returns its row of the history."""
+    test_x, test_y = test_set
+    started = time.monotonic()
+    done = epoch * len(batches)
     lr = settings["lr"] * 0.5 ** (epoch // settings["halve"])
     optimizer.param_groups[0]["lr"] = lr
     for x, y in batches:
@@ -124,66 +149,58 @@ def train(model, optimizer, predictive, batches, test_set, settings, epoch):
         done += 1
         if done > settings["burn_in"] and done % settings["thin"] == 0:
             predictive.add(logits_of(model, test_x, epoch), weight=lr)
-    told = {"epoch": epoch + 1, "lr": lr, "draws": predictive.draws}
+    row = {"epoch": epoch + 1, "lr": lr, "draws": predictive.draws}
     last = logits_of(model, test_x, epoch).double().softmax(-1)
     for name, p in (("last", last), ("average", predictive.probabilities if predictive.draws else None)):
-        told |= {
-            f"{name} error": None if p is None else 1 - accuracy(p, test_y),
-            f"{name} nll": None if p is None else negative_log_likelihood(p, test_y),
-        }
-    return told | {"seconds": time.monotonic() - started}
+        row[f"{name} error"] = None if p is None else 1 - accuracy(p, test_y)
+        row[f"{name} nll"] = None if p is None else negative_log_likelihood(p, test_y)
+    return row | {"seconds": time.monotonic() - started}
 
 
-def line(told) -> str:
+def line(row: dict) -> str:
     """An epoch as a line of the table."""
-    cells = [f"{told['epoch']:5}{told['lr']:10.2e}{told['draws']:7}"]
+    cells = [f"{row['epoch']:5}{row['lr']:10.2e}{row['draws']:7}"]
     for name in ("last", "average"):
-        error, nll = told[f"{name} error"], told[f"{name} nll"]
+        error, nll = row[f"{name} error"], row[f"{name} nll"]
         cells.append(f"{'-':>10}{'-':>10}" if error is None else f"{100 * error:8.2f} %{nll:10.4f}")
-    return " |".join(cells) + f" |{told['seconds']:7.1f} s"
+    return " |".join(cells) + f" |{row['seconds']:7.1f} s"
 
 
 # ---- the command line
 
 
-def setting(text):
+def setting(text: str) -> tuple[str, float]:
+    """NAME=VALUE."""
     name, _, value = text.partition("=")
     return name, float(value)
 
 
-def run(options) -> list[dict]:
-    """What was found, epoch by epoch."""
+def check(options: argparse.Namespace) -> None:
+    """Raises RecipeError where an option cannot be."""
+    if options.sampler not in samplers.catalogue:
+        guess = did_you_mean(options.sampler, samplers.catalogue)
+        raise RecipeError(f"--sampler {options.sampler}", "there is no such stock sampler", do=guess)
+    if options.lr is None and options.sampler not in LR:
+        raise RecipeError(f"--sampler {options.sampler}", "no step size was tried out for it here", do="Pass --lr.")
+    for name in ("epochs", "halve", "thin", "prior_variance", "threads"):
+        value = getattr(options, name)
+        if not value > 0:
+            raise RecipeError(f"--{name.replace('_', '-')}", f"it is {value}", do="Pass a number > 0.")
+
+
+def run(options: argparse.Namespace) -> list[dict]:
+    """The history, a row for each epoch."""
+    check(options)
     name = options.sampler
-    if name not in samplers.catalogue:
-        raise RecipeError(
-            f"--sampler {name}", "there is no such stock sampler", do=did_you_mean(name, samplers.catalogue)
-        )
-    lr = LR.get(name) if options.lr is None else options.lr
-    if lr is None:
-        raise RecipeError(f"--sampler {name}", "no step size was tried out for it here", do="Pass --lr.")
-    for told in ("epochs", "halve", "thin", "prior_variance", "threads"):
-        if not getattr(options, told) > 0:
-            raise RecipeError(f"--{told.replace('_', '-')}", f"it is {getattr(options, told)}", do="Pass a number > 0.")
+    lr = LR[name] if options.lr is None else options.lr
     torch.set_num_threads(options.threads)
     train_set, test_set, sha256 = read_mnist(options.data)
-    rows, batches = len(train_set[0]), samplers.Minibatches(train_set, options.batch_size, seed=options.seed)
-    settings = {
-        key: getattr(options, key)
-        for key in (
-            "sampler",
-            "momentum",
-            "temperature",
-            "prior_variance",
-            "batch_size",
-            "halve",
-            "burn_in",
-            "thin",
-            "seed",
-        )
-    }
-    settings |= {"lr": lr, "set": dict(options.set), "data": sha256}
+    rows = len(train_set[0])
+    settings = {key: getattr(options, key) for key in SETTINGS} | {"lr": lr, "set": dict(options.set), "data": sha256}
 
-    model, predictive = network(options.seed), Predictive()
+    model = network(options.seed)
+    predictive = Predictive()
+    batches = samplers.Minibatches(train_set, options.batch_size, seed=options.seed)
     optimizer = samplers.Optimizer(
         model.parameters(),
         samplers.catalogue[name],
@@ -199,23 +216,20 @@ def run(options) -> list[dict]:
         options.out, settings=settings, model=model, optimizer=optimizer, batches=batches, predictive=predictive
     )
     history = checkpoint.load().get("history", [])
-    print(
-        f"{name}, T = {options.temperature:g}, sigma^2 = {options.prior_variance:g}: {rows} images, {len(test_set[0])} of test"
-    )
-    print(
-        f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}"
-    )
-    for told in history:
-        print(line(told))
+    law = f"T = {options.temperature:g}, sigma^2 = {options.prior_variance:g}"
+    print(f"{name}, {law}: {rows} images, {len(test_set[0])} of test")
+    print(HEAD)
+    for row in history:
+        print(line(row))
     for epoch in range(len(history), options.epochs):
         history.append(train(model, optimizer, predictive, batches, test_set, settings, epoch))
         checkpoint.save(history=history)
         print(line(history[-1]), flush=True)
-    print(f"{sum(told['seconds'] for told in history):.0f} s in all; {options.out}")
+    print(f"{sum(row['seconds'] for row in history):.0f} s in all; {options.out}")
     return history
 
 
-def main(argv=None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the example; the exit code is 2 for wrong use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the four idx files, plain or .gz")
