@@ -1,9 +1,11 @@
-"""The house stands as its plan says: what a newcomer looks for by its name is there."""
+"""The house stands as its plan says: names are found, imports go one way, what is public is said and typed."""
 
 import ast
 import json
 import subprocess
 import sys
+import tomllib
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -110,3 +112,85 @@ def test_dir_and_star_have_the_public_names():
         namespace = {}
         exec(f"from {package.__name__} import *", namespace)
         assert names <= set(namespace)
+
+
+# ---- rooms
+
+PACKAGES = ("recipe", "integrators", "samplers")
+SOURCES = {path: ast.parse(path.read_text()) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+
+# The rooms, and whom each may import besides `recipe` and itself; integrators are open to samplers.
+ROOMS = {
+    "samplers.stock": set(),
+    "samplers.files": set(),
+    "samplers.energies": {"integrators"},
+    "samplers.results": {"integrators", "samplers.files", "samplers.energies.layout"},
+    "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
+    "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
+}
+NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in SOURCES}
+
+
+def imports(path, tree):
+    """The modules of ours that a file imports, wherever in it the import stands."""
+    package = module_of(path) if path.name.startswith("__init__") else module_of(path).rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in MODULES else base
+
+
+def arrows():
+    """The imports of every module, with those that a package makes when a name of its stub is asked for."""
+    edges = {}
+    for module, path in MODULES.items():
+        stub = path.with_suffix(".pyi")
+        trees = [SOURCES[path], *([ast.parse(stub.read_text())] if stub.exists() else [])]
+        edges[module] = {name for tree in trees for name in imports(path, tree) if name in MODULES} - {module}
+    return edges
+
+
+def test_the_packages_are_listed_for_the_wheel():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert set(listed) == {module_of(path) for path in SOURCES if path.name == "__init__.py"}
+
+
+def test_no_files_import_each_other_in_a_circle():
+    TopologicalSorter(arrows()).prepare()  # else CycleError, which names the files
+
+
+def test_packages_are_imported_one_way():
+    for module, targets in arrows().items():
+        level = PACKAGES.index(module.split(".")[0])
+        assert all(PACKAGES.index(target.split(".")[0]) <= level for target in targets), module
+
+
+def within(module, room):
+    return module == room or module.startswith(f"{room}.")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_is_below_it(room):
+    below = {room, "recipe", *ROOMS[room]}
+    for module, targets in arrows().items():
+        if within(module, room):
+            above = [target for target in targets if not any(within(target, known) for known in below)]
+            assert not above, f"{module} imports {above}"
+
+
+@pytest.mark.parametrize("room", NEVER)
+def test_kernels_and_printers_take_a_program_never_a_step(room):
+    assert not [m for m, targets in arrows().items() if within(m, room) and NEVER[room] in targets]
