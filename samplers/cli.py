@@ -82,7 +82,7 @@ def check(name: str, scheme: str | None = None) -> Answer:
     """The certificate of a recipe, and the checks of its step: the emitted text, its law in one step and in many."""
     recipe = find_recipe(name)
     certificate = recipe.check()
-    from .testing.layers import check as check_layers  # imports torch
+    from .testing.checks import check as check_layers  # imports torch
 
     report = check_layers(recipe, scheme)
     ok = certificate.ok and report.ok

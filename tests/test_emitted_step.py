@@ -72,12 +72,12 @@ from samplers.testing.arguments import (
     case_of,
     each,
     gradient,
-    h,
     inputs,
     own_step_size,
     tensors,
     worst,
 )
+from samplers.testing.arguments import STEP_SIZE as h
 from samplers.testing.cases import CASES as STOCK
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 from samplers.testing.properties import residual_is_zero

@@ -16,7 +16,7 @@ from integrators import compile
 from integrators.linear_law import linear_chain
 from samplers import ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal, PreconditionedSGLD
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import SchemeLaw, normal
+from samplers.testing.many_steps import SchemeLaw, normal
 
 
 @dataclass(frozen=True)

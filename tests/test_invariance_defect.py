@@ -14,7 +14,8 @@ from recipe import Recipe, euler, force, friction, noise, numerical, positive, p
 from samplers import UnderdampedLangevin, catalogue
 from samplers.testing.cases import DENSE, METRIC
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import boltzmann, defect, gaussian, relativistic, slopes, thermostat
+from samplers.testing.one_step import defect, slopes
+from samplers.testing.quadrature import boltzmann, gaussian, relativistic, thermostat
 from samplers.testing.quadrature import gamma as gamma_law
 
 T, m, gamma, A, mu, Dmin, B, light = 1.25, 1.7, 1.1, 0.7, 4.0, 0.8, 0.3, 1.3

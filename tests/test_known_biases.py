@@ -27,10 +27,11 @@ from samplers import (
     SGLDSAClassification,
 )
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import Law, gaussian, normal
+from samplers.testing.many_steps import CoordinateLaw, normal
+from samplers.testing.quadrature import gaussian
 
 CHAINS = 4000
-QUARTIC = Law(lambda z: z**4 / 4, 8.0)
+QUARTIC = CoordinateLaw(lambda z: z**4 / 4, 8.0)
 SQUARE = QUARTIC.mean(lambda z: z**2)
 cube = lambda theta: theta**3
 
@@ -46,7 +47,7 @@ class Run(NamedTuple):
     noise: float = 0.0  # the standard deviation of the gradient
     auxiliary: dict = {}  # where the other blocks start: mean and standard deviation
     steps: int = 2000
-    target: Law = QUARTIC
+    target: CoordinateLaw = QUARTIC
     slope: object = cube
 
     def states(self, *changes, freeze=()):
@@ -210,7 +211,7 @@ def test_draws_of_psgld_weighted_by_their_preconditioner_have_the_law_of_the_tar
 
 
 def test_without_memory_the_law_of_psgld_is_exp_of_minus_U_over_G():
-    law = Law(lambda z: z**4 / 4 + np.log(clock(z**6)), 8.0)
+    law = CoordinateLaw(lambda z: z**4 / 4 + np.log(clock(z**6)), 8.0)
     assert round(100 * (law.mean(lambda z: z**2) / SQUARE - 1)) == LAGGED[ALPHAS.index(0.0)]
 
 
@@ -237,7 +238,7 @@ def test_vsgd_follows_noise_that_grows_with_theta():
 
 
 SEEN, SPREAD, SPIKE, SLAB, DELTA = 1.5, 0.3, 0.01, 4.0, 0.4  # the observation, its variance, v0, v1, delta; sigma = 1
-POSTERIOR = Law(
+POSTERIOR = CoordinateLaw(
     lambda w: (
         (w - SEEN) ** 2 / (2 * SPREAD)
         - np.log(

@@ -26,9 +26,9 @@ from recipe import (
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
-from samplers.testing.layers import Subject
 from samplers.testing.mutation import OF_FORMULAS, planted
 from samplers.testing.results import Report, Result, timed
+from samplers.testing.subject import Subject
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
 n = total(1)

@@ -8,9 +8,10 @@ import pytest
 
 from samplers import SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
-from samplers.testing.layers import LAYERS, subject
+from samplers.testing.layers import LAYERS
 from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from samplers.testing.scorecard import alarms, is_equivalent, main
+from samplers.testing.subject import subject_of as subject
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from error_budget import CLAIMS, standard_score
 from integrators import compile
 from samplers import SGRLDCIR, SGRLDSimplex
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import defect, gamma
+from samplers.testing.one_step import defect
+from samplers.testing.quadrature import gamma
 
 A = 0.1
 COUNTS = torch.tensor([8.0, 3.0, 1.0] + [0.0] * 7, dtype=torch.float64)

@@ -22,7 +22,7 @@ from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
 from samplers.testing.mutation import planted
-from samplers.testing.quadrature import Law, SchemeLaw, normal
+from samplers.testing.many_steps import CoordinateLaw, SchemeLaw, normal
 
 T = 0.8
 theta, p, s, r = (vector(name) for name in ("theta", "p", "s", "r"))
@@ -41,7 +41,7 @@ def quartic(theta):
 
 def quartic_law(scale=1.0, extra=lambda z: 0 * z, nodes=24):
     """theta under U/scale and more, at T."""
-    return Law(lambda z: (z**4 / 4 + z**2 / 2 - 0.4 * z) / scale + extra(z), 6.0, nodes, T)
+    return CoordinateLaw(lambda z: (z**4 / 4 + z**2 / 2 - 0.4 * z) / scale + extra(z), 6.0, nodes, T)
 
 
 QUARTIC = quartic_law()
@@ -50,7 +50,7 @@ SYMBOLIC = Energy(theta, U=total(theta**4 / 4 + theta**2 / 2 - theta * 2 / 5))
 
 def test_exact_moments_are_those_of_the_table():
     """The quartic at T = 1."""
-    law = Law(QUARTIC.energy, reach=8.0, temperature=1.0)
+    law = CoordinateLaw(QUARTIC.energy, reach=8.0, temperature=1.0)
     moments = [law.mean(lambda z: z**k) for k in (1, 2, 3, 4)]
     assert moments == pytest.approx([0.185854832046, 0.492700712470, 0.214145167954, 0.581641220348], abs=1e-9)
 
@@ -91,7 +91,7 @@ class Run:
     auxiliary: dict = field(default_factory=dict)  # coordinate -> its law, given the parameters of one site
     adapted: dict = field(default_factory=dict)  # what the adapted quantities stand at
     noise: float = 0.0  # the variance of the gradient
-    target: Law = QUARTIC
+    target: CoordinateLaw = QUARTIC
     slope: object = slope
     energy: object = quartic
     scheme: str | None = None
@@ -179,21 +179,21 @@ CLASSES = {"sigma": SIGMA, "delta": DELTA, **PRIOR}
 def spiked(generator, shape):
     """theta under the sum over gamma, then gamma given theta."""
     odds = lambda z, g: np.exp(-drawn(z, g) / T)
-    z = Law(lambda z: SPIKED.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(generator, shape)
+    z = CoordinateLaw(lambda z: SPIKED.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(generator, shape)
     return {"theta": z, "gamma": (generator.random(shape) * (odds(z, 0) + odds(z, 1)) < odds(z, 1)).astype(float)}
 
 
 # the relativistic momentum p = m c sinh(u); `sample` draws normal ones only, so it is given at the start
 FAST = {"m": 1.7, "c": 1.3}
 MC = FAST["m"] * FAST["c"]
-RAPIDITY = Law(lambda u: MC * FAST["c"] * (np.cosh(u) - 1) - T * np.log(np.cosh(u)), 3.5, 16, T)
+RAPIDITY = CoordinateLaw(lambda u: MC * FAST["c"] * (np.cosh(u) - 1) - T * np.log(np.cosh(u)), 3.5, 16, T)
 EINSTEIN = dict(
     chart=(lambda z, u, *xi: (z, MC * np.sinh(u), *xi), lambda z, p, *xi: (z, np.arcsinh(p / MC), *xi)),
     start=lambda *at: {"theta": QUARTIC.draw(*at), "p": MC * np.sinh(RAPIDITY.draw(*at))},
 )
 
 
-COIN = lambda **_: Law(lambda z: 0 * z, nodes=2, points=(0.0, 1.0))
+COIN = lambda **_: CoordinateLaw(lambda z: 0 * z, nodes=2, points=(0.0, 1.0))
 PLANE = {"L_xx": lambda x, y: 1 + y / 5, "L_yx": lambda x, y: x / 3, "L_yy": lambda x, y: 1}
 TILT = normal(0, T / 1.2)
 
@@ -243,7 +243,7 @@ RUNS = {
         bias=0.02,
         parameters={"a": 9.0},
         degree=14,
-        target=Law(lambda z: 0.3 * (z - 6) ** 2 + z - 8 * np.log(z), 16.0, 20, T, low=1e-9),
+        target=CoordinateLaw(lambda z: 0.3 * (z - 6) ** 2 + z - 8 * np.log(z), 16.0, 20, T, low=1e-9),
         slope=lambda z: 0.6 * (z - 6),
         energy=lambda z: 0.3 * ((z - 6) ** 2).sum(),
     ),
@@ -254,7 +254,7 @@ RUNS = {
         bias=1e-9,
         parameters={"a": 0.6, "counts": 4.3},
         energy=None,
-        target=Law(lambda z: z - 3.9 * np.log(z), 40.0, 14, T, low=1e-9),
+        target=CoordinateLaw(lambda z: z - 3.9 * np.log(z), 40.0, 14, T, low=1e-9),
     ),
     "sgfs": Run(
         catalogue["sgfs"],

@@ -18,17 +18,16 @@ from integrators.scheme import Scheme
 from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, scalar, total, vector
 from recipe.symbols import duration as t
 from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
+from samplers.testing.arguments import called
+from samplers.testing.arguments import varied_inputs as inputs
 from samplers.testing.mutation import planted
 from samplers.testing.properties import (
     PROPERTIES,
-    At,
-    called,
     chains_permute,
     coordinates_permute,
     derivatives,
     emitted_equals_interpreted,
     flows_are_semigroups,
-    inputs,
     pieces_sum_to_the_sde,
     residual_is_zero,
     reversible,
@@ -389,7 +388,7 @@ def test_states_are_inside_their_domains_and_a_step_takes_them(data):
     assert {v.dtype for v in (*at.state.values(), *at.noise.values())} == {torch.float64}
     assert at.state["w"].shape == at.noise["w"].shape == (5, 2, 3) and at.parameters["m"].shape == (2, 3)
     assert (at.state["w"] > 0).all() and (at.parameters["m"] > 0).all() and 0 < at.parameters["f"] <= 1
-    out = called(step, At(*at), derivatives(Energy(w, U=total(w**2))))
+    out = called(step, *at, **derivatives(Energy(w, U=total(w**2))))
     assert out["w"].isfinite().all()
 
 

@@ -1,9 +1,10 @@
 """The public names of samplers.testing, for type checkers and for `attach_stub`."""
 
 from .audits import audit as audit, Audit as Audit
+from .checks import assert_stationary as assert_stationary, check as check
 from .densities import density as density
 from .diagnosis import diagnose as diagnose, Diagnosis as Diagnosis
-from .layers import check as check, LAYERS as LAYERS, assert_stationary as assert_stationary
+from .layers import LAYERS as LAYERS
 from .mutation import mutants as mutants, Mutant as Mutant
 from .properties import PROPERTIES as PROPERTIES, residual_is_zero as residual_is_zero
 from .results import Report as Report, Result as Result

@@ -1,40 +1,107 @@
 """What a step is called with, alike in numpy and in torch, and the error of its answer."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from integrators.step import Step
+
 from .cases import case_of
 
-h, TEMPERATURE = 0.13, 1.25
-IN_DOMAIN = {
+STEP_SIZE, TEMPERATURE, NUM_DATA = 0.13, 1.25, 3
+IN_DOMAIN: dict[str, Callable] = {
     "real": lambda x: x,
     "positive": lambda x: 0.2 + np.abs(x),
     "nonnegative": np.abs,
     "binary": lambda x: 1.0 * (x > 0.3),
     "fraction": lambda x: 1 / (1 + np.exp(-x)),
 }
+Values = dict[str, Any]
 
 
-def gradient(at):
-    """A nonlinear field that couples all sites of a chain, on arrays, tensors, or dicts of them."""
-    if isinstance(at, dict):
-        sum_of_all = sum(at.values())
-        return {name: v**3 / 4 + sum_of_all / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
-    mean = at.reshape(len(at), -1).sum(1).reshape(-1, *[1] * (at.ndim - 1))
-    return at**3 / 4 + at / 2 + mean / 5 - 0.4
+class Inputs(NamedTuple):
+    """What one call takes: `step(at.state, h, gradient=..., noise=at.noise, **at.parameters)`."""
+
+    state: Values
+    noise: Values
+    parameters: Values
+
+    def each(self, change: Callable[[str, Any], Any]) -> "Inputs":
+        """The same with every array changed by change(name, array)."""
+        return Inputs(*({k: change(k, v) if _is_array(v) else v for k, v in part.items()} for part in self))
+
+    @property
+    def tensors(self) -> "Inputs":
+        """The same in torch float64."""
+        return Inputs(*map(tensors, self))
 
 
-def curvature(at):
-    return 0.3 + at**2 / 2
+def inputs(
+    step: Step, chains: int, shape: tuple[int, ...], seed: int = 0, sizes: Sequence[int] | None = None
+) -> Inputs:
+    """A state, a noise and the parameters of the recipe's case, all away from 0 and 1, numpy float64.
+
+    Vector blocks are (chains, *shape), scalar ones (chains,), or (chains, tensors) where `sizes` are those of the
+    tensors; parameters per site have the shape.
+
+    >>> import integrators
+    >>> from samplers import SGNHT
+    >>> at = inputs(integrators.compile(SGNHT), chains=2, shape=(3,))
+    >>> at.state["theta"].shape, at.state["xi"].shape, sorted(at.noise)
+    ((2, 3), (2,), ['p'])
+    """
+    random, values = np.random.default_rng(seed), case_of(step.recipe).parameters
+    state, noise = _state_and_noise(step, random, chains, shape, sizes)
+    parameters = {
+        s.name: values[s.name] * (random.uniform(0.6, 1.4, shape) if s.per and shape else 1.0)
+        for s in step.recipe.parameters
+    }
+    step_number = 7 if shape else 2
+    return Inputs(state, noise, parameters | _of_the_step(step_number))
 
 
-def own_step_size(step):
-    return case_of(step.recipe).step_size or h
+def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), seed: int = 0) -> Inputs:
+    """As `inputs`, with parameters that vary with the seed: within a quarter of their defaults, else in their domains.
+
+    >>> import integrators
+    >>> from samplers import SGNHT
+    >>> one, other = (varied_inputs(integrators.compile(SGNHT), seed=seed).parameters["A"] for seed in (1, 2))
+    >>> one != other and one > 0
+    True
+    """
+    random = np.random.default_rng(seed)
+    state, noise = _state_and_noise(step, random, chains, shape)
+
+    def parameter(s):
+        around = random.uniform(0.8, 1.25, shape if s.per else ())
+        value = IN_DOMAIN[s.sign](random.normal(0.3, 0.8)) if s.default is None else s.default
+        value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
+        return value if s.per and shape else float(value)
+
+    parameters = {s.name: parameter(s) for s in step.recipe.parameters}
+    return Inputs(state, noise, parameters | _of_the_step(step_number=2))
 
 
-def drawn_for(draw, random, size):
+def _state_and_noise(step, random, chains, shape, sizes=None):
+    """Random arrays for every block inside its domain, and for every draw."""
+
+    def size(block):
+        if block.is_vector:
+            return chains, *shape
+        return (chains, len(sizes)) if sizes else (chains,)
+
+    state = {b.name: IN_DOMAIN[b.domain](random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
+    return state, {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
+
+
+def _of_the_step(step_number):
+    return {"temperature": TEMPERATURE, "num_data": NUM_DATA, "step_number": step_number}
+
+
+def drawn_for(draw: Any, random: np.random.Generator, size: tuple[int, ...]) -> np.ndarray | Callable:
     """Random numbers of a draw's kind; where its law depends on the state, an arbitrary function of the parameter."""
     match draw.kind:
         case "normal":
@@ -44,62 +111,94 @@ def drawn_for(draw, random, size):
     return lambda parameter: 0.3 + parameter / 2
 
 
-def inputs(step, chains, shape, seed=0, sizes=None):
-    """A state, a noise and parameters, all away from 0 and 1, as numpy arrays; per-site parameters have the shape."""
-    random, values = np.random.default_rng(seed), case_of(step.recipe).parameters
-    size = lambda block: (chains, *shape) if block.is_vector else (chains, len(sizes)) if sizes else (chains,)
-    state = {block.name: IN_DOMAIN[block.domain](random.normal(0.3, 0.8, size(block))) for block in step.recipe.entries}
-    drawn = {draw.name: drawn_for(draw, random, size(draw)) for draw in step.program.draws}
-    given = {
-        q.name: values[q.name] * (random.uniform(0.6, 1.4, shape) if q.per and shape else 1.0)
-        for q in step.recipe.parameters
-    }
-    return state, drawn, {**given, "temperature": TEMPERATURE, "num_data": 3, "step_number": 7 if shape else 2}
+# ---- what the caller answers
 
 
-def each(function, values):
+def gradient(at: Any) -> Any:
+    """A nonlinear field that couples all sites of a chain, on arrays, tensors, or dicts of them."""
+    if isinstance(at, dict):
+        sum_of_all = sum(at.values())
+        return {name: v**3 / 4 + sum_of_all / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
+    mean = at.reshape(len(at), -1).sum(1).reshape(-1, *[1] * (at.ndim - 1))
+    return at**3 / 4 + at / 2 + mean / 5 - 0.4
+
+
+def curvature(at: Any) -> Any:
+    """A positive field in place of the Hessian's diagonal."""
+    return 0.3 + at**2 / 2
+
+
+def own_step_size(step: Step) -> float:
+    """The step size that a recipe's parameters imply, where they do; else STEP_SIZE."""
+    return case_of(step.recipe).step_size or STEP_SIZE
+
+
+def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
+    """What a step asks the caller for beside the gradient: observations of the recipe's case, and the curvature if read."""
+    answered: dict[str, Any] = {"observe": case_of(step.recipe).observe}
+    if step.program.needs_curvature:
+        answered["curvature"] = curvature
+    return answered
+
+
+# ---- arrays and tensors
+
+
+def _is_array(value):
+    return isinstance(value, (np.ndarray, torch.Tensor))
+
+
+def each(function: Callable, values: Mapping[str, Any]) -> Values:
     """The arrays or tensors of a dict changed, all else as it is."""
-    return {k: function(v) if isinstance(v, (np.ndarray, torch.Tensor)) else v for k, v in values.items()}
+    return {k: function(v) if _is_array(v) else v for k, v in values.items()}
 
 
-def tensors(arrays, dtype=torch.float64):
-    return each(lambda v: torch.tensor(v, dtype=dtype), arrays)
+def tensors(arrays: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Values:
+    """The arrays of a dict as tensors; tensors keep their graph, if they have one."""
+    return each(lambda v: v.to(dtype) if torch.is_tensor(v) else torch.tensor(v, dtype=dtype), arrays)
 
 
-def asked(step):
-    """What a step asks the caller for beside the gradient."""
-    return {"observe": case_of(step.recipe).observe} | (
-        {"curvature": curvature} if step.program.needs_curvature else {}
-    )
+# ---- one call
 
 
-def called(step, state, drawn, parameters, dtype=torch.float64, gradient=gradient, step_size=None):
-    """The emitted step on numpy inputs; `drawn` may be a Key."""
-    noise = tensors(drawn, dtype) if isinstance(drawn, dict) else drawn
+def called(
+    step: Step,
+    state: Values,
+    noise: Any,
+    parameters: Values,
+    dtype: torch.dtype = torch.float64,
+    *,
+    gradient: Callable = gradient,
+    curvature: Callable = curvature,
+    step_size: float | None = None,
+) -> Values:
+    """The emitted step on numpy arrays or tensors; `noise` may be a Key."""
     return step(
         tensors(state, dtype),
         step_size or own_step_size(step),
         gradient=gradient,
-        noise=noise,
-        **asked(step),
+        noise=tensors(noise, dtype) if isinstance(noise, dict) else noise,
+        **asked(step, curvature),
         **tensors(parameters),
     )
 
 
-def by_oracle(oracle, step, state, drawn, parameters, **more):
-    """An oracle on the same inputs."""
-    given = {"gradient": gradient, "curvature": curvature, "observe": case_of(step.recipe).observe}
-    return oracle(step, state, own_step_size(step), noise=drawn, **{**given, **more}, **parameters)
+def by_oracle(oracle: Callable, step: Step, state: Values, noise: Any, parameters: Values, **options: Any) -> Values:
+    """The answer of an oracle on the same inputs; `options` replace what it asks the caller for."""
+    answered = {"gradient": gradient, "curvature": curvature, "observe": case_of(step.recipe).observe}
+    return oracle(step, state, own_step_size(step), noise=noise, **{**answered, **options}, **parameters)
 
 
-def flat(state):
+def flat(state: Values) -> Values:
     """A state whose gradient, if it is a dict by block, is laid out."""
     carried = state.get("gradient")
+    if not isinstance(carried, dict):
+        return state
     blocks = {k: v for k, v in state.items() if k != "gradient"}
-    return blocks | {f"gradient_{k}": v for k, v in carried.items()} if isinstance(carried, dict) else state
+    return blocks | {f"gradient_{k}": v for k, v in carried.items()}
 
 
-def worst(result, expected):
+def worst(result: Values, expected: Values) -> float:
     """The largest error relative to max(1, |expected|) over what two states have in common, all blocks at least."""
     result, expected = flat(result), flat(expected)
     assert {k for k in result if "gradient" not in k} == {k for k in expected if "gradient" not in k}
@@ -107,5 +206,10 @@ def worst(result, expected):
     for name in expected.keys() & result.keys():
         value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
         assert value.shape == other.shape, name
-        errors.append(float((np.abs(value - other) / np.maximum(1, np.abs(other))).max()))
+        errors.append(largest_error(value, other))
     return math.inf if any(map(math.isnan, errors)) else max(errors)
+
+
+def largest_error(value: np.ndarray, expected: np.ndarray) -> float:
+    """max |value - expected|/max(1, |expected|)."""
+    return float((np.abs(value - expected) / np.maximum(1, np.abs(expected))).max())

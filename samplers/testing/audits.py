@@ -155,11 +155,12 @@ def audit(
     """Compare the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolate to h = 0.
 
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
-    draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in torch;
-    `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others start at half
-    the width, and the time of a run is doubled until they agree with the rest. `alpha`: the rate of false alarms. Torch's
-    and numpy's global generators are seeded for the run, and restored. `progress` on stderr. Raises RecipeError for
-    a function that is not of this form. After `limit` seconds the audit ends with what there is.
+    draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in
+    torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
+    start at half the width, and the time of a run is doubled until they agree with the rest. `alpha`: the rate of
+    false alarms. Torch's and numpy's global generators are seeded for the run, and restored. `progress` on stderr.
+    Raises RecipeError for a function that is not of this form. After `limit` seconds the audit ends with what there
+    is.
 
     >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
     ...     generator, theta = torch.Generator().manual_seed(seed), init

@@ -6,8 +6,8 @@ import numpy as np
 def limits(bias, error):
     """The limits of biases as h -> 0, their standard errors, and by how many of these they fail to vanish.
 
-    The limit is exact to second order in h. A bias does not vanish where b(h/4) is more than two thirds of b(h/2), which none
-    of order h^.6 or higher is, and where its limit has the same sign.
+    The limit is exact to second order in h. A bias does not vanish where b(h/4) is more than two thirds of b(h/2),
+    which none of order h^.6 or higher is, and where its limit has the same sign.
     """
     coarse, middle, fine = bias
     limit = (coarse - 6 * middle + 8 * fine) / 3

@@ -6,8 +6,9 @@ Max, Abs and Piecewise; a binary block has the points 0 and 1.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -31,22 +32,23 @@ POINTS = 3_000_000
 
 def density(
     H: Expr,
-    state,
+    state: Sequence[Block],
     *,
     temperature: float = 1.0,
     values: Mapping | None = None,
     energy: Energy | Expr | None = None,
-    integrands=(),
+    integrands: Sequence[Expr] = (),
     nodes: int | None = None,
     degree: int = 6,
 ) -> tuple[dict[Block, np.ndarray], np.ndarray]:
     """Points by block and weights of the density exp(-H/T) of one site: E f = sum of weights f(points).
 
-    Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units of
-    E|z|^k. `values`: numbers by name for parameters and adapted quantities; their default where left out. `energy`: U, of
-    the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `integrands`: formulas whose means are to be as accurate
-    as 1e-9 of E|f|, at whose kinks the panels are split too. `nodes` of a panel; as many as it takes, if left out. Raises RecipeError where a value is
-    missing, exp(-H) or a moment has no finite integral, or more than three blocks are coupled.
+    Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units
+    of E|z|^k. `values`: numbers by name for parameters and adapted quantities; their default where left out.
+    `energy`: U, of the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `integrands`: formulas whose means
+    are to be as accurate as 1e-9 of E|f|, at whose kinks the panels are split too. `nodes` of a panel; as many as it
+    takes, if left out. Raises RecipeError where a value is missing, exp(-H) or a moment has no finite integral, or
+    more than three blocks are coupled.
 
     >>> from recipe import vector, positive, potential, total
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")
@@ -56,12 +58,12 @@ def density(
     """
     number = one_site(temperature=temperature, values=values, energy=energy)
     H, integrands = number(H), [number(e) for e in integrands]
-    laws = [_law(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, tuple(state))]
-    points, weights, size = {}, np.ones(1), np.ones(1)
-    for law, w, sizes in laws:
-        points = {b: np.repeat(x, len(w)) for b, x in points.items()} | {
-            b: np.tile(x, len(weights)) for b, x in law.items()
-        }
+    laws = [_law(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, state)]
+    points: dict[Block, np.ndarray] = {}
+    weights = size = np.ones(1)
+    for axes, w, sizes in laws:
+        points = {b: np.repeat(x, len(w)) for b, x in points.items()}
+        points |= {b: np.tile(x, len(weights)) for b, x in axes.items()}
         weights, size = np.multiply.outer(weights, w).ravel(), np.maximum.outer(size, sizes).ravel()
         kept = weights * size**degree > LEAST
         points, weights, size = {b: x[kept] for b, x in points.items()}, weights[kept], size[kept]
@@ -70,7 +72,7 @@ def density(
 
 def one_site(
     *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
-) -> Callable:
+) -> Callable[[Any], Expr]:
     """The function that takes a formula to its value at one site: a sympy expression of the blocks alone.
 
     `temperature`, `values`, `energy`: as for `density`.
@@ -82,30 +84,33 @@ def one_site(
     """
     values = {getattr(s, "name", s): v for s, v in (values or {}).items()}
 
-    def at(s):
+    def value_of(s):
         value = temperature if s == T else values.get(s.name, getattr(s, "default", None))
         if value is None:
             raise RecipeError("density", f"'{s}' has no value", do=f"Give values={{{s.name!r}: ...}}.")
         return formula(value, f"density, values[{s.name!r}]")
 
     def number(e):
-        e = formula(e, "density")
-        for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
-            given = test_energy(U.blocks) if energy is None else energy
-            V = given.on(U.blocks) if isinstance(given, Energy) else formula(given, "density, energy")
-            e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
-        e = at_one_site(e)
+        e = at_one_site(_with_energy(formula(e, "density"), energy))
         if e.has(AppliedUndef):
-            raise RecipeError(
-                "density", f"{next(iter(e.atoms(AppliedUndef)))} is opaque", do="Give it, by recipe.bind."
-            )
+            opaque = next(iter(e.atoms(AppliedUndef)))
+            raise RecipeError("density", f"{opaque} is opaque", do="Give it, by recipe.bind.")
         named = [s for s in e.free_symbols if not isinstance(s, Block) or s.name in values or hasattr(s, "start")]
-        return e.xreplace({s: at(s) for s in named})
+        return e.xreplace({s: value_of(s) for s in named})
 
     return number
 
 
-def test_energy(blocks) -> Expr:
+def _with_energy(e, energy):
+    """A formula with U and its derivatives given."""
+    for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
+        V = test_energy(U.blocks) if energy is None else energy
+        V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
+        e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
+    return e
+
+
+def test_energy(blocks: Sequence[Block]) -> Expr:
     """x^4/4 + x^2/2 - 2x/5, summed over the blocks: neither even nor quadratic.
 
     >>> from recipe import vector
@@ -121,7 +126,7 @@ test_energy.__test__ = False  # it is no test of pytest's
 # ---- what is independent of what
 
 
-def separate(H: Expr, state) -> list[tuple[Expr, tuple[Block, ...]]]:
+def separate(H: Expr, state: Sequence[Block]) -> list[tuple[Expr, tuple[Block, ...]]]:
     """H as a sum over groups of blocks: (energy, blocks) for each; a term is expanded only where that takes it apart.
 
     >>> from recipe import scalar
@@ -131,70 +136,128 @@ def separate(H: Expr, state) -> list[tuple[Expr, tuple[Block, ...]]]:
     """
     for s in H.free_symbols - set(state):
         raise RecipeError("density, H", f"'{s}' is not a block of the state", do=f"Add {s} to the state.")
-    apart = lambda e: Add.make_args(expand(e, power_exp=False, power_base=False, log=False))
-    groups = [{b} for b in state]
-    for term in apart(H):
-        touched = [g for g in groups if g & term.free_symbols]
-        groups = [g for g in groups if g not in touched] + ([set().union(*touched)] if touched else [])
-    whole = [t for t in Add.make_args(H) if any(t.free_symbols <= g for g in groups)]
-    terms = [*whole, *apart(H - Add(*whole))]
-    groups = sorted((tuple(b for b in state if b in g) for g in groups), key=lambda g: state.index(g[0]))
+    groups = _coupled(_terms(H), state)
+    whole = [t for t in Add.make_args(H) if any(t.free_symbols <= set(g) for g in groups)]
+    terms = [*whole, *_terms(H - Add(*whole))]
     return [(Add(*(t for t in terms if t.free_symbols & set(g))), g) for g in groups]
+
+
+def _terms(e):
+    return Add.make_args(expand(e, power_exp=False, power_base=False, log=False))
+
+
+def _coupled(terms, state):
+    """The blocks in groups, in the order of the state: those that a term has in common are together."""
+    groups = [{b} for b in state]
+    for term in terms:
+        touched = [g for g in groups if g & term.free_symbols]
+        if touched:
+            groups = [g for g in groups if g not in touched] + [set().union(*touched)]
+    in_order = [tuple(b for b in state if b in g) for g in groups]
+    return sorted(in_order, key=lambda g: state.index(g[0]))
 
 
 # ---- the law of one group
 
 
+class _Group:
+    """The blocks of a group: those that move, integrated over, and the binary ones, summed over."""
+
+    def __init__(self, blocks):
+        self.moving = [b for b in blocks if b.domain != "binary"]
+        self.latent = [b for b in blocks if b.domain == "binary"]
+        self.choices = np.array(list(product([0.0, 1.0], repeat=len(self.latent)))).T
+
+    def function(self, e):
+        """A formula as a function of the moving blocks: by point and, along the last axis, choice of the binary ones."""
+        f = lambdify([[*self.moving, *self.latent]], e, "numpy")
+
+        def at(*z):
+            z = [np.expand_dims(x, -1) for x in np.broadcast_arrays(*z)]
+            shape = np.broadcast_shapes(*(x.shape for x in z), self.choices.shape[1:])
+            return np.broadcast_to(f([*z, *self.choices]), shape)
+
+        return at
+
+    def energy(self, e):
+        """An energy as such a function; infinite where it is no number."""
+        f = self.function(e)
+
+        def at(*z):
+            with np.errstate(all="ignore"):
+                values = f(*z)
+            return np.where(np.isnan(values), np.inf, values)
+
+        return at
+
+    def integrands(self, formulas):
+        """Formulas that read a block of the group, as such functions; all other blocks are at 0.7."""
+        own = {*self.moving, *self.latent}
+        read = [e for e in formulas if e.free_symbols & own]
+        return [self.function(e.xreplace({b: Float(0.7) for b in e.free_symbols - own})) for e in read]
+
+
+class _Grid:
+    """Points z of the moving blocks, and weights by point and choice of the binary ones; `units`: z in units of the law."""
+
+    def __init__(self, group, energy, charts, axes):
+        t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
+        self.group = group
+        self.z = [chart.point(x) for chart, x in zip(charts, t)]
+        self.units = [chart.units(x) for chart, x in zip(charts, self.z)]
+        log_weights = np.zeros(())
+        for _, w in axes:
+            log_weights = np.add.outer(log_weights, np.log(w))
+        log_measure = log_weights.ravel() + sum(chart.log_slope(x) for chart, x in zip(charts, t))
+        e = energy(*self.z) - log_measure[:, None]
+        weights = np.exp(e.min() - e)
+        self.weights = weights / weights.sum()
+
+    def statistics(self, degree, integrands):
+        """The moments and the means of the integrands, and how far they may be off."""
+        by_point = self.weights.sum(1)
+        means = [(u**k, by_point, 1e-11) for u in self.units for k in range(1, degree + 1)]
+        means += [(f(*self.z), self.weights, 1e-9) for f in integrands]
+        return np.array([[(x * w).sum(), tolerance * (abs(x) * w).sum()] for x, w, tolerance in means]).T
+
+    def law(self):
+        """Points by block, weights, and how large each point is, in units of the law's width."""
+        choices = self.group.choices
+        points = {b: np.repeat(x, choices.shape[1]) for b, x in zip(self.group.moving, self.z)}
+        points |= {b: np.tile(c, len(self.z[0])) for b, c in zip(self.group.latent, choices)}
+        sizes = np.repeat(1 + np.max(np.abs(self.units), 0), choices.shape[1])
+        return points, self.weights.ravel(), sizes
+
+
 def _law(H, blocks, temperature, formulas, nodes, degree):
     """Points by block, weights, and how large each point is, in units of the law's width."""
-    moving, latent = [b for b in blocks if b.domain != "binary"], [b for b in blocks if b.domain == "binary"]
+    group = _Group(blocks)
+    moving = group.moving
     if len(moving) > 3:
         raise RecipeError(
             "density, H",
             f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}",
             do="At most three can be integrated over.",
         )
-    function = lambdify([[*moving, *latent]], H / formula(temperature, "density, temperature"), "numpy")
-    choices = np.array(list(product([0.0, 1.0], repeat=len(latent)))).T
-
-    def energy(*z):
-        """H/T by point and choice of the binary blocks; infinite where it is no number."""
-        z = [np.expand_dims(x, -1) for x in np.broadcast_arrays(*z)]
-        with np.errstate(all="ignore"):
-            e = np.broadcast_to(function([*z, *choices]), np.broadcast_shapes(*(x.shape for x in z), choices.shape[1:]))
-        return np.where(np.isnan(e), np.inf, e)
-
+    energy = group.energy(H / formula(temperature, "density, temperature"))
     if not moving:
-        w = np.exp(-energy(np.zeros(())).ravel() + energy(np.zeros(())).min())
-        return dict(zip(latent, choices)), w / w.sum(), np.ones(len(w))
-    means = _integrands(formulas[1:], moving, latent)
+        e = energy(np.zeros(()))
+        w = np.exp(e.min() - e)
+        return dict(zip(group.latent, group.choices)), w / w.sum(), np.ones(len(w))
+    integrands = group.integrands(formulas[1:])
     charts, ranges = _ranges(lambda *z: energy(*z).min(-1), moving, degree)
-    edges = [
-        sorted({low, high} | {t for k in _kinks(formulas, b) for t in [chart.inverse(k)] if low < t < high})
-        for b, chart, (low, high) in zip(moving, charts, ranges)
-    ]
+    edges = [_edges(formulas, b, chart, *ends) for b, chart, ends in zip(moving, charts, ranges)]
     before = None
     for n in [nodes] if nodes else NODES:
         axes = [_panels(e, n) for e in edges]
-        if math.prod(len(t) for t, _ in axes) * choices.shape[1] > POINTS:
+        if math.prod(len(t) for t, _ in axes) * group.choices.shape[1] > POINTS:
             break
-        t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
-        z = [chart.point(x) for chart, x in zip(charts, t)]
-        log = sum(
-            np.log(w)[tuple(slice(None) if j == i else None for j in range(len(axes)))] for i, (_, w) in enumerate(axes)
-        ).ravel() + sum(c.log_slope(x) for c, x in zip(charts, t))
-        e = energy(*z) - log[:, None]
-        w = np.exp(e.min() - e)
-        w /= w.sum()
-        units = [chart.units(x) for chart, x in zip(charts, z)]
-        values = [(u**k, w.sum(1), 1e-11) for u in units for k in range(1, degree + 1)] + [
-            (f(*z), w, 1e-9) for f in means
-        ]
-        now, scales = np.array([[(u * w).sum(), tolerance * (abs(u) * w).sum()] for u, w, tolerance in values]).T
-        if nodes or before is not None and np.all(abs(now - before) <= scales):
-            points = {b: np.repeat(x, choices.shape[1]) for b, x in zip(moving, z)}
-            points |= {b: np.tile(c, len(z[0])) for b, c in zip(latent, choices)}
-            return points, w.ravel(), np.repeat(1 + np.max(np.abs(units), 0), choices.shape[1])
+        grid = _Grid(group, energy, charts, axes)
+        if nodes:
+            return grid.law()
+        now, tolerances = grid.statistics(degree, integrands)
+        if before is not None and np.all(abs(now - before) <= tolerances):
+            return grid.law()
         before = now
     raise RecipeError(
         "density",
@@ -203,25 +266,18 @@ def _law(H, blocks, temperature, formulas, nodes, degree):
     )
 
 
-def _integrands(formulas, moving, latent):
-    """Functions of the blocks of a group, by point and choice of the binary ones; all other blocks are at 0.7."""
-
-    def at(e):
-        e = e.xreplace({b: Float(0.7) for b in e.free_symbols - {*moving, *latent}})
-        f = lambdify([[*moving, *latent]], e, "numpy")
-        choices = np.array(list(product([0.0, 1.0], repeat=len(latent)))).T
-        return lambda *z: np.broadcast_to(f([*(x[:, None] for x in z), *choices]), (len(z[0]), choices.shape[-1]))
-
-    return [at(e) for e in formulas if e.free_symbols & {*moving, *latent}]
+def _edges(formulas, block, chart, low, high):
+    """The ends of the panels of t: those of the range, and the kinks inside."""
+    kinks = [chart.inverse(k) for k in _kinks(formulas, block)]
+    return sorted({low, high} | {t for t in kinks if low < t < high})
 
 
 def _panels(edges, nodes):
     """Gauss-Legendre points and weights of all panels."""
     x, w = np.polynomial.legendre.leggauss(nodes)
-    edges = np.concatenate(
-        [np.linspace(a, b, math.ceil((b - a) / PANEL), endpoint=False) for a, b in zip(edges, edges[1:])] + [edges[-1:]]
-    )
-    low, high = edges[:-1, None], edges[1:, None]
+    parts = [np.linspace(a, b, math.ceil((b - a) / PANEL), endpoint=False) for a, b in zip(edges, edges[1:])]
+    ends = np.concatenate([*parts, edges[-1:]])
+    low, high = ends[:-1, None], ends[1:, None]
     return ((low + high) / 2 + (high - low) / 2 * x).ravel(), ((high - low) / 2 * w).ravel()
 
 
@@ -229,88 +285,97 @@ class _Chart:
     """x as a function of t: c + s sinh(t) on the line, e^t on the half line, logistic between 0 and 1."""
 
     def __init__(self, domain, centre=0.0, scale=1.0):
-        self.line, self.bounded = domain == "real", domain == "fraction"
-        self.centre, self.scale = centre if self.line else 0.0, scale
+        self.on_line, self.bounded = domain == "real", domain == "fraction"
+        self.centre, self.scale = centre if self.on_line else 0.0, scale
 
     def point(self, t):
-        if self.line:
+        """x at t."""
+        if self.on_line:
             return self.centre + self.scale * np.sinh(t)
         return expit(t) if self.bounded else np.exp(t)
 
     def inverse(self, x):
+        """t at x."""
         with np.errstate(all="ignore"):
-            if self.line:
+            if self.on_line:
                 return np.arcsinh((x - self.centre) / self.scale)
             return logit(x) if self.bounded else np.log(x)
 
     def log_slope(self, t):
-        if self.line:
+        """log dx/dt."""
+        if self.on_line:
             return np.log(self.scale * np.cosh(t))
         return log_expit(t) + log_expit(-t) if self.bounded else t
 
     def units(self, x):
+        """x in units of the scale, from the centre."""
         return (x - self.centre) / self.scale
 
 
 def _ranges(energy, blocks, degree):
     """For each block its chart, and the range of t outside of which neither mass nor moments are left."""
-    charts, depth = [_Chart(b.domain) for b in blocks], -math.log(LEAST)
+    depth = -math.log(LEAST)
 
     def matters(level, t, chart):
         level = level - chart.log_slope(t)
         tilted = level - degree * np.log(1 + abs(chart.point(t)))
         return (level <= level.min() + depth) | (tilted <= tilted.min() + depth)
 
-    ranges = _narrowed(energy, charts, [WINDOW[b.domain] for b in blocks], matters)
-    for b, r in zip(blocks, ranges):
-        if r[0] == WINDOW[b.domain][0] or r[1] == WINDOW[b.domain][1]:
+    def is_bulk(level, t, chart):
+        if not chart.on_line:  # in t on a half line, where H may fall to -oo
+            level = level - chart.log_slope(t)
+        return level <= level.min() + 2
+
+    charts, windows = [_Chart(b.domain) for b in blocks], [WINDOW[b.domain] for b in blocks]
+    ranges = _narrowed(energy, charts, windows, matters)
+    for b, (low, high), window in zip(blocks, ranges, windows):
+        if low == window[0] or high == window[1]:
             raise RecipeError(
                 "density, H",
                 f"exp(-H) |{b}|^{degree} has no finite integral",
                 do=f"Give {b} a confining energy, or take a smaller degree=.",
             )
-    measure = lambda t, chart: chart.log_slope(t) * (not chart.line)  # in t on a half line, where H may fall to -oo
-    bulk = _narrowed(
-        energy,
-        charts,
-        ranges,
-        lambda level, t, chart: level - measure(t, chart) <= (level - measure(t, chart)).min() + 2,
-    )
+    bulk = _narrowed(energy, charts, ranges, is_bulk)
     ends = [chart.point(np.array(r)) for chart, r in zip(charts, bulk)]
     scaled = [_Chart(b.domain, x.mean(), np.ptp(x) / 4) for b, x in zip(blocks, ends)]
-    return scaled, [
-        tuple(new.inverse(old.point(np.array(r)))) if new.line else r for new, old, r in zip(scaled, charts, ranges)
+    rescaled = [
+        tuple(new.inverse(old.point(np.array(r)))) if new.on_line else r for new, old, r in zip(scaled, charts, ranges)
     ]
+    return scaled, rescaled
 
 
 def _narrowed(energy, charts, ranges, inside):
     """The ranges of t, one for each chart, to which `inside(energy along t, t, chart)` confines them."""
     for _ in range(40):
-        axes, found = [np.linspace(*r, FINENESS[len(charts)]) for r in ranges], []
+        axes = [np.linspace(*r, FINENESS[len(charts)]) for r in ranges]
+        narrowed = []
         for i, (t, chart) in enumerate(zip(axes, charts)):
             level = _profile(energy, charts, axes, i)
             if not np.isfinite(level).any():
                 raise RecipeError(
                     "density, H", "exp(-H) vanishes, or is no number, everywhere", do="Look at its signs."
                 )
-            seen = np.flatnonzero(inside(level, t, chart))
-            found.append((t[max(seen[0] - 1, 0)], t[min(seen[-1] + 1, len(t) - 1)]))
-        settled = all(np.ptp(new) > 0.8 * np.ptp(old) for new, old in zip(found, ranges))
-        ranges = found
+            kept = np.flatnonzero(inside(level, t, chart))
+            narrowed.append((t[max(kept[0] - 1, 0)], t[min(kept[-1] + 1, len(t) - 1)]))
+        settled = all(np.ptp(new) > 0.8 * np.ptp(old) for new, old in zip(narrowed, ranges))
+        ranges = narrowed
         if settled:
-            return ranges
+            break
     return ranges
 
 
 def _profile(energy, charts, axes, i):
     """The energy along axis i, minimised over the other blocks: on the grid, then around its best point."""
     others = [j for j in range(len(axes)) if j != i]
-    at = lambda t: energy(*(chart.point(x) for chart, x in zip(charts, t)))
+
+    def at(t):
+        return energy(*(chart.point(x) for chart, x in zip(charts, t)))
+
     if not others:
         return at(axes)
     level = np.moveaxis(at(np.meshgrid(*axes, indexing="ij")), i, 0)
-    where = np.unravel_index(level.reshape(len(axes[i]), -1).argmin(1), level.shape[1:])
-    best = level.reshape(len(axes[i]), -1).min(1)
+    flat = level.reshape(len(axes[i]), -1)
+    best, where = flat.min(1), np.unravel_index(flat.argmin(1), level.shape[1:])
     middle = [axes[j][k] for j, k in zip(others, where)]
     width = [axes[j][1] - axes[j][0] for j in others]
     offsets = [o.ravel() for o in np.meshgrid(*[np.linspace(-1, 1, 9)] * len(others), indexing="ij")]
@@ -321,7 +386,8 @@ def _profile(energy, charts, axes, i):
         level = at(np.broadcast_arrays(*t))
         k = level.argmin(1)
         best = np.minimum(best, level.min(1))
-        middle, width = [m + w * o[k] for m, w, o in zip(middle, width, offsets)], [w / 3 for w in width]
+        middle = [m + w * o[k] for m, w, o in zip(middle, width, offsets)]
+        width = [w / 3 for w in width]
     return best
 
 
@@ -333,12 +399,10 @@ def _kinks(formulas, block):
     edges = set()
     for e in formulas:
         edges |= {a - b for f in e.atoms(Max, Min) for a, b in combinations(f.args, 2)}
-        edges |= {f.args[0] for f in e.atoms(Abs, sign, Heaviside)} | {c.lhs - c.rhs for c in e.atoms(Relational)}
-    found = set()
-    for edge in edges:
-        if edge.free_symbols == {block}:
-            found |= _roots(edge, block)
-    return sorted(found)
+        edges |= {f.args[0] for f in e.atoms(Abs, sign, Heaviside)}
+        edges |= {c.lhs - c.rhs for c in e.atoms(Relational)}
+    own = [edge for edge in edges if edge.free_symbols == {block}]
+    return sorted({root for edge in own for root in _roots(edge, block)})
 
 
 def _roots(edge, block):
@@ -348,7 +412,11 @@ def _roots(edge, block):
     t = np.linspace(*WINDOW[block.domain], 8000)  # an even number, so that 0 is not among them
     with np.errstate(all="ignore"):
         signs = np.sign(np.broadcast_to(f(chart.point(t)), t.shape))
+
+    def height(s):
+        return float(f(chart.point(s)))
+
     changes = np.flatnonzero(signs[1:] * signs[:-1] < 0)
-    found = [brentq(lambda s: float(f(chart.point(s))), t[k], t[k + 1], xtol=1e-14) for k in changes]
-    found += [t[k] for k in range(1, len(t) - 1) if signs[k] == 0 and signs[k - 1] * signs[k + 1] < 0]
-    return {float(chart.point(x)) for x in found}
+    crossings = [brentq(height, t[k], t[k + 1], xtol=1e-14) for k in changes]
+    zeros = [t[k] for k in range(1, len(t) - 1) if signs[k] == 0 and signs[k - 1] * signs[k + 1] < 0]
+    return {float(chart.point(x)) for x in crossings + zeros}

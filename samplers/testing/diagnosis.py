@@ -40,10 +40,11 @@ from .results import Result
 class Diagnosis:
     """What is known of a drift: printable, `.ok` if exp(-H/T) is invariant.
 
-    `Q`: the curl behind the drift, None where there is none or none was found. `residual`: (L* rho)/rho of rho = exp(-H/T).
-    `results`: the generator checks, one per monomial, empty where there are no numbers; `worst`: the monomial phi of the
-    largest |E[L phi]|, in units of E|f . grad phi| + E|T D : hess phi|, and this number with its sign. `heating`: the
-    rate of each part of H, by its blocks. `missing`: what to add to the rows of the drift, {} where nothing simple will do.
+    `Q`: the curl behind the drift, None where there is none or none was found. `residual`: (L* rho)/rho of rho =
+    exp(-H/T). `results`: the generator checks, one per monomial, empty where there are no numbers; `worst`: the
+    monomial phi of the largest |E[L phi]|, in units of E|f . grad phi| + E|T D : hess phi|, and this number with its
+    sign. `heating`: the rate of each part of H, by its blocks. `missing`: what to add to the rows of the drift, {}
+    where nothing simple will do.
     """
 
     state: tuple[Block, ...]
@@ -109,10 +110,10 @@ def diagnose(
 ) -> Diagnosis:
     """Whether dz = f dt + sqrt(2TD) dW leaves exp(-H/T) invariant: the Q behind the drift f, or what is wrong with f.
 
-    `drift`: a dict over blocks or a column in the order of `state`; `D`: as for a Recipe. The numbers are those of one
-    site, with U = `energy`, a quartic if left out, and with `parameters` by name, each its own number near 1.5 if left
-    out; a function that is left open has a stand-in. Raises RecipeError where H and D do not make a recipe or the drift is
-    no drift of this state.
+    `drift`: a dict over blocks or a column in the order of `state`; `D`: as for a Recipe. The numbers are those of
+    one site, with U = `energy`, a quartic if left out, and with `parameters` by name, each its own number near 1.5 if
+    left out; a function that is left open has a stand-in. Raises RecipeError where H and D do not make a recipe or
+    the drift is no drift of this state.
 
     >>> from recipe import vector, positive, potential, total, grad
     >>> theta, p, C, m = vector("theta"), vector("p"), positive("C"), positive("m")

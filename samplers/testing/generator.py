@@ -1,18 +1,20 @@
 """The generator of an SDE against its law, by quadrature: E[L phi] = 0 for every phi.
 
-L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW, and E[L phi] = d/dt E[phi(z_t)] at the
-start from exp(-H/T): 0 for every phi if that law is invariant.
+L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW, and E[L phi] = d/dt E[phi(z_t)] at
+the start from exp(-H/T): 0 for every phi if that law is invariant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 from sympy import Expr, Mul, S, diff, lambdify
 
 from recipe import Energy
 from recipe.reading import drift_of, matrix_of
+from recipe.symbols import Block
 
 from .densities import density, one_site, separate
 
@@ -20,10 +22,10 @@ BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
 
 
 def generator_defects(
-    drift,
-    D,
+    drift: Mapping | Sequence,
+    D: Any,
     H: Expr,
-    state,
+    state: Sequence[Block],
     *,
     energy: Energy | Expr | None = None,
     values: Mapping | None = None,
@@ -32,9 +34,9 @@ def generator_defects(
 ) -> dict[Expr, float]:
     """E[L phi] for every monomial phi of the blocks up to a degree, over E|f . grad phi| + E|T D : hess phi|.
 
-    Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature T, a
-    dict or a column; `D`: as for a Recipe; the others are those of `density`. Binary blocks are not in phi. Raises
-    RecipeError where `density` does.
+    Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature
+    T, a dict or a column; `D`: as for a Recipe; the others are those of `density`. Binary blocks are not in phi.
+    Raises RecipeError where `density` does.
 
     >>> from recipe import vector, positive, potential, total, grad
     >>> theta, p, C = vector("theta"), vector("p"), positive("C", default=0.7)
@@ -49,7 +51,17 @@ def generator_defects(
 class Generator:
     """E[L phi] under exp(-H/T) of one site; the arguments are those of `generator_defects`."""
 
-    def __init__(self, drift, D, H, state, *, energy=None, values=None, temperature=1.0):
+    def __init__(
+        self,
+        drift: Mapping | Sequence,
+        D: Any,
+        H: Expr,
+        state: Sequence[Block],
+        *,
+        energy: Energy | Expr | None = None,
+        values: Mapping | None = None,
+        temperature: float = 1.0,
+    ):
         number = one_site(temperature=temperature, values=values, energy=energy)
         self.state, self.H = tuple(state), number(H)
         rows = [number(e) for e in drift_of(drift, self.state, "diagnose")]
@@ -59,49 +71,47 @@ class Generator:
         )
         self.points = [points[b] for b in self.state]
         self.drift = [(b, self.at(e)) for b, e in zip(self.state, rows) if e != 0]
-        self.noise = [
-            (a, b, float(temperature) * self.at(D[i, j]))
-            for i, a in enumerate(self.state)
-            for j, b in enumerate(self.state)
-            if D[i, j] != 0
-        ]
+        pairs = [(i, j) for i, _ in enumerate(self.state) for j, _ in enumerate(self.state) if D[i, j] != 0]
+        self.noise = [(self.state[i], self.state[j], float(temperature) * self.at(D[i, j])) for i, j in pairs]
 
-    def at(self, e):
+    def at(self, e: Expr) -> np.ndarray:
         """The values of a formula at the points."""
         return np.broadcast_to(lambdify([self.state], e, "numpy")(self.points), self.weights.shape)
 
-    def mean(self, slope, curvature):
-        """E[L phi] of a phi with these derivatives by block, None for 0; and E|f . grad phi| + E|T D : hess phi|."""
+    def mean(self, derivative: Callable[..., Any]) -> tuple[float, float]:
+        """E[L phi], and E|f . grad phi| + E|T D : hess phi|, of the phi whose derivative(a, ...) by blocks is given.
+
+        A derivative that is 0 everywhere may be None.
+        """
         nothing = np.zeros_like(self.weights)
-        first = sum((f * d for f, d in ((f, slope(b)) for b, f in self.drift) if d is not None), nothing)
-        second = sum((D * d for D, d in ((D, curvature(a, b)) for a, b, D in self.noise) if d is not None), nothing)
+        slopes = ((f, derivative(b)) for b, f in self.drift)
+        curvatures = ((D, derivative(a, b)) for a, b, D in self.noise)
+        first = sum((f * d for f, d in slopes if d is not None), nothing)
+        second = sum((D * d for D, d in curvatures if d is not None), nothing)
         return float(self.weights @ (first + second)), float(self.weights @ abs(first) + self.weights @ abs(second))
 
-    def defects(self, degree=4):
+    def defects(self, degree: int = 4) -> dict[Expr, float]:
         """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial."""
-        blocks, found = [b for b in self.state if b.domain != "binary"], {}
-        values = cache(lambda phi: self.at(phi))
+        blocks = [b for b in self.state if b.domain != "binary"]
+        values, defects = cache(self.at), {}
 
         def derivative(phi, *by):
-            k, rest = S.One, phi
+            factor, rest = S.One, phi
             for b in by:
                 power = rest.as_powers_dict().get(b, 0)
-                k, rest = k * power, rest / b
-            return float(k) * values(rest) if k else None
+                factor, rest = factor * power, rest / b
+            return float(factor) * values(rest) if factor else None
 
         for phi in (Mul(*c) for d in range(1, degree + 1) for c in combinations_with_replacement(blocks, d)):
-            rate, scale = self.mean(partial(derivative, phi), partial(derivative, phi))
-            found[phi] = rate / scale if scale else 0.0
-        return found
+            rate, scale = self.mean(partial(derivative, phi))
+            defects[phi] = rate / scale if scale else 0.0
+        return defects
 
-    def heating(self):
+    def heating(self) -> dict[tuple[Block, ...], float]:
         """E[L phi] of the energies phi that H is the sum of, by their blocks."""
 
         def derivative(phi, *by):
             slope = diff(phi, *by)
             return None if slope == 0 else self.at(slope)
 
-        return {
-            blocks: self.mean(partial(derivative, phi), partial(derivative, phi))[0]
-            for phi, blocks in separate(self.H, self.state)
-        }
+        return {blocks: self.mean(partial(derivative, phi))[0] for phi, blocks in separate(self.H, self.state)}

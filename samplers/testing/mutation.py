@@ -1,7 +1,7 @@
 """Wrong samplers made from right ones: of a recipe its SDE is changed, of a step its text.
 
-A mutant of the SDE is what somebody would write who derives it wrongly, a mutant of the text what somebody would write who
-codes it wrongly. Both are made from any recipe and word, none by hand.
+A mutant of the SDE is what somebody would write who derives it wrongly, a mutant of the text what somebody would
+write who codes it wrongly. Both are made from any recipe and word, none by hand.
 """
 
 import re
@@ -9,15 +9,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sympy import ImmutableMatrix, S, zeros
 
 from integrators.step import Step
 from recipe import Recipe
 from recipe.derive import times_gradient
+from recipe.symbols import Parameter
 from recipe.symbols import temperature as T
 
-from .layers import LAYERS, Subject
+from .layers import LAYERS
+from .subject import Subject
 
 OF_FORMULAS = ("symbolic", "generator")
 DETERMINISTIC = (*OF_FORMULAS, "differential", "linear law", "one-step defect")
@@ -53,37 +56,56 @@ def mutants(subject: Subject) -> Iterator[Mutant]:
     for mistake, wrong in wrong_recipes(subject.recipe):
         yield Mutant(mistake, replace(subject, wrong=wrong))
     for mistake, change in wrong_texts(subject.live):
-        yield Mutant(mistake, replace(subject, alter=lambda step, change=change: altered(step, change)))
+        yield Mutant(mistake, replace(subject, alter=partial(altered, change=change)))
 
 
 # ---- of the SDE
 
+Mistake = tuple[str, Recipe]
 
-def wrong_recipes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+
+def wrong_recipes(recipe: Recipe) -> Iterator[Mistake]:
     """Recipes whose drift or noise is not the one that their formulas imply, with what is wrong."""
-    for i, b in enumerate(recipe.state):
-        gamma, friction = recipe.gamma[i], sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
-        if gamma != 0:
-            for factor, told in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
-                yield f"Gamma[{b}] {told}", _with(recipe, i, (factor - 1) * gamma, (factor - 1) * T * gamma)
-            yield f"Gamma[{b}] not scaled by T", _with(recipe, i, S.Zero, (1 - T) * gamma)
-        if friction != 0:
-            yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
-            yield f"the drift D grad H of {b} dropped", _with(recipe, i, friction, friction)
-        for j, c in enumerate(recipe.state):
-            force = _force(recipe, recipe.Q, i, j)
-            if force != 0:
-                yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", _with(recipe, i, 2 * force, 2 * force)
+    for i in range(len(recipe.state)):
+        yield from _wrong_gammas(recipe, i)
+        yield from _wrong_forces(recipe, i)
     if any(recipe.D):
-        for factor, told in ((S.Half, "sqrt(D)"), (2, "sqrt(4 D)")):
-            yield f"noise {told} for sqrt(2 D)", _noisy(recipe, recipe.D.applyfunc(lambda e: factor * e))
-    for s in recipe.parameters:
-        if s.name == "m" and recipe.D.has(s):
-            yield "noise without the mass", _noisy(recipe, recipe.D.xreplace({s: S.One}))
-            for i, b in enumerate(recipe.state):
-                if b in recipe.thermostats and recipe.drift[i].has(s):
-                    change = recipe.drift[i].xreplace({s: S.One}) - recipe.drift[i]
-                    yield f"the thermostat {b} without the mass", _with(recipe, i, change, change)
+        for factor, amplitude in ((S.Half, "sqrt(D)"), (2, "sqrt(4 D)")):
+            yield f"noise {amplitude} for sqrt(2 D)", _noisy(recipe, recipe.D * factor)
+    mass = next((s for s in recipe.parameters if s.name == "m" and recipe.D.has(s)), None)
+    if mass is not None:
+        yield from _massless(recipe, mass)
+
+
+def _wrong_gammas(recipe: Recipe, i: int) -> Iterator[Mistake]:
+    """Another Gamma in a row of the drift."""
+    b, gamma = recipe.state[i], recipe.gamma[i]
+    if gamma == 0:
+        return
+    for factor, mistake in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
+        yield f"Gamma[{b}] {mistake}", _with(recipe, i, (factor - 1) * gamma, (factor - 1) * T * gamma)
+    yield f"Gamma[{b}] not scaled by T", _with(recipe, i, S.Zero, (1 - T) * gamma)
+
+
+def _wrong_forces(recipe: Recipe, i: int) -> Iterator[Mistake]:
+    """Another D grad H or Q grad H in a row of the drift."""
+    b, friction = recipe.state[i], sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
+    if friction != 0:
+        yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
+        yield f"the drift D grad H of {b} dropped", _with(recipe, i, friction, friction)
+    for j, c in enumerate(recipe.state):
+        force = _force(recipe, recipe.Q, i, j)
+        if force != 0:
+            yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", _with(recipe, i, 2 * force, 2 * force)
+
+
+def _massless(recipe: Recipe, mass: Parameter) -> Iterator[Mistake]:
+    """The noise, or the drift of a thermostat, of the mass 1."""
+    yield "noise without the mass", _noisy(recipe, recipe.D.xreplace({mass: S.One}))
+    for i, b in enumerate(recipe.state):
+        if b in recipe.thermostats and recipe.drift[i].has(mass):
+            change = recipe.drift[i].xreplace({mass: S.One}) - recipe.drift[i]
+            yield f"the thermostat {b} without the mass", _with(recipe, i, change, change)
 
 
 def _force(recipe, matrix, i, j):
@@ -134,26 +156,29 @@ SUBSTITUTIONS = {
 }
 
 
-def wrong_texts(step: Step) -> Iterator[tuple[str, tuple[str, str, int]]]:
-    """Lines of a step's text and what stands there instead, (line, other line, which of equal lines), with what is wrong."""
+Change = tuple[str, str, int]  # a line, what stands there instead, which of equal lines
+
+
+def wrong_texts(step: Step) -> Iterator[tuple[str, Change]]:
+    """Changes of a step's text, with what is wrong."""
     text = step.source
-    body = text.index('    """\n', text.index("\ndef step(")) + 8
+    body = text.count("\n", 0, text.index('    """\n', text.index("\ndef step(")) + 8)
     moving = {b.name for b in step.recipe.entries}
-    lines, seen = text.split("\n"), Counter()
-    for k, line in enumerate(lines):
+    seen: Counter = Counter()
+    for k, line in enumerate(text.split("\n")):
         seen[line] += 1
-        inside = k >= text.count("\n", 0, body) and not line.lstrip().startswith(("#", "return"))
+        inside = k >= body and not line.lstrip().startswith(("#", "return"))
         for mistake, (pattern, other) in SUBSTITUTIONS.items():
             if inside or mistake == "a total over the chains":
-                for found in re.finditer(pattern, line):
-                    changed = line[: found.start()] + found.expand(other) + line[found.end() :]
+                for match in re.finditer(pattern, line):
+                    changed = line[: match.start()] + match.expand(other) + line[match.end() :]
                     yield f"{mistake}: {line.strip()}", (line, changed, seen[line])
         motion = re.fullmatch(r"    (\w+) = (?!state|\1\.to|torch\.as_tensor).*", line)
         if inside and motion and motion[1] in moving:
             yield f"a motion left out: {line.strip()}", (line, "", seen[line])
 
 
-def altered(step: Step, change: tuple[str, str, int]) -> Step:
+def altered(step: Step, change: Change) -> Step:
     """The step with one line of its text changed; as it is, if it has no such line, as a frozen step may."""
     old, new, number = change
     lines = step.source.split("\n")

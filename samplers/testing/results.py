@@ -1,17 +1,18 @@
 """What a check found: one statistic against one bound, and the equation that it tests."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Result:
     """One comparison of a statistic with its bound; it fails beyond the bound, or where it is no number.
 
-    `layer`: the kind of check. `equation`: what holds for a right sampler, and is violated if this fails. `subject`: the
-    word, piece or target that the statistic belongs to. `least`: the bound is a lower one, as for an order.
+    `layer`: the kind of check. `equation`: what holds for a right sampler, and is violated if this fails. `subject`:
+    the word, piece or target that the statistic belongs to. `least`: the bound is a lower one, as for an order.
 
     >>> print(Result("linear law", "|C - closed form|", 3e-12, 1e-10, "C = M C M' + N N'", subject="B A O A B"))
     passed  linear law: |C - closed form| = 3e-12 <= 1e-10  [B A O A B]
@@ -36,15 +37,25 @@ class Result:
         """ "passed" or "failed"."""
         return "passed" if self.ok else "failed"
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The result as plain data."""
         return {**asdict(self), "value": self.value if isfinite(self.value) else None, "verdict": self.verdict}
 
-    def __str__(self):
-        relation = (">=" if self.least else "<=") if self.ok else ("<" if self.least else ">")
-        told = f"{self.verdict}  {self.layer}: {self.statistic} = {self.value:.3g} {relation} {self.bound:.3g}"
-        told += f"  [{self.subject}]" if self.subject else ""
-        return told if self.ok else f"{told}\n        violated: {self.equation}"
+    def __str__(self) -> str:
+        text = f"{self.verdict}  {self.layer}: {self.statistic} = {self.value:.3g} {self._relation} {self.bound:.3g}"
+        if self.subject:
+            text += f"  [{self.subject}]"
+        return text if self.ok else f"{text}\n        violated: {self.equation}"
+
+    @property
+    def _relation(self):
+        """The sign that is true of value and bound; a value that is no number is beyond it."""
+        if self.least:
+            return ">=" if self.ok else "<"
+        return "<=" if self.ok else ">"
+
+
+Results = Generator[Result, None, str | None]  # of a layer: it returns why it has nothing to check, if so
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class Report:
         """The time that the checks took."""
         return sum(r.seconds for r in self.results)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
             "name": self.name,
@@ -79,21 +90,22 @@ class Report:
             "notes": list(self.notes),
         }
 
-    def __str__(self):
-        verdict = "ok" if self.ok else "FAILED"
-        return "\n".join(
-            [f"checks of {self.name}: {verdict}", *(f"  {r}" for r in self.results), *(f"  {n}" for n in self.notes)]
-        )
+    def __str__(self) -> str:
+        lines = [f"checks of {self.name}: {'ok' if self.ok else 'FAILED'}"]
+        lines += [f"  {result}" for result in self.results]
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
 
 
 def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:
     """The results, each with the time that it took to come, and what their generator returns."""
-    found, started, results = [], time.perf_counter(), iter(results)
+    stamped: list[Result] = []
+    results, started = iter(results), time.perf_counter()
     while True:
         try:
             result = next(results)
         except StopIteration as end:
-            return found, end.value
+            return stamped, end.value
         now = time.perf_counter()
-        found.append(replace(result, seconds=round(now - started, 4)))
+        stamped.append(replace(result, seconds=round(now - started, 4)))
         started = now

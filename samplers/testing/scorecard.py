@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from .arguments import called, inputs, worst
 from .cases import CASES
-from .layers import LAYERS, non_gaussian, stationary_start, subject
+from .layers import LAYERS, non_gaussian, stationary_start
 from .mutation import DETERMINISTIC, Mutant, mutants
+from .subject import subject_of
 
 STOCHASTIC = (stationary_start, non_gaussian)
 
@@ -29,7 +30,7 @@ def judged(name: str) -> list[dict]:
     """Every mutant of a stock sampler: the seconds each layer took to kill it, None where it did not."""
     torch.set_num_threads(1)
     rows = []
-    for mutant in mutants(replace(subject(CASES[name].recipe), chains=4000)):
+    for mutant in mutants(replace(subject_of(CASES[name].recipe), chains=4000)):
         row = {
             "sampler": name,
             "mistake": mutant.mistake,
@@ -54,7 +55,7 @@ def is_equivalent(mutant: Mutant) -> bool:
 def alarms(seed: int, names: tuple[str, ...]) -> list[tuple[float, bool, str]]:
     """Statistics of the stochastic layers of one right sampler, reseeded, at a tenth of the chains: value, verdict, name."""
     torch.set_num_threads(1)
-    one = replace(subject(CASES[names[seed % len(names)]].recipe), seed=seed, chains=2000)
+    one = replace(subject_of(CASES[names[seed % len(names)]].recipe), seed=seed, chains=2000)
     return [(r.value, r.ok, f"{r.layer}: {r.statistic}") for layer in STOCHASTIC for r in layer(one)]
 
 
@@ -64,7 +65,7 @@ def scorecard(names=None, runs: int = 1000, processes: int = 2) -> Iterator[tupl
     with get_context("spawn").Pool(processes) as pool:
         found = tqdm(pool.imap_unordered(judged, names), total=len(names), desc="mutants", unit="sampler")
         yield "mutants", [row for rows in found for row in rows]
-        lawful = tuple(n for n in names if not subject(CASES[n].recipe).out_of_reach)
+        lawful = tuple(n for n in names if not subject_of(CASES[n].recipe).out_of_reach)
         found = tqdm(
             pool.imap_unordered(partial(alarms, names=lawful), range(runs), chunksize=8),
             total=runs,

@@ -34,7 +34,7 @@ from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
 from recipe.symbols import Block
 
-from .properties import At, inputs
+from .arguments import Inputs, varied_inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
 ENERGIES = ("gaussian", "quartic", "coupled")
@@ -135,9 +135,10 @@ def energies(coordinates=theta, kinds=ENERGIES) -> st.SearchStrategy[Energy]:
 def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = False) -> st.SearchStrategy[Recipe]:
     """Valid recipes (H, D, Q) of 1 to 4 blocks: H = U + auxiliary energies, D = L L^T, Q skew.
 
-    `kinds`: "sites", vectors with shared scalars and any entries; "explicit", scalar coordinates; "linear", constant D
-    and Q under quadratic energies; "thermostatted", Langevin dynamics of Nose-Hoover thermostats; the last two have closed
-    forms. Without `noise` D is 0; `adapt` and `jumps` add an adapted quantity and a refreshed block where these fit.
+    `kinds`: "sites", vectors with shared scalars and any entries; "explicit", scalar coordinates; "linear", constant
+    D and Q under quadratic energies; "thermostatted", Langevin dynamics of Nose-Hoover thermostats; the last two have
+    closed forms. Without `noise` D is 0; `adapt` and `jumps` add an adapted quantity and a refreshed block where
+    these fit.
 
     >>> from hypothesis import find
     >>> find(recipes("explicit"), lambda R: len(R.state) == 2).residual()
@@ -375,7 +376,9 @@ def targets(recipe: Recipe, **options) -> st.SearchStrategy[Energy]:
 # ---- states
 
 
-def states(step: Step, chains: int = 4, shape: tuple = (3,), *, tensors: bool = False) -> st.SearchStrategy[At]:
-    """State, noise and parameters of a step, see `inputs`; torch tensors if asked for."""
-    made = st.integers(0, 2**32 - 1).map(lambda seed: inputs(step, chains, shape, seed))
-    return made.map(lambda at: at.tensors) if tensors else made
+def states(
+    step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), *, tensors: bool = False
+) -> st.SearchStrategy[Inputs]:
+    """State, noise and parameters of a step, see `varied_inputs`; torch tensors if asked for."""
+    drawn = st.integers(0, 2**32 - 1).map(lambda seed: varied_inputs(step, chains, shape, seed))
+    return drawn.map(lambda at: at.tensors) if tensors else drawn

@@ -1,0 +1,82 @@
+"""All layers of checks of a recipe and a word."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from integrators.step import Step
+from recipe import Energy, Recipe, RecipeError
+from recipe.errors import did_you_mean
+
+from .layers import LAYERS
+from .results import Report, Result, timed
+from .subject import is_open, subject_of
+
+OPEN = "a function is opaque: give it by recipe.bind()"
+
+
+def check(
+    recipe: Recipe | Step,
+    scheme: Any = None,
+    *,
+    pieces: Mapping | None = None,
+    energy: Energy | None = None,
+    layers: str | Sequence[str] | None = None,
+    **values: float,
+) -> Report:
+    """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
+
+    A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters,
+    else values away from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all
+    of them, in place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. The report notes
+    which layers had nothing to check, as all but the formulas of an opaque recipe.
+
+    >>> from samplers import SGLD
+    >>> check(SGLD, layers=["symbolic", "differential"]).ok
+    True
+    """
+    subject = subject_of(recipe, scheme, pieces=pieces, energy=energy, values=values)
+    opaque = is_open(subject.recipe)
+    results: list[Result] = []
+    left_out: dict[str | None, list[str]] = {}
+    for name in _names(layers):
+        if opaque and name != "symbolic":
+            left_out.setdefault(OPEN, []).append(name)
+            continue
+        of_layer, reason = timed(LAYERS[name](subject))
+        results += of_layer
+        if not of_layer:
+            left_out.setdefault(reason, []).append(name)
+    notes = (f"left out  {', '.join(names)}: {reason}" for reason, names in left_out.items())
+    return Report(subject.recipe.name, tuple(results), tuple(notes))
+
+
+def _names(layers):
+    """The names of the layers that are asked for."""
+    if layers is None:
+        return list(LAYERS)
+    layers = [layers] if isinstance(layers, str) else list(layers)
+    if not layers:
+        raise RecipeError("check, layers", "none is named", do=f"Choose of {', '.join(LAYERS)}, or leave it out.")
+    for name in layers:
+        if name not in LAYERS:
+            raise RecipeError("check, layers", f"there is no layer '{name}'", do=did_you_mean(name, LAYERS))
+    return layers
+
+
+def assert_stationary(
+    recipe: Recipe | Step,
+    energy: Energy | None = None,
+    *,
+    scheme: Any = None,
+    pieces: Mapping | None = None,
+    layers: str | Sequence[str] | None = None,
+    **values: float,
+) -> None:
+    """Raise AssertionError, with the equations that are violated, unless all checks of a step or a recipe pass: `check`.
+
+    >>> from samplers import SGLD
+    >>> assert_stationary(SGLD, layers=["symbolic"])
+    """
+    report = check(recipe, scheme, pieces=pieces, energy=energy, layers=layers, **values)
+    if not report.ok:
+        raise AssertionError(f"{report.name} is not stationary:\n" + "\n".join(map(str, report.failures)))

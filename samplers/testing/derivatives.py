@@ -1,0 +1,58 @@
+"""The derivatives of an Energy as functions, in the form that a Step asks for."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from sympy import Rational
+
+import integrators
+from recipe import Energy, Recipe, grad, potential, total, vector
+from recipe.symbols import Block
+
+theta, n = vector("theta"), total(1)
+
+
+def quartic(coordinates: Sequence[Block]) -> Energy:
+    """The energy sum_i [x_i^4/16 + x_i^2/4 - .4 x_i] + (sum_i x_i)^2/(10 n) of a recipe's targets."""
+    over, size = (total, n) if coordinates[0].is_vector else (lambda e: e, len(coordinates))
+    well = sum(over(x**4 / 16 + x**2 / 4 - Rational(2, 5) * x) for x in coordinates)
+    return Energy(coordinates, U=well + sum(map(over, coordinates)) ** 2 / (10 * size))
+
+
+@cache
+def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
+    """{"gradient", "curvature"}: dU/dx_i and d2U/dx_i2 on arrays or tensors, or on dicts of them by block.
+
+    >>> derivatives(Energy(theta, U=total(theta**4)))["gradient"](np.array([[1.0, 2.0]]))
+    array([[ 4., 32.]])
+    """
+    blocks = energy.coordinates if all(isinstance(b, Block) for b in energy.coordinates) else (theta,)
+    U = potential(*blocks)
+    reader = Recipe(
+        name="reader",
+        state=blocks,
+        target=blocks if len(blocks) > 1 else blocks[0],
+        H=U,
+        D={b: 1 / (1 + grad(U, b) ** 2) for b in blocks},
+    )
+    emitted = integrators.compile(reader, "Euler", energy=energy).namespace
+    return {name: _on_arrays_too(emitted[name]) for name in ("gradient", "curvature")}
+
+
+def _on_arrays_too(function):
+    """A function of tensors, or of a dict of them, that answers arrays with arrays."""
+
+    def answer(at):
+        if torch.is_tensor(at):
+            return function(at)
+        if not isinstance(at, dict):
+            return function(torch.as_tensor(np.array(at))).numpy()
+        result = function({k: torch.as_tensor(v) for k, v in at.items()})
+        if any(isinstance(v, np.ndarray) for v in at.values()):
+            return {k: v.numpy() for k, v in result.items()}
+        return result
+
+    return answer

@@ -1,0 +1,54 @@
+"""The layers of the formulas: is exp(-H) the law of the SDE that the step discretises?"""
+
+import sympy
+
+from ..arguments import TEMPERATURE
+from ..generator import BOUND, Generator
+from ..results import Result, Results
+from ..subject import Subject
+
+
+def symbolic(subject: Subject) -> Results:
+    """The Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
+    recipe = subject.wrong or subject.recipe
+    rest = recipe.residual()
+    terms = 0 if rest == 0 else len(sympy.Add.make_args(rest))
+    yield Result(
+        "symbolic",
+        "terms of the Fokker-Planck residual",
+        float(terms),
+        0.0,
+        f"-div(f rho) + sum_ij d_i d_j (D_ij rho) = 0, but it is rho times {rest}",
+    )
+    if rest == 0:
+        failed = [f for f in recipe.check().findings if f.verdict == "failed"]
+        answers = "; ".join(f"{f.question}: {f.answer}" for f in failed)
+        yield Result("symbolic", "failed findings of the certificate", float(len(failed)), 0.0, answers)
+    return None
+
+
+def generator(subject: Subject) -> Results:
+    """E[L phi] for every monomial phi up to degree 4 under the law of one site, L of the SDE that the step discretises."""
+    recipe, sde = subject.recipe, subject.wrong or subject.recipe
+    if subject.unresolved:
+        return subject.unresolved
+    for name in subject.energies:
+        generator = Generator(
+            sde.tempered_drift,
+            sde.D,
+            recipe.H,
+            recipe.state,
+            energy=subject.energy(name),
+            values=subject.values,
+            temperature=TEMPERATURE,
+        )
+        phi, defect = max(generator.defects().items(), key=lambda item: abs(item[1]))
+        yield Result(
+            "generator",
+            f"largest |E[L phi]| of its terms, of {phi}",
+            abs(defect),
+            BOUND,
+            "E[f . grad phi + T D : hess phi] = 0 under exp(-H/T)",
+            subject=name,
+        )
+    return None

@@ -1,0 +1,89 @@
+"""The layer of the linear law: the stationary covariance of a step on a quadratic energy."""
+
+from typing import Any
+
+import numpy as np
+import sympy
+from scipy.linalg import solve_discrete_lyapunov
+
+from integrators import accuracy
+from integrators.split import Piece, all_letters, split
+from recipe import Recipe
+from recipe.symbols import Partial, Total, step_size
+
+from ..interpreter import van_loan
+from ..results import Result, Results
+from ..subject import Subject
+
+STIFFNESSES = (0.7, 2.3)
+
+
+def linear_law(subject: Subject, h: float = 0.17) -> Results:
+    """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed.
+
+    The gradient is exact, and budgets for its noise are 0.
+    """
+    recipe, step = subject.recipe, subject.still
+    if not accuracy.is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
+        return "the step is not affine for a quadratic U, site by site"
+    budgets = _budgets(recipe)
+    pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
+    numerical = any(piece.method not in (None, "euler") for piece in pieces.values())
+    if numerical or any(e.xreplace(budgets) != 0 for e in recipe.supplied):
+        return "a budget reads what moves, or a piece is numerical"
+    numbers = {**subject.numbers, **budgets, step_size: h}
+    settings = {**subject.settings, **{s.name: v for s, v in budgets.items()}}
+    for k in STIFFNESSES:
+        M, V = np.eye(len(recipe.state)), np.zeros((len(recipe.state), len(recipe.state)))
+        for letter, fraction in step.scheme.moves:
+            decay, spread = _over(float(fraction) * h, *_matrices(pieces[letter], recipe, numbers, k), pieces[letter])
+            M, V = decay @ M, decay @ V @ decay.T + spread
+        if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
+            return "the law of the linear step depends on its start: noise or a jump has to reach every block"
+        yield Result(
+            "linear law",
+            "relative error of the stationary covariance",
+            _error(accuracy.linear_chain(step, h, [k], **settings), solve_discrete_lyapunov(M, V)),
+            1e-10,
+            "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)",
+            subject=f"{step.scheme}, k = {k}",
+        )
+    return None
+
+
+def _budgets(recipe: Recipe) -> dict[Any, float]:
+    """0 for every parameter that only says how noisy the gradient is."""
+    used = {s for e in (*recipe.drift, *recipe.D) for s in e.free_symbols}
+    supplied = {s for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters)}
+    return {s: 0.0 for s in supplied if s not in used}
+
+
+def _matrices(piece: Piece, recipe: Recipe, numbers: dict, k: float) -> tuple[np.ndarray, np.ndarray]:
+    """A and D of a linear piece, dx = -A x dt + sqrt(2 D) dW, where grad U = k theta."""
+
+    def number(e):
+        return float(sympy.sympify(e).xreplace(numbers))
+
+    def settled(e):
+        return e.xreplace({p: k * recipe.targets[0] for p in e.atoms(Partial)})
+
+    rows = {b: settled(piece.drift.get(b, sympy.S.Zero)) for b in recipe.state}
+    A = -np.array([[number(sympy.diff(rows[a], b)) for b in recipe.state] for a in recipe.state])
+    D = np.array([[number(piece.injected.get((a, b), 0)) for b in recipe.state] for a in recipe.state])
+    return A, D
+
+
+def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    """Decay and covariance of a linear piece over a time."""
+    if piece.method == "euler":
+        return np.eye(len(A)) - A * time, 2 * D * time
+    M, _, V = van_loan(A, D, time)
+    return M, V
+
+
+def _error(chain: accuracy.LinearChain, expected: np.ndarray) -> float:
+    """The relative error of the covariance of a probed step; infinite where it has none."""
+    if chain.spectral_radius >= 1:
+        return np.inf
+    covariance = chain.covariance[: len(expected), : len(expected)]
+    return float(np.abs(covariance - expected).max() / expected.max())

@@ -1,0 +1,141 @@
+"""The law of a step after any number of steps, from its matrix in orthonormal polynomials."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from integrators.step import Step
+
+from .one_step import transition
+from .quadrature import Rule
+
+
+@dataclass(frozen=True)
+class CoordinateLaw:
+    """The law exp(-energy/T) of one coordinate: Gauss nodes, orthonormal polynomials, moments, exact draws.
+
+    On |x| < reach, or from `low` on; `points` are all that there are, for a discrete law.
+
+    >>> law = normal(mean=1.0, variance=4.0)
+    >>> round(law.mean(lambda x: x**2), 6)
+    5.0
+    """
+
+    energy: Callable[[np.ndarray], np.ndarray]
+    reach: float = 9.0
+    nodes: int = 14
+    temperature: float = 1.0
+    low: float | None = None
+    points: tuple[float, ...] = ()
+
+    @cached_property
+    def grid(self) -> Rule:
+        """Points and weights so fine that sums over them are integrals."""
+        low = -self.reach if self.low is None else self.low
+        at = np.array(self.points) if self.points else np.linspace(low, self.reach, 8001)
+        weight = np.exp(-self.energy(at) / self.temperature)
+        return at, weight / weight.sum()
+
+    def mean(self, f: Callable[[np.ndarray], np.ndarray]) -> float:
+        """E f."""
+        at, weight = self.grid
+        return float(weight @ f(at))
+
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Independent draws by the inverse of the distribution function."""
+        at, weight = self.grid
+        return np.interp(generator.random(shape), np.cumsum(weight) - weight / 2, at)
+
+    @cached_property
+    def recurrence(self) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients a, b of the orthonormal polynomials: b_k q_{k+1} = (x - a_k) q_k - b_{k-1} q_{k-1}."""
+        at, weight = self.grid
+        q = [np.ones_like(at)]
+        a, b = [], []
+        for k in range(self.nodes):
+            a.append(weight @ (at * q[k] ** 2))
+            rest = at * q[k]
+            rest -= (np.array(q) @ (weight * rest)) @ np.array(q)
+            b.append(math.sqrt(weight @ rest**2))
+            q.append(rest / (b[k] or 1.0))
+        return np.array(a), np.array(b)
+
+    @cached_property
+    def quadrature(self) -> Rule:
+        """Gauss nodes and weights (Golub & Welsch 1969)."""
+        a, b = self.recurrence
+        nodes, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))
+        return nodes, vectors[0] ** 2
+
+    def polynomials(self, at: np.ndarray, degree: int) -> np.ndarray:
+        """q_0, ..., q_degree at some points, a row each."""
+        a, b = self.recurrence
+        q = [np.zeros_like(at), np.ones_like(at)]
+        for k in range(degree):
+            before = b[k - 1] if k else 0
+            q.append(((at - a[k]) * q[-1] - before * q[-2]) / b[k])
+        return np.stack(q[1:])
+
+
+def normal(mean: float, variance: float, nodes: int = 14) -> CoordinateLaw:
+    """The normal law of a mean and a variance."""
+    return CoordinateLaw(lambda z: (z - mean) ** 2 / (2 * variance), abs(mean) + 9 * variance**0.5, nodes)
+
+
+class SchemeLaw:
+    """One step in polynomials of coordinates, orthonormal where these are independent, from an exact start.
+
+    `laws`: those of the coordinates by name; `degree`: that of the polynomials, in total. `chart` is a pair of
+    functions of numpy arrays, from the coordinates to the blocks and back, where they differ. `options`: those of
+    `transition`.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        h: float,
+        laws: Mapping[str, CoordinateLaw],
+        degree: int,
+        *,
+        chart: tuple[Callable | None, Callable] = (None, lambda *z: z),
+        noise_nodes: int = 6,
+        **options: Any,
+    ):
+        self.laws = laws
+        self.names = list(laws)
+        outwards, self.inwards = chart
+        most = [min(degree, law.nodes - 1) for law in laws.values()]
+        self.degrees = [k for k in itertools.product(*(range(k + 1) for k in most)) if sum(k) <= degree]
+        rules = {name: law.quadrature for name, law in laws.items()}
+        before, after, weights = transition(
+            step, rules, h, draw_nodes=noise_nodes, chart=outwards, least=1e-16, **options
+        )
+        self.z = np.stack(self.inwards(*before))
+        basis = self.basis(self.z)
+        self.weighted = basis * weights
+        self.gram = self.weighted @ basis.T
+        moved = self.basis(np.stack(self.inwards(*after)))
+        self.matrix = np.linalg.solve(self.gram, self.weighted @ moved.T)
+
+    def basis(self, z: np.ndarray) -> np.ndarray:
+        """Products of polynomials up to the total degree, a row each."""
+        most = np.max(self.degrees, axis=0)
+        factors = [law.polynomials(at, int(k)) for law, at, k in zip(self.laws.values(), z, most)]
+        return np.stack([math.prod(f[i] for f, i in zip(factors, k)) for k in self.degrees])
+
+    def after(self, steps: int, f: Callable) -> float:
+        """E f(z) after so many steps; f is a polynomial of the coordinates, in their order."""
+        row = self.gram[0] @ np.linalg.matrix_power(self.matrix, steps)
+        return float(row @ np.linalg.solve(self.gram, self.weighted @ f(*self.z)))
+
+    def autocorrelation(self, steps: int) -> float:
+        """The correlation of the first coordinate with itself so many steps earlier."""
+        f = np.linalg.solve(self.gram, self.weighted @ self.z[0])
+        mean, square = self.gram[0] @ f, f @ self.gram @ f
+        product = f @ self.gram @ np.linalg.matrix_power(self.matrix, steps) @ f
+        return float((product - mean * self.after(steps, lambda *z: z[0])) / (square - mean**2))

@@ -1,0 +1,221 @@
+"""One step by quadrature: how far it moves exp(-H/T).
+
+A step is a pure function of state and noise. With the state z from exp(-H/T) and the noise from its law, both as
+tensor grids of a quadrature, E f(step(z, w)) is a sum. The one-step defect of a monomial phi is E[phi(step(z, w))] -
+E[phi(z)]: its norm falls as h^3 for a palindrome of exact flows, as h^2 for a consistent step, and only as h where
+the SDE or a flow is wrong.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import gammaln
+
+from integrators.step import Step
+
+from .quadrature import Rule, gamma, gaussian, grid
+
+Arrays = list[np.ndarray]  # one flat array for each coordinate
+
+
+def transition(
+    step: Step,
+    law: Mapping[str, Rule],
+    h: float,
+    gradient: Callable,
+    *,
+    constants: Mapping[str, float] | None = None,
+    coupling: Callable | None = None,
+    gradient_noise: float | Callable = 0.0,
+    temperature: float = 1.0,
+    draw_nodes: int = 9,
+    gradient_nodes: int | None = None,
+    chart: Callable | None = None,
+    least: float = 0.0,
+    **arguments: Any,
+) -> tuple[Arrays, Arrays, np.ndarray]:
+    """Points of exp(-H/T), where the step takes each of them, both block by block, and their weights.
+
+    `law`: coordinate -> (points, weights); the coordinates are the blocks, or led to them by the `chart`, a function.
+    `coupling`: an energy of the coordinates beside those of their axes. `constants`: adapted quantities by name.
+    `gradient_noise`: the variance that every gradient of the step adds, an axis of so many `gradient_nodes` too, +-1
+    where these are 2; it may be a function of the coordinates. Points of weights below `least` are left out.
+    """
+    recipe, draws, size = step.recipe, step.program.draws, len(law)
+    assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
+    noisy = step.program.gradients_per_step if gradient_noise else 0
+    errors_of_gradients = [gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy
+    points, weights = grid([*law.values(), *(_nodes(d, draw_nodes) for d in draws), *errors_of_gradients])
+    if coupling:
+        weights = weights * np.exp(-coupling(*points[:size]) / temperature)
+        weights /= weights.sum()
+    points, weights = [x[weights > least] for x in points], weights[weights > least]
+
+    def moved(points):
+        """Where the step takes the points, and the weights of those draws whose law depends on the state."""
+        factors: Arrays = []
+        z, numbers = points[:size], points[size : size + len(draws)]
+        blocks = chart(*z) if chart else z
+        state = {b.name: _shaped(x, b) for b, x in zip(recipe.state, blocks)}
+        state |= {a.name: _shaped(np.full(len(points[0]), constants[a.name]), a) for a in recipe.adapted}
+        noise = {
+            d.name: BY_NODES[d.kind](x, factors) if d.kind in BY_NODES else _shaped(x, d)
+            for d, x in zip(draws, numbers)
+        }
+        variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
+        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(draws) :]])
+
+        def noisy_gradient(theta):
+            return gradient(theta) + next(errors)
+
+        field = noisy_gradient if noisy else gradient
+        after = step(state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
+        return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
+
+    for k, draw in enumerate(draws, size):
+        if draw.kind == "uniform":
+            part = threshold(lambda points: moved(points)[1], points, k)
+            points = [np.concatenate(pair) for pair in zip(_at(points, k, part / 2), _at(points, k, (1 + part) / 2))]
+            weights = np.concatenate([weights * part, weights * (1 - part)])
+    before, after, factor = moved(points)
+    return before, after, weights * factor
+
+
+def _nodes(draw, nodes):
+    """Points and weights of a draw: those of its law where it is known, the numbers of its nodes where the state tells."""
+    match draw.kind:
+        case "normal":
+            return gaussian(0, 1, nodes)
+        case "uniform":
+            return np.full(1, 0.5), np.ones(1)
+        case "poisson":
+            return np.arange(200.0), np.ones(200)
+    return np.arange(nodes), np.ones(nodes)
+
+
+def _shaped(x, kind):
+    return torch.as_tensor(x)[:, None] if kind.is_vector else torch.as_tensor(x)
+
+
+def _flat(state, recipe):
+    return [state[b.name].flatten().numpy() for b in recipe.state]
+
+
+def _at(points, k, u):
+    """The points with their k-th coordinate replaced."""
+    return [u if i == k else x for i, x in enumerate(points)]
+
+
+# ---- uniform numbers
+
+
+def threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int) -> np.ndarray:
+    """Where a step, piecewise constant in a uniform, the k-th coordinate, jumps: at every point; 1 where it does not."""
+    below, above = 2.0**-60, 1 - 2.0**-50
+
+    def at(u, points):
+        return _at(points, k, np.full(len(points[0]), u))
+
+    def equal(a, b):
+        return np.all([x == y for x, y in zip(a, b)], axis=0)
+
+    def bisected(points):
+        low, high = at(below, points)[k], at(1.0, points)[k]
+        first = moved(at(below, points))
+        for _ in range(55):
+            middle = (low + high) / 2
+            same = equal(moved(_at(points, k, middle)), first)
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        return low
+
+    guess = bisected([x[:: 1 + len(x) // 50] for x in points])[0]  # mostly it is the same everywhere
+    below_it, above_it = (moved(at(u, points)) for u in (guess * (1 - 1e-12), min(guess * (1 + 1e-12), above)))
+    if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
+        return at(guess, points)[k]
+    return bisected(points)
+
+
+# ---- draws whose law depends on the state
+
+
+def _poisson(counts, factors):
+    """The counts as a function of their rate, which leaves their probabilities in `factors`."""
+
+    def draw(rate):
+        x = rate.flatten().numpy()
+        factors.append(np.exp(counts * np.log(x) - x - gammaln(counts + 1)))
+        return torch.as_tensor(counts).reshape(rate.shape)
+
+    return draw
+
+
+def _gamma(numbers, factors):
+    """Gauss-Laguerre nodes by their number, as a function of the shape; their weights are left in `factors`."""
+
+    def draw(shape):
+        values, where = np.unique(shape.flatten().numpy(), return_inverse=True)
+        points, weights = np.moveaxis(np.array([gamma(a, nodes=int(numbers.max()) + 1) for a in values]), 1, 0)
+        factors.append(weights[where, numbers])
+        return torch.as_tensor(points[where, numbers]).reshape(shape.shape)
+
+    return draw
+
+
+BY_NODES = {"poisson": _poisson, "gamma": _gamma}
+
+
+# ---- its defect
+
+
+def defect(
+    step: Step, law: Mapping[str, Rule], h: float, gradient: Callable, *, degree: int = 4, **options: Any
+) -> np.ndarray:
+    """E[phi(step(z, w))] - E[phi(z)] for all monomials phi up to a degree; `law`: block name -> (points, weights).
+
+    `options`: those of `transition`.
+    """
+    law = {b.name: law[b.name] for b in step.recipe.state}
+    before, after, weights = transition(step, law, h, gradient, **options)
+    return of_degree(moments(after, weights, degree) - moments(before, weights, degree), degree)
+
+
+def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
+    """The table of E[x^i y^j ...] for exponents from 0 to a degree each.
+
+    >>> moments([np.array([1.0, 3.0])], np.array([0.5, 0.5]), 2)
+    array([1., 2., 5.])
+    """
+    powers = [np.multiply.accumulate([np.ones(len(weights)), *[v] * degree]) for v in values]
+    letters = "ijklm"[: len(powers)]
+    return np.einsum(f"{','.join(f'{a}n' for a in letters)},n->{letters}", *powers, weights, optimize=True)
+
+
+def of_degree(table: np.ndarray, degree: int) -> np.ndarray:
+    """The entries of a table of moments of total degree 1 to a degree, flat."""
+    total = sum(np.indices(table.shape))
+    return table[(0 < total) & (total <= degree)]
+
+
+def slopes(
+    step: Step,
+    law: Mapping[str, Rule],
+    gradient: Callable,
+    hs: Sequence[float] = (0.2, 0.1, 0.05, 0.025),
+    at: Callable[[float], Mapping] | None = None,
+    **options: Any,
+) -> list[float]:
+    """The slopes of the norm of the defect between neighbouring step sizes.
+
+    `at`: what changes with them, `h` itself where they only measure the step.
+    """
+
+    def norm(h):
+        arguments = {"h": h, **options, **(at(h) if at else {})}
+        return np.linalg.norm(defect(step, law, gradient=gradient, **arguments))
+
+    norms = [norm(h) for h in hs]
+    assert min(norms) > 1e-11, f"the defect {norms} is lost in rounding: the slope says nothing"
+    return [math.log(a / b) / math.log(g / f) for a, b, g, f in zip(norms, norms[1:], hs, hs[1:])]

@@ -1,0 +1,283 @@
+"""What the layers check: a step, the recipe whose law it should have, and that law at one site.
+
+The law is exp(-H/T) with U a quartic or a double well, at a temperature, masses and frictions away from 1; adapted
+quantities are frozen, and a budget for gradient noise is met by a gradient that is as noisy.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+from sympy.core.function import AppliedUndef
+
+import integrators
+from integrators.step import Step
+from recipe import Energy, Recipe, RecipeError
+from recipe.algebra import at_one_site
+from recipe.errors import did_you_mean
+from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
+from recipe.symbols import temperature as T
+
+from .arguments import NUM_DATA, TEMPERATURE
+from .cases import Case, case_of
+from .densities import density
+from .interpreter import evaluate
+
+Points = dict[Block, np.ndarray]
+
+FROZEN_AT = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
+DRAW_NODES, GRADIENT_NODES, MOST_POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
+LEAST_WEIGHT = 1e-11  # of a point that is kept, where there are many
+
+x, y = sympy.symbols("x y", real=True)
+ENERGIES = {
+    "quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5),
+    "double well": Energy(x, U=(x**2 - 1) ** 2 + x / 5),
+}
+BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3) ** 2)}
+_TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A step to be checked, and the recipe whose law it should have.
+
+    `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is
+    compiled in place of the recipe, `alter` changes what was compiled: so are mutants made. `chains` and `seed` are
+    those of a run from a stationary start.
+    """
+
+    case: Case
+    scheme: Any = None
+    pieces: Mapping | None = None
+    energies: Mapping[str, Energy] = field(default_factory=lambda: ENERGIES)
+    wrong: Recipe | None = None
+    alter: Callable[[Step], Step] = lambda step: step
+    chains: int = 20_000
+    seed: int = 0
+    backend: str = "torch"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe whose law the step should have."""
+        return self.case.recipe
+
+    @property
+    def right(self) -> "Subject":
+        """The same without what is wrong."""
+        return replace(self, wrong=None, alter=lambda step: step)
+
+    # ---- what is compiled
+
+    def step(self, *, frozen: bool) -> Step:
+        """The step; with its adapted quantities frozen, or adapting."""
+        noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
+        step = integrators.compile(
+            self.wrong or self.recipe,
+            self.scheme,
+            pieces=self.pieces,
+            freeze=[a.name for a in self.recipe.adapted] if frozen else (),
+            backend=self.backend,
+            reuse_gradient=not noisy,
+        )
+        return self.alter(step)
+
+    @cached_property
+    def live(self) -> Step:
+        """The step, adapting."""
+        return self.step(frozen=False)
+
+    @cached_property
+    def still(self) -> Step:
+        """The step, its adapted quantities frozen."""
+        return self.step(frozen=True)
+
+    # ---- its numbers
+
+    @cached_property
+    def constants(self) -> dict[str, float]:
+        """The values that adapted quantities are frozen at."""
+        return {a.name: FROZEN_AT[a.domain] + 0.3 * i for i, a in enumerate(self.recipe.adapted)}
+
+    @cached_property
+    def numbers(self) -> dict[Any, float]:
+        """Symbol -> number, of all that stands still."""
+        values = {s: self.case.parameters[s.name] for s in self.recipe.parameters}
+        values |= {a: self.constants[a.name] for a in self.recipe.adapted}
+        return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0}
+
+    @property
+    def values(self) -> dict[Any, float]:
+        """Symbol -> number, of all that is no block."""
+        return {**self.numbers, step_size: self.case.step_size or 0.01}
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What the step is called with beside state, gradient and noise."""
+        settings = {"temperature": TEMPERATURE, **self.case.parameters}
+        if self.still.program.reads(num_data):
+            settings["num_data"] = NUM_DATA
+        return settings
+
+    # ---- its law
+
+    @cached_property
+    def unresolved(self) -> str:
+        """Why one site cannot be integrated over; nothing if it can."""
+        if len(self.recipe.state) > 3:
+            return f"a site has {len(self.recipe.state)} blocks, and the checks integrate over three at most"
+        try:
+            _ = self.laws
+        except RecipeError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def out_of_reach(self) -> str:
+        """Why one site and the noise of a step cannot be integrated over; nothing if they can."""
+        if self.unresolved:
+            return self.unresolved
+        if self.case.step_size is not None:
+            return "its parameters imply a step size, so that there is no limit h -> 0"
+        _, weights = self.laws[self.first_energy]
+        size = len(weights) * self.noise_points
+        return f"{size:,} points of state and noise, more than {MOST_POINTS:,}" if size > MOST_POINTS else ""
+
+    @property
+    def first_energy(self) -> str:
+        """The name of the energy that every layer takes."""
+        return next(iter(self.energies))
+
+    @property
+    def noise_points(self) -> int:
+        """The points of the quadrature over the random numbers of one step."""
+        points = [{"uniform": 2, "poisson": 100}.get(d.kind, DRAW_NODES) for d in self.still.program.draws]
+        noisy = self.still.program.gradients_per_step if any(self.recipe.supplied) else 0
+        return prod(points) * GRADIENT_NODES**noisy
+
+    def energy(self, name: str) -> Any:
+        """U of the target blocks, a formula."""
+        U, blocks = self.energies[name], self.recipe.targets
+        return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
+
+    @cached_property
+    def laws(self) -> dict[str, tuple[Points, np.ndarray]]:
+        """By energy, the points of exp(-H/T) by block, and their weights."""
+        return {name: self._law(name) for name in self.energies}
+
+    def _law(self, name):
+        points, weights = density(
+            self.recipe.H,
+            self.recipe.state,
+            temperature=TEMPERATURE,
+            energy=self.energy(name),
+            nodes={1: 300, 2: None}.get(len(self.recipe.state), 32),
+            degree=4,
+            values=self.values,
+            integrands=(*self.recipe.drift, *self.recipe.D),
+        )
+        kept = weights > (LEAST_WEIGHT if len(weights) > 10_000 else 0)
+        return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
+
+    # ---- its gradients
+
+    def derivative(self, name: str, order: int) -> Callable[[Any], Any]:
+        """The derivatives of U by each coordinate, of tensors or of dicts by block."""
+        U, blocks = self.energy(name), self.recipe.targets
+        by_block = {b.name: sympy.lambdify(blocks, sympy.diff(U, b, order), [_TORCH, "math"]) for b in blocks}
+
+        def at(theta):
+            if not isinstance(theta, dict):
+                return by_block[blocks[0].name](theta)
+            return {name: f(*(theta[b.name] for b in blocks)) for name, f in by_block.items()}
+
+        return at
+
+    def curvature(self, name: str) -> dict[str, Callable]:
+        """The curvature of U, as an argument of a step that asks for it."""
+        return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
+
+    def gradient_variance(self, h: float, points: Points) -> Any:
+        """The variance of gradients as noisy as the budget S says, 2 S m/(h c^2): m gradients, c the factor of grad U."""
+        rows = [i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0]
+        if not rows:
+            return 0.0
+        at, shape = {**self.numbers, step_size: h, **points}, np.shape(next(iter(points.values())))
+        drift, g = self.recipe.drift[rows[0]], sympy.Dummy()
+        (slope,) = drift.atoms(Partial)
+        budget = evaluate(self.recipe.supplied[rows[0], rows[0]], at, shape)
+        factor = evaluate(sympy.diff(drift.xreplace({slope: g}), g), at, shape)
+        return 2 * self.still.program.gradients_per_step * budget / (h * factor**2)
+
+
+# ---- the subject of a recipe
+
+
+def subject_of(
+    recipe: Recipe | Step,
+    scheme: Any = None,
+    *,
+    pieces: Mapping | None = None,
+    energy: Energy | None = None,
+    values: Mapping[str, float] | None = None,
+    backend: str = "torch",
+) -> Subject:
+    """The subject of a recipe and a word; a stock recipe has its open functions given.
+
+    The arguments are those of `check`, with `values` as one mapping. Raises RecipeError for what is no recipe, no
+    parameter of it, or no energy of one site.
+
+    >>> from samplers import SGLD
+    >>> subject_of(SGLD).still.scheme
+    Scheme('Euler')
+    """
+    if isinstance(recipe, Step) and scheme is pieces is None:
+        recipe, scheme, pieces, backend = recipe.recipe, recipe.scheme, recipe.pieces, recipe.backend
+    if not isinstance(recipe, Recipe):
+        what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
+        raise RecipeError("check", what, do="Pass recipe.Recipe(...).")
+    subject = Subject(_case(recipe, values or {}), scheme, pieces, _energies(energy, recipe), backend=backend)
+    if not is_open(subject.recipe):
+        subject.live.check(subject.case.step_size or 0.05, **subject.case.parameters)
+    return subject
+
+
+def _case(recipe, values):
+    """The case of a recipe, with the values of some of its parameters."""
+    case = case_of(recipe)
+    if case.recipe is not recipe and not is_open(recipe):
+        case = replace(case, recipe=recipe)
+    for name in values:
+        if name not in case.parameters:
+            do = did_you_mean(name, case.parameters)
+            raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=do)
+    return replace(case, values={**case.values, **values})
+
+
+def _energies(energy, recipe):
+    """The energies that a recipe is checked with: one of the caller's, or all of ours."""
+    if energy is not None:
+        return {"energy": _of_a_site(energy, recipe)}
+    return ENERGIES | BANANA if len(recipe.targets) == 2 else ENERGIES
+
+
+def _of_a_site(energy, recipe):
+    """An energy of one coordinate, or of as many as the target has blocks."""
+    if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(recipe.targets)):
+        raise RecipeError(
+            f"{recipe.name}, check, energy",
+            f"it is an Energy of one coordinate, got {energy!r}",
+            do="Write Energy(x, U=...): the checks integrate over one site.",
+        )
+    plain = sympy.symbols(f"x:{len(energy.coordinates)}", real=True)
+    return Energy(plain, U=at_one_site(energy.U).xreplace(dict(zip(energy.coordinates, plain))))
+
+
+def is_open(recipe: Recipe) -> bool:
+    """Whether a function other than U is still opaque."""
+    return any(e.atoms(AppliedUndef) - e.atoms(Potential) for e in (recipe.H, *recipe.D, *recipe.Q))
