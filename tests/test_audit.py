@@ -15,9 +15,10 @@ from scipy.integrate import quad
 
 from recipe.errors import RecipeError
 from samplers import cli
+from samplers.cli import lookup
 from samplers.testing.audits import VERDICTS, audit
-from samplers.testing.biases import likeness, limits, order
-from samplers.testing.laws import LAWS
+from samplers.testing.audits.biases import likeness, limits, order
+from samplers.testing.audits.laws import LAWS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = dict(chains=2500, time=4.0)  # alpha: 1e-4, and less where the sampler is right
@@ -491,7 +492,7 @@ def test_errors_of_the_black_box_are_its_own():
 )
 def test_the_examples_are_what_they_say(file, function, verdict, code, monkeypatch, capsys):
     if code:  # variance 3/2, for 3000 chains; L = 10 needs more of them
-        monkeypatch.setitem(cli._run(str(EXAMPLES / file)), "L", 3)
+        monkeypatch.setitem(lookup.run_file(str(EXAMPLES / file)), "L", 3)
     assert (
         cli.main(
             [

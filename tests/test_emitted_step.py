@@ -346,7 +346,7 @@ def test_the_emitted_step_equals_the_oracle(case, oracle):
 def test_a_float32_step_stays_float32_and_is_close_to_float64(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 4, (3,))
-    single, double = (called(step, state, drawn, parameters, dtype) for dtype in (torch.float32, torch.float64))
+    single, double = (called(step, state, drawn, parameters, dtype=dtype) for dtype in (torch.float32, torch.float64))
     assert {v.dtype for v in single.values() if torch.is_tensor(v)} == {torch.float32}
     assert worst(single, double) <= 2e-5
 

@@ -134,7 +134,7 @@ def own_step_size(step: Step) -> float:
 
 
 def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
-    """What a step asks the caller for beside the gradient: observations of the recipe's case, and the curvature if read."""
+    """What a step asks for beside the gradient: the observations of the recipe's case, and a curvature it reads."""
     answered: dict[str, Any] = {"observe": case_of(step.recipe).observe}
     if step.program.needs_curvature:
         answered["curvature"] = curvature
@@ -166,8 +166,8 @@ def called(
     state: Values,
     noise: Any,
     parameters: Values,
-    dtype: torch.dtype = torch.float64,
     *,
+    dtype: torch.dtype = torch.float64,
     gradient: Callable = gradient,
     curvature: Callable = curvature,
     step_size: float | None = None,

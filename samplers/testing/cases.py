@@ -3,7 +3,9 @@
 `observe` are functions of all chains at once, as a Step takes them; `words` are words of the recipe beside its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from recipe import Recipe
 
@@ -11,8 +13,16 @@ from ..stock import catalogue
 
 HAMILTONIAN = ("Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A")
 THERMOSTATTED = ("Euler", "B A' O A' B", "F A'", "A' F A'")
-SPIKE = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
+SPIKE: dict[str, Any] = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
 SQUARES = {"squared_residuals": lambda theta: 1 + (theta**2).reshape(len(theta), -1).sum(1)}
+
+
+def _usual(parameter, i):
+    """A value near the default of the i-th parameter, away from 1 and from those of the others."""
+    if parameter.sign == "fraction":
+        return 0.45
+    default = 1.0 if parameter.default is None else parameter.default or 0.2
+    return (1.3 + 0.17 * i) * default
 
 
 @dataclass(frozen=True)
@@ -20,37 +30,42 @@ class Case:
     """A recipe with values for its parameters, observations, and further words that fit it."""
 
     recipe: Recipe
-    values: dict = field(default_factory=dict)
-    words: tuple = ()
-    observe: dict = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    observe: dict[str, Callable] = field(default_factory=dict)
     step_size: float | None = None  # the only one at which the sampler makes sense, where there is one
 
     @property
     def parameters(self) -> dict[str, float]:
         """A value for each parameter: the one given, or one near its default, away from 1 and from the others."""
-        usual = lambda q: 1.0 if q.default is None else q.default or 0.2
-        return {
-            q.name: self.values.get(q.name, 0.45 if q.sign == "fraction" else (1.3 + 0.17 * i) * usual(q))
-            for i, q in enumerate(self.recipe.parameters)
-        }
+        usual = {q.name: _usual(q, i) for i, q in enumerate(self.recipe.parameters)}
+        return {name: self.values.get(name, value) for name, value in usual.items()}
 
     @property
-    def all_words(self):
+    def all_words(self) -> tuple:
         """The recommended word, the paper's, and the further ones."""
         return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
 
 
-def case(name, *words, observe=None, step_size=None, bind=None, **values):
-    """The case of a stock recipe."""
+def case(
+    name: str,
+    *words: str,
+    observe: dict[str, Callable] | None = None,
+    step_size: float | None = None,
+    bind: dict[str, Callable] | None = None,
+    **values: Any,
+) -> Case:
+    """The case of a stock recipe: further words, observations, its one step size, open functions, parameters."""
     recipe = catalogue[name]
     return Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
 
 
-def case_of(recipe) -> Case:
+def case_of(recipe: Recipe) -> Case:
     """The case of a recipe: that of the table if it is one of its samplers, and not only named like one."""
     case = CASES.get(recipe.name)
-    known = case and recipe.state == case.recipe.state and set(recipe.parameters) <= set(case.recipe.parameters)
-    return case if known else Case(recipe)
+    if case is None or recipe.state != case.recipe.state:
+        return Case(recipe)
+    return case if set(recipe.parameters) <= set(case.recipe.parameters) else Case(recipe)
 
 
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}

@@ -72,7 +72,7 @@ def assert_stationary(
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> None:
-    """Raise AssertionError, with the equations that are violated, unless all checks of a step or a recipe pass: `check`.
+    """Raise AssertionError, with the equations that are violated, unless `check` passes.
 
     >>> from samplers import SGLD
     >>> assert_stationary(SGLD, layers=["symbolic"])

@@ -104,23 +104,20 @@ def one_site(
 def _with_energy(e, energy):
     """A formula with U and its derivatives given."""
     for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
-        V = test_energy(U.blocks) if energy is None else energy
+        V = usual_energy(U.blocks) if energy is None else energy
         V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
         e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
     return e
 
 
-def test_energy(blocks: Sequence[Block]) -> Expr:
+def usual_energy(blocks: Sequence[Block]) -> Expr:
     """x^4/4 + x^2/2 - 2x/5, summed over the blocks: neither even nor quadratic.
 
     >>> from recipe import vector
-    >>> test_energy([vector("theta")])
+    >>> usual_energy([vector("theta")])
     theta**4/4 + theta**2/2 - 2*theta/5
     """
     return Add(*(b**4 / 4 + b**2 / 2 - Rational(2, 5) * b for b in blocks))
-
-
-test_energy.__test__ = False  # it is no test of pytest's
 
 
 # ---- what is independent of what
@@ -148,7 +145,7 @@ def _terms(e):
 
 def _coupled(terms, state):
     """The blocks in groups, in the order of the state: those that a term has in common are together."""
-    groups = [{b} for b in state]
+    groups: list[set] = [{b} for b in state]
     for term in terms:
         touched = [g for g in groups if g & term.free_symbols]
         if touched:
@@ -169,13 +166,13 @@ class _Group:
         self.choices = np.array(list(product([0.0, 1.0], repeat=len(self.latent)))).T
 
     def function(self, e):
-        """A formula as a function of the moving blocks: by point and, along the last axis, choice of the binary ones."""
+        """A formula as a function of the moving blocks: by point and, on the last axis, choice of the binary ones."""
         f = lambdify([[*self.moving, *self.latent]], e, "numpy")
 
         def at(*z):
-            z = [np.expand_dims(x, -1) for x in np.broadcast_arrays(*z)]
-            shape = np.broadcast_shapes(*(x.shape for x in z), self.choices.shape[1:])
-            return np.broadcast_to(f([*z, *self.choices]), shape)
+            points = [np.expand_dims(x, -1) for x in np.broadcast_arrays(*z)]
+            shape = np.broadcast_shapes(*(x.shape for x in points), self.choices.shape[1:])
+            return np.broadcast_to(f([*points, *self.choices]), shape)
 
         return at
 
@@ -198,7 +195,7 @@ class _Group:
 
 
 class _Grid:
-    """Points z of the moving blocks, and weights by point and choice of the binary ones; `units`: z in units of the law."""
+    """Points z of the moving blocks, weights by point and choice of the binary ones, and z in units of the law."""
 
     def __init__(self, group, energy, charts, axes):
         t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
@@ -347,7 +344,7 @@ def _ranges(energy, blocks, degree):
 def _narrowed(energy, charts, ranges, inside):
     """The ranges of t, one for each chart, to which `inside(energy along t, t, chart)` confines them."""
     for _ in range(40):
-        axes = [np.linspace(*r, FINENESS[len(charts)]) for r in ranges]
+        axes = [np.linspace(low, high, FINENESS[len(charts)]) for low, high in ranges]
         narrowed = []
         for i, (t, chart) in enumerate(zip(axes, charts)):
             level = _profile(energy, charts, axes, i)
@@ -409,7 +406,8 @@ def _roots(edge, block):
     """The points where a formula of one block changes its sign, by bisection."""
     chart = _Chart(block.domain)
     f = lambdify([block], edge, "numpy")
-    t = np.linspace(*WINDOW[block.domain], 8000)  # an even number, so that 0 is not among them
+    low, high = WINDOW[block.domain]
+    t = np.linspace(low, high, 8000)  # an even number, so that 0 is not among them
     with np.errstate(all="ignore"):
         signs = np.sign(np.broadcast_to(f(chart.point(t)), t.shape))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -19,12 +19,19 @@ def quartic(coordinates: Sequence[Block]) -> Energy:
     """The energy sum_i [x_i^4/16 + x_i^2/4 - .4 x_i] + (sum_i x_i)^2/(10 n) of a recipe's targets."""
     over, size = (total, n) if coordinates[0].is_vector else (lambda e: e, len(coordinates))
     well = sum(over(x**4 / 16 + x**2 / 4 - Rational(2, 5) * x) for x in coordinates)
-    return Energy(coordinates, U=well + sum(map(over, coordinates)) ** 2 / (10 * size))
+    return Energy(tuple(coordinates), U=well + sum(map(over, coordinates)) ** 2 / (10 * size))
+
+
+class Derivatives(TypedDict):
+    """dU/dx_i and d2U/dx_i2 on arrays or tensors, or on dicts of them by block."""
+
+    gradient: Callable[[Any], Any]
+    curvature: Callable[[Any], Any]
 
 
 @cache
-def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
-    """{"gradient", "curvature"}: dU/dx_i and d2U/dx_i2 on arrays or tensors, or on dicts of them by block.
+def derivatives(energy: Energy) -> Derivatives:
+    """The derivatives of U, as arguments of a step.
 
     >>> derivatives(Energy(theta, U=total(theta**4)))["gradient"](np.array([[1.0, 2.0]]))
     array([[ 4., 32.]])
@@ -39,7 +46,10 @@ def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
         D={b: 1 / (1 + grad(U, b) ** 2) for b in blocks},
     )
     emitted = integrators.compile(reader, "Euler", energy=energy).namespace
-    return {name: _on_arrays_too(emitted[name]) for name in ("gradient", "curvature")}
+    return {
+        "gradient": _on_arrays_too(emitted["gradient"]),
+        "curvature": _on_arrays_too(emitted["curvature"]),
+    }
 
 
 def _on_arrays_too(function):

@@ -8,7 +8,10 @@ value has the shape (chains, *shape), with ones where it does not vary.
 
 import math
 import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +24,9 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.flow import Drawn, MatrixOU, SquareRoot
 from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
-from recipe.symbols import Observed, Partial, Total, num_data, step_number, step_size
+from integrators.step import Step
+from recipe import Recipe
+from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
 
@@ -33,8 +38,11 @@ def braked(y, s):
     """
     if y == 0 or s == 0:
         return float(y)
-    root = lambda v: math.hypot(1, math.exp(v))
-    F = lambda v: root(v) + v - math.log1p(root(v))
+
+    def F(v):
+        root = math.hypot(1, math.exp(v))
+        return root + v - math.log1p(root)
+
     start = math.log(abs(y))
     ends = sorted((start, start - s * (1 + 1e-9)))
     return math.copysign(math.exp(brentq(lambda v: F(v) - F(start) + s, *ends, xtol=1e-15)), y)
@@ -71,12 +79,15 @@ RELATIONS = {
 }
 
 
-def evaluate(e, at, full, sizes=None, known=None):
+def evaluate(
+    e: Any, at: Mapping, full: tuple[int, ...], sizes: Sequence[int] | None = None, known: dict | None = None
+) -> Any:
     """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape).
 
     With `sizes` totals are over the sites of each tensor, and are spread over them again.
     """
-    known = {} if known is None else known  # the values of equal subexpressions
+    if known is None:
+        known = {}  # the values of equal subexpressions
     if e not in at and e not in known:
         known[e] = _evaluate(e, lambda x: evaluate(x, at, full, sizes, known), full, sizes)
     return at[e] if e in at else known[e]
@@ -84,11 +95,8 @@ def evaluate(e, at, full, sizes=None, known=None):
 
 def _evaluate(e, again, full, sizes):
     match e:
-        case Total() if sizes:
-            tensors = np.split(np.broadcast_to(again(e.integrand), full), np.cumsum(sizes)[:-1], -1)
-            return np.repeat(np.stack([x.sum(-1) for x in tensors], -1), sizes, -1)
         case Total():
-            return np.broadcast_to(again(e.integrand), full).sum(tuple(range(1, len(full))), keepdims=True)
+            return _total(np.broadcast_to(again(e.integrand), full), sizes)
         case Drawn():
             return again(e.variate)(again(e.parameter))
         case MatrixOU():
@@ -117,7 +125,15 @@ def _evaluate(e, again, full, sizes):
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
 
 
-def lower_root(size, entries):
+def _total(values, sizes):
+    """The sum over sites; with `sizes` over those of each tensor, spread over them again."""
+    if not sizes:
+        return values.sum(tuple(range(1, values.ndim)), keepdims=True)
+    tensors = np.split(values, np.cumsum(sizes)[:-1], -1)
+    return np.repeat(np.stack([x.sum(-1) for x in tensors], -1), sizes, -1)
+
+
+def lower_root(size: int, entries: Sequence[np.ndarray]) -> np.ndarray:
     """The lower L with L L^T = C for C >= 0, row by row; a vanishing pivot leaves its column 0."""
     C = np.stack(np.broadcast_arrays(*entries), -1).astype(float).reshape(-1, size, size)
     L = np.zeros_like(C)
@@ -132,11 +148,11 @@ def lower_root(size, entries):
     return L.reshape(*np.broadcast_shapes(*(np.shape(x) for x in entries)), size, size)
 
 
-def matrix_ou(size, h, entries):
+def matrix_ou(size: int, h: float, entries: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """The parts M, J, L of dx = -A x dt + sqrt(2D) dW over h, by Van Loan's block exponentials, matrix by matrix."""
-    entries = np.stack(np.broadcast_arrays(*entries), -1).astype(float)
-    solved = np.array([_solution(size, float(h), row.tobytes()) for row in entries.reshape(-1, 2 * size**2)])
-    return dict(zip("MJL", np.moveaxis(solved.reshape(*entries.shape[:-1], 3, size, size), -3, 0)))
+    rows = np.stack(np.broadcast_arrays(*entries), -1).astype(float)
+    solved = np.array([_solution(size, float(h), row.tobytes()) for row in rows.reshape(-1, 2 * size**2)])
+    return dict(zip("MJL", np.moveaxis(solved.reshape(*rows.shape[:-1], 3, size, size), -3, 0)))
 
 
 @cache
@@ -147,7 +163,7 @@ def _solution(size, h, entries):
     return M, J, vectors * np.sqrt(values.clip(0))
 
 
-def van_loan(A, D, h):
+def van_loan(A: np.ndarray, D: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(e^{-Ah}, int_0^h e^{-As} ds, 2 int_0^h e^{-As} D e^{-A's} ds)."""
     n = len(A)
     zero = np.zeros((n, n))
@@ -162,10 +178,17 @@ class Chain:
     In the scope of tensors, of `sizes` each, what has one value per tensor is spread over its sites.
     """
 
-    def __init__(self, recipe, state, h, parameters, sizes=None):
+    def __init__(
+        self,
+        recipe: Recipe,
+        state: Mapping[str, Any],
+        h: float,
+        parameters: Mapping[str, Any],
+        sizes: Sequence[int] | None = None,
+    ):
         self.recipe, self.sizes = recipe, sizes
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
-        self.at = {
+        self.at: dict[Any, Any] = {
             step_size: h,
             T: parameters.get("temperature", 1.0),
             num_data: parameters.get("num_data", 1),
@@ -174,13 +197,13 @@ class Chain:
         self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in recipe.parameters}
         self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
 
-    def lift(self, x, block):
+    def lift(self, x: np.ndarray, block: Any) -> np.ndarray:
         """An array of a block, shaped to meet (chains, *shape)."""
         if block.is_vector:
             return x
         return np.repeat(x, self.sizes, -1) if self.sizes else x.reshape(-1, *[1] * (len(self.full) - 1))
 
-    def lower(self, block):
+    def lower(self, block: Any) -> np.ndarray:
         """A block's value in the shape that a caller sees."""
         if block.is_vector:
             return np.broadcast_to(self.at[block], self.full)
@@ -188,10 +211,11 @@ class Chain:
             return np.broadcast_to(self.at[block], self.full)[:, np.cumsum([0, *self.sizes[:-1]])]
         return np.broadcast_to(self.at[block], (self.full[0], *[1] * (len(self.full) - 1))).reshape(self.full[0])
 
-    def value(self, expression):
+    def value(self, expression: Any) -> np.ndarray:
+        """The value of a formula."""
         return np.asarray(evaluate(expression, self.at, self.full, self.sizes))
 
-    def ask(self, function):
+    def ask(self, function: Callable) -> dict[Block, Any]:
         """A function of the target as it stands, such as grad U or its Hessian diagonal: block -> array."""
         targets = self.recipe.targets
         if len(targets) == 1:
@@ -199,84 +223,143 @@ class Chain:
         answer = function({b.name: self.lower(b) for b in targets})
         return {b: self.lift(answer[b.name], b) for b in targets}
 
-    def observed(self, function, block):
+    def observed(self, function: Callable, block: Any) -> np.ndarray:
         """A statistic of the target as it stands."""
         return self.lift(function(self.lower(self.recipe.targets[0])), block)
 
-    def derivatives(self, function, order=1):
+    def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
         """The derivatives of U of an order, where the target stands."""
         return {Partial(self.recipe.potential, *[b] * order): g for b, g in self.ask(function).items()}
 
-    def state(self):
+    def state(self) -> dict[str, Any]:
+        """The blocks in the shape that a caller sees."""
         return {b.name: self.lower(b) for b in self.recipe.entries}
 
 
-def interpret(step, state, h, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
+# ---- the oracles
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the caller of a step answers: derivatives of U, statistics, and random numbers by the draw's name."""
+
+    gradient: Any = None
+    curvature: Any = None
+    observe: Mapping[str, Callable] = field(default_factory=dict)
+    noise: Mapping[str, Any] = field(default_factory=dict)
+
+
+def interpret(
+    step: Step,
+    state: Mapping[str, Any],
+    h: float,
+    *,
+    gradient: Any = None,
+    noise: Mapping[str, Any] | None = None,
+    curvature: Callable | None = None,
+    observe: Mapping[str, Callable] | None = None,
+    sizes: Sequence[int] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
     """One step by the statements of its Program, in their order."""
-    program, chain, last = step.program, Chain(step.recipe, state, h, parameters, sizes), None
+    program, chain = step.program, Chain(step.recipe, state, h, parameters, sizes)
+    answers = Answers(gradient, curvature, observe or {}, noise or {})
+    last: dict[Block, Any] = {}
     for statement in (*program.constants, *program.statements):
-        match statement:
-            case Let(name, value) | Set(name, value) | Adapt(name, value):
-                chain.at[name] = chain.value(value)
-            case Sum(name, integrand):
-                chain.at[name] = chain.value(Total(integrand))
-            case Draw(name, None):
-                chain.at[name] = chain.lift(noise[name.name], name)
-            case Draw(name, parameter):
-                chain.at[name] = noise[name.name](chain.value(parameter))
-            case Observe(name, observed):
-                chain.at[name] = chain.observed(observe[observed.name], observed)
-            case Solve(names, entries):
-                chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
-            case Gradient(names, source, order):
-                known = source == "carried" and "gradient" in state or source == "given"
-                function = gradient if order == 1 else curvature
-                given = state.get("gradient") if source == "carried" else gradient
-                asked = chain.ask(lambda at: given) if known else chain.ask(function)
-                chain.at |= {name: asked[block] for block, name in names}
-                last = asked if order == 1 else last
+        if isinstance(statement, Gradient):
+            asked = _derivatives(chain, statement, state, answers)
+            chain.at |= {name: asked[block] for block, name in statement.names}
+            last = asked if statement.order == 1 else last
+        else:
+            _perform(chain, statement, answers)
     if not program.carries_gradient:
         return chain.state()
-    return (
-        chain.state() | {"gradient": last[block] for block in step.recipe.targets}
-        if len(last) == 1
-        else (chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}})
-    )
+    if len(last) == 1:
+        return chain.state() | {"gradient": last[step.recipe.targets[0]]}
+    return chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}}
 
 
-def flow_by_flow(step, state, h, *, gradient=None, noise=None, curvature=None, observe=None, sizes=None, **parameters):
+def _perform(chain, statement, answers):
+    """One statement that is no gradient."""
+    match statement:
+        case Let(name, value) | Set(name, value) | Adapt(name, value):
+            chain.at[name] = chain.value(value)
+        case Sum(name, integrand):
+            chain.at[name] = chain.value(Total(integrand))
+        case Draw(name, None):
+            chain.at[name] = chain.lift(answers.noise[name.name], name)
+        case Draw(name, parameter):
+            chain.at[name] = answers.noise[name.name](chain.value(parameter))
+        case Observe(name, observed):
+            chain.at[name] = chain.observed(answers.observe[observed.name], observed)
+        case Solve(names, entries):
+            chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
+
+
+def _derivatives(chain, statement, state, answers):
+    """The gradient or curvature that a statement asks for: the carried one, the one handed in, or that of U."""
+    if statement.order == 2:
+        return chain.ask(answers.curvature)
+    if statement.source == "carried" and "gradient" in state:
+        return chain.ask(lambda _: state["gradient"])
+    if statement.source == "given":
+        return chain.ask(lambda _: answers.gradient)
+    return chain.ask(answers.gradient)
+
+
+def flow_by_flow(
+    step: Step,
+    state: Mapping[str, Any],
+    h: float,
+    *,
+    gradient: Any = None,
+    noise: Mapping[str, Any] | None = None,
+    curvature: Any = None,
+    observe: Mapping[str, Callable] | None = None,
+    sizes: Sequence[int] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
     """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
 
     Adaptations see the first gradient of the step. In the order "same_step" they come before the first flow that reads
     it (the last flow, if none does), else after the step, where they see the new blocks.
     """
     recipe, moves = step.recipe, step.scheme.moves
-    chain, names = Chain(recipe, state, h, parameters, sizes), iter(step.program.draws)
+    chain, draws = Chain(recipe, state, h, parameters, sizes), iter(step.program.draws)
+    answers = Answers(gradient, curvature, observe or {}, noise or {})
     adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)
-
-    def move(updates, first_gradient=None):
-        for order, function in ((1, gradient), (2, curvature)):
-            if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
-                chain.at |= chain.derivatives(function, order)
-        chain.at |= first_gradient or {}
-        chain.at |= {o: chain.observed(observe[o.name], o) for e in updates.values() for o in e.atoms(Observed)}
-        chain.at |= {block: chain.value(e) for block, e in updates.items()}
-
-    first_gradient = None
+    before = len(moves) - 1 if first is None else first  # the flow that adaptations of the same step come before
+    first_gradient: dict = {}
     for k, (letter, fraction) in enumerate(moves):
         if k == first:
             first_gradient = chain.derivatives(gradient)
-        if recipe.order == "same_step" and k == (len(moves) - 1 if first is None else first):
-            move(adapt)
+        if recipe.order == "same_step" and k == before:
+            _move(chain, adapt, answers)
         flow = step.flows[letter]
-        drawn = [next(names) for _ in flow.draws]
-        for draw in flow.draws:
-            name = next(d for d in drawn if (type(d), d.block, d.is_vector) == (type(draw), draw.block, draw.is_vector))
-            drawn.remove(name)
-            given = noise[name.name]
-            chain.at[draw] = given if callable(given) else chain.lift(given, draw)
-        move(flow.over(fraction))
+        _draw(chain, flow, [next(draws) for _ in flow.draws], answers)
+        _move(chain, flow.over(fraction), answers)
     if recipe.order != "same_step":
-        move(adapt, first_gradient)
+        _move(chain, adapt, answers, first_gradient)
     return chain.state()
+
+
+def _move(chain, updates, answers, first_gradient=None):
+    """All blocks of a flow at once, by formulas at the old values."""
+    for order, function in ((1, answers.gradient), (2, answers.curvature)):
+        if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
+            chain.at |= chain.derivatives(function, order)
+    chain.at |= first_gradient or {}
+    observations = {o for e in updates.values() for o in e.atoms(Observed)}
+    chain.at |= {o: chain.observed(answers.observe[o.name], o) for o in observations}
+    chain.at |= {block: chain.value(e) for block, e in updates.items()}
+
+
+def _draw(chain, flow, names, answers):
+    """The random numbers of a flow, each by the name that the Program has for one of its kind and block."""
+    for draw in flow.draws:
+        kind = (type(draw), draw.block, draw.is_vector)
+        name = next(d for d in names if (type(d), d.block, d.is_vector) == kind)
+        names.remove(name)
+        numbers = answers.noise[name.name]
+        chain.at[draw] = numbers if callable(numbers) else chain.lift(numbers, draw)

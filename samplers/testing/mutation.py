@@ -40,7 +40,7 @@ class Mutant:
         return layer, time.perf_counter() - started
 
     def killing_time(self, layer: str) -> float | None:
-        """The seconds that a layer takes to kill it, or None; a changed text is not seen by the layers of the formulas."""
+        """The seconds that a layer takes to kill it, or None; the layers of the formulas see no changed text."""
         if layer in OF_FORMULAS and self.subject.wrong is None:
             return None
         started = time.perf_counter()

@@ -45,6 +45,7 @@ def transition(
     where these are 2; it may be a function of the coordinates. Points of weights below `least` are left out.
     """
     recipe, draws, size = step.recipe, step.program.draws, len(law)
+    constants = constants or {}
     assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
     noisy = step.program.gradients_per_step if gradient_noise else 0
     errors_of_gradients = [gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy
@@ -85,7 +86,7 @@ def transition(
 
 
 def _nodes(draw, nodes):
-    """Points and weights of a draw: those of its law where it is known, the numbers of its nodes where the state tells."""
+    """Points and weights of a draw; where its law depends on the state, the numbers of its nodes."""
     match draw.kind:
         case "normal":
             return gaussian(0, 1, nodes)
@@ -113,7 +114,7 @@ def _at(points, k, u):
 
 
 def threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int) -> np.ndarray:
-    """Where a step, piecewise constant in a uniform, the k-th coordinate, jumps: at every point; 1 where it does not."""
+    """Where a step jumps that is piecewise constant in a uniform, the k-th coordinate: at every point, 1 if nowhere."""
     below, above = 2.0**-60, 1 - 2.0**-50
 
     def at(u, points):

@@ -4,12 +4,11 @@ A property takes a Step, and if wanted its inputs and an energy; it raises Asser
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from sympy import S, diff, sqrt
+from sympy import S, Symbol, diff, sqrt
 
 from integrators.flow import MatrixOU, braked, phi1
 from integrators.lower import lower
@@ -21,11 +20,9 @@ from recipe.algebra import vanishes
 from recipe.symbols import Block, duration
 
 from .arguments import Inputs, called, largest_error, varied_inputs
-from .derivatives import derivatives, quartic
+from .derivatives import Derivatives, derivatives, quartic
 from .flow_laws import cumulants, outcomes
 from .interpreter import Chain, flow_by_flow, interpret
-
-Derivatives = Mapping[str, Callable[[Any], Any]]
 
 
 def _inputs_and_derivatives(step: Step, at: Inputs | None, energy: Energy | None) -> tuple[Inputs, Derivatives]:
@@ -104,11 +101,12 @@ def chains_permute(step: Step, at: Inputs | None = None, energy: Energy | None =
 def coordinates_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
     """step(P z, P w) = P step(z, w) for every permutation P of the sites, where U is exchangeable; vector blocks."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
-    per_site = {s.name for s in (*step.recipe.entries, *step.recipe.parameters) if s.is_vector}
+    symbols: tuple[Symbol, ...] = (*step.recipe.entries, *step.recipe.parameters)
+    per_site = {s.name for s in symbols if s.is_vector}
     drawn = {d.name for d in step.program.draws if d.is_vector}
 
     def permuted(values, names):
-        sites = {k: v for k, v in values.items() if k in names and getattr(v, "ndim", 0)}
+        sites = {k: v for k, v in values.items() if k in names and getattr(v, "ndim", False)}
         return values | {k: torch.roll(torch.as_tensor(v), 1, -1) for k, v in sites.items()}
 
     expected = permuted(_blocks(step, called(step, *at, **slopes, step_size=h)), per_site)

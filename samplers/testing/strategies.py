@@ -1,6 +1,8 @@
 """Hypothesis strategies for recipes, words, energies and states. Only this module needs Hypothesis."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 from sympy import Expr, ImmutableMatrix, Integer, Rational, S, cos, diff, exp, sin, sqrt, tanh
@@ -37,7 +39,7 @@ from recipe.symbols import Block
 from .arguments import Inputs, varied_inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
-ENERGIES = ("gaussian", "quartic", "coupled")
+ENERGY_KINDS = ("gaussian", "quartic", "coupled")
 
 theta, p, r, zeta = vector("theta"), vector("p"), vector("r"), vector("zeta")
 xi, eta = scalar("xi"), scalar("eta")
@@ -45,9 +47,9 @@ COORDINATES = tuple(map(scalar, ("x", "y", "z", "w")))
 n = total(1)
 
 
-def _among(strategy, given, known):
+def _check_kinds(strategy, kinds, known):
     """Refuse a kind that there is not."""
-    for kind in given:
+    for kind in kinds:
         if kind not in known:
             raise RecipeError(f"{strategy}, kinds", f"there is no kind {kind!r}", do=did_you_mean(str(kind), known))
 
@@ -59,35 +61,39 @@ numbers = st.sampled_from([Rational(k, 4) for k in (-6, -3, -1, 1, 2, 5)])
 sizes = st.sampled_from([0.55, 0.8, 1.3, 1.7])
 
 
-def formulas(atoms) -> st.SearchStrategy[Expr]:
+def formulas(atoms: Iterable[Expr]) -> st.SearchStrategy[Expr]:
     """Small polynomials and bounded functions f(u + k v) of some atoms.
 
     >>> from hypothesis import find
     >>> find(formulas([theta]), lambda e: e.has(sin)).free_symbols
     {theta}
     """
-    atoms = st.sampled_from(list(atoms))
+    arguments = st.sampled_from(list(atoms))
     shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-(u**2)), lambda u: u**2])
-    return st.builds(lambda f, u, k, v: f(u + k * v), shapes, atoms, numbers, atoms)
+    return st.builds(lambda f, u, k, v: f(u + k * v), shapes, arguments, numbers, arguments)
 
 
-def gram(size: int, entries, diagonal=(1, Rational(3, 2), Rational(3, 4), 2)) -> st.SearchStrategy[ImmutableMatrix]:
+def gram(
+    size: int, entries: st.SearchStrategy[Expr], diagonal: Sequence[Expr] = (1, Rational(3, 2), Rational(3, 4), 2)
+) -> st.SearchStrategy[ImmutableMatrix]:
     """D = L L^T with L triangular, lower or upper, and a diagonal away from 0, or 1 + f^2: (size, size)."""
     if size == 1:
         return entries.map(lambda f: ImmutableMatrix([[1 + f**2]]))
-    beside = st.lists(
-        st.just(S.Zero) | entries if size > 2 else entries,
-        min_size=size * (size - 1) // 2,
-        max_size=size * (size - 1) // 2,
-    )
-    lower = st.builds(
-        lambda rest, on: ImmutableMatrix(
-            size, size, lambda i, j: on[i] if i == j else rest[i * (i - 1) // 2 + j] if j < i else 0
-        ),
-        beside,
-        st.permutations(diagonal),
-    )
+    count = size * (size - 1) // 2
+    beside = st.lists(st.just(S.Zero) | entries if size > 2 else entries, min_size=count, max_size=count)
+    lower = st.builds(lambda rest, on: _triangular(size, rest, on), beside, st.permutations(diagonal))
     return st.builds(lambda L, upper: L.T * L if upper else L * L.T, lower, st.booleans())
+
+
+def _triangular(size, rest, on):
+    """The lower triangular matrix of what is below its diagonal, row by row, and of what is on it."""
+
+    def entry(i, j):
+        if i == j:
+            return on[i]
+        return rest[i * (i - 1) // 2 + j] if j < i else 0
+
+    return ImmutableMatrix(size, size, entry)
 
 
 def _curl(draw, pairs, entries):
@@ -98,7 +104,9 @@ def _curl(draw, pairs, entries):
 # ---- energies
 
 
-def energies(coordinates=theta, kinds=ENERGIES) -> st.SearchStrategy[Energy]:
+def energies(
+    coordinates: Block | Sequence[Block] = theta, kinds: str | Sequence[str] = ENERGY_KINDS
+) -> st.SearchStrategy[Energy]:
     """Normalisable energies U = sum_i [k_i x_i^2/2 + q_i x_i^4/4 + b_i x_i] + g(sum_i x_i/n).
 
     `coordinates`: a vector block, whose sites are exchangeable, or a recipe's `targets`.
@@ -107,24 +115,26 @@ def energies(coordinates=theta, kinds=ENERGIES) -> st.SearchStrategy[Energy]:
     >>> find(energies(kinds=["gaussian"]), lambda energy: True).curvature[0].is_positive
     True
     """
-    coordinates = coordinates if isinstance(coordinates, (tuple, list)) else (coordinates,)
-    if not coordinates or not all(isinstance(x, Block) for x in coordinates):
+    blocks = tuple(coordinates) if isinstance(coordinates, (tuple, list)) else (coordinates,)
+    if not blocks or not all(isinstance(x, Block) for x in blocks):
         raise RecipeError("energies", f"coordinates are blocks, got {coordinates!r}", do="Pass a recipe's targets.")
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    _among("energies", kinds, ENERGIES)
-    over, size = (total, n) if coordinates[0].is_vector else (lambda e: e, Integer(len(coordinates)))
+    _check_kinds("energies", kinds, ENERGY_KINDS)
+    over, size = (total, n) if blocks[0].is_vector else (lambda e: e, Integer(len(blocks)))
     positives = st.sampled_from([Rational(1, 2), S.One, Rational(7, 4)])
 
     @st.composite
     def energy(draw):
         kind = draw(st.sampled_from(kinds))
         U = S.Zero
-        for x in coordinates:
+        for x in blocks:
             U += over(draw(positives) * x**2 / 2 + draw(numbers) * x / 2)
-            U += over(draw(positives) * x**4 / 4) if kind == "quartic" else 0
-        mean = sum(map(over, coordinates)) / size
-        coupling = st.builds(lambda k, f: k * f, positives, st.sampled_from([size * mean**2 / 2, cos(mean)]))
-        return Energy(coordinates, U=U + (draw(coupling) if kind == "coupled" else 0))
+            if kind == "quartic":
+                U += over(draw(positives) * x**4 / 4)
+        if kind == "coupled":
+            mean = sum(map(over, blocks)) / size
+            U += draw(positives) * draw(st.sampled_from([size * mean**2 / 2, cos(mean)]))
+        return Energy(blocks, U=U)
 
     return energy()
 
@@ -144,7 +154,7 @@ def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = 
     >>> find(recipes("explicit"), lambda R: len(R.state) == 2).residual()
     0
     """
-    _among("recipes", kinds, KINDS)
+    _check_kinds("recipes", kinds, KINDS)
     return _recipes(kinds or KINDS, noise, adapt, jumps)
 
 
@@ -154,22 +164,12 @@ def _recipes(draw, kinds, noise, adapt, jumps):
     a, b = positive("a", default=draw(sizes)), real("b", default=draw(sizes) - 1)
     m = positive("m", default=draw(sizes), per=None if kind == "explicit" else theta)
     target = COORDINATES[0] if kind == "explicit" else theta
-    V = adapted(
-        "V",
-        like=None if kind == "explicit" else theta,
-        domain="nonnegative",
-        start=1 if kind == "explicit" else grad(potential(theta)) ** 2,
-    )
-    state, H, D, Q, targets = {
-        "sites": _of_sites,
-        "explicit": _explicit,
-        "linear": _linear,
-        "thermostatted": _thermostatted,
-    }[kind](draw, a, b, m, (V,) if adapt else ())
-    changes = {}
+    V, seen = _adapted(target)
+    build = {"sites": _of_sites, "explicit": _explicit, "linear": _linear, "thermostatted": _thermostatted}[kind]
+    state, H, D, Q, targets = build(draw, a, b, m, (V,) if adapt else ())
+    changes: dict[str, Any] = {}
     if adapt:
         beta = fraction("beta", default=0.9)
-        seen = exp(-(target**2)) if kind == "explicit" else grad(potential(theta)) ** 2
         changes |= {"adapt": {V: beta * V + (1 - beta) * seen}, "order": draw(st.sampled_from(["lagged", "same_step"]))}
     gaussian = [x for x in state if x not in targets and eliminate_gaussians(H, (x,))[0]]
     if jumps and gaussian:
@@ -186,14 +186,24 @@ def _recipes(draw, kinds, noise, adapt, jumps):
     )
 
 
+def _adapted(target):
+    """An adapted quantity like a target, and what it averages."""
+    if not target.is_vector:
+        return adapted("V", domain="nonnegative", start=1), exp(-(target**2))
+    seen = grad(potential(target)) ** 2
+    return adapted("V", like=target, domain="nonnegative", start=seen), seen
+
+
 def _confining(draw, x, over, centre, a, m):
     """An energy of an auxiliary block that confines it, and leaves the marginal of all else alone."""
     y = x - draw(st.sampled_from([0, centre]))
-    return over(
-        draw(
-            st.sampled_from([y**2 / 2, y**2 / (2 * m), y**2 / 2 + a * y**4 / 4, sqrt(1 + y**2), y**2 / 2 + cos(y) / 2])
-        )
-    )
+    wells = [y**2 / 2, y**2 / (2 * m), y**2 / 2 + a * y**4 / 4, sqrt(1 + y**2), y**2 / 2 + cos(y) / 2]
+    return over(draw(st.sampled_from(wells)))
+
+
+def _by_pair(blocks, matrix):
+    """The entries of a matrix by their blocks."""
+    return {(x, y): matrix[i, j] for i, x in enumerate(blocks) for j, y in enumerate(blocks)}
 
 
 def _of_sites(draw, a, b, m, more):
@@ -207,12 +217,13 @@ def _of_sites(draw, a, b, m, more):
     means = [total(x**2) / n for x in vectors] + [total(theta * vectors[-1]) / n]
     sites, chain = formulas([*vectors, *scalars, *means, m, *more]), formulas([*scalars, *means, a])
     entries = st.just(S.Zero) | sites if len(vectors + scalars) > 2 else sites
-    D, C = draw(gram(len(vectors), sites)), draw(gram(len(scalars), chain)) if scalars else None
-    diffusion = {(x, y): D[i, j] for i, x in enumerate(vectors) for j, y in enumerate(vectors)}
-    diffusion |= {(x, y): C[i, j] for i, x in enumerate(scalars) for j, y in enumerate(scalars)}
+    D = _by_pair(vectors, draw(gram(len(vectors), sites)))
+    if scalars:
+        D |= _by_pair(scalars, draw(gram(len(scalars), chain)))
     Q = _curl(draw, [(x, y) for i, x in enumerate(vectors) for y in vectors[i + 1 :] + scalars], entries)
-    Q |= _curl(draw, [scalars] if len(scalars) == 2 else [], chain)
-    return vectors + scalars, H, diffusion, Q, (theta,)
+    if len(scalars) == 2:
+        Q |= _curl(draw, [scalars], chain)
+    return vectors + scalars, H, D, Q, (theta,)
 
 
 def _explicit(draw, a, b, m, more):
@@ -232,8 +243,7 @@ def _linear(draw, a, b, m, more):
     state = (theta, p, r)[: draw(st.sampled_from([1, 2, 2, 3, 3]))]
     moving = state if len(state) == 1 or draw(st.integers(0, 4)) == 0 else state[1:]  # the others follow without noise
     constants = st.sampled_from([S.Zero, Rational(1, 2), b, -Rational(3, 4)])
-    D = draw(gram(len(moving), constants, (1, Rational(3, 2), a, 1 / a)))
-    D = {(x, y): D[i, j] for i, x in enumerate(moving) for j, y in enumerate(moving)}
+    D = _by_pair(moving, draw(gram(len(moving), constants, (1, Rational(3, 2), a, 1 / a))))
     H = potential(theta)
     for x in state[1:]:
         H += total((x - draw(st.sampled_from([S.Zero, b]))) ** 2 * draw(st.sampled_from([S.One, 1 / m, a]))) / 2
@@ -303,10 +313,7 @@ def _is_promising(subsystem):
 def _has_flow(subsystem):
     try:
         solve(subsystem)
-    except (
-        RecipeError,
-        OverflowError,
-    ):  # a closed form is checked at random numbers, where a long formula may overflow
+    except (RecipeError, OverflowError):  # it is checked at random numbers, where a long formula may overflow
         return False
     return True
 
@@ -314,7 +321,7 @@ def _has_flow(subsystem):
 def schemes(
     recipe: Recipe, *, method: str | None = None, euler: bool = True, palindromes: bool = False
 ) -> st.SearchStrategy[tuple]:
-    """(word, pieces) for `integrators.compile(recipe, word, pieces=pieces)`: Euler, Lie, Strang, longer words, fractions.
+    """(word, pieces) for `integrators.compile`: Euler, Lie, Strang, longer words, fractions.
 
     The pieces have closed forms; what has none takes the numerical `method`, and where no method is given the word is
     Euler's, which is left out where it can be if not `euler`. `palindromes` leaves out what is none.
@@ -326,20 +333,22 @@ def schemes(
     """
     if not isinstance(recipe, Recipe):
         raise RecipeError("schemes", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
-    _among("schemes", (method,) if method else (), METHODS)
+    _check_kinds("schemes", (method,) if method else (), METHODS)
     return _schemes(recipe, method, euler, palindromes)
 
 
 @st.composite
 def _schemes(draw, recipe, method, euler, palindromes):
-    jumps, pieces = tuple(recipe.jumps), None
+    jumps = tuple(recipe.jumps)
+    pieces = None
     if not euler or draw(st.integers(0, 3)):
         cuts = draw(st.permutations(_cuts(recipe)))
         pieces = next((solved for cut in cuts if (solved := _solved(recipe, cut, method))), None)
     if pieces is None:
         return " ".join([*jumps, EULER, *jumps[::-1]]), {}
     letters = draw(st.permutations([*pieces, *jumps]))
-    form = draw(st.sampled_from(["Strang", "longer", "fractions"] + ["Lie"] * (not palindromes)))
+    forms = ["Strang", "longer", "fractions"] if palindromes else ["Strang", "longer", "fractions", "Lie"]
+    form = draw(st.sampled_from(forms))
     if form in ("Strang", "Lie") and len(letters) > 1:
         return f"{form}({', '.join(letters)})", pieces
     *front, middle = letters
@@ -351,7 +360,8 @@ def _schemes(draw, recipe, method, euler, palindromes):
 
 def _shares(draw, front, middle):
     """A palindrome of (letter, fraction): each pair of a letter takes a part of what is left of it, the last all."""
-    left, pairs = dict.fromkeys([*front, middle], S.One), []
+    left = dict.fromkeys([*front, middle], S.One)
+    pairs = []
     for k, x in enumerate(front):
         last = x != middle and x not in front[k + 1 :]
         part = left[x] * (1 if last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
@@ -361,14 +371,14 @@ def _shares(draw, front, middle):
 
 
 @st.composite
-def steps(draw, source=None, **options) -> Step:
+def steps(draw: st.DrawFn, source: st.SearchStrategy[Recipe] | None = None, **options: Any) -> Step:
     """Compiled steps of recipes, by default all `recipes()`, and words with the options of `schemes`."""
     recipe = draw(recipes() if source is None else source)
     word, pieces = draw(schemes(recipe, **options))
     return integrators.compile(recipe, word, pieces=pieces)
 
 
-def targets(recipe: Recipe, **options) -> st.SearchStrategy[Energy]:
+def targets(recipe: Recipe, **options: Any) -> st.SearchStrategy[Energy]:
     """Energies of a recipe's target, see `energies`."""
     return energies(recipe.targets, **options)
 

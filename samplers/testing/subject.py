@@ -203,7 +203,7 @@ class Subject:
         return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
 
     def gradient_variance(self, h: float, points: Points) -> Any:
-        """The variance of gradients as noisy as the budget S says, 2 S m/(h c^2): m gradients, c the factor of grad U."""
+        """2 S m/(h c^2), the variance of gradients that meet the budget S: m in a step, each with the factor c."""
         rows = [i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0]
         if not rows:
             return 0.0
@@ -237,7 +237,8 @@ def subject_of(
     Scheme('Euler')
     """
     if isinstance(recipe, Step) and scheme is pieces is None:
-        recipe, scheme, pieces, backend = recipe.recipe, recipe.scheme, recipe.pieces, recipe.backend
+        step = recipe
+        recipe, scheme, pieces, backend = step.recipe, step.scheme, step.pieces, step.backend
     if not isinstance(recipe, Recipe):
         what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
         raise RecipeError("check", what, do="Pass recipe.Recipe(...).")

@@ -1,10 +1,11 @@
 """The layer of the one-step defect: how far one step moves exp(-H/T), by quadrature over state and noise."""
 
+from typing import Any
+
 import numpy as np
 
 import integrators
 
-from ..arguments import TEMPERATURE
 from ..one_step import moments, of_degree, transition
 from ..results import Result, Results
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
@@ -13,7 +14,7 @@ DEGREE = 4  # of the monomials
 
 
 def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "one-step defect") -> Results:
-    """How fast E_pi[phi(step)] - E_pi[phi] falls with h, for all monomials phi up to degree 4: by the order of the step and 1."""
+    """E_pi[phi(step)] - E_pi[phi] = O(h^(order + 1)) for all monomials phi up to degree 4."""
     if subject.out_of_reach:
         return subject.out_of_reach
     energy = energy or subject.first_energy
@@ -62,6 +63,7 @@ def moved(subject: Subject, energy: str, h: float) -> tuple[list[np.ndarray], li
     def variance(index):
         return subject.gradient_variance(h, dict(zip(recipe.state, chart(index))))
 
+    settings: dict[str, Any] = {**subject.settings, **subject.curvature(energy)}
     return transition(
         subject.still,
         {"": (np.arange(len(weights)), weights)},
@@ -70,10 +72,8 @@ def moved(subject: Subject, energy: str, h: float) -> tuple[list[np.ndarray], li
         chart=chart,
         constants=subject.constants,
         gradient_noise=variance if any(recipe.supplied) else 0.0,
-        temperature=TEMPERATURE,
         draw_nodes=DRAW_NODES,
         gradient_nodes=GRADIENT_NODES,
         least=1e-14,
-        **{k: v for k, v in subject.settings.items() if k != "temperature"},
-        **subject.curvature(energy),
+        **settings,
     )

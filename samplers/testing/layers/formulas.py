@@ -28,7 +28,7 @@ def symbolic(subject: Subject) -> Results:
 
 
 def generator(subject: Subject) -> Results:
-    """E[L phi] for every monomial phi up to degree 4 under the law of one site, L of the SDE that the step discretises."""
+    """E[L phi] = 0 for every monomial phi up to degree 4 at one site, with L of the SDE that the step discretises."""
     recipe, sde = subject.recipe, subject.wrong or subject.recipe
     if subject.unresolved:
         return subject.unresolved

@@ -7,7 +7,7 @@ import sympy
 from scipy.linalg import solve_discrete_lyapunov
 
 from integrators import accuracy
-from integrators.split import Piece, all_letters, split
+from integrators.split import Subsystem, all_letters, split
 from recipe import Recipe
 from recipe.symbols import Partial, Total, step_size
 
@@ -58,7 +58,7 @@ def _budgets(recipe: Recipe) -> dict[Any, float]:
     return {s: 0.0 for s in supplied if s not in used}
 
 
-def _matrices(piece: Piece, recipe: Recipe, numbers: dict, k: float) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(piece: Subsystem, recipe: Recipe, numbers: dict, k: float) -> tuple[np.ndarray, np.ndarray]:
     """A and D of a linear piece, dx = -A x dt + sqrt(2 D) dW, where grad U = k theta."""
 
     def number(e):
@@ -73,7 +73,7 @@ def _matrices(piece: Piece, recipe: Recipe, numbers: dict, k: float) -> tuple[np
     return A, D
 
 
-def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[np.ndarray, np.ndarray]:
     """Decay and covariance of a linear piece over a time."""
     if piece.method == "euler":
         return np.eye(len(A)) - A * time, 2 * D * time

@@ -1,5 +1,6 @@
 """The layers of many steps: chains that start at exp(-H/T) stay there, and move, each by its own noise."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Chains at exp(-H/T) and after STEPS steps of h: tensors by name, (chains, sites), or (chains,) for scalar blocks."""
+    """Chains at exp(-H/T) and after STEPS steps of h: tensors by name, (chains, sites), of scalar blocks (chains,)."""
 
     start: dict[str, Any]
     end: dict[str, Any]
@@ -138,33 +139,36 @@ def _lost(recipe: Recipe, run: Run) -> float:
 
 
 def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
-    """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name.
-
-    Monomials of degree 1 to 4 of one block, of degree 2 of several.
-    """
+    """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name."""
     state = subject.recipe.state
     blocks = [b for b in state if b.is_vector] or list(state)
     index = [state.index(b) for b in blocks]
     points, weights = subject.laws[energy]
     before, after, mass = moved(subject.right, energy, run.h)
     exact, ends = [np.asarray(points[b]) for b in blocks], [run.end[b.name].numpy() for b in blocks]
+    before, after = ([side[i] for i in index] for side in (before, after))
     worst, name = 0.0, ""
-    for powers in np.ndindex(*[5] * len(blocks)):
-        most = 4 if max(powers) == sum(powers) else 2
-        if not 0 < sum(powers) <= most:
-            continue
+    for powers in _powers(len(blocks)):
 
         def phi(z, powers=powers):
             return np.prod([v**n for v, n in zip(z, powers)], axis=0)
 
         values = phi(ends).mean(-1) if run.sites > 1 else phi(ends).reshape(run.chains)
-        allowed = 3 * STEPS * abs(mass @ (phi([after[i] for i in index]) - phi([before[i] for i in index])))
+        allowed = 3 * STEPS * abs(mass @ (phi(after) - phi(before)))
         error = values.std() / run.chains**0.5
         off = max(abs(values.mean() - weights @ phi(exact)) - allowed, 0)
         score = off / error if error else np.inf
         if not score <= worst:
             worst, name = score, "*".join(f"{b}^{n}" for b, n in zip(blocks, powers) if n)
     return float(worst), name
+
+
+def _powers(blocks: int) -> Iterator[tuple[int, ...]]:
+    """Exponents of the monomials of degree 1 to 4 of one block, and of degree 2 of two."""
+    for powers in np.ndindex(*[5] * blocks):
+        most = 4 if max(powers) == sum(powers) else 2
+        if 0 < sum(powers) <= most:
+            yield powers
 
 
 def _moves(recipe: Recipe, run: Run) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Targets whose law is known at every temperature: exact draws, exact expectations, and the statistics to compare."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import erf, sqrt
@@ -70,15 +70,15 @@ class Law:
         )
 
 
-def gaussian(name: str, sds, correlation: float) -> Law:
+def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
     """N(0, T C) with C_ij = sd_i sd_j correlation^|i - j|.
 
-    >>> gaussian("pair", (1, 2), 0.5).potential(torch.ones(2))
+    >>> gaussian_law("pair", (1, 2), 0.5).potential(torch.ones(2))
     tensor(0.5000)
     """
-    sds, index = np.array(sds, float), np.arange(len(sds))
-    cov = np.outer(sds, sds) * correlation ** abs(index[:, None] - index)
-    precision, root = torch.tensor(np.linalg.inv(cov)), torch.tensor(np.linalg.cholesky(cov))
+    sd, index = np.array(sds, float), np.arange(len(sds))
+    covariance = np.outer(sd, sd) * correlation ** abs(index[:, None] - index)
+    precision, root = torch.tensor(np.linalg.inv(covariance)), torch.tensor(np.linalg.cholesky(covariance))
 
     def potential(theta):
         return ((theta @ precision.to(theta)) * theta).sum(-1) / 2
@@ -89,15 +89,15 @@ def gaussian(name: str, sds, correlation: float) -> Law:
 
     def moments(T):
         within, between = np.full(len(sds), erf(sqrt(0.5))), np.full(len(sds) - 1, correlation)
-        return np.zeros(len(sds)), sds * sqrt(T), within, between
+        return np.zeros(len(sds)), sd * sqrt(T), within, between
 
     return Law(name, len(sds), potential, draw, moments, separable=False)
 
 
-def separable(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
+def separable_law(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
     """Independent coordinates of density exp(-u(x)/T), by quadrature and inverse distribution function on |x| < edge.
 
-    >>> separable("normal", lambda x: x**2/2, 2).moments(0.25)[1].round(6)
+    >>> separable_law("normal", lambda x: x**2/2, 2).moments(0.25)[1].round(6)
     array([0.5, 0.5])
     """
     x = np.linspace(-edge, edge, 2**15 + 1)
@@ -127,7 +127,7 @@ def separable(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
 
 
 LAWS = (
-    gaussian("gaussian", (1.0, 0.8, 0.6), correlation=0.4),  # curvatures from .8 to 3.4
-    separable("quartic", lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5, dim=2),  # one tilted mode, light tails
-    separable("double well", lambda x: (x**2 - 2) ** 2 / 8, dim=4),  # barrier 1/2, which ordinary samplers cross
+    gaussian_law("gaussian", (1.0, 0.8, 0.6), correlation=0.4),  # curvatures from .8 to 3.4
+    separable_law("quartic", lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5, dim=2),  # one tilted mode, light tails
+    separable_law("double well", lambda x: (x**2 - 2) ** 2 / 8, dim=4),  # barrier 1/2, which ordinary samplers cross
 )

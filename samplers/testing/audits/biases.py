@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def limits(bias, error):
+def limits(bias: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The limits of biases as h -> 0, their standard errors, and by how many of these they fail to vanish.
 
     The limit is exact to second order in h. A bias does not vanish where b(h/4) is more than two thirds of b(h/2),
@@ -16,7 +16,7 @@ def limits(bias, error):
     return limit, limit_error, np.where(np.sign(fine) * limit > 2 * limit_error, score.clip(0), 0.0)
 
 
-def order(bias, error, width=2.0):
+def order(bias: np.ndarray, error: np.ndarray, width: float = 2.0) -> tuple[float, float, float]:
     """The order p of b = c h^p by least squares, and its range, of so many standard errors.
 
     Where no power fits, as for c h + d h^2, the errors are those of the fit.
@@ -29,8 +29,8 @@ def order(bias, error, width=2.0):
     return float(orders[misfit.argmin()]), float(within[0]), float(within[-1])
 
 
-def likeness(x):
-    """The distance between two chains at which a coordinate is most alike, the rank correlation, and its standard errors."""
+def likeness(x: np.ndarray) -> tuple[int, float, float]:
+    """The distance of two chains at which a coordinate is most alike, the rank correlation, and its standard errors."""
     y = x.argsort(0).argsort(0) - (len(x) - 1) / 2  # ranks: a few far chains are not alike
     y = y / y.std(0)
     r = np.fft.irfft(abs(np.fft.rfft(y, axis=0)) ** 2, len(y), axis=0)[1 : len(y) // 2 + 1] / len(y)
@@ -41,6 +41,7 @@ def likeness(x):
     return int(lag) + 1, float(r[lag, k]), float(score[lag, k])
 
 
-def correlation(a, b):
-    """The mean over the coordinates of the correlation across chains."""
-    return float(np.mean([np.corrcoef(x, y)[0, 1] if x.std() and y.std() else 0.0 for x, y in zip(a.T, b.T)]))
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """The mean over the coordinates of the correlation across chains; 0 for one that stands still."""
+    pairs = zip(a.T, b.T)
+    return float(np.mean([np.corrcoef(x, y)[0, 1] if x.std() and y.std() else 0.0 for x, y in pairs]))

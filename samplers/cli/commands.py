@@ -1,0 +1,194 @@
+"""The commands: what each of them finds out or does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import integrators
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+
+from ..stock import catalogue
+from .lookup import blaming, file_and_name, find_energy, find_function, find_recipe
+from .writing import write
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: plain data, the same as text, and the exit code."""
+
+    data: list[dict[str, Any]] | dict[str, Any]
+    text: str
+    code: int = 0
+
+
+# ---- the commands
+
+
+def list_recipes() -> Answer:
+    """The stock samplers: name, paper, claim and recommended word."""
+    rows: list[dict[str, Any]] = [
+        {"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
+        for name, R in catalogue.items()
+    ]
+    table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
+
+
+def show(name: str) -> Answer:
+    """A recipe as mathematics, its certificate, its flows and the text of its step."""
+    recipe = find_recipe(name)
+    certificate = recipe.check()
+    data: dict[str, Any] = {
+        "recipe": recipe.name,
+        "source": recipe.source,
+        "claim": recipe.claim,
+        "text": str(recipe),
+        "latex": recipe.latex(),
+        "certificate": certificate.to_dict(),
+    }
+    try:
+        step = integrators.compile(recipe)
+        data["step"] = {
+            "scheme": str(step.scheme),
+            "order": step.order,
+            "exact": step.exact,
+            "flows": list(map(str, step.flows.values())),
+            "source": step.source,
+        }
+        texts = [str(step), step.source.rstrip()]
+    except RecipeError as error:  # such as an opaque function, which needs recipe.bind
+        data |= {"step": None, "missing": str(error)}
+        texts = [f"no step: {error}"]
+    return Answer(data, "\n\n".join([str(recipe), str(certificate), *texts]))
+
+
+def check(name: str, scheme: str | None = None) -> Answer:
+    """The certificate of a recipe, and the checks of its step: the emitted text, its law in one step and in many."""
+    recipe = find_recipe(name)
+    certificate = recipe.check()
+    from ..testing.checks import check as check_layers  # imports torch
+
+    report = check_layers(recipe, scheme)
+    ok = certificate.ok and report.ok
+    data = {**certificate.to_dict(), "ok": ok, "report": report.to_dict()}
+    return Answer(data, f"{certificate}\n\n{report}", code=0 if ok else 1)
+
+
+def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:
+    """The step of a recipe as one file that imports only math and torch."""
+    step = integrators.compile(find_recipe(name), scheme)
+    data: dict[str, Any] = {"recipe": step.recipe.name, "scheme": str(step.scheme), "order": step.order}
+    source = step.standalone()
+    if out is None:
+        return Answer(data | {"source": source}, source.rstrip())
+    write(Path(out), source, force)
+    return Answer(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
+
+
+def sample(
+    name: str,
+    energy: str | None = None,
+    init: str | None = None,
+    parameters: Sequence[str] = (),
+    out: str | None = None,
+    plot: str | None = None,
+    **options: Any,
+) -> Answer:
+    """Draw from an energy with a recipe; the summary of the draws."""
+    recipe = find_recipe(name)
+    U = None if energy is None else find_energy(energy)
+    _check_outputs(out, plot)
+    if init is not None:
+        options["init"] = _point(recipe, init)
+    elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
+        raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
+    options |= _parameters(recipe, parameters)
+    from ..running import sampling  # imports torch
+
+    with blaming(energy and file_and_name(energy)[0]):
+        draws = sampling.sample(recipe, U, **options)
+    files = {}
+    if out is not None:
+        draws.save(out)
+        files["file"] = out
+    if plot is not None:
+        draws.plot().savefig(plot)
+        files["plot"] = plot
+    table = draws.summary()
+    text = [repr(draws), table.to_string(float_format="{:.4g}".format)]
+    if not draws.diverged:
+        text.append("diverged: none")
+    return Answer({"summary": _rows(table), "info": draws.info, **files}, "\n\n".join(text))
+
+
+def _check_outputs(out: str | None, plot: str | None) -> None:
+    """Refuse files that cannot be written, before anything is drawn."""
+    for option, file in (("--out", out), ("--plot", plot)):
+        if file is not None and not Path(file).absolute().parent.is_dir():
+            raise RecipeError(f"{option} {file}", "there is no such folder", do="Make it first.")
+    if plot is not None and Path(plot).suffix not in PICTURES:
+        raise RecipeError(f"--plot {plot}", "it is no picture by its name", do=f"End it in {', '.join(PICTURES)}.")
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a summary; JSON has no nan."""
+    return [
+        {"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}
+        for index, row in table.to_dict("index").items()
+    ]
+
+
+def audit(name: str, **options: Any) -> Answer:
+    """The law of a sampler that others wrote, run as a black box; exit code 1 for a law that is wrong as h -> 0."""
+    run = find_function(name)
+    from ..testing.audits import audit as audited  # imports torch
+
+    with blaming(file_and_name(name)[0]):
+        result = audited(run, **options)
+    code = 0 if result.ok else 1
+    if result.verdict == "not finished":
+        code = 2
+    return Answer(result.to_dict(), str(result), code)
+
+
+# ---- what the options stand for
+
+
+def _point(recipe: Recipe, text: str) -> Any:
+    """The start of one chain, its numbers in the order of the coordinates."""
+    import torch
+
+    point = torch.tensor([_number(part, f"--init {text}") for part in text.split(",")])
+    if recipe.targets[0].is_vector:
+        return point
+    if len(point) != len(recipe.targets):
+        raise RecipeError(
+            f"--init {text}", f"the target has {len(recipe.targets)} coordinates", do="Give one number for each."
+        )
+    return {b.name: x for b, x in zip(recipe.targets, point)}
+
+
+def _parameters(recipe: Recipe, settings: Sequence[str]) -> dict[str, float]:
+    """Values by name from texts NAME=VALUE."""
+    names = [s.name for s in recipe.parameters]
+    values = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in names:
+            what = f"{recipe.name} has no parameter {name!r}"
+            raise RecipeError(f"--set {setting}", what, do=did_you_mean(name, names))
+        values[name] = _number(value, f"--set {setting}")
+    return values
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RecipeError(where, f"{text!r} is not a number", do="Write it as 0.1 or 1e-3.") from error

@@ -1,0 +1,111 @@
+"""What NAME, FILE and FILE:NAME mean: stock samplers and energies, and the objects of the user's own Python files."""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError, did_you_mean
+
+from ..energies.targets import TARGETS
+from ..stock import catalogue
+
+
+def find_recipe(text: str) -> Recipe:
+    """The recipe of NAME, FILE or FILE:NAME.
+
+    >>> find_recipe("sghmc")
+    Recipe('sghmc', state=(theta, p))
+    """
+    file, name = file_and_name(text)
+    if file is None:
+        return _pick(text, text.lower(), catalogue, "stock sampler")
+    recipes = {variable: x for variable, x in run_file(file).items() if isinstance(x, Recipe)}
+    if name is None:
+        own = {variable: R for variable, R in recipes.items() if R not in catalogue.values()}
+        return _pick(text, None, own, "Recipe")
+    of_this_name = {variable: R for variable, R in recipes.items() if R.name == name}
+    if of_this_name and name not in recipes:
+        return _pick(text, None, of_this_name, "Recipe")
+    return _pick(text, name, recipes, "Recipe")
+
+
+def find_energy(text: str) -> Energy | Callable:
+    """The energy of NAME, FILE or FILE:NAME: an Energy, or a torch function, which needs its NAME.
+
+    >>> find_energy("double-well").U
+    2*(x**2 - 1)**2
+    """
+    file, name = file_and_name(text)
+    if file is None:
+        return _pick(text, text.lower(), TARGETS, "test energy")
+
+    def fits(variable, x):
+        return isinstance(x, Energy) or (variable == name and callable(x))
+
+    return _pick(text, name, {variable: x for variable, x in run_file(file).items() if fits(variable, x)}, "Energy")
+
+
+def find_function(text: str) -> Callable:
+    """The function of FILE:FUNCTION."""
+    file, name = file_and_name(text)
+    if file is None:
+        raise RecipeError(text, "it is not a function of a Python file", do="Write FILE.py:FUNCTION.")
+    functions = {variable: x for variable, x in run_file(file).items() if callable(x)}
+    return _pick(text, name, functions, "function")
+
+
+def file_and_name(text: str) -> tuple[str | None, str | None]:
+    """The file and the name of FILE:NAME, None for the one that is not there; a FILE ends in .py."""
+    if text.endswith(".py"):
+        return str(Path(text).absolute()), None
+    head, _, tail = text.rpartition(":")
+    if head.endswith(".py"):
+        return str(Path(head).absolute()), tail
+    return None, text
+
+
+def _pick(text: str, name: str | None, objects: Mapping[str, Any], kind: str) -> Any:
+    """The object of this name, or without a name the only one."""
+    if name is None:
+        if len({id(x) for x in objects.values()}) == 1:
+            return next(iter(objects.values()))
+        what = f"it does not define one {kind}, write FILE:NAME"
+        raise RecipeError(text, what, do=did_you_mean("", objects))
+    if name not in objects:
+        raise RecipeError(text, f"there is no {kind} of this name", do=did_you_mean(name, objects))
+    return objects[name]
+
+
+@cache
+def run_file(file: str) -> dict[str, Any]:
+    """The names that a Python file of the user's own defines."""
+    if not Path(file).is_file():
+        raise RecipeError(file, "there is no such file", do="Check the path.")
+    spec = spec_from_file_location(f"recipe_file_{Path(file).stem}", file)
+    assert spec and spec.loader  # a file that ends in .py has them
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    sys.path.append(str(Path(file).parent))
+    with blaming(file):
+        spec.loader.exec_module(module)
+    return vars(module)
+
+
+@contextmanager
+def blaming(file: str | None) -> Iterator[None]:
+    """Turn what a line of the user's file raises into a RecipeError that names the line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if not lines and isinstance(error, SyntaxError):
+            lines = [error.lineno or 1]
+        if not lines:
+            raise
+        line = lines[-1] or 1
+        raise RecipeError(f"{file}, line {line}", f"{type(error).__name__}: {error}".rstrip(".")) from error

@@ -1,0 +1,149 @@
+"""The program: its options, one command run, its answer printed."""
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from importlib import metadata
+from typing import Any, NoReturn
+
+from recipe.errors import RecipeError
+
+from ..energies.targets import TARGETS
+from .commands import Answer, audit, check, emit, list_recipes, sample, show
+
+Defaults = Mapping[str, tuple[Any, str]]  # of an option: its default, and what it means
+
+NUMBERS: Defaults = {
+    "chains": (64, "independent chains"),
+    "steps": (10_000, "steps after the warmup"),
+    "warmup": (1000, "steps before the first draw"),
+    "thin": (10, "keep every thin-th step"),
+    "step-size": (1e-2, "h, in units of time"),
+    "seed": (0, "of all noise"),
+    "temperature": (1.0, "T"),
+}
+AUDIT: Defaults = {
+    "step-size": (0.1, "the largest step size; h/2 and h/4 follow"),
+    "time": (10.0, "of a run, steps times h"),
+    "chains": (32768, "independent chains"),
+    "seed": (0, "of all noise"),
+    "alpha": (1e-4, "the rate of false alarms"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command, print its answer and return the exit code."""
+    try:
+        options = vars(_parser().parse_args(argv))
+        run, as_json = options.pop("run"), options.pop("json")
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():  # stdout is for the answer alone
+            warnings.showwarning = lambda message, *_, **__: _say(message)
+            answer = run(**options)
+    except (RecipeError, OSError) as error:
+        _say(error)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return _print(answer, as_json)
+
+
+def _print(answer: Answer, as_json: bool) -> int:
+    """Print an answer; the exit code, 2 where stdout refuses it, but that of the answer where its reader has gone."""
+    try:
+        print(json.dumps(answer.data, indent=2) if as_json else answer.text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
+        if not isinstance(error, BrokenPipeError):
+            _say(error)
+            return 2
+    return answer.code
+
+
+def _say(message: object) -> None:
+    print("recipe:", *str(message).split(), file=sys.stderr)
+
+
+# ---- the options
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError("usage", message, do=f"See {self.prog} --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.")
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[..., Answer]) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=run.__doc__, description=run.__doc__, argument_default=argparse.SUPPRESS)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
+        return sub
+
+    command("list", list_recipes)
+    _add_recipe(command("show", show))
+    _add_scheme(_add_recipe(command("check", check)))
+    _add_emit_options(_add_scheme(_add_recipe(command("emit", emit))))
+    _add_sample_options(_add_scheme(_add_recipe(command("sample", sample))))
+    _add_audit_options(command("audit", audit))
+    return parser
+
+
+def _version():
+    try:
+        return metadata.version("sde-recipe")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _add_recipe(sub):
+    sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
+    return sub
+
+
+def _add_scheme(sub):
+    sub.add_argument("--scheme", metavar="WORD", help='a splitting word such as "B A O A B"')
+    return sub
+
+
+def _add_numbers(sub, table):
+    for name, (default, meaning) in table.items():
+        sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
+
+
+def _add_progress(sub):
+    sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
+
+
+def _add_emit_options(sub):
+    sub.add_argument("-o", "--out", metavar="FILE", help="the file to write, else stdout")
+    sub.add_argument("--force", action="store_true", help="overwrite any file")
+
+
+def _add_sample_options(sub):
+    sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
+    sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
+    _add_numbers(sub, NUMBERS)
+    sub.add_argument("--backend", metavar="NAME", help="auto, torch, cpp or triton")
+    sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
+    sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
+    sub.add_argument("--plot", metavar="FILE", help="a picture of traces, marginals and autocorrelations to write")
+    sub.add_argument(
+        "--checkpoint", metavar="FOLDER", help="where the run is kept; the same command goes on from there"
+    )
+    _add_progress(sub)
+
+
+def _add_audit_options(sub):
+    sub.add_argument(
+        "name", metavar="FILE:FUNCTION", help="run(potential, init, *, steps, step_size, temperature, seed) -> theta"
+    )
+    _add_numbers(sub, AUDIT)
+    sub.add_argument("--limit", type=float, metavar="SECONDS", help="end with what there is after these, default 900")
+    _add_progress(sub)

@@ -1,0 +1,94 @@
+"""An audit from its settings to its verdict."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..results import Report
+from .black_box import BlackBox, OutOfTime
+from .experiment import Experiment
+from .first_look import first_look
+from .judgement import judge
+from .laws import LAWS
+from .measurements import measured
+from .plan import Plan, check_function
+from .verdicts import Audit
+
+RUNS = 4 + len(LAWS) * 2 * 3  # the first look, and the measurements; more where the start is not forgotten
+
+
+def audit(
+    run: Callable,
+    *,
+    step_size: float = 0.1,
+    time: float = 10.0,
+    chains: int = 32768,
+    temperatures: tuple[float, float] = (0.5, 1.5),
+    alpha: float = 1e-4,
+    seed: int = 0,
+    limit: float | None = 900.0,
+    progress: bool = True,
+) -> Audit:
+    """Compare the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolate to h = 0.
+
+    `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
+    draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in
+    torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
+    start at half the width, and the time of a run is doubled until they agree with the rest. `alpha`: the rate of
+    false alarms. Torch's and numpy's global generators are seeded for the run, and restored. `progress` on stderr.
+    Raises RecipeError for a function that is not of this form. After `limit` seconds the audit ends with what there
+    is.
+
+    >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
+    ...     generator, theta = torch.Generator().manual_seed(seed), init
+    ...     for _ in range(steps):
+    ...         theta = theta.detach().requires_grad_()
+    ...         (force,) = torch.autograd.grad(potential(theta).sum(), theta)
+    ...         noise = torch.randn(theta.shape, generator=generator)
+    ...         theta = theta - step_size*force + (2*step_size*temperature)**0.5*noise
+    ...     return theta
+    >>> audit(langevin, time=4, chains=2000, alpha=1e-9, progress=False).verdict
+    'vanishing bias'
+    """
+    started, name = perf_counter(), getattr(run, "__name__", type(run).__name__)
+    check_function(run)
+    plan = Plan(step_size, time, chains, temperatures, alpha, seed, limit)
+    numpy_state, threads = np.random.get_state(), torch.get_num_threads()
+    torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
+    try:
+        with torch.random.fork_rng(devices=[]), tqdm(total=RUNS, disable=not progress, unit="run", desc=name) as bar:
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            experiment = Experiment(BlackBox(run, name, bar, limit), plan)
+            _perform(experiment)
+    finally:
+        torch.set_num_threads(threads)
+        np.random.set_state(numpy_state)
+    comparisons = experiment.comparisons
+    return Audit(
+        name,
+        comparisons.verdict,
+        tuple(comparisons.findings),
+        Report(name, tuple(comparisons.results)),
+        tuple(experiment.cells),
+        plan.threshold,
+        alpha,
+        round(perf_counter() - started, 1),
+    )
+
+
+def _perform(experiment: Experiment) -> None:
+    """All of it; what there is, where time runs out."""
+    try:
+        halves = first_look(experiment)
+        if halves is None or experiment.comparisons.verdicts:
+            return
+        biases = measured(experiment)
+        if biases is not None:
+            judge(experiment, experiment.cells, biases, halves)
+    except OutOfTime as ended:
+        experiment.comparisons.verdicts.clear()
+        experiment.comparisons.conclude("not finished", str(ended))

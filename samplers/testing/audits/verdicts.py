@@ -1,0 +1,159 @@
+"""What an audit finds: a verdict, its findings, and the runs behind them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..results import Report, Result
+from .laws import Law
+
+VERDICTS = {  # in this order: the first that applies is the verdict
+    "not finished": False,
+    "diverges": False,
+    "does not move": False,
+    "seed ignored": False,
+    "noise shared across chains": False,
+    "noise reused": False,
+    "start not forgotten": False,
+    "noise shared across coordinates": False,
+    "temperature used wrongly": False,
+    "bias does not vanish": False,
+    "bias, limit unresolved": False,
+    "vanishing bias": True,
+    "unbiased": True,
+}
+HEADER = f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of"
+ROW = (
+    "  {target:12}{dim:4}{temperature:6g}{step_size:9.4g}{time:8g}{E theta^2:11.4f}{exact:9.4f}{z:8.1f}"
+    "{worst z:9.1f}  {worst}"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a target, a temperature, a step size; bias and standard error of each statistic, over its exact value.
+
+    `square` is E theta^2, averaged over the coordinates, and `exact` its value under exp(-U/T).
+    """
+
+    law: Law = field(repr=False)
+    temperature: float
+    step_size: float
+    time: float
+    bias: np.ndarray = field(repr=False)
+    error: np.ndarray = field(repr=False)
+
+    @property
+    def z(self) -> np.ndarray:
+        """The biases in standard errors."""
+        return self.bias / self.error
+
+    @property
+    def square(self) -> float:
+        """E theta^2 of the draws."""
+        return self.exact * (1 + self.bias[-2])
+
+    @property
+    def exact(self) -> float:
+        """E theta^2 under exp(-U/T)."""
+        return self.law.square(self.temperature)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell as plain data."""
+        worst = int(abs(self.z).argmax())
+        return {
+            "target": self.law.name,
+            "dim": self.law.dim,
+            "temperature": self.temperature,
+            "step_size": self.step_size,
+            "time": self.time,
+            "E theta^2": self.square,
+            "exact": self.exact,
+            "z": float(self.z[-2]),
+            "worst": self.law.labels[worst],
+            "worst z": float(self.z[worst]),
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found: the verdict, one of VERDICTS, and findings with figures.
+
+    `report` has the comparisons that decide `ok`; `cells` the runs; `threshold` the standard errors beyond which a
+    comparison counts, so that a right sampler fails with probability `alpha` at most.
+    """
+
+    name: str
+    verdict: str
+    findings: tuple[str, ...]
+    report: Report
+    cells: tuple[Cell, ...]
+    threshold: float
+    alpha: float
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the law is right, or its bias vanishes with the step size."""
+        return VERDICTS[self.verdict]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The audit as plain data."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "ok": self.ok,
+            "findings": list(self.findings),
+            "alpha": self.alpha,
+            "threshold": self.threshold,
+            "seconds": self.seconds,
+            "cells": [c.to_dict() for c in self.cells],
+            "report": self.report.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"audit of {self.name}: {self.verdict}", *(f"  {text}" for text in self.findings)]
+        if self.cells:
+            lines += ["", HEADER, *(ROW.format(**c.to_dict()) for c in self.cells)]
+        rate = f"{1 / self.alpha:,.0f}. {self.seconds:.0f} s."
+        return "\n".join(
+            [*lines, "", f"  |z| > {self.threshold:.2f} counts: a right sampler fails one audit in {rate}"]
+        )
+
+
+class Comparisons:
+    """The comparisons of an audit as they come: results, findings, and the verdicts of those that fail."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.findings: list[str] = []
+        self.verdicts: set[str] = set()
+
+    @property
+    def verdict(self) -> str:
+        """The first of VERDICTS that applies."""
+        return next((verdict for verdict in VERDICTS if verdict in self.verdicts), "unbiased")
+
+    def conclude(self, verdict: str, text: str) -> None:
+        """Let a verdict apply, and keep what it is drawn from."""
+        self.verdicts.add(verdict)
+        self.findings.append(f"{verdict}: {text}")
+
+    def keeps(
+        self,
+        layer: str,
+        statistic: str,
+        value: float,
+        bound: float,
+        equation: str,
+        verdict: str,
+        text: str,
+        subject: str = "",
+    ) -> bool:
+        """Whether a statistic keeps its bound; where it does not, the verdict applies, and the text is a finding."""
+        result = Result(layer, statistic, float(value), float(bound), equation, subject)
+        self.results.append(result)
+        if not result.ok:
+            self.conclude(verdict, text)
+        return result.ok
