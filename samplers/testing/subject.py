@@ -117,9 +117,9 @@ class Subject:
         return {**self.numbers, step_size: self.case.step_size or 0.01}
 
     @property
-    def settings(self) -> dict[str, float]:
+    def settings(self) -> dict[str, Any]:
         """What the step is called with beside state, gradient and noise."""
-        settings = {"temperature": TEMPERATURE, **self.case.parameters}
+        settings: dict[str, Any] = {"temperature": TEMPERATURE, **self.case.parameters}
         if self.still.program.reads(num_data):
             settings["num_data"] = NUM_DATA
         return settings
@@ -198,7 +198,7 @@ class Subject:
 
         return at
 
-    def curvature(self, name: str) -> dict[str, Callable]:
+    def curvature(self, name: str) -> dict[str, Any]:
         """The curvature of U, as an argument of a step that asks for it."""
         return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
 
@@ -233,8 +233,8 @@ def subject_of(
     parameter of it, or no energy of one site.
 
     >>> from samplers import SGLD
-    >>> subject_of(SGLD).still.scheme
-    Scheme('Euler')
+    >>> print(subject_of(SGLD).still.scheme)
+    Euler
     """
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from integrators import noise
-from integrators.domains import INSIDE
+from integrators.domains import in_domain
 from recipe import Recipe
 from recipe.symbols import Total
 
@@ -134,7 +134,7 @@ def _coupled(recipe: Recipe) -> bool:
 
 def _lost(recipe: Recipe, run: Run) -> float:
     """The share of the chains that are not finite, or left their domain."""
-    gone = [~INSIDE.get(b.domain, torch.isfinite)(run.end[b.name]).reshape(run.chains, -1).all(1) for b in recipe.state]
+    gone = [~in_domain(b, run.end[b.name]).reshape(run.chains, -1).all(1) for b in recipe.state]
     return float(torch.stack(gone).any(0).double().mean())
 
 
