@@ -263,7 +263,7 @@ def test_a_file_may_import_its_neighbours_and_is_run_once(run, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("from samplers import SGLD\n")
     path = tmp_path / "mine.py"
     path.write_text(
-        "from neighbour_of_mine import SGLD\nfrom samplers.targets import TARGETS\n"
+        "from neighbour_of_mine import SGLD\nfrom samplers.energies.targets import TARGETS\n"
         "U = TARGETS['gaussian']\nprint('once')\n"
     )
     code, _, error = run("sample", f"{path}:SGLD", "--energy", f"{path}:U", *SHORT)
