@@ -6,7 +6,7 @@ import numpy as np
 import sympy
 from scipy.linalg import solve_discrete_lyapunov
 
-from integrators import accuracy
+from integrators.linear_law import LinearChain, is_affine, linear_chain
 from integrators.split import Subsystem, all_letters, split
 from recipe import Recipe
 from recipe.symbols import Partial, Total, step_size
@@ -24,7 +24,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     The gradient is exact, and budgets for its noise are 0.
     """
     recipe, step = subject.recipe, subject.still
-    if not accuracy.is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
+    if not is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
         return "the step is not affine for a quadratic U, site by site"
     budgets = _budgets(recipe)
     pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
@@ -43,7 +43,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
         yield Result(
             "linear law",
             "relative error of the stationary covariance",
-            _error(accuracy.linear_chain(step, h, [k], **settings), solve_discrete_lyapunov(M, V)),
+            _error(linear_chain(step, h, [k], **settings), solve_discrete_lyapunov(M, V)),
             1e-10,
             "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)",
             subject=f"{step.scheme}, k = {k}",
@@ -81,7 +81,7 @@ def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[
     return M, V
 
 
-def _error(chain: accuracy.LinearChain, expected: np.ndarray) -> float:
+def _error(chain: LinearChain, expected: np.ndarray) -> float:
     """The relative error of the covariance of a probed step; infinite where it has none."""
     if chain.spectral_radius >= 1:
         return np.inf
