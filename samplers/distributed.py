@@ -3,13 +3,16 @@
 import atexit
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from recipe import Recipe
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .files import storage
@@ -20,9 +23,12 @@ __all__ = ["begin", "sample", "share_gradients"]
 
 
 def begin(backend: str | None = None) -> tuple[int, int]:
-    """Join the group of processes that torchrun has started, until the process ends: (rank, world size); (0, 1) without torchrun.
+    """Join the group of processes that torchrun has started, until the process ends: (rank, world size).
 
     `backend`: "gloo", or "nccl" where there are GPUs, which is the default there.
+
+    >>> begin()                                                                         # without torchrun
+    (0, 1)
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" not in os.environ:
@@ -34,85 +40,134 @@ def begin(backend: str | None = None) -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def _end():
-    """Leave the group while the interpreter is whole: gloo's threads may hold tensors, and abort a process that frees them later."""
+def _end() -> None:
+    """Leave the group while the interpreter is whole.
+
+    gloo's threads may hold tensors, and abort a process that frees them later.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
+@dataclass(frozen=True)
+class Division:
+    """Chains divided over ranks, in their order and as evenly as they can be.
+
+    >>> division = Division(chains=5, ranks=2)
+    >>> division.sizes, division.of(1)
+    ([2, 3], slice(2, 5, None))
+    """
+
+    chains: int
+    ranks: int
+
+    def first(self, rank: int) -> int:
+        """The first chain of a rank."""
+        return self.chains * rank // self.ranks
+
+    def of(self, rank: int) -> slice:
+        """The chains of a rank."""
+        return slice(self.first(rank), self.first(rank + 1))
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many chains each rank has."""
+        return [self.first(r + 1) - self.first(r) for r in range(self.ranks)]
+
+
 def sample(
     recipe: Recipe,
-    energy=None,
+    energy: Any = None,
     *,
     chains: int = 4,
-    init=None,
+    init: Any = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     first_chain: int = 0,
-    **how,
+    **settings: Any,
 ) -> Draws:
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.
 
-    Chain i has the noise, the batches and the start that it has in a run of one process: the draws are the same bit for bit,
-    for noise of every kind but Poisson and Gamma numbers. A start per chain is `(chains, *shape)`, as there. Each rank keeps its
-    chains in a folder of its own inside of `checkpoint`, and a resumed run needs all of them. Raises RecipeError for fewer
-    chains than ranks, and where the folder of a rank is missing.
+    Chain i has the noise, the batches and the start that it has in a run of one process: the draws are the same bit for
+    bit, for noise of every kind but Poisson and Gamma numbers. A start per chain is `(chains, *shape)`, as there. Each
+    rank keeps its chains in a folder of its own inside of `checkpoint`, and a resumed run needs all of them. `settings`
+    are the other arguments of `samplers.sample`.
+
+    Raises RecipeError for fewer chains than ranks, where the folder of a rank is missing, and for what one process
+    refuses.
+
+    >>> from samplers import SGLD
+    >>> sample(SGLD, lambda theta: theta**2/2, init=torch.tensor(0.0), steps=10, step_size=0.1, progress=False).chains
+    4
     """
     rank, ranks = begin()
     where = f"{recipe.name}, distributed" if isinstance(recipe, Recipe) else "distributed"
-    if isinstance(chains, bool) or not isinstance(chains, int) or chains < ranks:
-        raise RecipeError(where, f"{chains} chains for {ranks} ranks", do="Give every rank a chain.")
-    ends = [chains * r // ranks for r in range(ranks + 1)]
-    mine = slice(ends[rank], ends[rank + 1])
+    reason = f"{chains} chains for {ranks} ranks"
+    integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
+    division = Division(chains, ranks)
+    mine = division.of(rank)
     if checkpoint is not None:
         checkpoint = _folder(Path(checkpoint), rank, ranks, where)
-    draws, error = None, None
+    outcome = _attempt(
+        recipe,
+        energy,
+        chains=division.sizes[rank],
+        init=_part(recipe, init, chains, mine),
+        checkpoint=checkpoint,
+        progress=progress and rank == 0,
+        first_chain=first_chain + mine.start,
+        **settings,
+    )
+    accounts = _of_all_ranks(_account(outcome)) if ranks > 1 else []
+    if isinstance(outcome, RecipeError):
+        raise outcome
+    for r, account in enumerate(accounts):
+        if "failed" in account:
+            raise RecipeError(where, f"rank {r} failed: {account['failed']}", do="See there.")
+    return _joined(outcome, accounts, division) if ranks > 1 else outcome
+
+
+def _attempt(recipe: Recipe, energy: Any, **settings: Any) -> Draws | RecipeError:
+    """The draws of this rank, or why there are none: the others wait to be told."""
     try:
-        draws = sample_here(
-            recipe,
-            energy,
-            chains=mine.stop - mine.start,
-            init=_part(recipe, init, chains, mine),
-            checkpoint=checkpoint,
-            progress=progress and rank == 0,
-            first_chain=first_chain + mine.start,
-            **how,
-        )
-    except RecipeError as raised:
-        error = raised
-    if ranks == 1:
-        if error:
-            raise error
-        return draws
-    accounts = _told({"failed": str(error)} if error else {"draws": draws.draws, "diverged": draws.info["diverged"]})
-    failed = [r for r, account in enumerate(accounts) if "failed" in account]
-    if failed:
-        raise error or RecipeError(where, f"rank {failed[0]} failed: {accounts[failed[0]]['failed']}", do="See there.")
-    number = min(account["draws"] for account in accounts)  # of a run that was stopped
-    values = {
-        name: torch.cat(_gathered(x[:, :number], [b - a for a, b in zip(ends, ends[1:])])) for name, x in draws.items()
-    }
-    lost = [
-        (step, int(chain) + ends[r])
+        return sample_here(recipe, energy, **settings)
+    except RecipeError as error:
+        return error
+
+
+def _account(outcome: Draws | RecipeError) -> dict[str, Any]:
+    """What the other ranks are told of the run of this one."""
+    if isinstance(outcome, RecipeError):
+        return {"failed": str(outcome)}
+    return {"draws": outcome.draws, "diverged": outcome.info["diverged"]}
+
+
+def _joined(draws: Draws, accounts: list[dict[str, Any]], division: Division) -> Draws:
+    """The draws of all ranks, as many of each as the rank that was stopped first has."""
+    number = min(account["draws"] for account in accounts)
+    values = {name: torch.cat(_gathered(x[:, :number], division.sizes)) for name, x in draws.items()}
+    diverged = [
+        (step, int(chain) + division.first(r))
         for r, account in enumerate(accounts)
         for chain, step in account["diverged"].items()
     ]
     return Draws(
         values,
-        info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(lost)}, "ranks": ranks},
+        info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)},
         step_sizes=None if draws.step_sizes is None else draws.step_sizes[:number],
     )
 
 
-def share_gradients(params) -> None:
+def share_gradients(params: Iterable[torch.Tensor]) -> None:
     """Replace each gradient by its mean over the ranks, each of which has seen a batch of its own of the same size.
 
     Call it between `loss.backward()` and `optimizer.step()`: as the noise is a function of the seed and the site, the
-    ranks stay at the same weights. In place; one message for all tensors of a type.
+    ranks stay at the same weights. In place; one message for all tensors of a type. Raises RecipeError for a parameter
+    without a gradient.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    by_type: dict = {}
+    by_type: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for k, p in enumerate(params):
         if p.grad is None:
             raise RecipeError("share_gradients", f"parameter {k} has no gradient", do="Call loss.backward() first.")
@@ -125,41 +180,44 @@ def share_gradients(params) -> None:
             g.copy_(part.view_as(g))
 
 
-def _folder(folder, rank, ranks, where):
+def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
     """The folder of a rank; refused where some ranks have one and others not, or for another number of ranks."""
     storage.make_folder(folder)
     if ranks > 1:
         dist.barrier()
-    found = sorted(p.name for p in folder.glob("rank-*"))
+    present = sorted(p.name for p in folder.glob("rank-*"))
     wanted = [f"rank-{r}-of-{ranks}" for r in range(ranks)]
     if ranks > 1:
         dist.barrier()
-    if found and found != sorted(wanted):
-        missing = [name for name in wanted if name not in found] or found
+    if present and present != sorted(wanted):
+        missing = [name for name in wanted if name not in present] or present
         raise RecipeError(
             where,
-            f"{folder} holds {', '.join(found)}: {', '.join(missing)} is missing or of another number of ranks",
+            f"{folder} holds {', '.join(present)}: {', '.join(missing)} is missing or of another number of ranks",
             do="Bring the folders of all ranks together, and start as many as there were.",
         )
     return folder / wanted[rank]
 
 
-def _part(recipe, init, chains, mine):
-    """The starts of these chains, of what gives one for each; a point that would look like that is repeated."""
-    scalars, blocks = [b.name for b in recipe.entries if not b.is_vector], [b.name for b in recipe.entries]
-
-    def cut(x, least=2):
-        if not torch.is_tensor(x) or x.dim() < least:
-            return x
-        here = mine.stop - mine.start
-        return x[mine] if len(x) == chains else x.expand(here, *x.shape) if len(x) == here else x
-
-    if isinstance(init, Mapping):
-        return {name: cut(x, 1 if name in scalars else 2) if name in blocks else x for name, x in init.items()}
-    return cut(init)
+def _part(recipe: Recipe, init: Any, chains: int, mine: slice) -> Any:
+    """The starts of these chains, of what has one for each; a point that would look like that is repeated."""
+    if not isinstance(init, Mapping):
+        return _cut(init, chains, mine, axes=2)
+    axes = {b.name: 2 if b.is_vector else 1 for b in recipe.entries}
+    return {name: _cut(x, chains, mine, axes[name]) if name in axes else x for name, x in init.items()}
 
 
-def _told(account: dict) -> list[dict]:
+def _cut(x: Any, chains: int, mine: slice, axes: int) -> Any:
+    """The rows of these chains of a tensor that has at least so many axes and a row for every chain."""
+    if not torch.is_tensor(x) or x.dim() < axes:
+        return x
+    if len(x) == chains:
+        return x[mine]
+    here = mine.stop - mine.start
+    return x.expand(here, *x.shape) if len(x) == here else x
+
+
+def _of_all_ranks(account: dict[str, Any]) -> list[dict[str, Any]]:
     """The plain data of every rank."""
     text = torch.frombuffer(bytearray(json.dumps(account).encode()), dtype=torch.uint8).to(_device())
     sizes = [torch.zeros(1, dtype=torch.int64, device=_device()) for _ in range(dist.get_world_size())]
@@ -167,13 +225,13 @@ def _told(account: dict) -> list[dict]:
     return [json.loads(bytes(part.tolist())) for part in _gathered(text, [int(n) for n in sizes])]
 
 
-def _device():
+def _device() -> str:
     return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
-def _gathered(x, sizes):
-    """What the ranks hold of a tensor, so many rows each, on every rank."""
+def _gathered(x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """The parts that the ranks hold of a tensor, so many rows each, on every rank."""
     padded = torch.cat([x, x.new_zeros((max(sizes) - len(x), *x.shape[1:]))])
-    found = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(found, padded)
-    return [f[:n] for f, n in zip(found, sizes)]
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return [part[:n] for part, n in zip(parts, sizes)]

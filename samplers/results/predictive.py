@@ -1,9 +1,13 @@
 """What the draws of a run predict together, one draw after another."""
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from recipe.errors import RecipeError
+
+from .predictions import checked, distributions, tensor_of
 
 
 class _Means:
@@ -11,8 +15,9 @@ class _Means:
 
     _names: tuple[str, ...] = ()  # the first has the shape that all draws share
 
-    def __init__(self):
-        self.draws, self._weight = 0, 0.0
+    def __init__(self) -> None:
+        self.draws = 0
+        self._weight = 0.0
         self._means = dict.fromkeys(self._names, torch.zeros((), dtype=torch.float64))
 
     def __repr__(self) -> str:
@@ -20,15 +25,15 @@ class _Means:
         return f"{type(self).__name__} of {self.draws} draws{shape}"
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return tuple(self._means[self._names[0]].shape)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """All there is to save: `draws`, `weight` and the means by name, copies in float64."""
         return {"draws": self.draws, "weight": self._weight, **{name: x.clone() for name, x in self._means.items()}}
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from what `state_dict` gave, bit for bit. Raises RecipeError for the state of something else."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, bit for bit. Raises RecipeError for the state of something else."""
         if set(state) != {"draws", "weight", *self._names}:
             raise RecipeError(
                 self._where("load_state_dict"),
@@ -36,41 +41,52 @@ class _Means:
                 do=f"Pass what state_dict() of a {type(self).__name__} returned.",
             )
         self._means = {name: state[name].to(torch.float64, copy=True) for name in self._names}
-        self.draws, self._weight = int(state["draws"]), float(state["weight"])
+        self.draws = int(state["draws"])
+        self._weight = float(state["weight"])
 
-    def _where(self, what):
-        return f"{type(self).__name__}, {what}"
+    def _where(self, method: str) -> str:
+        return f"{type(self).__name__}, {method}"
 
-    def _mean(self, name):
+    def _mean(self, name: str) -> torch.Tensor:
         if not self.draws:
             raise RecipeError(type(self).__name__, "there are no draws yet", do="Call add first.")
         return self._means[name].clone()
 
-    def _weights(self, what, weight, leading, device):
+    def _weights(
+        self, method: str, weight: Any, leading: torch.Size, device: torch.device
+    ) -> tuple[torch.Tensor, float]:
         """The weights `(draws,)` of a call, with sum 1, and their sum."""
-        w = tensor_of(self._where(what), "weights", weight).to(device, torch.float64)
+        where = self._where(method)
+        w = tensor_of(where, "weights", weight).to(device, torch.float64)
         try:
             w = w.expand(leading).reshape(-1)
         except RuntimeError as error:
-            told = f"the weights have the shape {tuple(w.shape)}, the draws {tuple(leading)}"
-            raise RecipeError(self._where(what), told, do="Pass one number, or one per draw.") from error
+            raise RecipeError(
+                where,
+                f"the weights have the shape {tuple(w.shape)}, the draws {tuple(leading)}",
+                do="Pass one number, or one per draw.",
+            ) from error
         total = float(w.sum())
         if not (w > 0).all() or total == float("inf"):
-            raise RecipeError(self._where(what), "a weight is not a number > 0", do="Pass step sizes, or none.")
+            raise RecipeError(where, "a weight is not a number > 0", do="Pass step sizes, or none.")
         return w / total, total
 
-    def _check(self, what, shape):
+    def _check(self, method: str, shape: torch.Size) -> None:
         if self.draws and tuple(shape) != self._shape:
-            told = f"the draw has the shape {tuple(shape)}, those before it {self._shape}"
-            raise RecipeError(self._where(what), told, do="Predict the same data with every draw.")
+            raise RecipeError(
+                self._where(method),
+                f"the draw has the shape {tuple(shape)}, those before it {self._shape}",
+                do="Predict the same data with every draw.",
+            )
 
-    def _add(self, draws, total, means):
+    def _add(self, draws: int, total: float, means: dict[str, torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
         """Move each mean to that of all draws; returns the share of the new ones, and how they differ, by name."""
         share = total / (self._weight + total)
         # Means rather than sums: equal draws stay what they are, to the last bit.
         gaps = {name: new - self._means[name].to(new.device) for name, new in means.items()}
         self._means = {name: self._means[name].to(gap.device) + share * gap for name, gap in gaps.items()}
-        self.draws, self._weight = self.draws + draws, self._weight + total
+        self.draws += draws
+        self._weight += total
         return share, gaps
 
 
@@ -96,7 +112,7 @@ class Predictive(_Means):
 
     _names = ("probabilities", "expected_entropy")
 
-    def add(self, logits, *, weight=1.0) -> None:
+    def add(self, logits: Any, *, weight: Any = 1.0) -> None:
         """Take the logits `(data, classes)` of a draw into account, or `(..., data, classes)` of several.
 
         `weight`, such as the step size, is a number > 0, or one per draw: it broadcasts to `(...)`. Raises RecipeError,
@@ -107,22 +123,19 @@ class Predictive(_Means):
         >>> predictive.draws, predictive.probabilities.shape
         (400, torch.Size([20, 3]))
         """
-        logits = _predictions(self._where("add"), "logits", logits, last="classes")
-        self._take("add", logits.to(torch.float64).softmax(-1), weight)
+        z = checked(self._where("add"), "logits", logits, last="classes")
+        self._take("add", z.to(torch.float64).softmax(-1), weight)
 
-    def add_probabilities(self, probabilities, *, weight=1.0) -> None:
+    def add_probabilities(self, probabilities: Any, *, weight: Any = 1.0) -> None:
         """Like `add`, of probabilities `(..., data, classes)`; RecipeError also where they do not sum to 1."""
         self._take("add_probabilities", distributions(self._where("add_probabilities"), probabilities), weight)
 
-    def _take(self, what, p, weight):
-        self._check(what, p.shape[-2:])
-        w, total = self._weights(what, weight, p.shape[:-2], p.device)
+    def _take(self, method: str, p: torch.Tensor, weight: Any) -> None:
+        self._check(method, p.shape[-2:])
+        w, total = self._weights(method, weight, p.shape[:-2], p.device)
         p = p.reshape(-1, *p.shape[-2:])
-        self._add(
-            len(p),
-            total,
-            {"probabilities": torch.tensordot(w, p, 1), "expected_entropy": torch.tensordot(w, _entropy(p), 1)},
-        )
+        means = {"probabilities": torch.tensordot(w, p, 1), "expected_entropy": torch.tensordot(w, _entropy(p), 1)}
+        self._add(len(p), total, means)
 
     @property
     def probabilities(self) -> torch.Tensor:
@@ -161,40 +174,41 @@ class PredictiveMoments(_Means):
 
     _names = ("mean", "variance_of_mean", "expected_variance")
 
-    def add(self, predictions, *, noise_variance=0.0, weight=1.0) -> None:
+    def add(self, predictions: Any, *, noise_variance: Any = 0.0, weight: Any = 1.0) -> None:
         """Take the predictions `(data, outputs)` of a draw into account, or `(..., data, outputs)` of several.
 
         `noise_variance` >= 0 broadcasts to the predictions, `weight` > 0 to `(...)`. Raises RecipeError, and keeps all
         as it was, for another shape than before, and for what is not finite.
         """
-        where = self._where("add")
-        f = _predictions(where, "predictions", predictions, last="outputs").to(torch.float64)
+        f = checked(self._where("add"), "predictions", predictions, last="outputs").to(torch.float64)
         self._check("add", f.shape[-2:])
         w, total = self._weights("add", weight, f.shape[:-2], f.device)
+        noise = self._noise(noise_variance, f).reshape(-1, *f.shape[-2:])
+        f = f.reshape(-1, *f.shape[-2:])
+        mean = torch.tensordot(w, f, 1)
+        # Around the means: a mean of squares less the square of the mean would cancel far from 0.
+        means = {
+            "mean": mean,
+            "variance_of_mean": torch.tensordot(w, (f - mean) ** 2, 1),
+            "expected_variance": torch.tensordot(w, noise, 1),
+        }
+        share, gaps = self._add(len(f), total, means)
+        self._means["variance_of_mean"] += share * (1 - share) * gaps["mean"] ** 2
+
+    def _noise(self, noise_variance: Any, f: torch.Tensor) -> torch.Tensor:
+        """The noise variance of every prediction, of the shape of f."""
+        where = self._where("add")
         noise = tensor_of(where, "noise variances", noise_variance).to(f.device, torch.float64)
         if not ((noise >= 0) & noise.isfinite()).all():
             raise RecipeError(where, "a noise variance is not a number >= 0", do="Pass sigma**2, not its logarithm.")
         try:
-            noise = noise.expand(f.shape)
+            return noise.expand(f.shape)
         except RuntimeError as error:
             raise RecipeError(
                 where,
                 f"the noise variances have the shape {tuple(noise.shape)}, the predictions {tuple(f.shape)}",
                 do="Pass one number, or one per prediction.",
             ) from error
-        f, noise = (x.reshape(-1, *f.shape[-2:]) for x in (f, noise))
-        mean = torch.tensordot(w, f, 1)
-        # Around the means: a mean of squares less the square of the mean would cancel far from 0.
-        share, gaps = self._add(
-            len(f),
-            total,
-            {
-                "mean": mean,
-                "variance_of_mean": torch.tensordot(w, (f - mean) ** 2, 1),
-                "expected_variance": torch.tensordot(w, noise, 1),
-            },
-        )
-        self._means["variance_of_mean"] += share * (1 - share) * gaps["mean"] ** 2
 
     @property
     def mean(self) -> torch.Tensor:
@@ -217,45 +231,5 @@ class PredictiveMoments(_Means):
         return self._mean("variance_of_mean")
 
 
-def _entropy(p):
+def _entropy(p: torch.Tensor) -> torch.Tensor:
     return torch.special.entr(p).sum(-1)
-
-
-def tensor_of(where, name, value) -> torch.Tensor:
-    """What the caller gave as numbers."""
-    try:  # by numpy, whose reals are float64: 0.1 in a list is not rounded to float32
-        return (value if torch.is_tensor(value) else torch.from_numpy(np.array(value))).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(where, f"the {name} are no numbers ({error})", do="Pass a tensor.") from error
-
-
-def _predictions(where, name, value, *, last):
-    """Finite real numbers `(..., data, last)`."""
-    x = tensor_of(where, name, value)
-    if not x.is_floating_point():
-        raise RecipeError(where, f"the {name} are {x.dtype}", do="Pass real numbers.")
-    if x.dim() < 2 or not x.numel():
-        raise RecipeError(where, f"the {name} have the shape {tuple(x.shape)}", do=f"Pass (data, {last}).")
-    if last == "classes" and x.shape[-1] == 1:
-        raise RecipeError(
-            where,
-            f"the {name} {tuple(x.shape)} are of one class",
-            do="Give both classes a column: of a lone logit z, 0 and z; of a probability p, 1 - p and p.",
-        )
-    if not x.isfinite().all():
-        raise RecipeError(where, f"the {name} are not finite", do="Leave out chains that diverged.")
-    return x
-
-
-def distributions(where, probabilities) -> torch.Tensor:
-    """Probabilities `(..., data, classes)` in float64."""
-    p = _predictions(where, "probabilities", probabilities, last="classes")
-    rounding = max(1e-4, 4 * torch.finfo(p.dtype).eps)
-    p = p.to(torch.float64)
-    if (p < 0).any() or ((p.sum(-1) - 1).abs() > rounding).any():
-        raise RecipeError(
-            where,
-            "the probabilities of a datum are below 0 or do not sum to 1",
-            do="Pass logits.softmax(-1), not logits or their logarithms.",
-        )
-    return p.clamp(max=1)

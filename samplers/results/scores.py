@@ -1,15 +1,17 @@
 """Scores of predictions: accuracy, likelihood, calibration, and how well a score tells what was never seen."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .predictive import distributions, tensor_of
+from .predictions import distributions, tensor_of
 
 
-def accuracy(probabilities, labels) -> float:
+def accuracy(probabilities: Any, labels: Any) -> float:
     """The fraction of data whose label is the most probable class; the first of equals.
 
     `probabilities` (data, classes), `labels` (data,) integers below classes; RecipeError for others.
@@ -21,7 +23,7 @@ def accuracy(probabilities, labels) -> float:
     return float((p.argmax(-1) == y).double().mean())
 
 
-def negative_log_likelihood(probabilities, labels) -> float:
+def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
     """The mean of -log p(label) in nats, where p is at least the smallest normal number: at most 708.4.
 
     Shapes and errors as for `accuracy`.
@@ -34,7 +36,7 @@ def negative_log_likelihood(probabilities, labels) -> float:
     return 0.0 - float(of_label.log().mean())  # not -0.0
 
 
-def brier(probabilities, labels) -> float:
+def brier(probabilities: Any, labels: Any) -> float:
     """The mean over data of sum_c (p_c - [c is the label])^2, from 0 to 2.
 
     Shapes and errors as for `accuracy`. Source: Brier 1950.
@@ -51,13 +53,16 @@ class Reliability:
     """A reliability diagram: of each bin the mean confidence, the accuracy, and the count of data, all `(bins,)`.
 
     Confidence and accuracy of an empty bin are nan.
+
+    >>> reliability(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), [0, 0], bins=2).count
+    tensor([0, 2])
     """
 
     confidence: torch.Tensor
     accuracy: torch.Tensor
     count: torch.Tensor
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Bars of the accuracy beside the diagonal, on matplotlib axes `ax` or new ones, which are returned.
 
         Raises RecipeError where no axes are given and matplotlib is missing.
@@ -72,7 +77,8 @@ class Reliability:
                     do="pip install matplotlib, or draw confidence and accuracy otherwise.",
                 ) from error
             ax = pyplot.subplots()[1]
-        full, bins = (self.count > 0).cpu(), len(self.count)
+        full = (self.count > 0).cpu()
+        bins = len(self.count)
         centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
         heights = self.accuracy.cpu()[full]
         ax.bar(centre[full].numpy(), heights.numpy(), width=1 / bins, edgecolor="white", label="accuracy")
@@ -82,7 +88,7 @@ class Reliability:
         return ax
 
 
-def reliability(probabilities, labels, bins: int = 15) -> Reliability:
+def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
     """Confidence, the largest probability, and accuracy in `bins` intervals ((m - 1)/bins, m/bins] of confidence.
 
     Shapes and errors as for `accuracy`; RecipeError also unless bins is an integer >= 1.
@@ -94,7 +100,7 @@ def reliability(probabilities, labels, bins: int = 15) -> Reliability:
     return _binned("reliability", probabilities, labels, bins)
 
 
-def expected_calibration_error(probabilities, labels, bins: int = 15) -> float:
+def expected_calibration_error(probabilities: Any, labels: Any, bins: int = 15) -> float:
     """ECE = sum_m (n_m/n) |accuracy_m - confidence_m| over the bins of `reliability`, whose errors it shares.
 
     It is biased: of calibrated predictions it is not 0, but of the order of sqrt(bins/n).
@@ -108,7 +114,7 @@ def expected_calibration_error(probabilities, labels, bins: int = 15) -> float:
     return float((gaps * diagram.count / diagram.count.sum()).nansum())
 
 
-def roc(inside, outside) -> tuple[torch.Tensor, torch.Tensor]:
+def roc(inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The rates of false and true alarms of "score >= t is outside", for t from above all scores to the smallest.
 
     `inside` and `outside` are scores `(data,)`, such as entropies, of data like the training data and of others. Both
@@ -121,14 +127,14 @@ def roc(inside, outside) -> tuple[torch.Tensor, torch.Tensor]:
     inside, outside = _scores("roc", inside, outside)
     thresholds = torch.cat([inside, outside]).unique().flip(0)
 
-    def rate(scores):
+    def rate(scores: torch.Tensor) -> torch.Tensor:
         alarms = len(scores) - torch.searchsorted(scores.sort().values, thresholds)
         return torch.cat([alarms.new_zeros(1), alarms]).double() / len(scores)
 
     return rate(inside), rate(outside)
 
 
-def roc_auc(inside, outside) -> float:
+def roc_auc(inside: Any, outside: Any) -> float:
     """The area under `roc`: the chance that a score outside exceeds one inside, where ties count half.
 
     Scores and errors as for `roc`. Source: Hanley & McNeil 1982.
@@ -144,21 +150,22 @@ def roc_auc(inside, outside) -> float:
     return float((ranks.sum() - m * (m + 1) / 2) / (n * m))
 
 
-def _binned(where, probabilities, labels, bins):
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise RecipeError(where, f"bins is an integer >= 1, got {bins!r}", do="Choose 15 if unsure.")
+def _binned(where: str, probabilities: Any, labels: Any, bins: int) -> Reliability:
+    integer(where, "bins", bins, least=1, do="Choose 15 if unsure.")
     p, y = _labelled(where, probabilities, labels)
     confidence, prediction = p.max(-1)
     # k/bins by division: the edges that the decimals of a user round to, as 0.6 does for 3/5.
     index = torch.bucketize(confidence, torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins)
     count = torch.bincount(index, minlength=bins)
     sums = p.new_zeros(2, bins).index_add_(1, index, torch.stack([confidence, (prediction == y).to(p.dtype)]))
-    return Reliability(*(sums / count), count)
+    confidence, accuracy = sums / count
+    return Reliability(confidence, accuracy, count)
 
 
-def _labelled(where, probabilities, labels):
+def _labelled(where: str, probabilities: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The probabilities `(data, classes)` in float64, and the labels `(data,)` beside them."""
-    p, y = distributions(where, probabilities), tensor_of(where, "labels", labels)
+    p = distributions(where, probabilities)
+    y = tensor_of(where, "labels", labels)
     if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
         raise RecipeError(where, f"the labels are {y.dtype}", do="Pass integers: labels.long().")
     if p.dim() != 2 or y.shape != p.shape[:1]:
@@ -177,7 +184,7 @@ def _labelled(where, probabilities, labels):
     return p, y
 
 
-def _scores(where, inside, outside):
+def _scores(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
     both = [tensor_of(where, "scores", x) for x in (inside, outside)]
     for name, x in zip(("inside", "outside"), both):
         if x.dim() != 1 or not len(x):

@@ -1,15 +1,15 @@
 """A Gaussian fitted to the draws of a run: SWAG."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
-from math import sqrt
+from typing import Any, NamedTuple
 
 import torch
 
 from integrators import noise
+from recipe.arguments import integer
 from recipe.errors import RecipeError
-
-from ..energies.layout import Layout
 
 DIAGONAL, LOW_RANK = 0x8000, 0x8001  # numbers of the noise draws, which no run reaches
 
@@ -21,6 +21,7 @@ class SWAG:
     K <= rank draws, each from the mean that includes it. A draw is a tensor, or a dict of tensors by name, whose
     covariance is then joint. Sums are in float64, results in the dtype of the draws. Raises RecipeError unless rank is
     an integer >= 2.
+
     Source: Maddox, Garipov, Izmailov, Vetrov & Wilson 2019, "A simple baseline for Bayesian uncertainty in deep
     learning".
 
@@ -36,14 +37,12 @@ class SWAG:
     """
 
     def __init__(self, rank: int = 20):
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 2:
-            raise RecipeError(
-                "SWAG", f"rank is an integer >= 2, got {rank!r}", do="Choose how many deviations to keep, 20 if unsure."
-            )
-        self.rank, self.count = rank, 0
-        self._kinds: dict = {}  # shape, dtype and device by name; the name of a lone tensor is None
-        self._mean = self._variance = 0.0
-        self._deviations: deque = deque(maxlen=rank)
+        self.rank = integer("SWAG", "rank", rank, least=2, do="Choose how many deviations to keep, 20 if unsure.")
+        self.count = 0
+        self._kinds: dict[str | None, Kind] = {}  # by name; the name of a lone tensor is None
+        self._mean = torch.zeros((), dtype=torch.float64)
+        self._variance = torch.zeros((), dtype=torch.float64)
+        self._deviations: deque[torch.Tensor] = deque(maxlen=rank)
 
     @classmethod
     def of(cls, draws: torch.Tensor, rank: int = 20) -> "SWAG":
@@ -68,24 +67,7 @@ class SWAG:
         mean_n = mean + (theta - mean)/n, and variance_n the mean of (theta_i - mean_n)^2. Raises RecipeError, and keeps
         the fit as it was, for other shapes, dtypes, devices or names than before, and for values that are not finite.
         """
-        tensors = dict(theta) if isinstance(theta, Mapping) else {None: theta}
-        if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
-            raise RecipeError(
-                "SWAG, add",
-                "a draw is a tensor of real numbers, or a dict of them by name",
-                do="Pass draws['theta'][chain, draw].",
-            )
-        kinds = {name: (tuple(x.shape), x.dtype, x.device) for name, x in tensors.items()}
-        if self.count and kinds != self._kinds:
-            raise RecipeError(
-                "SWAG, add",
-                f"the draw is {_told(kinds)}, the draws before it {_told(self._kinds)}",
-                do="Add draws of one kind.",
-            )
-        flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._kinds or kinds])
-        if not flat.isfinite().all():
-            raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do="Leave out chains that diverged.")
-        self._kinds = self._kinds or kinds
+        flat = self._flat(theta)
         self.count += 1
         # Welford's form: a mean of squares less the square of the mean would cancel far from 0.
         change = flat - self._mean
@@ -94,19 +76,41 @@ class SWAG:
         self._variance = self._variance + (change * deviation - self._variance) / self.count
         self._deviations.append(deviation)
 
+    def _flat(self, theta: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The numbers of a draw in float64, its tensors end to end; the first draw says of what kind all are."""
+        tensors: Mapping = theta if isinstance(theta, Mapping) else {None: theta}
+        if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
+            raise RecipeError(
+                "SWAG, add",
+                "a draw is a tensor of real numbers, or a dict of them by name",
+                do="Pass draws['theta'][chain, draw].",
+            )
+        kinds = {name: Kind(tuple(x.shape), x.dtype, x.device) for name, x in tensors.items()}
+        if self.count and kinds != self._kinds:
+            raise RecipeError(
+                "SWAG, add",
+                f"the draw is {_in_words(kinds)}, the draws before it {_in_words(self._kinds)}",
+                do="Add draws of one kind.",
+            )
+        flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._kinds or kinds])
+        if not flat.isfinite().all():
+            raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do="Leave out chains that diverged.")
+        self._kinds = self._kinds or kinds
+        return flat
+
     @property
-    def mean(self):
+    def mean(self) -> Any:
         """The mean of the draws, of their form."""
         self._check("mean")
         return self._formed(self._mean)
 
     @property
-    def variance(self):
+    def variance(self) -> Any:
         """The variance of each coordinate, of the form of the draws: the mean square deviation, never below 0."""
         self._check("variance")
         return self._formed(self._variance)
 
-    def sample(self, number: int, seed: int):
+    def sample(self, number: int, seed: int) -> Any:
         """Draw from the fit: theta = mean + sqrt(variance/2) z1 + Dev z2/sqrt(2(K - 1)).
 
         Returns `(number, *shape)`, or a dict of them by name. z1 and z2 are functions of (seed, number of the sample).
@@ -116,22 +120,31 @@ class SWAG:
         dev = torch.stack(list(self._deviations))
         z1 = noise.normal(seed, 0, DIAGONAL, number, (dev.shape[1],), dtype=dev.dtype, device=dev.device)
         z2 = noise.normal(seed, 0, LOW_RANK, number, (len(dev),), dtype=dev.dtype, device=dev.device)
-        return self._formed(self._mean + (self._variance / 2).sqrt() * z1 + z2 @ dev / sqrt(2 * (len(dev) - 1)))
+        return self._formed(self._mean + (self._variance / 2).sqrt() * z1 + z2 @ dev / math.sqrt(2 * (len(dev) - 1)))
 
-    def _formed(self, flat):
+    def _formed(self, flat: torch.Tensor) -> Any:
         """The flat tensor `(*leading, coordinates)` in the form of the draws."""
-        parts = Layout({name: shape for name, (shape, _, _) in self._kinds.items()}).by_name(flat)
-        parts = {name: part.to(self._kinds[name][1], copy=True) for name, part in parts.items()}
-        return parts.get(None, parts)
+        tensors = {}
+        parts = flat.split([math.prod(kind.shape) for kind in self._kinds.values()], -1)
+        for (name, kind), part in zip(self._kinds.items(), parts):
+            tensors[name] = part.reshape((*flat.shape[:-1], *kind.shape)).to(kind.dtype, copy=True)
+        return tensors[None] if None in tensors else tensors
 
-    def _check(self, what):
+    def _check(self, method: str) -> None:
         if self.count < 2:
-            raise RecipeError(f"SWAG, {what}", f"{self.count} of at least 2 draws", do="Add more draws.")
+            raise RecipeError(f"SWAG, {method}", f"{self.count} of at least 2 draws", do="Add more draws.")
 
 
-def _told(kinds):
+class Kind(NamedTuple):
+    """What all draws share in a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def _in_words(kinds: Mapping[str | None, Kind]) -> str:
     each = {
-        name: f"{shape} {str(dtype).removeprefix('torch.')} on {device}"
-        for name, (shape, dtype, device) in kinds.items()
+        name: f"{kind.shape} {str(kind.dtype).removeprefix('torch.')} on {kind.device}" for name, kind in kinds.items()
     }
     return each.get(None) or str(each)
