@@ -41,11 +41,11 @@ class ControlVariate:
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
         """U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>."""
         point = _by_name(theta)
-        shapes, given = _shapes(self.center), _shapes(point)
-        if shapes != given:
+        mine, theirs = _shapes(self.center), _shapes(point)
+        if mine != theirs:
             raise RecipeError(
                 "control_variate, center",
-                f"it has the shape {shapes.get(None, shapes)}, theta {given.get(None, given)}",
+                f"it has the shape {mine.get(None, mine)}, theta {theirs.get(None, theirs)}",
                 do="Give one chain's target, as `init` does.",
             )
         of_batch = _slope(self.energy, self.center, batch)

@@ -20,7 +20,7 @@ Stamp = tuple[int, int, int] | None  # inode, time and size of a file, if it is 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a reader or writer has seen of a folder: generation and file of the latest checkpoint, stamps of both files."""
+    """What has been seen of a folder: generation and file of its latest checkpoint, and the stamps of both files."""
 
     generation: int
     file: int

@@ -40,7 +40,8 @@ class Draws(Mapping):
     """
 
     __slots__ = ("_values", "_info", "_step_sizes")
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class Draws(Mapping):
 
     def __repr__(self) -> str:
         shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
-        name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
+        name_width = max(map(len, shapes))
+        shape_width = max(map(len, shapes.values()))
         lines = [self._title()]
         lines += [
             f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
