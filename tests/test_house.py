@@ -168,6 +168,12 @@ def test_the_packages_are_listed_for_the_wheel():
     assert set(listed) == {module_of(path) for path in SOURCES if path.name == "__init__.py"}
 
 
+def test_the_version_stands_once_and_the_papers_around_it_agree():
+    assert samplers.__version__ == integrators.__version__ == recipe.__version__
+    assert f"\nversion: {recipe.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {recipe.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_no_files_import_each_other_in_a_circle():
     TopologicalSorter(arrows()).prepare()  # else CycleError, which names the files
 
