@@ -1,0 +1,97 @@
+"""What depends on h and the parameters alone, named once and computed before the first stage of a step."""
+
+from itertools import count
+
+from sympy import Add, Expr, Function, Mul, Pow, S
+
+from recipe.symbols import OF_THE_STEP, Block, Parameter, Total, is_site
+
+from .flow import MatrixFunction, Variate
+from .program import Let, Local, Solve
+
+CALLS = (Function, Pow)
+
+
+class Constants:
+    """Subexpressions of h and parameters that cost something, named once: decay_p, spread_p, kick_p, drift_theta."""
+
+    def __init__(self, scope: str):
+        self.scope = scope
+        self._statements: list[Let | Solve] = []
+        self._names: dict[Expr, Local] = {}
+        self._systems: dict[tuple, dict[MatrixFunction, Local]] = {}
+
+    @property
+    def statements(self) -> tuple[Let | Solve, ...]:
+        """The constants that have been named, in an order in which they can be computed."""
+        return tuple(self._statements)
+
+    def hoist(self, block: Block, update: Expr) -> Expr:
+        """The update of a block, its constants replaced by their names."""
+        return Add(*(self._hoisted(term, f"{_role(block, term)}_{block}") for term in Add.make_args(update)))
+
+    def is_constant(self, e: Expr) -> bool:
+        """Whether e depends on the step and the parameters alone; n counts as such where there is one of it."""
+        if any(t.integrand is not S.One or self.scope == "tensor" for t in e.atoms(Total)):
+            return False
+        if isinstance(e, MatrixFunction) and not e.atoms(Block):
+            return True
+        return all(
+            isinstance(s, Parameter) or s in OF_THE_STEP or getattr(s, "is_constant_in_step", False)
+            for s in e.free_symbols
+        )
+
+    def _hoisted(self, e: Expr, name: str) -> Expr:
+        if isinstance(e, MatrixFunction) and self.is_constant(e):
+            return self._entry(e)
+        if not isinstance(e, Expr):  # a condition stays where it is
+            return e
+        if self.is_constant(e):
+            return self._named(e, name)
+        if e.is_Mul or e.is_Add:
+            constant = [a for a in e.args if self.is_constant(a) and not isinstance(a, MatrixFunction)]
+            moving = [self._hoisted(a, name) for a in e.args if a not in constant]
+            return e.func(self._named(e.func(*constant), name), *moving)
+        return e.func(*(self._hoisted(a, name) for a in e.args)) if e.args else e
+
+    def _named(self, e: Expr, name: str) -> Expr:
+        """A name for a constant that costs something; any other stays as it is."""
+        if not _costs(e):
+            return e
+        if e.could_extract_minus_sign():
+            return -self._named(-e, name) if _costs(-e) else e
+        if e not in self._names:
+            taken = {s.name for s in self._names.values()}
+            numbered = (f"{name}{k}" if k > 1 else name for k in count(1))
+            unique = next(n for n in numbered if n not in taken)
+            self._names[e] = Local(unique, is_site(e), constant=True)
+            self._statements.append(Let(self._names[e], e))
+        return self._names[e]
+
+    def _entry(self, e: MatrixFunction) -> Local:
+        """The name of an entry of matrices, all of which are computed together."""
+        key = type(e), e.system
+        if key not in self._systems:
+            run = f"{len(self._systems) + 1}" if self._systems else ""
+            names = {x: Local(f"{x.part}{run}_{x.row}{x.column}", is_site(e), constant=True) for x in e.siblings}
+            self._systems[key] = names
+            self._statements.append(Solve(tuple(names.values()), e.siblings))
+        return self._systems[key][e]
+
+
+def _role(block: Block, term: Expr) -> str:
+    """What a term does in the update of a block."""
+    if block in Mul.make_args(term):
+        return "decay"
+    if any(isinstance(s, Variate) for s in term.free_symbols):
+        return "spread"
+    return "kick" if any(isinstance(s, Local) for s in term.free_symbols) else "drift"
+
+
+def _costs(e: Expr) -> bool:
+    """Whether computing e again would be a waste: it calls a function, or goes over the sites."""
+    if e.is_Atom:
+        return False
+    if any(isinstance(s, Parameter) and s.per for s in e.free_symbols):
+        return True
+    return any(f.is_Function or f.is_Pow and not f.exp.is_Integer for f in e.atoms(*CALLS))
