@@ -167,19 +167,23 @@ class _Planner:
         return Pass(over_sites, self._over_chains(chain, over_sites.sums))
 
     def _over_sites(self, statements):
-        inside = {id(s) for s in statements}
-        read_elsewhere = _read(s for s in self.program.statements if id(s) not in inside)
-        by_site = dict.fromkeys(s for s in map(subject, statements) if is_by_site(s))
         once: dict[Expr, Symbol] = {}
         return self._loop(
             statements,
             values=tuple(_hoisted(s.values[0], once) for s in statements),
             once=tuple((name, e) for e, name in once.items()),
             loads=tuple(s for s in self.arrays if _is_read_first(s, statements)),
-            stores=tuple(s for s in by_site if isinstance(s, Block) or s in read_elsewhere),
+            stores=self._left_by(statements),
             numbers=tuple(s for s in self.numbers if s in _read(statements)),
             sums=tuple(s.name for s in statements if isinstance(s, Sum)),
         )
+
+    def _left_by(self, statements):
+        """What a loop over sites gives a value that is read elsewhere."""
+        inside = {id(s) for s in statements}
+        read_elsewhere = _read(s for s in self.program.statements if id(s) not in inside)
+        by_site = dict.fromkeys(s for s in map(subject, statements) if is_by_site(s))
+        return tuple(s for s in by_site if isinstance(s, Block) or s in read_elsewhere)
 
     def _over_chains(self, statements, sums):
         return self._loop(

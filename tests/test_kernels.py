@@ -11,7 +11,8 @@ import torch
 import integrators
 import samplers
 from integrators.kernels import single
-from integrators.kernels.sweep import RUN, Sweep
+from integrators.kernels.launchers import SITES_OF_ITEM
+from integrators.kernels.sweep import Sweep
 from integrators.lower import optimizer_form
 from integrators.noise import Key
 from integrators.passes import Unsupported
@@ -99,16 +100,16 @@ def moved(kernel, state, g, steps=3):
     values = {q.name: 1.3 if q.default is None else q.default for q in kernel.recipe.parameters}
     kernel.bind(state)
     for k in range(steps):
-        kernel(0.05, noise=Key(9, k), given=lambda segment: [g], temperature=1.2, num_data=2, step_number=k, **values)
+        kernel(0.05, noise=Key(9, k), supply=lambda segment: [g], temperature=1.2, num_data=2, step_number=k, **values)
     return {name: torch.cat([p.flatten() for p in x]) if isinstance(x, list) else x for name, x in state.items()}
 
 
 @pytest.mark.parametrize("name", ["sghmc", "sgnht", "atmc", "psgld", "santa"])
 def test_parts_threads_and_runs_of_sites_do_not_matter(name):
     """One tensor, or many of awkward sizes; one thread or three: the same noise, totals up to rounding."""
-    recipe, sites = CASES[name].recipe, 2 * RUN + 777
+    recipe, sites = CASES[name].recipe, 2 * SITES_OF_ITEM + 777
     whole = moved(*sweep_of(recipe, [sites]))
-    for sizes in ([1, 2, 3, 500, RUN, sites - RUN - 506], [sites // 2, sites - sites // 2]):
+    for sizes in ([1, 2, 3, 500, SITES_OF_ITEM, sites - SITES_OF_ITEM - 506], [sites // 2, sites - sites // 2]):
         parts = moved(*sweep_of(recipe, sizes))
         assert all((whole[b] - parts[b]).abs().max() <= 1e-12 for b in whole)
     threads = torch.get_num_threads()
@@ -269,7 +270,7 @@ def test_tensors_that_do_not_fit_are_refused(change, message):
 def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
     kernel, state, g = sweep_of(samplers.SGHMC, [7, 5])
     kernel.bind(state)
-    call = lambda g: kernel(0.1, noise=Key(0, 0), given=lambda segment: [g])
+    call = lambda g: kernel(0.1, noise=Key(0, 0), supply=lambda segment: [g])
     call([x.clone() for x in g])
     apart = [torch.stack([x, x], -1)[..., 0] for x in g]  # not contiguous
     for factor in (1.0, 2.0):  # changed in place between two calls

@@ -13,7 +13,7 @@ if DEVICE == "cpu":
 from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of  # noqa: E402
 
 import integrators  # noqa: E402
-from integrators.kernels.sweep import GROUPS  # noqa: E402
+from integrators.kernels.launchers import GROUPS_OF_BLOCK  # noqa: E402
 from integrators.noise import Key  # noqa: E402
 from recipe import Recipe, RecipeError, potential, scalar, total, vector  # noqa: E402
 from samplers.testing import check  # noqa: E402
@@ -27,7 +27,7 @@ def test_a_kernel_is_the_step_of_the_torch_text(name):
     assert max(against_torch(name, "triton", 3, (5,), Key(2**63 + 1, 2**33 + 5, first_chain=3))) <= 1e-12
 
 
-@pytest.mark.parametrize("shape", [(1,), (4 * GROUPS + 3,), (3, 5, 70)])
+@pytest.mark.parametrize("shape", [(1,), (4 * GROUPS_OF_BLOCK + 3,), (3, 5, 70)])
 def test_any_shape_in_float32(shape):
     plain, kernel = pair("sgnht", "triton")
     on = lambda *size: torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
@@ -75,7 +75,7 @@ def test_literals_are_of_the_type_of_the_state(D):
 @pytest.mark.parametrize("name", ["sgnht", "psgld"])
 def test_parts_do_not_matter_and_are_those_of_the_other_kernels(name):
     """One tensor, or many of awkward sizes, in C++ and in Triton: the same noise, totals up to rounding."""
-    recipe, sites = CASES[name].recipe, 4 * GROUPS + 777
+    recipe, sites = CASES[name].recipe, 4 * GROUPS_OF_BLOCK + 777
     whole = moved(*sweep_of(recipe, [sites]))
     for sizes in ([sites], [1, 2, 3, 500, sites - 506]):
         parts = moved(*sweep_of(recipe, sizes, backend="triton"))

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, Symbol
+from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, Symbol
 from sympy.core.relational import Relational
 
 from recipe import symbols
 
 from ..passes import Unsupported
+from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
 
 @dataclass(frozen=True)
@@ -130,27 +131,24 @@ class _Text:
         return f"({self.of(e)})" if e.is_Add else self.of(e)
 
     def sum(self, e):
-        out = ""
-        for t in sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign()):
-            negative = t.could_extract_minus_sign() and not t.is_Add
-            part = self.factor(-t) if negative else self.of(t)
-            out += (f" - {part}" if negative else f" + {part}") if out else (f"-{part}" if negative else part)
-        return out
+        return signed_sum(map(self.term, sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign())))
+
+    def term(self, t):
+        """Whether a term is taken away, and its text without the sign."""
+        negative = t.could_extract_minus_sign() and not t.is_Add
+        return negative, self.factor(-t) if negative else self.of(t)
 
     def product(self, e):
         if e.could_extract_minus_sign():
             return f"-{self.factor(-e)}"
-        below = [f for f in e.args if f.is_Pow and f.exp.is_Rational and f.exp.is_negative]
-        above = [f for f in e.args if f not in below]
-        fraction = next((f for f in above if f.is_Rational and not f.is_Integer), None)
-        top, bottom = [self.factor(f) for f in above if f is not fraction], [self.factor(1 / f) for f in below]
-        if fraction is not None:
-            top, bottom = (
-                [self.number(Integer(fraction.p))] * (fraction.p != 1) + top,
-                [self.number(Integer(fraction.q)), *bottom],
-            )
-        line = "*".join(top) or self.dialect.number.format(1)
-        return line if not bottom else f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
+        fraction = next(filter(is_fraction, e.args), S.One)
+        below = [f for f in e.args if is_divisor(f)]
+        above = [f for f in e.args if f not in below and f is not fraction]
+        top = [] if fraction.p == 1 else [self.number(Integer(fraction.p))]
+        top += map(self.factor, above)
+        bottom = [] if fraction.q == 1 else [self.number(Integer(fraction.q))]
+        bottom += [self.factor(1 / f) for f in below]
+        return quotient("*".join(top) or self.dialect.number.format(1), bottom)
 
     def power(self, e):
         root, p, q = self.of(e.base), *((int(e.exp.p), int(e.exp.q)) if e.exp.is_Rational else (0, 0))

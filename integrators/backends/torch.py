@@ -5,17 +5,17 @@ target's shape where they are declared `per` site. Nothing here imports torch: t
 """
 
 import textwrap
+from collections.abc import Sequence
 
-from sympy import Symbol, cse, numbered_symbols
+from sympy import Symbol
 
 from recipe import symbols
-from recipe.symbols import Block, is_site, num_data, step_number
+from recipe.symbols import Block, num_data, step_number
 
-from ..extraction import Extraction
-from ..flow import Variate
-from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
-from .torch_data import data_derivative_source
-from .torch_expressions import PRELUDE, TAKEN, Writer
+from ..flow import Flow
+from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
+from .torch_energy import energy_sources
+from .torch_expressions import PRELUDE, Writer, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -26,7 +26,7 @@ def module_source(program: Program, *, title: str) -> str:
     return _module(title, writer, parts)
 
 
-def standalone_source(program: Program, rotated: Program | None, start: Program | None, flows) -> str:
+def standalone_source(program: Program, rotated: Program | None, start: Program, flows: Sequence[Flow]) -> str:
     """One file with the derivation as its docstring, the step, and an Optimizer class where the word allows one.
 
     `rotated` is the optimizer form, `start` gives the adapted quantities their first values.
@@ -34,11 +34,12 @@ def standalone_source(program: Program, rotated: Program | None, start: Program 
     recipe, writer = program.recipe, Writer(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
-    if rotated and len(recipe.targets) == 1 and recipe.target.domain == "real":
+    if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain == "real":
         writers = [Writer(rotated), Writer(start)]
-        parts += [step_source(rotated, writers[0], "advance")]
-        parts += [step_source(start, writers[1], "begin")] * bool(recipe.adapted)
-        parts += [optimizer_source(rotated, start, writers[0])]
+        parts.append(step_source(rotated, writers[0], "advance"))
+        if recipe.adapted:
+            parts.append(step_source(start, writers[1], "begin"))
+        parts.append(optimizer_source(rotated, start, writers[0]))
         writer.used |= writers[0].used | writers[1].used
     return _module(title, writer, parts)
 
@@ -53,166 +54,191 @@ def _module(title, writer, parts):
 def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     """The function `step(state, h, *, gradient, noise, ...)` of a Program."""
     recipe, names = program.recipe, writer.names
+    blocks = ", ".join(names[b.name] for b in recipe.entries)
+    values = ", ".join(f'state["{b.name}"]' for b in recipe.entries)
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
-    body.append(
-        ", ".join(names[b.name] for b in recipe.entries)
-        + " = "
-        + ", ".join(f'state["{b.name}"]' for b in recipe.entries)
-    )
-    if any(e.has(symbols.total(1)) for e in _expressions(program)):
-        body.append(
-            f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
-            if writer.by_tensor
-            else f"n = {writer.like}[0].numel()"
-        )
+    body.append(f"{blocks} = {values}")
+    if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
+        body.append(_number_of_sites(writer))
     body += _constants(program, writer)
     for stage in program.stages:
-        body += [f"# {stage.title}"] if stage.title != "gradient" else []
-        body += [line for statement in stage.statements for line in _print(statement, writer, recipe)]
+        if stage.title != "gradient":
+            body.append(f"# {stage.title}")
+        for statement in stage.statements:
+            body += _statement(statement, writer, recipe.targets)
     result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
     carried = f', "gradient": {writer.name(Local("g"))}' if program.carries_gradient else ""
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
 
+def _number_of_sites(writer):
+    if writer.by_tensor:
+        return f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
+    return f"n = {writer.like}[0].numel()"
+
+
 def _signature(program, writer, name):
-    inlined = lambda function: f"{function}={function}" if program.energy and not program.energy.data else function
-    reads = any(isinstance(s, Gradient) for s in program.statements)
-    arguments = [inlined("gradient") if reads else "gradient=None"]
-    arguments += [inlined("curvature")] if program.needs_curvature else []
-    arguments += (
-        ["noise"] + ["observe"] * bool(program.observations) + ["sizes"] * writer.by_tensor + ["temperature=1.0"]
-    )
+    arguments = _derivative_arguments(program) + ["noise"]
+    if program.observations:
+        arguments.append("observe")
+    if writer.by_tensor:
+        arguments.append("sizes")
+    arguments.append("temperature=1.0")
     arguments += [f"{s.name}={default}" for s, default in ((num_data, 1), (step_number, 0)) if program.reads(s)]
-    arguments += [
-        writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in program.recipe.parameters
-    ]
-    return "\n".join(
-        textwrap.wrap(
-            f"def {name}(state, h, *, {', '.join(arguments)}):",
-            118,
-            subsequent_indent=" " * (len(name) + 5),
-            break_long_words=False,
-        )
-    )
+    arguments += parameter_arguments(program, writer)
+    line = f"def {name}(state, h, *, {', '.join(arguments)}):"
+    return "\n".join(textwrap.wrap(line, 118, subsequent_indent=" " * (len(name) + 5), break_long_words=False))
+
+
+def _derivative_arguments(program):
+    """The functions that give derivatives; those of a symbolic energy are emitted beside the step."""
+    is_emitted = program.energy and not program.energy.data
+    if not any(isinstance(s, Gradient) for s in program.statements):
+        return ["gradient=None"]
+    functions = ["gradient", "curvature"] if program.needs_curvature else ["gradient"]
+    return [f"{function}={function}" if is_emitted else function for function in functions]
+
+
+def parameter_arguments(program: Program, writer: Writer) -> list[str]:
+    """The parameters of a recipe as arguments of a function."""
+    arguments = []
+    for s in program.recipe.parameters:
+        name = writer.names[s.name]
+        arguments.append(name if s.default is None else f"{name}={s.default!r}")
+    return arguments
 
 
 def _constants(program, writer):
     """Lines that compute what depends on h and the parameters alone, per-site values in float64 first."""
-    like, inside = writer.like, set().union(*(e.free_symbols for s in program.statements for e in s.values))
-    per_site = [
-        s for s in program.recipe.parameters if s.per and any(s in e.free_symbols for e in _expressions(program))
-    ]
+    like, names = writer.like, writer.names
+    inside = _read(program.statements)
+    read = inside | _read(program.constants)
+    per_site = [s for s in program.recipe.parameters if s.per and s in read]
     lines = [
-        f"{writer.names[s.name]} = torch.as_tensor({writer.names[s.name]}, dtype=torch.float64, device={like}.device)"
+        f"{names[s.name]} = torch.as_tensor({names[s.name]}, dtype=torch.float64, device={like}.device)"
         for s in per_site
     ]
     for constant in program.constants:
-        lines += _print(constant, writer, program.recipe)
-    cast = [writer.names[s.name] for s in per_site if s in inside]
+        lines += _statement(constant, writer, program.recipe.targets)
+    cast = [names[s.name] for s in per_site if s in inside]
     cast += [writer.name(n) for c in program.constants for n in c.defines if n.is_vector]
     return lines + [f"{name} = {name}.to({like}.dtype)" for name in cast]
 
 
-def constants_source(program: Program, wanted) -> str:
-    """The function `constants(h, like, ...)` of the symbols that a kernel asks for: numbers, or tensors per site, in float64."""
-    writer, recipe = Writer(program), program.recipe
+def constants_source(program: Program, wanted: Sequence[Symbol]) -> str:
+    """The function `constants(h, like, ...)` of what a kernel asks for: numbers, or tensors per site, in float64."""
+    writer = Writer(program)
     writer.like = "like"
-    arguments = ["temperature=1.0", "num_data=1", "step_number=0"]
-    arguments += [writer.names[s.name] + ("" if s.default is None else f"={s.default!r}") for s in recipe.parameters]
+    arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
     named = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
-    arguments += [
-        s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names
-    ]  # of the caller's own
+    # of the caller's own
+    arguments += [s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names]
     lines.append(f"return [{', '.join(named.values())}]")
-    body = "\n".join(f"    {line}" for line in lines)
-    return _module(
-        f"{recipe.name}: the constants of a step.",
-        writer,
-        [f"def constants(h, like, *, {', '.join(arguments)}):\n{body}"],
-    )
+    function = "\n".join([f"def constants(h, like, *, {', '.join(arguments)}):", *(f"    {line}" for line in lines)])
+    return _module(f"{program.recipe.name}: the constants of a step.", writer, [function])
 
 
-def _expressions(program):
-    return [e for s in (*program.constants, *program.statements) for e in s.values]
+def _read(statements):
+    """The symbols that some of these statements read."""
+    return {x for s in statements for e in s.values for x in e.free_symbols}
+
+
+KINDS_OF_NOISE = {
+    "normal": "standard normal",
+    "uniform": "uniform",
+    "poisson": "Poisson, a function of the rate",
+    "gamma": "Gamma, a function of the shape",
+}
 
 
 def _shapes(program):
     """Lines that tell the shapes of a step's arguments."""
-    recipe, shape = program.recipe, lambda b: "(chains, *shape)" if b.is_vector else "(chains,)"
-    if program.scope == "tensor":
-        shape = lambda b: "(chains, sites)" if b.is_vector else "(chains, tensors)"
-    lines = [f"{b}: {shape(b)}" for b in recipe.entries]
+    recipe = program.recipe
+    lines = [f"{b}: {_shape(b, program.scope)}" for b in recipe.entries]
     if program.draws:
-        kinds = {
-            "normal": "standard normal",
-            "uniform": "uniform",
-            "poisson": "Poisson, a function of the rate",
-            "gamma": "Gamma, a function of the shape",
-        }
-        lines.append(
-            "noise: "
-            + ", ".join(
-                ", ".join(f"{d.name} {shape(d)}" for d in program.draws if d.kind == kind) + f", {told}"
-                for kind, told in kinds.items()
-                if any(d.kind == kind for d in program.draws)
-            )
-        )
-    reads = [s for s in program.statements if isinstance(s, Gradient)]
+        lines.append(f"noise: {', '.join(_noise(program))}")
     one = len(recipe.targets) == 1
     at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
     kind = f"of the shape of {at}" if one else "a dict of the same blocks"
-    if any(s.source == "given" for s in reads):
+    sources = {s.source for s in program.statements if isinstance(s, Gradient)}
+    if "given" in sources:
         lines.append(f"gradient: grad U at the state, {kind}")
-    elif reads:
+    elif sources:
         lines.append(f"gradient({at}) -> grad U, {kind}")
-    lines += [f"observe: {', '.join(program.observations)}, functions of {at}"] if program.observations else []
+    if program.observations:
+        lines.append(f"observe: {', '.join(program.observations)}, functions of {at}")
     if program.needs_curvature:
         lines.append(f"curvature({at}) -> the Hessian diagonal of U, {kind}")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
 
 
-def _print(statement, writer, recipe):
-    text, several = writer.text, len(recipe.targets) > 1
+def _shape(s, scope):
+    if scope == "tensor":
+        return "(chains, sites)" if s.is_vector else "(chains, tensors)"
+    return "(chains, *shape)" if s.is_vector else "(chains,)"
+
+
+def _noise(program):
+    """The random numbers of a step with their shapes, by kind."""
+    for kind, in_words in KINDS_OF_NOISE.items():
+        draws = [f"{d.name} {_shape(d, program.scope)}" for d in program.draws if d.kind == kind]
+        if draws:
+            yield f"{', '.join(draws)}, {in_words}"
+
+
+def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -> list[str]:
+    """The lines of a statement."""
     match statement:
         case Let(name, value):
-            return [f"{writer.name(name)} = {text(value, 'site' if name.is_vector else None)}"]
+            return [f"{writer.name(name)} = {writer.text(value, _level(name))}"]
         case Set(block, value) | Adapt(block, value):
             return [f"{writer.names[block.name]} = {_whole(value, block, writer)}"]
         case Sum(name, integrand):
-            inside = text(integrand, "site")
-            if not _moves(integrand):
+            inside = writer.text(integrand, "site")
+            if not moves(integrand):
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
             return [f"{writer.name(name)} = {writer.call('total', inside)}"]
         case Observe(name, observed):
-            at = writer.names[recipe.targets[0].name]
-            return [f'{writer.name(name)} = observe["{observed.name}"]({at})']
+            return [f'{writer.name(name)} = observe["{observed.name}"]({writer.names[targets[0].name]})']
         case Draw(name, parameter) if parameter is not None:
-            value = text(parameter, "site" if name.is_vector else None)
-            return [f'{writer.text(name)} = noise["{name.name}"]({value})']
+            return [f'{writer.text(name)} = noise["{name.name}"]({writer.text(parameter, _level(name))})']
         case Solve(names, entries):
-            writer.used.add(entries[0].text)
-            size, *arguments = entries[0].system
-            level = "site" if names[0].is_vector else None
-            return [
-                f"{', '.join(map(writer.name, names))} = {entries[0].text}({size}, "
-                f"{', '.join(text(a, level) for a in arguments)})"
-            ]
-        case Gradient(names, source, order):
-            function, name = ("gradient", "g") if order == 1 else ("curvature", "c")
-            name = writer.name(Local(name))
-            at = writer.names[recipe.targets[0].name]
-            if several:
-                at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in recipe.targets) + "}"
-            value = {
-                "evaluated": f"{function}({at})",
-                "given": f"{function}",
-                "carried": f'state["{function}"] if "{function}" in state else {function}({at})',
-            }[source]
-            return [f"{name} = {value}"] + [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in names if several]
-        case Draw():
-            return []
+            return [_solution(names, entries, writer)]
+        case Gradient():
+            return _derivative(statement, writer, targets)
+    return []
+
+
+def _level(s):
+    """The level at which the value of a symbol is written."""
+    return "site" if s.is_vector else None
+
+
+def _solution(names, entries, writer):
+    """The line that computes the entries of matrices together."""
+    size, *arguments = entries[0].system
+    texts = [str(size), *(writer.text(a, _level(names[0])) for a in arguments)]
+    return f"{', '.join(map(writer.name, names))} = {writer.call(entries[0].text, *texts)}"
+
+
+def _derivative(statement, writer, targets):
+    """The lines of a gradient, or of a Hessian diagonal."""
+    function = "gradient" if statement.order == 1 else "curvature"
+    name = writer.name(Local("g" if statement.order == 1 else "c"))
+    at = writer.names[targets[0].name]
+    if len(targets) > 1:
+        at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in targets) + "}"
+    value = {
+        "evaluated": f"{function}({at})",
+        "given": function,
+        "carried": f'state["{function}"] if "{function}" in state else {function}({at})',
+    }[statement.source]
+    lines = [f"{name} = {value}"]
+    if len(targets) > 1:
+        lines += [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in statement.names]
+    return lines
 
 
 def _whole(value, block, writer):
@@ -221,81 +247,5 @@ def _whole(value, block, writer):
     if level == "number":
         return f"torch.full_like({name}, {writer.text(value)})"
     text = writer.text(value, "site" if block.is_vector else None)
-    natural = _moves(value) and (level == "site") == block.is_vector
+    natural = moves(value) and (level == "site") == block.is_vector
     return text if natural else f"torch.broadcast_to({text}, {name}.shape)"
-
-
-def _moves(e):
-    """Whether an expression has a value per chain, and not only per site."""
-    return any(
-        isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols
-    )
-
-
-def energy_sources(program: Program, writer: Writer) -> list[str]:
-    """The gradient of a symbolic energy, and its Hessian diagonal where it is asked for, as functions of the target."""
-    if not program.energy:
-        return []
-    source = data_derivative_source if program.energy.data else _derivative_source
-    parts = [source(program, writer, "gradient", program.energy.gradient, "grad U")]
-    if program.needs_curvature:
-        parts.append(source(program, writer, "curvature", program.energy.curvature, "The Hessian diagonal"))
-    return parts
-
-
-def _derivative_source(program, writer, function, slopes, what):
-    energy, targets = program.energy, program.recipe.targets
-    local = Writer(program)
-    plain = all(c.name.isidentifier() and c.name.isascii() for c in energy.coordinates)
-    named = {c: (c.name if plain else f"x{i}") for i, c in enumerate(energy.coordinates)}
-    named = {c: name + "_" * (name in TAKEN or name == "theta") for c, name in named.items()}
-    local.names = {c.name: name for c, name in named.items() if isinstance(c, Block)}
-    local.like = "theta"
-    explicit, vector = not program.recipe.target_is_vector, not energy.is_sitewise and program.recipe.target_is_vector
-    unpack = "theta"
-    if len(targets) > 1:
-        unpack = ", ".join(f'theta["{b.name}"]' for b in targets)
-    elif vector:
-        unpack = "theta.unbind(-1)"
-    comma = "," if len(named) == 1 and vector else ""
-    told = (
-        str(energy.U) if energy.is_sitewise else str(energy.U.xreplace({c: Symbol(name) for c, name in named.items()}))
-    )
-    lines = [
-        f"def {function}(theta):",
-        f'    """{what} of U = {told}."""',
-        f"    {', '.join(named.values())}{comma} = {unpack}",
-    ]
-
-    def name(total, extract):
-        inside = extract(total.integrand)
-        own = Local(f"sum{len(extract.known) + 1}")
-        local.used.add("total")
-        lines.append(f"    {own.name} = total({local.text(inside)})")
-        return own
-
-    values = {c: Local(name) for c, name in named.items() if not isinstance(c, Block)}
-    extract = Extraction(name, symbols.Total)
-    slopes = [extract(g.xreplace(values)) for g in slopes]
-    if any(s.has(symbols.Total) for s in slopes):
-        lines.append("    n = theta[0].numel()")
-    taken = {Symbol(name) for name in named.values()}
-    shared, slopes = cse(slopes, symbols=numbered_symbols("u", cls=Symbol, exclude=taken), order="none")
-    known: dict = {}
-    for s, value in shared:
-        value = value.xreplace(known)
-        known[s] = Local(s.name, is_site(value), constant=local.level(value) == "number")
-        lines.append(f"    {s.name} = {local.text(value)}")
-    first, texts = next(iter(named.values())), []
-    for s in (s.xreplace(known) for s in slopes):
-        number = local.level(s) == "number"
-        text = local.text(s, "site" if energy.is_sitewise else None)
-        texts.append(f"torch.full_like({first}, {text})" if number else text)
-    if energy.is_sitewise or explicit and len(targets) == 1:
-        result = texts[0]
-    elif explicit:
-        result = "{" + ", ".join(f'"{b.name}": {t}' for b, t in zip(targets, texts)) + "}"
-    else:
-        result = f"torch.stack([{', '.join(texts)}], -1)"
-    writer.used |= local.used
-    return "\n".join([*lines, f"    return {result}"])

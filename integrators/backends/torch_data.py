@@ -1,100 +1,124 @@
 """Printing the derivatives of an energy that sums over data, as a function of one chain and one batch."""
 
 import re
+from collections.abc import Sequence
 
-from sympy import Mul
+from sympy import Expr, Mul, Symbol
 
-from recipe import symbols
+from recipe import Energy
 from recipe.data import Datum
-from recipe.symbols import Block
+from recipe.symbols import Block, total
 
-from ..data_sums import OfRow, reads_rows, taken_apart
+from ..data_sums import OfRow, RowSum, reads_rows, taken_apart
 from ..program import Local, Program
 from .torch_expressions import TAKEN, Writer
 
-OURS = re.compile(r"(row_)?(total|sum)\d*")  # names of sums
+NAMES_OF_SUMS = re.compile(r"(row_)?(total|sum)\d*")
 
 
-def data_derivative_source(program: Program, writer_of_step: Writer, function: str, derivatives, what: str) -> str:
+def data_derivative_source(
+    program: Program, energy: Energy, writer_of_step: Writer, function: str, derivatives: Sequence[Expr], what: str
+) -> str:
     """The text of `function(theta, data, num_data)`, for the target of one chain; to be vectorised over chains.
 
     `data` are the columns of a batch, `(rows,)` or `(rows, sites)`; the sums over its rows are scaled to num_data.
     """
-    energy, recipe, writer = program.energy, program.recipe, Writer(program)
-    writer.names = {c.name: "theta" for c in energy.coordinates if isinstance(c, Block)} | {"num_data": "num_data"}
-    columns = {d: (Local if d.is_vector else OfRow)(f"column {i}", d.is_vector) for i, d in enumerate(energy.data)}
-    places = {c: c if isinstance(c, Block) else Local(f"coordinate {i}") for i, c in enumerate(energy.coordinates)}
-    taken = {*TAKEN, "theta", "data", "rows"}
-    for s, local in (columns | {c: local for c, local in places.items() if not isinstance(c, Block)}).items():
-        name = s.name if s.name.isidentifier() and s.name.isascii() else f"x{len(taken)}"
-        while name in taken or OURS.fullmatch(name):
-            name += "_"
-        taken.add(name)
-        writer.rename(local, name)
-    given = [writer.name(c) for c in columns.values()]
-    sums = taken_apart([e.xreplace(places) for e in derivatives])
-    text = lambda e, level=None: writer.text(e.xreplace(columns), level)
-    lines = [
-        f"def {function}(theta, data, num_data):",
-        f'    """{what} of U = {energy.U}: of one chain, on one batch."""',
-        f"    {', '.join(given)}{',' * (len(given) == 1)} = data",
-        f"    rows = len({given[0]})",
-    ]
-    if energy.is_sitewise:
-        lines += ["    n = theta.numel()"] * any(e.has(symbols.total(1)) for e in derivatives)
-    else:
-        at = (
-            ", ".join(f'theta["{b.name}"]' for b in recipe.targets) + ","
-            if not recipe.target_is_vector
-            else "theta.unbind()"
-        )
-        lines.append(f"    {', '.join(map(writer.name, places.values()))}, = {at}")
-    writer.like = "theta"
-    lines += [f"    {writer.name(t.name)} = ({text(t.integrand, 'site')}).sum()" for t in sums.chain]
-    writer.like = "theta[None]"
-    lines += [f"    {writer.name(t.name)} = {_row_total(t.integrand, text)}" for t in sums.row]
-    lines += [f"    {writer.name(s.name)} = {_row_sum(s, text)}" for s in sums.rows]
-    writer.like = "theta"
-    like = "theta" if energy.is_sitewise else writer.name(next(iter(places.values())))
-    results = [
-        f"torch.full_like({like}, {text(e)})"
-        if writer.level(e) == "number"
-        else text(e, "site" if energy.is_sitewise else None)
-        for e in sums.derivatives
-    ]
-    if energy.is_sitewise:
-        result = f"({results[0]}).expand(theta.shape)"
-    elif recipe.target_is_vector:
-        result = f"torch.stack([{', '.join(results)}])"
-    else:
-        result = "{" + ", ".join(f'"{b.name}": {e}' for b, e in zip(recipe.targets, results)) + "}"
-    writer_of_step.used |= writer.used
-    return "\n".join([*lines, f"    return {result}"])
+    derivative = _Derivative(program, energy)
+    lines = [f'"""{what} of U = {energy.U}: of one chain, on one batch."""', *derivative.body(derivatives)]
+    writer_of_step.used |= derivative.writer.used
+    return "\n".join([f"def {function}(theta, data, num_data):", *(f"    {line}" for line in lines)])
 
 
-def _row_total(integrand, text):
-    """The sum over the sites of every row."""
-    column = next((f for f in Mul.make_args(integrand) if isinstance(f, Datum) and f.is_vector), None)
-    if column is not None and not reads_rows(integrand / column):
-        return (
-            f"{text(column)} @ {_closed(text(integrand / column))}"
-            if integrand != column
-            else f"{text(column)}.sum(-1)"
-        )
-    return f"({text(integrand, 'site')}).sum(-1)"
+class _Derivative:
+    """The lines of a derivative, with the locals that stand for columns of the data and for coordinates."""
+
+    def __init__(self, program: Program, energy: Energy):
+        self.recipe, self.energy = program.recipe, energy
+        self.columns = {
+            d: (Local if d.is_vector else OfRow)(f"column {i}", d.is_vector) for i, d in enumerate(energy.data)
+        }
+        self.places = {c: _place(c, i) for i, c in enumerate(energy.coordinates)}
+        self.writer = Writer(program)
+        self.writer.names = {c.name: "theta" for c in energy.coordinates if isinstance(c, Block)}
+        self.writer.names["num_data"] = "num_data"
+        self._name_locals()
+
+    def _name_locals(self):
+        """Give columns and coordinates their own names, where these are free."""
+        taken = {*TAKEN, "theta", "data", "rows"}
+        explicit = {c: local for c, local in self.places.items() if not isinstance(c, Block)}
+        for s, local in (self.columns | explicit).items():
+            name = s.name if s.name.isidentifier() and s.name.isascii() else f"x{len(taken)}"
+            while name in taken or NAMES_OF_SUMS.fullmatch(name):
+                name += "_"
+            taken.add(name)
+            self.writer.rename(local, name)
+
+    def body(self, derivatives: Sequence[Expr]) -> list[str]:
+        """The lines of the function."""
+        writer, sums = self.writer, taken_apart([e.xreplace(self.places) for e in derivatives])
+        lines = self._unpacked(counts_sites=any(e.has(total(1)) for e in derivatives))
+        writer.like = "theta"
+        lines += [f"{writer.name(t.name)} = ({self._text(t.integrand, 'site')}).sum()" for t in sums.chain]
+        writer.like = "theta[None]"
+        lines += [f"{writer.name(t.name)} = {self._total_of_rows(t.integrand)}" for t in sums.row]
+        lines += [f"{writer.name(s.name)} = {self._sum_over_rows(s)}" for s in sums.rows]
+        writer.like = "theta"
+        return [*lines, f"return {self._result([self._value(e) for e in sums.derivatives])}"]
+
+    def _unpacked(self, counts_sites):
+        """Lines that give the columns of the data, and coordinates, their names."""
+        columns = [self.writer.name(c) for c in self.columns.values()]
+        lines = [f"{', '.join(columns)}{',' if len(columns) == 1 else ''} = data", f"rows = len({columns[0]})"]
+        if self.energy.is_sitewise:
+            return lines + (["n = theta.numel()"] if counts_sites else [])
+        values = "theta.unbind()"
+        if not self.recipe.target_is_vector:
+            values = ", ".join(f'theta["{b.name}"]' for b in self.recipe.targets) + ","
+        return [*lines, f"{', '.join(map(self.writer.name, self.places.values()))}, = {values}"]
+
+    def _value(self, e):
+        """The text of a derivative, a tensor even where it is a number."""
+        if self.writer.level(e) != "number":
+            return self._text(e, "site" if self.energy.is_sitewise else None)
+        like = "theta" if self.energy.is_sitewise else self.writer.name(next(iter(self.places.values())))
+        return f"torch.full_like({like}, {self._text(e)})"
+
+    def _result(self, values):
+        """The derivatives as the target is: a tensor, or a dict by block."""
+        if self.energy.is_sitewise:
+            return f"({values[0]}).expand(theta.shape)"
+        if self.recipe.target_is_vector:
+            return f"torch.stack([{', '.join(values)}])"
+        return "{" + ", ".join(f'"{b.name}": {e}' for b, e in zip(self.recipe.targets, values)) + "}"
+
+    def _text(self, e, level=None):
+        return self.writer.text(e.xreplace(self.columns), level)
+
+    def _total_of_rows(self, integrand):
+        """The sum over the sites of every row."""
+        column = next((f for f in Mul.make_args(integrand) if isinstance(f, Datum) and f.is_vector), None)
+        if column is None or reads_rows(integrand / column):
+            return f"({self._text(integrand, 'site')}).sum(-1)"
+        if integrand == column:
+            return f"{self._text(column)}.sum(-1)"
+        return f"{self._text(column)} @ {_closed(self._text(integrand / column))}"
+
+    def _sum_over_rows(self, s: RowSum) -> str:
+        """The sum over rows of a weight times a factor."""
+        by_row, factor = reads_rows(s.weight), s.factor
+        weight = _closed(self._text(s.weight))
+        if reads_rows(factor):
+            inside = _closed(self._text(factor, "site"))
+            return f"{weight} @ {inside}" if by_row else f"{weight}*{inside}.sum(0)"
+        whole = f"{weight}.sum()" if by_row else f"rows*{weight}"
+        return whole if factor == 1 else f"{whole}*{_closed(self._text(factor))}"
 
 
-def _closed(text):
+def _place(coordinate: Symbol, number: int) -> Symbol:
+    """What stands for a coordinate: a block for itself."""
+    return coordinate if isinstance(coordinate, Block) else Local(f"coordinate {number}")
+
+
+def _closed(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
-
-
-def _row_sum(s, text):
-    """The sum over rows of a weight times a factor."""
-    by_row, factor = reads_rows(s.weight), s.factor
-    weight = _closed(text(s.weight))
-    if factor == 1:
-        return f"{weight}.sum()" if by_row else f"rows*{weight}"
-    if not reads_rows(factor):
-        return f"{weight}.sum()*{_closed(text(factor))}" if by_row else f"rows*{weight}*{_closed(text(factor))}"
-    inside = _closed(text(factor, "site"))
-    return f"{weight} @ {inside}" if by_row else f"{weight}*{inside}.sum(0)"

@@ -14,62 +14,23 @@ from recipe.symbols import Block, is_site
 
 from ..flow import Variate
 from ..program import Draw, Local, Program
+from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
-FUNCTIONS = (
-    "exp",
-    "log",
-    "sin",
-    "cos",
-    "tan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asin",
-    "acos",
-    "atan",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-)
+FUNCTIONS = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
-TAKEN = {
-    "math",
-    "torch",
-    "state",
-    "gradient",
-    "curvature",
-    "noise",
-    "observe",
-    "sizes",
-    "step_number",
-    "step",
-    "advance",
-    "begin",
-    "settings",
-    "n",
-    "self",
-    "params",
-    "num_data",
-    "seed",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "step_size",
-    *PRELUDE,
-    *keyword.kwlist,
-    *dir(builtins),
-}
+_OURS = """math torch state gradient curvature noise observe sizes step_number step advance begin settings n self params
+    num_data seed lr momentum weight_decay step_size""".split()
+TAKEN = {*_OURS, *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
 def python_names(program: Program) -> dict[str, str]:
     """A name in the emitted text for each block and parameter: its own, or with _ appended where that one is taken."""
     names = {"h": "h", "T": "temperature", "num_data": "num_data", "step_number": "step_number"}
-    for s in (*program.recipe.entries, *program.recipe.parameters):
+    named: list[Symbol] = [*program.recipe.entries, *program.recipe.parameters]
+    for s in named:
         name = s.name
         while name in TAKEN or name in names.values():
             name += "_"
@@ -77,18 +38,34 @@ def python_names(program: Program) -> dict[str, str]:
     return names
 
 
+def moves(e: Expr) -> bool:
+    """Whether an expression has a value per chain, and not only per site."""
+    return any(
+        isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols
+    )
+
+
+def _number(e):
+    if e.is_Rational:
+        return str(e)
+    return repr(float(e))
+
+
 class Writer:
     """Expressions as Python text; chain-level factors meet before they are spread over sites."""
 
     def __init__(self, program: Program):
-        self.program, self.names, self.used, self._locals = program, python_names(program), set(), {}
+        self.program = program
+        self.names = python_names(program)
+        self.used: set[str] = set()
+        self._locals: dict[str, str] = {}
         self.drawn = {
             s.name: Local(f"drawn_{s.name.name}", s.name.is_vector)
             for s in program.statements
             if isinstance(s, Draw) and s.parameter is not None
         }
         self.by_tensor = program.scope == "tensor"
-        self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), None)
+        self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), "")
 
     def name(self, local: Local) -> str:
         """The text of a local value's name, kept apart from every other name."""
@@ -107,15 +84,8 @@ class Writer:
         """ "site" or "chain" for a tensor with one value per site or chain, else "number"."""
         if is_site(e):
             return "site"
-        tensors = (
-            any(
-                isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step
-                for s in e.free_symbols
-            )
-            or self.by_tensor
-            and e.has(symbols.Total)
-        )
-        return "chain" if tensors else "number"
+        counts = self.by_tensor and e.has(symbols.Total)
+        return "chain" if counts or moves(e) else "number"
 
     def text(self, e: Expr, level: str | None = None) -> str:
         """The expression as text; as one value per site where `level` asks for it."""
@@ -133,10 +103,8 @@ class Writer:
                 return self.names[e.name] if e.name in self.names else e.name
             case symbols.Total():
                 return "n"
-            case _ if e.is_Number:
-                return str(int(e)) if e.is_Integer else f"{e.p}/{e.q}" if e.is_Rational else repr(float(e))
-            case _ if e.is_NumberSymbol:
-                return repr(float(e))
+            case _ if e.is_Number or e.is_NumberSymbol:
+                return _number(e)
             case Add():
                 return self._sum(e, own)
             case Mul():
@@ -145,11 +113,12 @@ class Writer:
                 return self._power(e, own)
         return self._call(e, own)
 
-    def call(self, function: str, value: str, *others: str) -> str:
-        """A call of `sites` or `total` in the program's scope."""
-        function, others = (f"{function}_by_tensor", ["sizes"]) if self.by_tensor else (function, others)
+    def call(self, function: str, *arguments: str) -> str:
+        """A call of a function of the prelude: of `sites` or `total` in the program's scope."""
+        if self.by_tensor and function in ("sites", "total"):
+            function, arguments = f"{function}_by_tensor", (arguments[0], "sizes")
         self.used.add(function)
-        return f"{function}({', '.join([value, *others])})"
+        return f"{function}({', '.join(arguments)})"
 
     def _grouped(self, e, own):
         """The arguments as (numbers, chain-level, site-level), the first two joined to meet the third once."""
@@ -163,14 +132,14 @@ class Writer:
             if len(chain) > 1:
                 terms = [t for t in terms if t not in chain] + [Add(*chain)]
         terms.sort(key=lambda t: (not isinstance(t, Block), t.could_extract_minus_sign()))
-        text = ""
-        for t in terms:
-            negative = t.could_extract_minus_sign() and not t.is_Add
-            part = self.text(-t if negative else t, own)
-            if negative and (-t).is_Add:
-                part = f"({part})"
-            text += (f" - {part}" if negative else f" + {part}") if text else (f"-{part}" if negative else part)
-        return text
+        return signed_sum(self._term(t, own) for t in terms)
+
+    def _term(self, t, own):
+        """Whether a term is taken away, and its text without the sign."""
+        if t.is_Add or not t.could_extract_minus_sign():
+            return False, self.text(t, own)
+        text = self.text(-t, own)
+        return True, f"({text})" if (-t).is_Add else text
 
     def _product(self, e, own):
         sign, e = ("-", -e) if e.could_extract_minus_sign() else ("", e)
@@ -194,34 +163,28 @@ class Writer:
     def _ratio(self, factors):
         """A product of factors of one level, square roots joined and negative powers below the line."""
         factors = sorted(factors, key=lambda f: not getattr(f, "is_constant_in_step", False))
-        halves = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
-        factors = [f for f in factors if f not in halves]
-        below = [f for f in factors if f.is_Pow and f.exp.is_Rational and f.exp.is_negative]
-        above = [f for f in factors if f not in below]
-        top = [self._factor(f) for f in above if not (f.is_Rational and f.p == 1)]
-        bottom = [self._factor(1 / f) for f in below]
-        for f in above:
-            if f.is_Rational and not f.is_Integer:
-                top = [t for t in top if t != self._factor(f)]
-                top = ([str(f.p)] if f.p != 1 else []) + top
-                bottom = [str(f.q)] + bottom
-        if halves:
-            top.append(self._root(Mul(*(f**2 for f in halves))))
-        line = "*".join(top) or "1"
-        if not bottom:
-            return line
-        return f"{line}/{bottom[0]}" if len(bottom) == 1 else f"{line}/({'*'.join(bottom)})"
+        roots = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
+        below = [f for f in factors if is_divisor(f) and f not in roots]
+        fraction = next(filter(is_fraction, factors), S.One)
+        above = [f for f in factors if f not in (*roots, *below, fraction, S.One)]
+        top = [] if fraction.p == 1 else [str(fraction.p)]
+        top += map(self._factor, above)
+        if roots:
+            top.append(self._root(Mul(*(f**2 for f in roots))))
+        bottom = [] if fraction.q == 1 else [str(fraction.q)]
+        bottom += [self._factor(1 / f) for f in below]
+        return quotient("*".join(top) or "1", bottom)
 
     def _factor(self, e, own=None):
         text = self.text(e, own)
-        return f"({text})" if e.is_Add or e.is_Rational and not e.is_Integer or text.startswith("-") else text
+        return f"({text})" if e.is_Add or is_fraction(e) or text.startswith("-") else text
 
     def _power(self, e, own):
         if e.exp == S.Half:
             return self._root(e.base)
         if e.exp == -S.Half:
             return f"1/{self._root(e.base)}"
-        if e.exp.is_Rational and e.exp.is_negative:
+        if is_divisor(e):
             return self._ratio([e])
         level = own if own == "site" else None
         base, exponent = self.text(e.base, level), self.text(e.exp, level)
@@ -232,41 +195,42 @@ class Writer:
         return f"{'math' if self.level(e) == 'number' else 'torch'}.sqrt({self.text(e)})"
 
     def _call(self, e, own):
-        name, where = type(e).__name__, f"{self.program.recipe.name}, torch"
+        name, is_number = type(e).__name__, own == "number"
         if name == "Piecewise":
             return self._choice(e.args, own)
         args = [self.text(a, own if own == "site" else None) for a in e.args]
-        if name in ("phi1", "braked"):
-            self.used.add(name)
-            return f"{name}({', '.join(args)})"
+        match name:
+            case "phi1" | "braked":
+                return self.call(name, *args)
+            case "Abs":
+                return f"abs({args[0]})"
+            case "Max" | "Min":
+                return f"{name.lower()}({', '.join(args)})" if is_number else self._extreme(name, e.args, args)
+            case "Heaviside" if is_number:
+                return f"float({args[0]} > 0)"
+            case "Heaviside":
+                return f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))"
+            case "sign":
+                return f"math.copysign({args[0]} != 0, {args[0]})" if is_number else f"torch.sign({args[0]})"
         if name in FUNCTIONS:
-            return f"{'math' if own == 'number' else 'torch'}.{name}({args[0]})"
-        if name == "Abs":
-            return f"abs({args[0]})"
-        if name in ("Max", "Min") and own == "number":
-            return f"{name.lower()}({', '.join(args)})"
-        if name in ("Max", "Min"):
-            bound = "min" if name == "Max" else "max"
-            numbers = [t for t, a in zip(args, e.args) if self.level(a) == "number"]
-            tensors = [t for t, a in zip(args, e.args) if self.level(a) != "number"]
-            text = tensors[0]
-            for t in tensors[1:]:
-                text = f"torch.{name.lower()}imum({text}, {t})"
-            limit = numbers[0] if len(numbers) == 1 else f"{name.lower()}({', '.join(numbers)})"
-            return f"torch.clamp({text}, {bound}={limit})" if numbers else text
-        if name == "Heaviside":
-            return (
-                f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))"
-                if own != "number"
-                else f"float({args[0]} > 0)"
-            )
-        if name == "sign":
-            return f"torch.sign({args[0]})" if own != "number" else f"math.copysign({args[0]} != 0, {args[0]})"
+            return f"{'math' if is_number else 'torch'}.{name}({args[0]})"
         raise RecipeError(
-            where,
+            f"{self.program.recipe.name}, torch",
             f"there is no torch lowering for {name}: {e}",
             do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.",
         )
+
+    def _extreme(self, name, values, texts):
+        """The largest or smallest of values, some of them tensors."""
+        function = name.lower()
+        numbers = [t for t, v in zip(texts, values) if self.level(v) == "number"]
+        text, *tensors = [t for t, v in zip(texts, values) if self.level(v) != "number"]
+        for t in tensors:
+            text = f"torch.{function}imum({text}, {t})"
+        if not numbers:
+            return text
+        limit = numbers[0] if len(numbers) == 1 else f"{function}({', '.join(numbers)})"
+        return f"torch.clamp({text}, {'min' if name == 'Max' else 'max'}={limit})"
 
     def _choice(self, pieces, own):
         """The value of the first piece whose condition holds, the last one's condition being True."""

@@ -50,7 +50,8 @@ def open_unit(word, R: tl.constexpr):
 def uniforms(key, group, draw, chain, R: tl.constexpr):
     """The uniform numbers of the sites of these groups, in order."""
     w0, w1, w2, w3 = words(key, group, draw, chain)
-    return tl.interleave(tl.interleave(open_unit(w0, R), open_unit(w2, R)), tl.interleave(open_unit(w1, R), open_unit(w3, R)))
+    even = tl.interleave(open_unit(w0, R), open_unit(w2, R))
+    return tl.interleave(even, tl.interleave(open_unit(w1, R), open_unit(w3, R)))
 
 
 @triton.jit

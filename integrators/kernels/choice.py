@@ -3,24 +3,29 @@
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 from recipe.errors import RecipeError
 
 from ..passes import Unsupported
 
+Kernel = TypeVar("Kernel")
 
-def made(backend: str, make: Callable):
-    """What `make` makes; None where it cannot, and the `backend` is "auto", with a warning if only the compiler is to blame."""
+
+def kernel_or_none(backend: str, make: Callable[[], Kernel]) -> Kernel | None:
+    """The kernel that `make` makes; None where it cannot and the `backend` is "auto".
+
+    A warning says so once for each reason, unless the Program itself has no form as a kernel. Raises what `make` raises
+    where a kernel is asked for.
+    """
     try:
         return make()
-    except Unsupported:
-        if backend != "auto":
-            raise
     except RecipeError as error:
         if backend != "auto":
             raise
-        _say_once(str(error))
-    return None
+        if not isinstance(error, Unsupported):
+            _say_once(str(error))
+        return None
 
 
 @cache

@@ -30,17 +30,26 @@ LIMIT = 300.0  # seconds for one file
 
 @cache
 def compiler() -> tuple[tuple[str, ...], str] | None:
-    """The command and version of a C++ compiler: what the variable CXX says, else c++, g++ or clang++; None if there is none."""
-    given = shlex.split(os.environ.get("CXX", ""))
-    for name, *flags in [given] if given else [["c++"], ["g++"], ["clang++"]]:
-        if path := shutil.which(name):
-            try:
-                told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
-            except (OSError, subprocess.SubprocessError):
-                continue
-            if told.returncode == 0:
-                return (path, *flags), told.stdout.partition("\n")[0]
+    """The command and version of a C++ compiler: what the variable CXX says, else c++, g++ or clang++.
+
+    None if there is none.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+        path = shutil.which(name)
+        version = path and _version(path)
+        if path and version is not None:
+            return (path, *flags), version
     return None
+
+
+def _version(path):
+    """The first line of what a compiler says of itself; None if it does not run."""
+    try:
+        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.partition("\n")[0] if run.returncode == 0 else None
 
 
 @cache
@@ -48,32 +57,34 @@ def processor() -> str:
     """What -march=native stands for here."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "; ".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))}))
     except OSError:
         return platform.processor() + platform.machine()
+    return "; ".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))}))
 
 
 def folder() -> Path:
     """Where compiled kernels are kept: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder."""
-    given = os.environ.get(CACHE)
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
+    own = os.environ.get(CACHE)
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
 
 
 @cache
 def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The text compiled and loaded; from the cache where the same text was compiled by the same compiler for the same CPU.
+    """The text compiled and loaded; from the cache where the same compiler has compiled it for the same CPU.
 
     Raises RecipeError where there is no compiler, or it fails.
     """
-    found = compiler()
-    if found is None:
+    known = compiler()
+    if known is None:
         named = os.environ.get("CXX")
         raise RecipeError(
             "cpp",
             f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
             do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
         )
-    command, version = found
+    command, version = known
     flags = (*FLAGS, *(f"-D{d}" for d in defines))
     key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
     try:
@@ -113,7 +124,7 @@ def _seal(path):
     return path.with_suffix(".sha256")
 
 
-def _is_whole(path) -> bool:
+def _is_whole(path):
     """Whether a file of the cache is what was written: a stale or half-written one is compiled again."""
     try:
         return _seal(path).read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -122,30 +133,31 @@ def _is_whole(path) -> bool:
 
 
 def _compiled(source, command, flags, kept):
-    """Compile into a file of one's own and load it, then give it its name: another process sees all of it or nothing."""
+    """Compile into a file of one's own, load it, then give it its name: another process sees all of it or nothing."""
     with tempfile.TemporaryDirectory(dir=kept.parent) as own:
         text, built, seal = (Path(own) / name for name in ("kernel.cpp", "kernel.so", "seal"))
         text.write_text(source)
-        try:
-            done = subprocess.run(
-                [*command, *flags, "-o", str(built), str(text)], capture_output=True, text=True, timeout=LIMIT
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise RecipeError(
-                "cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'."
-            ) from error
-        if done.returncode != 0 or not built.exists():
-            told = next(
-                (line for line in done.stderr.splitlines() if "error" in line),
-                done.stderr.strip()[:300] or "no message",
-            )
-            raise RecipeError(
-                "cpp",
-                f"the compiler {command[0]} failed ({done.returncode}): {told}",
-                do="Mend it, or use backend='torch'.",
-            )
+        _compile([*command, *flags, "-o", str(built), str(text)], built)
         loaded = ctypes.CDLL(str(built))
         seal.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
         os.replace(built, kept)
         os.replace(seal, _seal(kept))
         return loaded
+
+
+def _compile(command, built):
+    """Run a compiler, which makes a file."""
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RecipeError(
+            "cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'."
+        ) from error
+    if run.returncode != 0 or not built.exists():
+        errors = (line for line in run.stderr.splitlines() if "error" in line)
+        message = next(errors, run.stderr.strip()[:300] or "no message")
+        raise RecipeError(
+            "cpp",
+            f"the compiler {command[0]} failed ({run.returncode}): {message}",
+            do="Mend it, or use backend='torch'.",
+        )

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -49,11 +50,11 @@ def step_by_kernel(
     h: float,
     *,
     backend: str = "cpp",
-    gradient: object = None,
+    gradient: Any = None,
     curvature: Callable | None = None,
     noise: Key | Mapping | None = None,
     observe: Mapping | None = None,
-    **parameters: object,
+    **parameters: Any,
 ) -> dict:
     """One step of a Program in C++ ("cpp") or Triton ("triton"): the state that `state` becomes over a time `h`.
 
@@ -69,7 +70,7 @@ def step_by_kernel(
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
     caller = _Caller(program, before, after, gradient, curvature, observe or {}, state.get("gradient"))
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
-    kernel(h, noise=noise, given=caller.supply, **parameters)
+    kernel(h, noise=noise, supply=caller.supply, **parameters)
     _pool.put_back(key, kernel)
     return after | ({"gradient": caller.latest} if program.carries_gradient else {})
 
@@ -81,10 +82,10 @@ class _Caller:
     program: Program
     before: dict
     after: dict
-    gradient: object
+    gradient: Any
     curvature: Callable | None
     observe: Mapping
-    latest: object
+    latest: Any
 
     def supply(self, segment: Segment) -> list:
         """What is asked for before a segment, at the target as it stands: parts for what has sites."""

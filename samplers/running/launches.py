@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from integrators.kernels.choice import made
+from integrators.kernels.choice import kernel_or_none
 from integrators.kernels.sweep import Sweep
 from integrators.kernels.trajectory import Trajectory
 from integrators.step import Step
@@ -29,7 +29,7 @@ def pays(steps: int, state, inlined: bool) -> bool:
 def trajectory(backend: str, run) -> Trajectory | None:
     """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
     columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
-    return made(
+    return kernel_or_none(
         backend,
         lambda: Trajectory(run.step.program, run.state, run.seed, run.parameters, run.first, columns, batch_size),
     )
@@ -38,7 +38,7 @@ def trajectory(backend: str, run) -> Trajectory | None:
 def sweep(backend: str, run) -> Sweep | None:
     """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
     blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
-    return made(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
+    return kernel_or_none(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
 
 
 def check_settings(step: Step, settings: list[tuple[float, float]], parameters: dict) -> None:

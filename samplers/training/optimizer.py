@@ -9,7 +9,7 @@ import torch
 import integrators
 from integrators import noise
 from integrators.auxiliary import masses
-from integrators.kernels.choice import made
+from integrators.kernels.choice import kernel_or_none
 from integrators.lower import optimizer_form
 from integrators.step import Step
 from recipe import Recipe
@@ -215,7 +215,7 @@ class Optimizer(torch.optim.Optimizer):
         def kernel() -> KernelEngine:
             return KernelEngine(self.rotated, params, states, prior=bool(group["weight_decay"]), backend=backend)
 
-        engine = None if backend == "torch" else made(self.backend, kernel)
+        engine = None if backend == "torch" else kernel_or_none(self.backend, kernel)
         return engine or TextEngine(self.rotated, params, states)
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
