@@ -1,10 +1,11 @@
 """Derivatives of an energy taken apart for loops: totals of a chain, totals of a row of data, sums over rows.
 
-With z_r = sum_i x_ri theta_i the gradient of sum_r f(z_r, y_r) is sum_r f'(z_r, y_r) x_ri: a total of each row, a weight
-of each row, and the sum over rows of the weight times what the row has at each site.
+With z_r = sum_i x_ri theta_i the gradient of sum_r f(z_r, y_r) is sum_r f'(z_r, y_r) x_ri: a total of each row, a
+weight of each row, and the sum over rows of the weight times what the row has at each site.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sympy import Add, Expr, Mul, expand_mul
 
@@ -32,14 +33,14 @@ class RowSum:
     factor: Expr
 
 
-@dataclass
+@dataclass(frozen=True)
 class DataSums:
     """Totals of the chain, totals of each row, sums over rows, and the derivatives in terms of these."""
 
-    chain: list[Sum] = field(default_factory=list)
-    row: list[Sum] = field(default_factory=list)
-    rows: list[RowSum] = field(default_factory=list)
-    derivatives: tuple[Expr, ...] = ()
+    chain: tuple[Sum, ...]
+    row: tuple[Sum, ...]
+    rows: tuple[RowSum, ...]
+    derivatives: tuple[Expr, ...]
 
 
 def reads_rows(e: Expr) -> bool:
@@ -47,7 +48,7 @@ def reads_rows(e: Expr) -> bool:
     return e.has(Datum, OfRow)
 
 
-def taken_apart(derivatives) -> DataSums:
+def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
     """The sums that derivatives of an energy consist of, innermost first.
 
     >>> from recipe import Energy, data_total, datum, total, vector
@@ -56,28 +57,45 @@ def taken_apart(derivatives) -> DataSums:
     >>> sums.row[0].integrand, sums.rows[0].weight, sums.rows[0].factor, sums.derivatives
     (theta*x, 2*row_total1 - 2*y, x, (num_data*row_sum1/(2*rows),))
     """
-    sums = DataSums()
+    sums = _Sums()
+    derivatives = tuple(map(Extraction(sums.name, Total, DataTotal), derivatives))
+    return DataSums(tuple(sums.chain), tuple(sums.row), tuple(sums.rows), derivatives)
 
-    def name(e, extract):
+
+class _Sums:
+    """The sums as they are found."""
+
+    def __init__(self) -> None:
+        self.chain: list[Sum] = []
+        self.row: list[Sum] = []
+        self.rows: list[RowSum] = []
+
+    def name(self, e: Expr, extract: Extraction) -> Expr:
+        """What stands for a sum in a formula."""
         inside = extract(e.integrand)
-        return over_rows(inside) if isinstance(e, DataTotal) else over_sites(inside)
+        if isinstance(e, DataTotal):
+            return self._over_rows(inside)
+        if reads_rows(inside):
+            self.row.append(Sum(OfRow(f"row_total{len(self.row) + 1}"), inside))
+            return self.row[-1].name
+        self.chain.append(Sum(Local(f"total{len(self.chain) + 1}"), inside))
+        return self.chain[-1].name
 
-    def over_sites(inside):
-        where, kind, stem = (sums.row, OfRow, "row_total") if reads_rows(inside) else (sums.chain, Local, "total")
-        where.append(Sum(kind(f"{stem}{len(where) + 1}"), inside))
-        return where[-1].name
+    def _over_rows(self, inside):
+        """The mean over rows times num_data: a sum for each factor that has sites."""
+        names = []
+        for factor, weight in _weights(inside).items():
+            name = f"row_sum{len(self.rows) + 1}"
+            names.append(Local(name, is_site(factor), constant=not (weight * factor).free_symbols))
+            self.rows.append(RowSum(names[-1], weight, factor))
+        return num_data / rows_in_batch * Add(*names)
 
-    def over_rows(inside):
-        weights: dict = {}
-        for term in Add.make_args(expand_mul(inside)) if is_site(inside) else [inside]:
-            factors = Mul.make_args(term)
-            weights.setdefault(Mul(*filter(is_site, factors)), []).append(Mul(*(e for e in factors if not is_site(e))))
-        first = len(sums.rows)
-        for k, (factor, terms) in enumerate(weights.items(), first + 1):
-            weight = Add(*terms)
-            name = Local(f"row_sum{k}", is_site(factor), constant=not (weight * factor).free_symbols)
-            sums.rows.append(RowSum(name, weight, factor))
-        return num_data / rows_in_batch * Add(*(s.name for s in sums.rows[first:]))
 
-    sums.derivatives = tuple(map(Extraction(name, Total, DataTotal), derivatives))
-    return sums
+def _weights(e: Expr) -> dict[Expr, Expr]:
+    """The factors with sites of the terms of an expression, each with the sum of what multiplies it."""
+    weights: dict[Expr, list[Expr]] = {}
+    for term in Add.make_args(expand_mul(e)) if is_site(e) else [e]:
+        factors = Mul.make_args(term)
+        factor = Mul(*(x for x in factors if is_site(x)))
+        weights.setdefault(factor, []).append(Mul(*(x for x in factors if not is_site(x))))
+    return {factor: Add(*terms) for factor, terms in weights.items()}
