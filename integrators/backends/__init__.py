@@ -1,0 +1,1 @@
+"""Printers of a Program: torch source, C++ and Triton."""
