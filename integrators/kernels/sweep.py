@@ -198,11 +198,11 @@ class Sweep:
     def _place_one(self, s, value):
         if s in self.plan.numbers:
             number = value.to(self.parts.dtype).contiguous()
-            self.parts.check_number(f"{s}", number)
+            self.parts.check_number(s.name, number)
             self.tables.number_out[self.plan.numbers.index(s)] = number.data_ptr()
             return number
         parts = [t.contiguous() for t in value]
-        self.parts.check_parts(f"{s}", parts)
+        self.parts.check_parts(s.name, parts)
         self.tables.array_out[self.plan.arrays.index(s)] = addresses(parts)
         return parts
 
