@@ -78,7 +78,7 @@ def test_emitted_derivatives_are_those_of_autograd(name, batch_size):
     energy, by_hand = ENERGIES[name]
     at = start(energy, 3)
     data = Data(columns(energy, at.shape[1]), batch_size, like=at)
-    data.columns(energy, at)
+    data = data.columns(energy, at)
     batch = (
         data.batch(data.rows_for(0, range(1), 0, 3))
         if batch_size is None
@@ -264,7 +264,7 @@ def test_the_mean_over_minibatches_is_the_full_gradient():
     energy, by_hand = ENERGIES["logistic"]
     at = start(energy, 1).expand(20_000, 5)
     data = Data(columns(energy, 5), 4, like=at)
-    data.columns(energy, at)
+    data = data.columns(energy, at)
     gradient = emitted(integrators.compile(samplers.SGLD, energy=energy).namespace["gradient"], data)
     found = gradient(at, data.batch(data.rows_for(0, range(1), 0, 20_000)[0]))
     expected = grad(by_hand)(at[0], *columns(energy, 5))

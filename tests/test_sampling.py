@@ -13,7 +13,7 @@ import samplers
 from integrators import noise
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
-from samplers.running import chains
+from samplers.running import inputs
 from samplers.testing.cases import CASES
 
 theta, p = vector("theta"), vector("p")
@@ -141,7 +141,7 @@ def test_one_seed_makes_the_same_bits_and_another_makes_others():
 def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypatch):
     at_once = run(SGNHT, keep=["p", "xi"], **more)
     for size in (1, 50, 100):
-        monkeypatch.setattr(chains, "NOISE_AT_ONCE", size)
+        monkeypatch.setattr(inputs, "NOISE_AT_ONCE", size)
         assert same(run(SGNHT, keep=["p", "xi"], **more), at_once)
 
 
@@ -156,7 +156,7 @@ def test_noise_and_batches_are_drawn_for_no_more_steps_than_fit(monkeypatch):
 
         return count
 
-    monkeypatch.setattr(chains, "NOISE_AT_ONCE", 1000)
+    monkeypatch.setattr(inputs, "NOISE_AT_ONCE", 1000)
     monkeypatch.setattr(noise, "normal", counted(noise.normal))
     monkeypatch.setattr(noise, "integers", counted(noise.integers))
     run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=100, steps=40)

@@ -1,84 +1,74 @@
 """Tensors of data, and minibatches of them that are a function of the seed."""
 
+from typing import Any
+
 import torch
 
 from integrators import noise
 from recipe import Energy
+from recipe.arguments import integer
 from recipe.errors import RecipeError
+
+WHERE = "sample, data"
 
 
 class Data:
     """Tensors that share their first axis, and minibatches of them: uniform with replacement, independent per chain.
 
-    The rows of a batch are a pure function of (seed, step, evaluation, chain).
+    `tensors`: one tensor `(rows, ...)`, or a tuple of them, which is the form that an energy gets its batches in;
+    `batch_size`: rows of a batch, None for all; `like`: the target, whose type and device the data have. The rows of a
+    batch are a pure function of (seed, step, evaluation, chain). Raises RecipeError for tensors that do not fit.
+
+    >>> data = Data(torch.arange(10.0), 3, like=torch.zeros(1))
+    >>> data.batch(data.rows_for(0, range(1), 0, 2)[0]).shape
+    torch.Size([2, 3])
     """
 
-    def __init__(self, tensors, batch_size: int | None, *, like: torch.Tensor):
+    def __init__(self, tensors: Any, batch_size: int | None, *, like: torch.Tensor) -> None:
         self.alone = not isinstance(tensors, (tuple, list))
-        given = (tensors,) if self.alone else tensors
-        try:
-            self.tensors = tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in given)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(
-                "sample, data",
-                f"a {type(given[0]).__name__} is no tensor ({error})",
-                do="Pass a tensor or a tuple of tensors.",
-            ) from error
-        if not self.tensors or any(t.dim() == 0 for t in self.tensors):
-            raise RecipeError(
-                "sample, data", "there is no axis of rows", do="Pass at least one tensor with one row per datum."
-            )
-        self.batch_size, self.rows = batch_size, len(self.tensors[0])
-        for i, t in enumerate(self.tensors):
-            if len(t) != self.rows or not self.rows:
-                raise RecipeError(
-                    "sample, data",
-                    f"tensor {i} has {len(t)} rows, tensor 0 has {self.rows}",
-                    do="Every tensor has one row per datum, and at least one.",
-                )
-            if t.is_floating_point() and t.dtype != like.dtype:
-                raise RecipeError(
-                    "sample, data",
-                    f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}",
-                    do=f"Convert one: X.to({like.dtype}).",
-                )
-            if t.device != like.device:
-                raise RecipeError(
-                    "sample, data",
-                    f"tensor {i} is on {t.device}, but the parameters are on {like.device}",
-                    do=f"Move it: X.to({str(like.device)!r}).",
-                )
-        whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-        if batch_size is not None and not (whole and 1 <= batch_size <= self.rows):
-            raise RecipeError(
+        self.tensors = _as_tensors((tensors,) if self.alone else tensors)
+        _check_rows(self.tensors)
+        _check_like(self.tensors, like)
+        self.rows = len(self.tensors[0])
+        self.batch_size = batch_size
+        if batch_size is not None:
+            integer(
                 "sample, batch_size",
-                f"got {batch_size!r} for {self.rows} data",
+                "batch_size",
+                batch_size,
+                least=1,
+                most=self.rows,
+                what=f"got {batch_size!r} for {self.rows} data",
                 do=f"Choose 1 to {self.rows}, or None for all data.",
             )
 
-    def columns(self, energy: Energy, theta) -> None:
-        """Take the tensors for the columns of a symbolic energy, as numbers of theta's type."""
-        where = "sample, data"
+    def columns(self, energy: Energy, theta: torch.Tensor) -> "Data":
+        """The same rows as the columns of a symbolic energy, as numbers of theta's type; refused where they do not fit.
+
+        `theta`: the target of all chains, `(chains, *shape)`.
+        """
         if len(self.tensors) != len(energy.data):
+            columns = ", ".join(map(str, energy.data))
             raise RecipeError(
-                where,
-                f"{len(self.tensors)} tensors for the columns ({', '.join(map(str, energy.data))}) of the energy",
+                WHERE,
+                f"{len(self.tensors)} tensors for the columns ({columns}) of the energy",
                 do="Pass one tensor for each, in this order.",
             )
         for d, t in zip(energy.data, self.tensors):
             wanted = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
             if tuple(t.shape) != wanted:
                 raise RecipeError(
-                    where,
+                    WHERE,
                     f"the column {d} has the shape {tuple(t.shape)}, not {wanted}",
-                    do=f"It has one number per row{' and site' * d.is_vector}.",
+                    do="It has one number per row and site." if d.is_vector else "It has one number per row.",
                 )
-        self.tensors, self.alone = tuple(t.to(theta.dtype).contiguous() for t in self.tensors), False
+        numbers = tuple(t.to(theta.dtype).contiguous() for t in self.tensors)
+        return Data(numbers, self.batch_size, like=theta)
 
     def rows_for(
         self, seed: int, steps: range, evaluation: int, chains: int, first_chain: int = 0
     ) -> torch.Tensor | None:
-        """The rows of the batch of every chain for one evaluation in each step: (steps, chains, batch_size)."""
+        """The rows of the batches of one evaluation in each step, `(steps, chains, batch_size)`; None for all."""
         if self.batch_size is None:
             return None
         return noise.integers(
@@ -92,20 +82,56 @@ class Data:
             first_chain=first_chain,
         )
 
-    def batch(self, rows: torch.Tensor | None):
-        """The data of these rows, `(chains, batch_size, ...)`, or all data."""
+    def batch(self, rows: torch.Tensor | None) -> Any:
+        """The data of these rows, `(chains, batch_size, ...)`, or all data, in the form that the energy takes."""
         if rows is None:
-            return self.whole
-        picked = tuple(t[rows] for t in self.tensors)
-        return picked[0] if self.alone else picked
+            return self._formed(self.tensors)
+        return self._formed(tuple(t[rows] for t in self.tensors))
 
-    @property
-    def whole(self):
-        """All data, in the form that the energy takes."""
-        return self.tensors[0] if self.alone else self.tensors
-
-    def first(self):
+    def first(self) -> Any:
         """A batch of one chain, for a trial call of the energy."""
         size = self.batch_size or self.rows
-        head = tuple(t[:size] for t in self.tensors)
-        return head[0] if self.alone else head
+        return self._formed(tuple(t[:size] for t in self.tensors))
+
+    def _formed(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        return tensors[0] if self.alone else tensors
+
+
+def _as_tensors(values: Any) -> tuple[torch.Tensor, ...]:
+    try:
+        return tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RecipeError(
+            WHERE, f"a {type(values[0]).__name__} is no tensor ({error})", do="Pass a tensor or a tuple of tensors."
+        ) from error
+
+
+def _check_rows(tensors: tuple[torch.Tensor, ...]) -> None:
+    """Refuse tensors without rows, or with different numbers of them."""
+    if not tensors or any(t.dim() == 0 for t in tensors):
+        raise RecipeError(WHERE, "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
+    rows = len(tensors[0])
+    for i, t in enumerate(tensors):
+        if len(t) != rows or not rows:
+            raise RecipeError(
+                WHERE,
+                f"tensor {i} has {len(t)} rows, tensor 0 has {rows}",
+                do="Every tensor has one row per datum, and at least one.",
+            )
+
+
+def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
+    """Refuse data of another type, or in another place, than the parameters."""
+    for i, t in enumerate(tensors):
+        if t.is_floating_point() and t.dtype != like.dtype:
+            raise RecipeError(
+                WHERE,
+                f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}",
+                do=f"Convert one: X.to({like.dtype}).",
+            )
+        if t.device != like.device:
+            raise RecipeError(
+                WHERE,
+                f"tensor {i} is on {t.device}, but the parameters are on {like.device}",
+                do=f"Move it: X.to({str(like.device)!r}).",
+            )

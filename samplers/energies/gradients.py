@@ -1,8 +1,9 @@
 """From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.func import grad, jvp, vmap
@@ -12,13 +13,18 @@ from recipe.errors import RecipeError
 from .data import Data
 from .layout import Layout
 
-WORTH_COMPILING = 100_000  # steps of a run
+ENERGY = "sample, energy"  # where a refusal says it is
 
 
 def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: int = 1) -> Callable:
-    """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for `(chains, *shape)`.
+    """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for many chains.
 
-    Batches are per chain. The Hessian diagonal costs one gradient per coordinate.
+    The function takes theta, `(chains, *shape)` or a dict of such by block, and with `data` a batch, one per chain of
+    minibatches. The Hessian diagonal costs one gradient per coordinate.
+
+    >>> vectorised(lambda theta: (theta**2).sum(), Layout(), None)(torch.ones(2, 3))
+    tensor([[2., 2., 2.],
+            [2., 2., 2.]])
     """
 
     def one(theta, *batch):
@@ -26,32 +32,45 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
         return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
     def diagonal(theta, *batch):
-        slope = grad(lambda flat: one(flat.reshape(theta.shape), *batch))
+        def slope(flat):
+            return grad(lambda sites: one(sites.reshape(theta.shape), *batch))(flat)
+
+        def second(direction):
+            return (jvp(slope, (theta.reshape(-1),), (direction,))[1] * direction).sum()
+
         basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
-        column = lambda e: (jvp(slope, (theta.reshape(-1),), (e,))[1] * e).sum()
-        return vmap(column)(basis).reshape(theta.shape)
+        return vmap(second)(basis).reshape(theta.shape)
 
     axes = _axes(data)
     if order != 1:
         return vmap(diagonal if order else one, in_dims=axes)
 
+    def total(theta, *batch):
+        """U, summed over the chains."""
+        chains = len(next(iter(theta.values())) if isinstance(theta, Mapping) else theta)
+        if chains > 1:
+            return vmap(one, in_dims=axes)(theta, *batch).sum()
+        # the same without the cost of vectorising
+        alone = batch if axes[-1] is None else [_first(b) for b in batch]
+        return one(_first(theta), *alone)
+
     def gradient(theta, *batch):
-        blocks = theta if isinstance(theta, Mapping) else {"": theta}
+        by_block = isinstance(theta, Mapping)
+        blocks = theta if by_block else {"": theta}
         at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
-        given = at if isinstance(theta, Mapping) else at[""]
         with torch.enable_grad():
-            if len(next(iter(at.values()))) > 1:
-                U = vmap(one, in_dims=axes)(given, *batch).sum()
-            else:  # the same without the cost of vectorising
-                first = lambda x: {k: v[0] for k, v in x.items()} if isinstance(x, Mapping) else x[0]
-                U = one(
-                    first(given),
-                    *(b if axes[1] is None else b[0] if torch.is_tensor(b) else tuple(t[0] for t in b) for b in batch),
-                )
-        slopes = dict(zip(at, torch.autograd.grad(U, list(at.values()), materialize_grads=True)))
-        return slopes if isinstance(theta, Mapping) else slopes[""]
+            U = total(at if by_block else at[""], *batch)
+        slopes = torch.autograd.grad(U, list(at.values()), materialize_grads=True)
+        return dict(zip(at, slopes)) if by_block else slopes[0]
 
     return gradient
+
+
+def _first(x: Any) -> Any:
+    """What the first chain has of a tensor, or of several."""
+    if isinstance(x, Mapping):
+        return {name: part[0] for name, part in x.items()}
+    return x[0] if torch.is_tensor(x) else tuple(part[0] for part in x)
 
 
 def _axes(data: Data | None) -> tuple:
@@ -61,7 +80,10 @@ def _axes(data: Data | None) -> tuple:
 
 def functional_gradient(energy: Callable, layout: Layout, data: Data | None) -> Callable:
     """The gradient of `vectorised` by torch.func, in the form that torch.compile takes."""
-    one = lambda theta, *batch: energy(layout.by_name(theta), *batch)
+
+    def one(theta, *batch):
+        return energy(layout.by_name(theta), *batch)
+
     return vmap(grad(one), in_dims=_axes(data))
 
 
@@ -70,104 +92,136 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
 
     `functional` is the same, in a form that torch.compile takes.
     """
-    compiled, chosen = torch.compile(functional, dynamic=False), []
+    compiled = torch.compile(functional, dynamic=False)
+    chosen: list[Callable] = []
 
-    def choose(theta, *batch):
+    def first(theta, *batch):
         plain = gradient(theta, *batch)
         try:
-            told = "its numbers differ" if not _agree(compiled(theta, *batch), plain) else None
+            reason = None if _agree(compiled(theta, *batch), plain) else "its numbers differ"
         except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
-            told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        if told:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if reason:
             warnings.warn(
-                f"{where}: torch.compile of the gradient failed, it runs uncompiled: {told}",
+                f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        chosen.append(gradient if told else compiled)
+        chosen.append(gradient if reason else compiled)
         return plain
 
-    return lambda theta, *batch: (chosen[0] if chosen else choose)(theta, *batch)
+    def fastest(theta, *batch):
+        return chosen[0](theta, *batch) if chosen else first(theta, *batch)
+
+    return fastest
 
 
-def _agree(found, expected):
-    if isinstance(expected, Mapping):
-        return all(_agree(found[k], x) for k, x in expected.items())
-    return torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()), equal_nan=True)
+def _agree(compiled: Any, plain: Any) -> bool:
+    if isinstance(plain, Mapping):
+        return all(_agree(compiled[k], x) for k, x in plain.items())
+    return torch.allclose(compiled, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()), equal_nan=True)
 
 
 def emitted(derivative: Callable, data: Data) -> Callable:
     """A derivative of a symbolic energy on data, emitted for one chain, as `vectorised` gives it."""
-    of_one = lambda theta, batch: derivative(theta, batch, data.rows)
+
+    def of_one(theta, batch):
+        return derivative(theta, batch, data.rows)
+
     return vmap(of_one, in_dims=_axes(data))
 
 
 @contextmanager
-def explained(where: str):
+def explained(where: str) -> Iterator[None]:
     """Turn what torch says of an energy that cannot be differentiated or vectorised into advice."""
     try:
         yield
     except RuntimeError as error:
-        told = str(error).splitlines()[0]
-        if not any(word in told for word in ("vmap: ", "numpy()", "in-place")):
+        message = str(error).splitlines()[0]
+        if not any(word in message for word in ("vmap: ", "numpy()", "in-place")):
             raise
         raise RecipeError(
             where,
-            f"it cannot be differentiated for many chains at once ({told})",
+            f"it cannot be differentiated for many chains at once ({message})",
             do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
             "branches on values with torch.where.",
         ) from error
 
 
-def check_energy(energy: Callable, theta, layout: Layout, data: Data | None) -> None:
+def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None) -> None:
     """Refuse an energy that fails, returns no single number, or does not depend differentiably on the target.
 
-    `theta`: the target of one chain, a tensor or a dict by block.
+    `theta`: the target of one chain, a tensor `(*shape)` or a dict of such by block.
     """
-    where = "sample, energy"
+    _check_callable(energy, data)
+    at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
+    batch = () if data is None else (data.first(),)
+    with torch.enable_grad(), explained(ENERGY):
+        value = _call(energy, layout.by_name(at), batch)
+    _check_value(value)
+    _check_vectorises(energy, at, layout, batch)
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone().requires_grad_()
+
+
+def _check_callable(energy: Callable, data: Data | None) -> None:
     if not callable(energy):
         raise RecipeError(
-            where,
+            ENERGY,
             f"it is a recipe.Energy or a callable of theta, got {energy!r}",
             do="Text is never evaluated: pass a torch function.",
         )
     if torch.is_inference_mode_enabled():
         raise RecipeError(
-            where, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad()."
+            ENERGY, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad()."
         )
-    if data is not None and getattr(energy, "num_data", data.rows) != data.rows:
+    num_data = getattr(energy, "num_data", None)
+    if data is not None and num_data is not None and num_data != data.rows:
         raise RecipeError(
-            where,
-            f"the posterior has num_data = {energy.num_data}, but data= has {data.rows} rows",
+            ENERGY,
+            f"the posterior has num_data = {num_data}, but data= has {data.rows} rows",
             do="Pass num_data=len(X).",
         )
-    ask = lambda t: t.detach().clone().requires_grad_()
-    theta = {k: ask(t) for k, t in theta.items()} if isinstance(theta, Mapping) else ask(theta)
-    arguments = () if data is None else (data.first(),)
-    with torch.enable_grad(), explained(where):
-        try:
-            value = energy(layout.by_name(theta), *arguments)
-        except TypeError as error:
-            if error.__traceback__.tb_next is not None:  # raised inside of the energy, not by calling it
-                raise
-            raise RecipeError(
-                where,
-                f"calling it with {1 + len(arguments)} argument(s) failed: {error}",
-                do="It is a function of theta, or of (theta, batch) where data= is given.",
-            ) from error
+
+
+def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
+    try:
+        return energy(theta, *batch)
+    except TypeError as error:
+        trace = error.__traceback__
+        if trace is None or trace.tb_next is not None:  # raised inside of the energy, not by calling it
+            raise
+        raise RecipeError(
+            ENERGY,
+            f"calling it with {1 + len(batch)} argument(s) failed: {error}",
+            do="It is a function of theta, or of (theta, batch) where data= is given.",
+        ) from error
+
+
+def _check_value(value: Any) -> None:
     if not torch.is_tensor(value) or value.dim() != 0:
         got = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
         raise RecipeError(
-            where,
+            ENERGY,
             f"it must return one number (a 0-dim tensor) for one chain, got {got}",
             do="Sum over data and coordinates: U is on the sum scale.",
         )
     if not value.requires_grad:
         raise RecipeError(
-            where,
+            ENERGY,
             "its value does not depend on theta through differentiable operations",
             do="Avoid .item(), .detach() and numpy inside the energy.",
         )
-    with explained(where):  # a single chain would run without being vectorised
-        alone = {k: v[None] for k, v in theta.items()} if isinstance(theta, Mapping) else theta[None]
-        vmap(lambda t, *b: energy(layout.by_name(t), *b), in_dims=(0, *(None for _ in arguments)))(alone, *arguments)
+
+
+def _check_vectorises(energy: Callable, theta: Any, layout: Layout, batch: tuple) -> None:
+    """Vectorise it over one chain too, which would run without being vectorised."""
+
+    def one(at, *rows):
+        return energy(layout.by_name(at), *rows)
+
+    chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
+    with explained(ENERGY):
+        vmap(one, in_dims=(0, *(None for _ in batch)))(chains, *batch)

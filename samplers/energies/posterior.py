@@ -1,43 +1,56 @@
 """Energies of a posterior from a likelihood and a prior, and the variance of its scores."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch.func import grad, vmap
 
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 
-def posterior(
-    negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int | None = None
-) -> Callable:
-    """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
+@dataclass(frozen=True)
+class Posterior:
+    """The energy U~(theta, batch) = num_data * mean likelihood term + prior term."""
 
-    `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example; only it is
-    scaled, never the prior. Raises RecipeError without a number of data.
+    negative_log_likelihood: Callable
+    negative_log_prior: Callable
+    num_data: int
 
-    >>> energy = posterior(lambda theta, x: (x - theta)**2/2, lambda theta: theta**2/200, num_data=10)
-    >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
-    tensor(25.)
-    """
-    if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
-        raise RecipeError(
-            "posterior",
-            f"num_data is the number of data, a positive integer, got {num_data!r}",
-            do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).",
-        )
-
-    def energy(theta, batch):
-        terms = negative_log_likelihood(theta, batch)
+    def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
+        terms = self.negative_log_likelihood(theta, batch)
         if terms.dim() > 1:
             raise RecipeError(
                 "posterior",
                 f"the likelihood has the shape {tuple(terms.shape)}",
                 do="Return the mean over the batch, or one value per example.",
             )
-        return num_data * terms.mean() + negative_log_prior(theta)
+        return self.num_data * terms.mean() + self.negative_log_prior(theta)
 
-    energy.num_data = num_data
-    return energy
+
+def posterior(
+    negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int | None = None
+) -> Posterior:
+    """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
+
+    `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example, `(batch_size,)`;
+    only it is scaled, never the prior. Raises RecipeError without a number of data.
+
+    >>> energy = posterior(lambda theta, x: (x - theta)**2/2, lambda theta: theta**2/200, num_data=10)
+    >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
+    tensor(25.)
+    """
+    rows = integer(
+        "posterior",
+        "num_data",
+        num_data,
+        least=1,
+        what=f"num_data is the number of data, a positive integer, got {num_data!r}",
+        do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).",
+    )
+    return Posterior(negative_log_likelihood, negative_log_prior, rows)
 
 
 def score_variance(negative_log_likelihood: Callable) -> Callable:

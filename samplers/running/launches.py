@@ -1,82 +1,104 @@
-"""Launches of compiled kernels: many steps of many chains in one call, with a look at the chains after each."""
+"""Chains that move many steps in one call of a compiled kernel, as symbolic energies allow it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from integrators.kernels.choice import kernel_or_none
-from integrators.kernels.sweep import Sweep
 from integrators.kernels.trajectory import Trajectory
 from integrators.step import Step
-from recipe.errors import RecipeError
 from recipe.symbols import num_data
 
-STEPS, UPDATES = (
-    10_000,
-    2e7,
-)  # what a run has at least, in steps or in steps times chains and sites, to be worth a compilation
-SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel
+from .chains import Chains, Diverged
+from .inputs import Inputs
+from .moving import Moves
+from .plan import Stage
+
+FIRST = 64  # steps of the first launch
+MOST = 100_000  # steps of a launch
 SECONDS = 0.2  # of a launch
 
 
-def pays(steps: int, state, inlined: bool) -> bool:
-    """Whether a run is worth a compilation: it is long, and where a kernel makes one step alone, a step is large."""
-    size = max(x.numel() for x in state.values())
-    return (inlined or size >= SIZE) and (steps >= STEPS or steps * size >= UPDATES)
+class Launches:
+    """Chains moved by launches of a C++ kernel, each of many steps, with a look at the chains after each.
+
+    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on.
+    """
+
+    backend = "cpp"
+
+    def __init__(self, inputs: Inputs, keep: Sequence[str]) -> None:
+        self.inputs = inputs
+        self.keep = keep
+
+    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
+        """Make the steps of a stage from number `done` of it on, those of a launch handed on together."""
+        kernel = kernel_of(stage.step, chains.state, self.inputs)
+        kernel.died[: len(chains)][~chains.alive] = 0  # lost in an earlier stage
+        size = FIRST
+        while done < stage.steps:
+            steps = min(size, stage.steps - done)
+            began = time.perf_counter()
+            sizes, temperatures = stage.settings(range(done, done + steps))
+            settings = list(zip(sizes, temperatures))
+            check_settings(stage.step, settings, self.inputs.parameters)
+            skipped = min(stage.until_kept(done), steps)
+            first = stage.first + done
+            draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.keep)
+            end = self._lose(chains, stage.step, kernel, settings, first)
+            chains.land(kernel.state_now(), steps)
+            yield Moves(steps, sizes[skipped :: stage.thin], self._kept(kernel, draws))
+            if end:
+                raise end
+            done += steps
+            passed = max(time.perf_counter() - began, 1e-6)
+            size = max(1, min(2 * size, int(size * SECONDS / passed), MOST))
+
+    def _kept(self, kernel: Trajectory, draws: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The draws of a launch, `(draws, numbers, chains)`, by block: `(chains, draws, *shape)`."""
+        kept: dict[str, torch.Tensor] = {}
+        at = 0
+        for name in self.keep:
+            end = at + len(kernel.rows[name])
+            shape = kernel.state[name].shape[1:]
+            kept[name] = draws[:, at:end].permute(2, 0, 1).reshape(kernel.chains, len(draws), *shape)
+            at = end
+        return kept
+
+    def _lose(
+        self, chains: Chains, step: Step, kernel: Trajectory, settings: list[tuple[float, float]], first: int
+    ) -> Diverged | None:
+        """Flag the chains that a launch has lost; the first of them repeats its step, to see where it led."""
+        died = kernel.died[: len(chains)].tolist()
+        lost = {chain: number for chain, number in enumerate(died) if number >= 0 and chains.alive[chain]}
+        if not lost:
+            return None
+        lost = dict(sorted(lost.items(), key=lambda one: one[1]))
+        chain, number = next(iter(lost.items()))
+        at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
+        new = self._again(step, at, chain, number, *settings[number - first])
+        return chains.lose(lost, {name: x[0] for name, x in new.items() if name != "gradient"})
+
+    def _again(self, step: Step, at: dict, chain: int, number: int, h: float, T: float) -> dict[str, Any]:
+        """The state of one chain after a step in torch."""
+        inputs = self.inputs.of_chain(chain)
+        drawn = step.drawn(inputs.key(number), at)
+        arguments = step.arguments(noise=drawn, **inputs.evaluations(number, 1).functions())
+        settings = {"temperature": T, "step_number": number, **inputs.constants}
+        with torch.no_grad():
+            return step.function(at, h, **arguments, **step.spelled(settings))
 
 
-def trajectory(backend: str, run) -> Trajectory | None:
-    """The kernel of many steps on a symbolic energy, from a run's state; None where there is none and the `backend` is "auto"."""
-    columns, batch_size = ((), None) if run.data is None else (run.data.tensors, run.data.batch_size)
-    return kernel_or_none(
-        backend,
-        lambda: Trajectory(run.step.program, run.state, run.seed, run.parameters, run.first, columns, batch_size),
-    )
-
-
-def sweep(backend: str, run) -> Sweep | None:
-    """The kernel of one step, whose gradient is the caller's, for a run's state; None as for `trajectory`."""
-    blocks = {b.name: [run.state[b.name]] if b.is_vector else run.state[b.name] for b in run.step.recipe.entries}
-    return kernel_or_none(backend, lambda: Sweep(run.step.program, blocks, "triton" if backend == "triton" else "cpp"))
-
-
-def check_settings(step: Step, settings: list[tuple[float, float]], parameters: dict) -> None:
+def check_settings(step: Step, settings: Sequence[tuple[float, float]], parameters: Mapping[str, Any]) -> None:
     """Refuse a pair (step size, temperature) that the step has no form for."""
     own = {name: value for name, value in parameters.items() if name != num_data.name}
     for h, temperature in dict.fromkeys(settings):
         step.check(h, temperature=temperature, **own)
 
 
-def launches(
-    run, kernel: Trajectory, count: int, step_size, temperature, where: str, *, thin: int, first: int, keep
-) -> Iterator[tuple[int, list[float], dict[str, torch.Tensor]]]:
-    """Move by `count` steps; yields after every launch the steps made, and step sizes and values of the states kept.
-
-    Of the steps every `thin`-th is kept, from number `first` on. `step_size` and `temperature` are functions of the step.
-    """
-    kernel.died[: run.chains][~run.alive] = 0  # lost in an earlier phase
-    run.kernel, done, size, start = kernel, 0, 64, run.steps_done
-    run.steps_done += count
-    while done < count:
-        steps = min(size, count - done)
-        began, settings = time.perf_counter(), [(step_size(done + k), temperature(done + k)) for k in range(steps)]
-        skip = (first - done) % thin if first < done else first - done
-        check_settings(run.step, settings, run.parameters)
-        drawn = kernel.run(start + done, settings, thin=thin, first_kept=min(skip, steps), keep=keep)
-        try:
-            over = run.lose(kernel, settings, start + done, where)
-        except RecipeError as error:  # every chain is lost: their draws first
-            over = error
-        kept, at = {}, 0
-        for name in keep:
-            shape, rows = kernel.state[name].shape[1:], len(kernel.rows[name])
-            kept[name] = drawn[:, at : at + rows].permute(2, 0, 1).reshape(kernel.chains, len(drawn), *shape)
-            at += rows
-        yield steps, [h for h, _ in settings[skip::thin]], kept
-        if over:
-            raise over
-        done += steps
-        passed = time.perf_counter() - began
-        size = max(1, min(2 * size, int(size * SECONDS / max(passed, 1e-6)), 100_000))
-    run.state, run.kernel = kernel.state_now(), None
+def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs) -> Trajectory:
+    """The kernel of many steps that starts at this state; raises RecipeError where there is none."""
+    data = inputs.derivatives.data
+    columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)
+    return Trajectory(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)

@@ -1,9 +1,10 @@
 """The phases of a run: burn-in, exploration, refinement, as data."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
@@ -12,8 +13,9 @@ from recipe.symbols import Block
 class Phase:
     """Some steps under settings of their own; what is None is as in the rest of the run.
 
-    `temperature` and `step_size` are numbers or functions of the step number, counted from the start of the phase; `freeze`
-    names blocks and adapted quantities that stay as they are; draws are kept unless `keep` is False.
+    `temperature` and `step_size`, in units of time, are numbers or functions of the step number, counted from the start
+    of the phase; `freeze` names blocks and adapted quantities that stay as they are; draws are kept unless `keep` is
+    False. Raises RecipeError for steps < 1, a negative temperature and a step size that is not positive.
 
     >>> Phase(steps=500, temperature=0.0, freeze=("xi",))
     Phase(steps=500, temperature=0.0, step_size=None, freeze=('xi',), keep=True)
@@ -25,11 +27,10 @@ class Phase:
     freeze: tuple = ()
     keep: bool = True
 
-    def __post_init__(self):
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise RecipeError("Phase", f"steps is an integer >= 1, got {self.steps!r}", do="Leave an empty phase out.")
-        for name, least in (("temperature", 0.0), ("step_size", 5e-324)):
-            check_setting(getattr(self, name), least, f"Phase, {name}")
+    def __post_init__(self) -> None:
+        integer("Phase", "steps", self.steps, least=1, do="Leave an empty phase out.")
+        _check_setting("Phase, temperature", self.temperature, zero=True)
+        _check_setting("Phase, step_size", self.step_size, zero=False)
         if not isinstance(self.keep, bool):
             raise RecipeError(
                 "Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws."
@@ -37,19 +38,45 @@ class Phase:
         object.__setattr__(self, "freeze", names_of(self.freeze, "Phase, freeze"))
 
 
-def check_setting(value, least, where) -> None:
-    """Refuse what is neither None, nor a function, nor a finite number of at least `least`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (value is None or callable(value) or number and least <= value < math.inf):
-        allowed = ">= 0" if least == 0 else "> 0"
+def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: int, where: str) -> tuple[Phase, ...]:
+    """The phases of a run: those of the caller, or the warmup and the steps.
+
+    >>> phases_of(None, warmup=0, steps=10, thin=1, where="sample")
+    (Phase(steps=10, temperature=None, step_size=None, freeze=(), keep=True),)
+    """
+    if phases is None:
+        return (Phase(warmup, keep=False), Phase(steps)) if warmup else (Phase(steps),)
+    if warmup or steps != 1000:
+        raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
+    if not isinstance(phases, (list, tuple)) or not phases or not all(isinstance(phase, Phase) for phase in phases):
+        raise RecipeError(
+            where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...]."
+        )
+    if sum(phase.steps for phase in phases if phase.keep) < thin:
+        raise RecipeError(where, f"thin = {thin} keeps nothing of the phases", do="Choose a smaller thin.")
+    return tuple(phases)
+
+
+def names_of(blocks: Any, where: str) -> tuple[str, ...]:
+    """The names of one block or of several, which are blocks or names; a set comes in the order of the alphabet.
+
+    >>> names_of({"xi", "V"}, "freeze")
+    ('V', 'xi')
+    """
+    unordered = isinstance(blocks, (set, frozenset))
+    several = blocks if unordered or isinstance(blocks, (tuple, list)) else (blocks,)
+    if not all(isinstance(b, (str, Block)) for b in several):
+        raise RecipeError(where, f"it names blocks and adapted quantities, got {blocks!r}", do='Write ("V", "xi").')
+    names = map(str, several)
+    return tuple(sorted(names)) if unordered else tuple(names)
+
+
+def _check_setting(where: str, value: Any, *, zero: bool) -> None:
+    """Refuse what is neither None, nor a function, nor a positive finite number, or 0 where `zero` says so."""
+    if value is None or callable(value):
+        return
+    if not is_number(value) or value < 0 or (value == 0 and not zero):
+        allowed = ">= 0" if zero else "> 0"
         raise RecipeError(
             where, f"it is a number {allowed} or a function of the step number, got {value!r}", do="Pass a float."
         )
-
-
-def names_of(given, where) -> tuple[str, ...]:
-    """The names of one block or of several."""
-    many = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
-    if not all(isinstance(b, (str, Block)) for b in many):
-        raise RecipeError(where, f"it names blocks and adapted quantities, got {given!r}", do='Write ("V", "xi").')
-    return tuple(sorted(map(str, many))) if isinstance(given, (set, frozenset)) else tuple(map(str, many))

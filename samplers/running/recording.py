@@ -2,11 +2,10 @@
 
 import math
 import os
-import signal
-import threading
 import time
 import zlib
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,136 +16,137 @@ from ..files import storage
 from ..files.lock import Lock
 from ..files.pair import NEW, Pair
 from .chains import Chains
+from .moving import Moves
+
+Blocks = dict[str, torch.Tensor]
 
 
 class InMemory:
-    """The kept states of each block, `(chains, draws, *shape)`, as they come; `like` are tensors `(chains, *shape)`."""
+    """The kept states of each block, `(chains, number, *shape)`, as they come; `like`: one of each, `(chains, *shape)`.
 
-    def __init__(self, like: dict[str, torch.Tensor], number: int):
+    `step_sizes` has one number for each state that has been kept.
+    """
+
+    def __init__(self, like: Blocks, number: int) -> None:
+        self.number = number
+        self.step_sizes: list[float] = []
         self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
-        self.number, self.step_sizes = number, []
 
-    def room(self, block: str, shape, like: torch.Tensor) -> torch.Tensor:
+    def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """An empty tensor for the draws of a block."""
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
-    def __enter__(self):
+    def __enter__(self) -> "InMemory":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         pass
 
     def resume(self, chains: Chains) -> None:
         """Put chains where a run before this one has left them."""
 
-    def take(self, step_sizes: list[float], kept: dict[str, torch.Tensor]) -> None:
-        """Keep states that were made with these step sizes."""
-        for b, x in kept.items():
-            self.values[b][:, len(self.step_sizes) : len(self.step_sizes) + len(step_sizes)] = x
-        self.step_sizes += step_sizes
+    def take(self, moves: Moves) -> None:
+        """Keep the states that were handed on."""
+        begin = len(self.step_sizes)
+        end = begin + len(moves.step_sizes)
+        for b, x in moves.kept.items():
+            self.values[b][:, begin:end] = x
+        self.step_sizes += moves.step_sizes
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
         """Write down where the run is, if it is time to."""
 
-    def draws(self) -> dict[str, torch.Tensor]:
-        """What has been kept so far."""
-        whole = len(self.step_sizes) == self.number
-        return {b: x if whole else x[:, : len(self.step_sizes)].clone() for b, x in self.values.items()}
+    def draws(self) -> Blocks:
+        """What has been kept so far, `(chains, draws, *shape)` by block."""
+        kept = len(self.step_sizes)
+        if kept == self.number:
+            return dict(self.values)
+        return {b: x[:, :kept].clone() for b, x in self.values.items()}
 
 
 class InFolder(InMemory):
     """Draws in files that are mapped to memory, beside two checkpoints of the state, of which one is always whole.
 
-    `settings` are plain JSON data: a run goes on only from checkpoints of the same ones. Raises RecipeError for a folder of
-    another run, one in which a run is going on, checkpoints that are not intact, and a disk that is full.
+    `every`: seconds between two checkpoints; `settings`: plain JSON data, and `probe`: values of the energy, None for
+    nan. A run goes on only from checkpoints of the same settings, and of the same probe up to rounding. Raises
+    RecipeError for a folder of another run, one in which a run is going on, checkpoints that are not intact, and a disk
+    that is full.
     """
 
     def __init__(
-        self, folder, like: dict[str, torch.Tensor], number: int, every: float, settings: dict, probe: list[float]
-    ):
-        self.every, self.settings, self.device = every, settings, {b: x.device for b, x in like.items()}
-        self.probe = [x if math.isfinite(x) else None for x in probe]  # values of the energy, the same up to rounding
+        self,
+        folder: str | os.PathLike,
+        like: Blocks,
+        number: int,
+        *,
+        every: float,
+        settings: dict,
+        probe: list[float | None],
+    ) -> None:
+        self.every = every
+        self.settings = settings
+        self.probe = probe
+        self.device = {b: x.device for b, x in like.items()}
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
-        self.saved, self.maps = time.monotonic(), []
+        self.saved = time.monotonic()
+        self.maps: list[np.memmap] = []
         self.pair = Pair(folder, "sampling run")
         self.folder = self.pair.folder
         storage.make_folder(self.folder)
         self.lock = Lock(self.folder)
         try:
             self.before = self.pair.newest(settings)
-            self.mark = self.before.mark if self.before else NEW
-            self._compare()
+            self.mark = NEW if self.before is None else self.before.mark
+            if self.before is not None:
+                _compare(self.folder, probe, self.before.account["probe"])
             super().__init__(like, number)
         except BaseException:
             self.lock.release()
             raise
 
-    def _compare(self):
-        """Refuse the folder of another energy."""
-        apart = (
-            [
-                (a, b)
-                for a, b in zip(self.probe, self.before.account["probe"], strict=True)
-                if None not in (a, b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)
-            ]
-            if self.before
-            else []
-        )
-        if apart:
-            raise RecipeError(
-                str(self.folder),
-                f"it holds a run of another energy, whose gradient at the start is {apart[0][1]:.6g} where this one's "
-                f"is {apart[0][0]:.6g}",
-                do="Give the energy of that run, or choose another folder.",
-            )
-
-    def room(self, block, shape, like):
-        path, size = self.folder / f"{block}.draws", int(np.prod(shape)) * like.element_size()
-        try:
-            with open(path, "ab") as file:
-                if size and hasattr(os, "posix_fallocate"):  # a map into a full disk would end the process
-                    os.posix_fallocate(file.fileno(), 0, size)
-                file.truncate(size)
-        except OSError as error:
-            raise RecipeError(
-                str(path),
-                f"there is no room for {size} bytes of draws ({error.strerror or error})",
-                do="Choose another folder, or a larger thin.",
-            ) from error
+    def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """An empty tensor for the draws of a block, on disk."""
+        path = self.folder / f"{block}.draws"
+        size = math.prod(shape) * like.element_size()
+        _allot(path, size)
         if not size:
             return torch.empty(shape, dtype=like.dtype)
         numpy_type = torch.empty(0, dtype=like.dtype).numpy().dtype
         self.maps.append(np.memmap(path, dtype=numpy_type, mode="r+", shape=tuple(shape)))
         return torch.from_numpy(self.maps[-1])
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.lock.release()
 
-    def resume(self, chains):
+    def resume(self, chains: Chains) -> None:
+        """Put chains where the run in this folder has left them, if its draws are those that it wrote."""
         if self.before is None:
             return
-        values, account = self.before.tensors, self.before.account
-        at = 0
-        for end, *sums in account["stretches"]:
-            for (b, x), known in zip(self.values.items(), sums):
-                if _checksum(x[:, at:end]) != known:
+        tensors, account = self.before.tensors, self.before.account
+        begin = 0
+        for end, *checksums in account["stretches"]:
+            for (b, x), checksum in zip(self.values.items(), checksums):
+                if _checksum(x[:, begin:end]) != checksum:
                     raise RecipeError(
                         str(self.folder / f"{b}.draws"),
-                        f"draws {at} to {end} are not those that were written",
+                        f"draws {begin} to {end} are not those that were written",
                         do="Restore the file from a copy, or start in another folder.",
                     )
-            at = end
-        self.stretches, self.step_sizes = account["stretches"], values.pop("step_sizes").tolist()
-        chains.restore(values, account["chains"])
+            begin = end
+        self.stretches = account["stretches"]
+        self.step_sizes = tensors["step_sizes"].tolist()
+        chains.restore({name: x for name, x in tensors.items() if name != "step_sizes"}, account["chains"])
 
-    def save(self, chains, *, now=False):
+    def save(self, chains: Chains, *, now: bool = False) -> None:
+        """Write a checkpoint, if `every` seconds have passed since the last one, or `now`."""
         if not now and time.monotonic() - self.saved < self.every:
             return
-        at, end = self.stretches[-1][0] if self.stretches else 0, len(self.step_sizes)
         for draws in self.maps:
             draws.flush()
-        if end > at:
-            self.stretches.append([end, *(_checksum(x[:, at:end]) for x in self.values.values())])
+        begin = self.stretches[-1][0] if self.stretches else 0
+        end = len(self.step_sizes)
+        if end > begin:
+            self.stretches.append([end, *(_checksum(x[:, begin:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
         self.mark = self.pair.write(
             tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
@@ -156,32 +156,37 @@ class InFolder(InMemory):
         )
         self.saved = time.monotonic()
 
-    def draws(self):
+    def draws(self) -> Blocks:
+        """What has been kept so far, `(chains, draws, *shape)` by block, where the chains are."""
         return {b: x.to(self.device[b]) for b, x in super().draws().items()}
 
 
-def _checksum(x):
-    return zlib.crc32(np.ascontiguousarray(x.numpy()))
+def _compare(folder: Path, mine: list[float | None], other: list[float | None]) -> None:
+    """Refuse the folder of another energy."""
+    for a, b in zip(mine, other, strict=True):
+        if a is None or b is None or math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3):
+            continue
+        raise RecipeError(
+            str(folder),
+            f"it holds a run of another energy, whose gradient at the start is {b:.6g} where this one's is {a:.6g}",
+            do="Give the energy of that run, or choose another folder.",
+        )
 
 
-@contextmanager
-def until_interrupted():
-    """A function that says whether Ctrl-C has been pressed; a second time ends at once."""
-    pressed = []
-
-    def note(number, frame):
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, note)
+def _allot(path: Path, size: int) -> None:
+    """Make a file of this size; refuse a full disk, as a map into it would end the process."""
     try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with open(path, "ab") as file:
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
+    except OSError as error:
+        raise RecipeError(
+            str(path),
+            f"there is no room for {size} bytes of draws ({error.strerror or error})",
+            do="Choose another folder, or a larger thin.",
+        ) from error
+
+
+def _checksum(x: torch.Tensor) -> int:
+    return zlib.crc32(np.ascontiguousarray(x.numpy()).data)

@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
+from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
 from .phases import Phase
@@ -30,7 +32,7 @@ class Polynomial:
     b: float
     gamma: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_positive(self, "a", "b", "gamma")
 
     def __call__(self, k: int) -> float:
@@ -53,9 +55,9 @@ class BlockDecay:
     factor: float
     every: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_positive(self, "start", "factor")
-        _check_count(self, "every")
+        integer("BlockDecay", "every", self.every, least=1)
         if self.factor > 1:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
@@ -67,11 +69,11 @@ class BlockDecay:
 class Cyclical:
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
-    `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while
-    r_k < explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
-    it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and
-    steps are positive integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples.
-    Source: Zhang, Li, Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
+    `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while r_k <
+    explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
+    it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and steps are positive
+    integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. Source: Zhang, Li,
+    Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
 
     >>> h = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
     >>> [round(h(k), 4) for k in range(5)]
@@ -85,20 +87,23 @@ class Cyclical:
     steps: int
     explore: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_positive(self, "start")
-        _check_count(self, "cycles")
-        _check_count(self, "steps")
+        integer("Cyclical", "cycles", self.cycles, least=1)
+        integer("Cyclical", "steps", self.steps, least=1)
         if self.cycles > self.steps:
             raise RecipeError(
                 "Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps", do="Choose cycles <= steps."
             )
-        if not _is_number(self.explore) or not 0 <= self.explore < 1:
-            raise RecipeError(
-                "Cyclical",
-                f"explore is a fraction in [0, 1), got {self.explore!r}",
-                do="Pass the part of each cycle that explores.",
-            )
+        number(
+            "Cyclical",
+            "explore",
+            self.explore,
+            least=0,
+            below=1,
+            what=f"explore is a fraction in [0, 1), got {self.explore!r}",
+            do="Pass the part of each cycle that explores.",
+        )
         if not self.sampling(self.length - 1):
             raise RecipeError(
                 "Cyclical",
@@ -122,12 +127,14 @@ class Cyclical:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
-        stretches = [(sampling, list(steps)) for sampling, steps in groupby(range(self.steps), self.sampling)]
-        cold = {"temperature": 0.0, "keep": False}
-        return tuple(
-            Phase(len(steps), step_size=Later(self, steps[0]), **({} if sampling else cold))
-            for sampling, steps in stretches
-        )
+        phases: list[Phase] = []
+        first = 0
+        for sampling, stretch in groupby(range(self.steps), self.sampling):
+            steps = len(list(stretch))
+            temperature = None if sampling else 0.0
+            phases.append(Phase(steps, temperature, step_size=Later(self, first), keep=sampling))
+            first += steps
+        return tuple(phases)
 
     def _phase(self, k: int) -> float:
         return k % self.length / self.length
@@ -148,18 +155,6 @@ class Later:
         return self.schedule(k + self.by)
 
 
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_positive(schedule, *names):
+def _check_positive(schedule: Any, *names: str) -> None:
     for name in names:
-        value = getattr(schedule, name)
-        if not _is_number(value) or not 0 < value < math.inf:
-            raise RecipeError(type(schedule).__name__, f"{name} is a number > 0, got {value!r}", do=f"Pass {name}=...")
-
-
-def _check_count(schedule, name):
-    value = getattr(schedule, name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RecipeError(type(schedule).__name__, f"{name} is an integer >= 1, got {value!r}", do=f"Pass {name}=...")
+        number(type(schedule).__name__, name, getattr(schedule, name), above=0)

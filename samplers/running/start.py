@@ -1,83 +1,109 @@
 """Where chains start: a point or a point per chain for the target, the stationary law for auxiliary blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from integrators.domains import in_domain, is_bounded
-from integrators.start import per_tensor
+from integrators.start import complete_state, per_tensor
 from integrators.step import Step
-from recipe import Energy
+from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.layout import Layout
+from .inputs import Inputs
+
+Device = torch.device | str | None
+Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a scalar block
 
 
-def given_state(step: Step, energy, init, *, chains, device, parameters):
-    """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target."""
-    recipe, where = step.recipe, f"{step.recipe.name}, init"
+def given_state(
+    step: Step, energy: Energy | Callable | None, init: Any, *, chains: int, device: Device, parameters: Mapping
+) -> tuple[Blocks, Layout]:
+    """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target.
+
+    A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". Raises
+    RecipeError for a start that is not finite, outside of a domain, or does not fit the recipe, energy or parameters.
+    """
+    recipe = step.recipe
+    where = f"{recipe.name}, init"
+    by_tensor = step.program.scope == "tensor"
     _check_device(device)
-    given, layout = _given(recipe, energy, init, chains, device, where)
-    if step.program.scope == "tensor" and layout.shapes is None:
+    blocks, layout = _blocks_and_layout(recipe, energy, init, chains, device, where)
+    if by_tensor and layout.shapes is None:
         raise RecipeError(
             where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module."
         )
-    _check(recipe, given, where)
+    _check_blocks(recipe, blocks, where)
+    shape = tuple(blocks[recipe.targets[0].name].shape[1:])
     if isinstance(energy, Energy):
-        _check_coordinates(recipe, energy, given, where)
-    target = given[recipe.targets[0].name]
-    for s in recipe.parameters:
-        _check_per_site(recipe, s, parameters.get(s.name), tuple(target.shape[1:]))
-    return {
-        name: per_tensor(x, layout.sizes) if step.program.scope == "tensor" and x.dim() == 1 else x
-        for name, x in given.items()
-    }, layout
+        _check_coordinates(recipe, energy, shape, where)
+    _check_parameters(recipe, parameters, shape)
+    if by_tensor:
+        blocks = {name: per_tensor(x, layout.sizes) if x.dim() == 1 else x for name, x in blocks.items()}
+    return blocks, layout
 
 
-def _check_device(device):
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise RecipeError(
-            "sample, device",
-            f"{device!r} is not there ({str(error).splitlines()[0]})",
-            do="Use 'cpu', or 'cuda' where torch sees a GPU.",
-        ) from error
+@torch.no_grad()
+def whole_state(
+    step: Step, start: Blocks, energy: Energy | Callable | None, inputs: Inputs, temperature: float
+) -> Blocks:
+    """All blocks of all chains: those of `start`, and the others from their law, or their first value, given these."""
+    chains = len(next(iter(start.values())))
+    functions = inputs.evaluations(0, chains).functions()
+    return complete_state(
+        step,
+        start,
+        seed=inputs.seed,
+        temperature=temperature,
+        gradient=functions["gradient"],
+        observe=functions["observe"],
+        energy=energy,
+        sizes=inputs.layout.sizes,
+        parameters=inputs.constants,
+        first_chain=inputs.first_chain,
+    )
 
 
-def _check_per_site(recipe, s, value, shape):
-    if s.per and torch.is_tensor(value) and value.dim():
-        fits = value.dim() <= len(shape) and all(v in (1, n) for v, n in zip(value.shape[::-1], shape[::-1]))
-        if not fits:
-            raise RecipeError(
-                f"{recipe.name}, sample",
-                f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} has {shape}",
-                do="Give one value per site, or one number.",
-            )
-
-
-def _given(recipe, energy, init, chains, device, where):
-    """What `init` says: the blocks of all chains, and the layout of named parameters."""
-    blocks = {b.name: b for b in recipe.entries}
-    module = isinstance(init, torch.nn.Module)
-    if module:
-        init = dict(init.named_parameters())
+def _blocks_and_layout(
+    recipe: Recipe, energy: Any, init: Any, chains: int, device: Device, where: str
+) -> tuple[Blocks, Layout]:
+    """What `init` says: the blocks of all chains, and the layout of a target that is given by parameters' names."""
+    if isinstance(init, torch.nn.Module):
+        return _by_parameter(recipe, dict(init.named_parameters()), chains, device, where)
     if init is None:
         init = _default_point(recipe, energy, where)
     if not isinstance(init, Mapping):
         if len(recipe.targets) > 1:
             raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
         init = {recipe.targets[0].name: init}
-    if not init or not module and any(name in blocks for name in init):
-        for name in init:
-            if name not in blocks:
-                raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
-        return {
-            name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
-            for name, x in init.items()
-        }, Layout()
+    names = [b.name for b in recipe.entries]
+    if init and not any(name in names for name in init):
+        return _by_parameter(recipe, init, chains, device, where)
+    return _by_block(recipe, init, chains, device, where), Layout()
+
+
+def _by_block(recipe: Recipe, init: Mapping[str, Any], chains: int, device: Device, where: str) -> Blocks:
+    blocks = {b.name: b for b in recipe.entries}
+    for name in init:
+        if name not in blocks:
+            raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
+    return {
+        name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
+        for name, x in init.items()
+    }
+
+
+def _by_parameter(
+    recipe: Recipe, init: Mapping[str, Any], chains: int, device: Device, where: str
+) -> tuple[Blocks, Layout]:
+    """A target whose tensors bear names of their own, laid end to end."""
+    if not init:
+        return {}, Layout()
     if len(recipe.targets) > 1:
-        raise RecipeError(where, f"there is no block '{next(iter(init))}'", do=did_you_mean(next(iter(init)), blocks))
+        name = next(iter(init))
+        raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, [b.name for b in recipe.entries]))
     parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
     _check_alike(parts, where)
     flat = torch.cat([x.reshape(-1) for x in parts.values()])
@@ -85,34 +111,8 @@ def _given(recipe, energy, init, chains, device, where):
     return {recipe.targets[0].name: flat.expand(chains, -1).clone()}, layout
 
 
-def _check(recipe, given, where):
-    for b in recipe.targets:
-        if b.name not in given:
-            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
-    _check_alike(given, where)
-    if any(given[b.name].numel() == 0 for b in recipe.targets):
-        raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
-    shapes = {b.name: tuple(given[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in given}
-    if len(set(shapes.values())) > 1:
-        raise RecipeError(
-            where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
-        )
-    for b in recipe.entries:
-        if is_bounded(b) and b.name in given and not in_domain(b, given[b.name]).all():
-            raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
-
-
-def _check_coordinates(recipe, energy, given, where):
-    shape, wanted = tuple(given[recipe.targets[0].name].shape[1:]), (len(energy.coordinates),)
-    if recipe.target_is_vector and not energy.is_sitewise and shape != wanted:
-        raise RecipeError(
-            where,
-            f"the energy has {wanted[0]} coordinates, but the start of a chain has shape {shape}",
-            do=f"Give one value per coordinate: shape {wanted}, or (chains, {wanted[0]}).",
-        )
-
-
-def _default_point(recipe, energy, where):
+def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:
+    """The start where none is given: 0, or 1 on a positive domain, where the number of coordinates is known."""
     if isinstance(energy, Energy) and not energy.is_sitewise and recipe.target_is_vector:
         return torch.zeros(len(energy.coordinates))
     if not recipe.target_is_vector:
@@ -124,7 +124,8 @@ def _default_point(recipe, energy, where):
     )
 
 
-def _one_point(x, where, device):
+def _one_point(x: Any, where: str, device: Device) -> torch.Tensor:
+    """A tensor that chains can start at."""
     if not torch.is_tensor(x):
         try:
             x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
@@ -138,24 +139,80 @@ def _one_point(x, where, device):
         raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
     if not x.isfinite().all():
         raise RecipeError(where, "it is not finite", do="Start at finite values.")
-    return x.detach().to(device) if device is not None else x.detach()
+    return x.detach() if device is None else x.detach().to(device)
 
 
-def _chains_of(x, chains, where, device, *, scalar):
-    """A start per chain: as given where the first of at least two axes counts the chains, else repeated."""
-    x = _one_point(x, where, device)
-    per_chain = x.dim() >= (1 if scalar else 2) and len(x) == chains
-    if scalar and x.dim() > 1 or scalar and x.dim() == 1 and not per_chain:
+def _chains_of(x: Any, chains: int, where: str, device: Device, *, scalar: bool) -> torch.Tensor:
+    """A start per chain: as it is where the first of at least two axes counts the chains, else repeated."""
+    point = _one_point(x, where, device)
+    per_chain = point.dim() >= (1 if scalar else 2) and len(point) == chains
+    if scalar and (point.dim() > 1 or (point.dim() == 1 and not per_chain)):
         raise RecipeError(
             where,
-            f"a scalar block has one number per chain, got shape {tuple(x.shape)}",
+            f"a scalar block has one number per chain, got shape {tuple(point.shape)}",
             do=f"Pass a number or shape ({chains},).",
         )
-    return x.clone() if per_chain else x.expand(chains, *x.shape).clone()
+    return point.clone() if per_chain else point.expand(chains, *point.shape).clone()
 
 
-def _check_alike(tensors, where):
+def _check_device(device: Device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise RecipeError(
+            "sample, device",
+            f"{device!r} is not there ({str(error).splitlines()[0]})",
+            do="Use 'cpu', or 'cuda' where torch sees a GPU.",
+        ) from error
+
+
+def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
+    """Refuse blocks that do not fit together, or lie outside of their domains."""
+    for b in recipe.targets:
+        if b.name not in blocks:
+            raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
+    _check_alike(blocks, where)
+    if any(blocks[b.name].numel() == 0 for b in recipe.targets):
+        raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
+    shapes = {b.name: tuple(blocks[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in blocks}
+    if len(set(shapes.values())) > 1:
+        raise RecipeError(
+            where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
+        )
+    for b in recipe.entries:
+        if is_bounded(b) and b.name in blocks and not in_domain(b, blocks[b.name]).all():
+            raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
+
+
+def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:
+    """Refuse tensors of different types, or in different places."""
     for what in ("dtype", "device"):
         kinds = {name: str(getattr(x, what)) for name, x in tensors.items()}
         if len(set(kinds.values())) > 1:
             raise RecipeError(where, f"mixed {what}s: {kinds}", do=f"Give every tensor one {what}.")
+
+
+def _check_coordinates(recipe: Recipe, energy: Energy, shape: tuple[int, ...], where: str) -> None:
+    """Refuse a target of another shape than the coordinates of a symbolic energy."""
+    number = len(energy.coordinates)
+    if recipe.target_is_vector and not energy.is_sitewise and shape != (number,):
+        raise RecipeError(
+            where,
+            f"the energy has {number} coordinates, but the start of a chain has shape {shape}",
+            do=f"Give one value per coordinate: shape {(number,)}, or (chains, {number}).",
+        )
+
+
+def _check_parameters(recipe: Recipe, parameters: Mapping, shape: tuple[int, ...]) -> None:
+    """Refuse values per site that do not broadcast to the target's shape."""
+    for s in recipe.parameters:
+        value = parameters.get(s.name)
+        if not s.per or not torch.is_tensor(value) or not value.dim():
+            continue
+        pairs = zip(value.shape[::-1], shape[::-1])
+        if value.dim() > len(shape) or not all(v in (1, n) for v, n in pairs):
+            raise RecipeError(
+                f"{recipe.name}, sample",
+                f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} has {shape}",
+                do="Give one value per site, or one number.",
+            )

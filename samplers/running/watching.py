@@ -1,119 +1,154 @@
 """A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from integrators.auxiliary import masses
 
 from .chains import Chains
+from .plan import Plan
+from .recording import InMemory
 
-EVERY, OFTEN = 1.0, 10.0  # seconds between two looks, and between two effective sample sizes
+EVERY = 1.0  # seconds between two looks
+OFTEN = 10.0  # seconds between two effective sample sizes
 SHOWN = 4  # components of the target whose effective sample size is looked at
+LOOKED_AT = 2000  # draws of a chain that an effective sample size is of, at most
+
+Scalars = dict[str, float]
 
 
 class Progress:
-    """The progress bar of a run of `total` steps; `watch`, if given, is called with a dict of scalars about once a second.
+    """The progress bar of a run; `watch`, if given, is called with a dict of scalars about once a second.
 
-    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature, the mean of p^2/m over all chains, with
-    the band `low` to `high` that holds 99 % of the time at the run's temperature; where a step carries its gradient the
-    configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors over chains about the run's; every ten
-    seconds `ess`, the least effective sample size of the target's first components.
+    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature, the mean of p^2/m over all
+    chains, with the band `low` to `high` that holds 99 % of the time at the run's temperature; where a step carries its
+    gradient the configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors over chains about
+    the run's; every ten seconds `ess`, the least effective sample size of the target's first components.
     """
 
     def __init__(
         self,
-        total: int,
-        name: str,
-        shown: bool,
-        watch: Callable | None,
+        plan: Plan,
         chains: Chains,
-        temperature: Callable,
-        kept: Callable,
-    ):
-        self.total, self.watch, self.chains, self.temperature, self.kept = total, watch, chains, temperature, kept
-        self.bar = tqdm(total=total, disable=not shown, unit="step", desc=name)
-        self.looks = shown and not self.bar.disable or watch is not None
-        self.momenta = masses(chains.step.recipe, chains.parameters, chains.step.frozen) if self.looks else {}
-        self.last, self.done, self.since = time.monotonic(), 0, 0
-        self.counted, self.ess = time.monotonic(), {}
+        record: InMemory,
+        *,
+        parameters: Mapping[str, Any],
+        shown: bool,
+        watch: Callable[[Scalars], Any] | None,
+    ) -> None:
+        self.plan = plan
+        self.chains = chains
+        self.record = record
+        self.watch = watch
+        self.bar = tqdm(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
+        self.looks = watch is not None or (shown and not self.bar.disable)
+        self.masses = masses(plan.step.recipe, parameters, plan.step.frozen) if self.looks else {}
+        self.done = 0
+        self.looked = time.monotonic()
+        self.done_then = 0
+        self.counted = time.monotonic()
+        self.ess: Scalars = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.bar.close()
 
     def update(self, steps: int) -> None:
         """Go on by some steps."""
         self.bar.update(steps)
         self.done += steps
-        if not self.looks or (time.monotonic() - self.last < EVERY and self.done < self.total):
-            return
+        if self.looks and (self.done >= self.plan.length or time.monotonic() - self.looked >= EVERY):
+            self.look()
+
+    def look(self) -> None:
+        """Show what the chains are like, and tell the callback."""
         now = time.monotonic()
-        scalars = {
+        temperature = self.plan.temperature(max(self.done - 1, 0))
+        scalars: Scalars = {
             "step": self.done,
-            "steps_per_second": (self.done - self.since) / max(now - self.last, 1e-9),
+            "steps_per_second": (self.done - self.done_then) / max(now - self.looked, 1e-9),
             "lost": len(self.chains.diverged),
         }
-        state, T = self.chains.state_now(), float(self.temperature(max(self.done - 1, 0)))
-        scalars |= self.kinetic(state, T) | self.configurational(state, T) | self.effective(now)
-        self.last, self.since = now, self.done
-        kinetic = [
-            f"{v:.3g}" for k, v in scalars.items() if k.startswith("kinetic") and not k.endswith(("low", "high"))
-        ]
-        told = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
-        told += [f"ESS {scalars['ess']:.0f}"] if "ess" in scalars else []
-        self.bar.set_postfix_str(", ".join(told))
+        scalars |= self.kinetic(temperature)
+        scalars |= self.configurational(temperature)
+        scalars |= self.effective(now)
+        self.looked = now
+        self.done_then = self.done
+        self.bar.set_postfix_str(_in_words(scalars))
         if self.watch is not None:
             self.watch(scalars)
 
-    def kinetic(self, state, T: float) -> dict[str, float]:
+    def kinetic(self, temperature: float) -> Scalars:
         """The kinetic temperature of each block of momenta, with its band."""
-        found = {}
-        for name, mass in self.momenta.items() if bool(self.chains.alive.any()) else ():
+        scalars: Scalars = {}
+        if not self.chains.alive.any():
+            return scalars
+        for name, mass in self.masses.items():
             from ..results.temperatures import kinetic_temperature  # imports scipy.stats
 
-            t = kinetic_temperature(state[name][self.chains.alive], mass, temperature=T)
-            found |= _banded(f"kinetic_temperature.{name}", t.value, t.low, t.high)
-        return found
+            p = self.chains.state[name][self.chains.alive]
+            t: Any = kinetic_temperature(p, mass, temperature=temperature)
+            scalars |= _banded(f"kinetic_temperature.{name}", t.value, t.low, t.high)
+        return scalars
 
-    def configurational(self, state, T: float) -> dict[str, float]:
+    def configurational(self, temperature: float) -> Scalars:
         """The configurational temperature of each block of the target, with its band."""
-        gradient, alive, found = state.get("gradient"), self.chains.alive, {}
-        n = int(alive.sum())
-        if gradient is None or n < 4:
-            return found
-        for name, g in (
-            gradient if isinstance(gradient, dict) else {self.chains.step.recipe.targets[0].name: gradient}
-        ).items():
-            of_chain = (state[name] * g)[alive].reshape(n, -1).mean(1)
-            error = 2.6 * float(of_chain.std()) / n**0.5
-            found |= _banded(f"configurational_temperature.{name}", float(of_chain.mean()), T - error, T + error)
-        return found
+        scalars: Scalars = {}
+        state = self.chains.state
+        alive = self.chains.alive
+        number = int(alive.sum())
+        gradient = state.get("gradient")
+        if gradient is None or number < 4:
+            return scalars
+        if torch.is_tensor(gradient):
+            gradient = {self.chains.recipe.targets[0].name: gradient}
+        for name, g in gradient.items():
+            of_chain = (state[name] * g)[alive].reshape(number, -1).mean(1)
+            error = 2.6 * float(of_chain.std()) / number**0.5
+            low, high = temperature - error, temperature + error
+            scalars |= _banded(f"configurational_temperature.{name}", float(of_chain.mean()), low, high)
+        return scalars
 
-    def effective(self, now) -> dict[str, float]:
-        """The least effective sample size of a few components, of at most 2000 of the draws of each chain."""
+    def effective(self, now: float) -> Scalars:
+        """The least effective sample size of a few components, computed from time to time."""
         if now - self.counted >= OFTEN:
-            self.counted, values = now, self.kept()
+            self.counted = now
+            values = self.record.values[self.chains.recipe.targets[0].name][:, : len(self.record.step_sizes)]
             if values.shape[1] >= 100:
-                from ..results.mixing import effective_sample_size  # imports arviz
-                from ..results.draws import Draws
-
-                every = -(-values.shape[1] // 2000)
-                some = (
-                    values[self.chains.alive.to(values.device)].flatten(2)[:, ::every, :SHOWN]
-                    if values.dim() > 2
-                    else values[:, ::every]
-                )
-                self.ess = (
-                    {"ess": float(effective_sample_size(Draws({"theta": some}, info={}), "theta").min())}
-                    if len(some)
-                    else {}
-                )
+                self.ess = _least_effective(values[self.chains.alive.to(values.device)])
         return self.ess
 
 
-def _banded(name, value, low, high):
+def _least_effective(values: torch.Tensor) -> Scalars:
+    """The least effective sample size of the first components of draws `(chains, draws, *shape)`."""
+    if not len(values):
+        return {}
+    from ..results.statistics import sample_size_of_ranks  # imports arviz
+
+    some = values[:, :: -(-values.shape[1] // LOOKED_AT)]
+    if some.dim() > 2:
+        some = some.flatten(2)[..., :SHOWN]
+    return {"ess": float(sample_size_of_ranks(some).min())}
+
+
+def _in_words(scalars: Scalars) -> str:
+    """The temperatures of the momenta, and the effective sample size."""
+    kinetic = [
+        f"{value:.3g}"
+        for name, value in scalars.items()
+        if name.startswith("kinetic") and not name.endswith(("low", "high"))
+    ]
+    words = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
+    if "ess" in scalars:
+        words.append(f"ESS {scalars['ess']:.0f}")
+    return ", ".join(words)
+
+
+def _banded(name: str, value: float, low: float, high: float) -> Scalars:
     return {name: value, f"{name}.low": low, f"{name}.high": high}

@@ -1,0 +1,107 @@
+"""An energy made ready for a run: what its steps ask of it, for all chains at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from integrators.step import Step
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError
+
+from .data import Data
+from .gradients import check_energy, compiled_gradient, emitted, functional_gradient, vectorised
+from .layout import Layout, Target
+from .observations import observations_of
+
+WORTH_COMPILING = 100_000  # steps of a run
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """Functions of the target of all chains, `(chains, *shape)` or a dict by block, and with data of a batch.
+
+    `gradient` and `curvature`, the Hessian diagonal, return theta's shape; both are None where the steps hold the
+    derivatives of a symbolic energy, or ask for none. `observations` return one value per chain, or per chain and site.
+    """
+
+    gradient: Callable | None = None
+    curvature: Callable | None = None
+    observations: Mapping[str, Callable] = field(default_factory=dict)
+    data: Data | None = None
+
+    def batch(self, rows: torch.Tensor | None) -> tuple:
+        """The last argument of these functions: the batch of these rows, `(chains, batch_size)`; none without data."""
+        return () if self.data is None else (self.data.batch(rows),)
+
+
+def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
+    """Refuse an opaque U without an energy, and an energy where H is wholly symbolic."""
+    if energy is None and recipe.potential is not None:
+        raise RecipeError(
+            where,
+            "the recipe's U is opaque, but no energy is given",
+            do="Pass a recipe.Energy or a torch function of theta.",
+        )
+    if energy is not None and recipe.potential is None:
+        raise RecipeError(where, "the recipe's H is wholly symbolic, it takes no energy", do="Drop it.")
+
+
+def data_of(energy: Any, data: Any, batch_size: int | None, target: Target, where: str) -> Data | None:
+    """The data of a run in the form that its energy takes; refused where the two do not fit together."""
+    like = next(iter(target.values())) if isinstance(target, dict) else target
+    rows = None if data is None else Data(data, batch_size, like=like)
+    if rows is None and batch_size is not None:
+        raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
+    if not isinstance(energy, Energy):
+        return rows
+    columns = ", ".join(map(str, energy.data))
+    if columns and rows is None:
+        raise RecipeError(where, f"the energy has the columns {columns}", do=f"Pass data=({columns}).")
+    if rows is not None and not columns:
+        raise RecipeError(
+            where, "the energy reads no data", do="Drop data=, or sum over rows with recipe.data_total()."
+        )
+    return None if rows is None else rows.columns(energy, like)
+
+
+def derivatives_of(
+    energy: Energy | Callable | None,
+    steps: Sequence[Step],
+    target: Target,
+    layout: Layout,
+    data: Data | None,
+    observe: Mapping[str, Callable] | None,
+    *,
+    compiled: bool,
+    where: str,
+) -> Derivatives:
+    """What these steps ask of an energy, and of the caller's functions `observe` by name.
+
+    `target`: where the chains start, for a trial call of a torch energy, whose gradient torch compiles if `compiled`.
+    Raises RecipeError for an energy that cannot be differentiated for many chains.
+    """
+    gradient: Callable | None = None
+    curvature: Callable | None = None
+    if isinstance(energy, Energy):
+        if data is not None:
+            gradient, curvature = _emitted(steps, data)
+    elif energy is not None:
+        one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
+        check_energy(energy, one_chain, layout, data)
+        gradient = vectorised(energy, layout, data)
+        if compiled:
+            gradient = compiled_gradient(functional_gradient(energy, layout, data), gradient, where)
+        if any(step.program.needs_curvature for step in steps):
+            curvature = vectorised(energy, layout, data, order=2)
+    return Derivatives(gradient, curvature, observations_of(steps, observe, layout, data, where), data)
+
+
+def _emitted(steps: Sequence[Step], data: Data) -> tuple[Callable | None, Callable | None]:
+    """The gradient and the curvature of a symbolic energy on data, from the text of the steps, for one chain."""
+    functions: dict[str, Callable] = {}
+    for step in steps:
+        functions |= {name: step.namespace[name] for name in ("gradient", "curvature") if name in step.namespace}
+    of_chains = {name: emitted(function, data) for name, function in functions.items()}
+    return of_chains.get("gradient"), of_chains.get("curvature")

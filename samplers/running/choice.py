@@ -1,0 +1,47 @@
+"""How the chains of a run move: step by step in torch, by a kernel of one step, or by one of many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from integrators.kernels.choice import kernel_or_none
+from integrators.kernels.sweep import Sweep
+
+from .inputs import Inputs
+from .launches import Launches, kernel_of
+from .moving import Mover
+from .plan import Plan
+from .stepwise import Stepwise
+
+STEPS = 10_000  # what a run has at least to be worth a compilation, in steps
+UPDATES = 2e7  # or in steps times chains and sites
+SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel
+
+
+def mover_of(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Mover:
+    """The mover that `backend` asks for; with "auto" a kernel where the run is long enough, and every step has one.
+
+    `state`: where the chains start; `keep`: the names of the blocks whose values are handed on. Raises RecipeError
+    where there is no kernel that is asked for by name.
+    """
+    symbolic = inputs.derivatives.gradient is None or plan.step.program.energy is not None
+    if backend == "torch" or (backend == "auto" and not pays(plan, state, symbolic)):
+        return Stepwise(inputs, keep)
+    if symbolic and backend != "triton":
+        if all(kernel_or_none(backend, lambda s=s: kernel_of(s, state, inputs)) is not None for s in plan.steps):
+            return Launches(inputs, keep)
+    else:
+        language = "triton" if backend == "triton" else "cpp"
+        entries = plan.step.recipe.entries
+        blocks = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in entries}
+        if all(kernel_or_none(backend, lambda s=s: Sweep(s.program, blocks, language)) is not None for s in plan.steps):
+            return Stepwise(inputs, keep, language)
+    return Stepwise(inputs, keep)
+
+
+def pays(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> bool:
+    """Whether a run is worth a compilation: it is long, and where a kernel makes one step alone, a step is large."""
+    size = max(x.numel() for x in state.values())
+    long = plan.length >= STEPS or plan.length * size >= UPDATES
+    return long and (symbolic or size >= SIZE)

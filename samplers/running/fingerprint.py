@@ -1,0 +1,52 @@
+"""What must be the same for a run to go on: plain data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..energies.data import Data
+from ..files import storage
+from .inputs import Inputs
+from .plan import Plan
+
+
+def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str) -> dict:
+    """The settings of a run: tensors by their digest, schedules by their values; of an energy only what is written.
+
+    `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept.
+    """
+    data: Data | None = inputs.derivatives.data
+    return _plain(
+        {
+            "recipe": str(plan.step.recipe),
+            "scheme": str(plan.step.scheme),
+            "energy": energy,
+            "torch": torch.__version__,
+            "phases": [(stage.steps, stage.phase.keep) for stage in plan.stages],
+            "data": None if data is None else list(data.tensors),
+            "batch_size": None if data is None else data.batch_size,
+            "frozen": [stage.step.frozen for stage in plan.stages],
+            "thin": plan.thin,
+            "seed": inputs.seed,
+            "start": start,
+            "keep": keep,
+            "first_chain": inputs.first_chain,
+            "backend": backend,
+            "parameters": inputs.parameters,
+            "settings": torch.tensor(plan.probes(), dtype=torch.float64),
+        }
+    )
+
+
+def _plain(x: Any) -> Any:
+    """Plain JSON data for a value; functions are known by their values elsewhere."""
+    if torch.is_tensor(x):
+        return storage.digest(x)
+    if isinstance(x, Mapping):
+        return {str(k): _plain(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_plain(v) for v in x]
+    if x is None or isinstance(x, (int, float, str)):
+        return x
+    return "a function" if callable(x) else str(x)

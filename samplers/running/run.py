@@ -1,0 +1,98 @@
+"""A run as it goes: chains are moved through its plan, and the states that are kept are recorded."""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..results.draws import Draws
+from .chains import Chains, Diverged
+from .inputs import Inputs
+from .interrupts import until_interrupted
+from .moving import Mover, moves_of
+from .plan import Plan
+from .recording import InMemory
+from .watching import Progress
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws."""
+
+    plan: Plan
+    inputs: Inputs
+    chains: Chains
+    mover: Mover
+    record: InMemory
+    asked: Mapping[str, Any]
+
+    def go(self, *, progress: bool, watch: Callable | None) -> Draws:
+        """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
+
+        Raises Diverged, with the draws before, where every chain is lost.
+        """
+        began = time.monotonic()
+        record = self.record
+        shown = Progress(self.plan, self.chains, record, parameters=self.inputs.constants, shown=progress, watch=watch)
+        with record, until_interrupted() as interrupted, shown:
+            record.resume(self.chains)
+            shown.update(self.chains.moved)
+            try:
+                for moves in moves_of(self.plan, self.chains, self.mover):
+                    record.take(moves)
+                    shown.update(moves.steps)
+                    if interrupted():
+                        self._warn_of_end()
+                        break
+                    record.save(self.chains)
+            except Diverged as error:
+                error.draws = self._draws(began) if record.step_sizes else None
+                raise
+            record.save(self.chains, now=True)
+            return self._draws(began)
+
+    def _warn_of_end(self) -> None:
+        warnings.warn(
+            f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _draws(self, began: float) -> Draws:
+        """What has been kept so far, with the account of the run."""
+        chains = self.chains
+        blocks = self.record.draws()
+        values: dict[str, Any] = {}
+        for name, x in blocks.items():
+            named = self.inputs.layout.shapes is not None and name == chains.recipe.targets[0].name
+            values |= self.inputs.layout.by_name(x) if named else {name: x}
+        return Draws(values, info=self._account(began), step_sizes=self.record.step_sizes if self.plan.varies else None)
+
+    def _account(self, began: float) -> dict[str, Any]:
+        """What the draws say of the run: plain data."""
+        data = self.inputs.derivatives.data
+        temperature = self.asked["temperature"]
+        account = {
+            "recipe": self.chains.recipe.name,
+            "scheme": str(self.plan.step.scheme),
+            "step_size": self.asked["step_size"],
+            "steps": self.asked["steps"],
+            "warmup": self.asked["warmup"],
+            "thin": self.plan.thin,
+            "seed": self.inputs.seed,
+            "temperature": temperature if isinstance(temperature, (int, float)) else repr(temperature),
+            "batch_size": None if data is None else data.batch_size,
+            "seconds": round(time.monotonic() - began, 3),
+            "parameters": {
+                name: float(x) if isinstance(x, (int, float)) else x.tolist()
+                for name, x in self.inputs.parameters.items()
+            },
+            "diverged": self.chains.diverged,
+            "backend": self.mover.backend,
+        }
+        if self.asked["phases"] is not None:
+            account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
+        if self.chains.moved < self.plan.length:
+            account["stopped_after"] = self.chains.moved
+        return account

@@ -1,0 +1,39 @@
+"""Whether a step is stable, where that is known: affine steps on a quadratic energy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+
+from integrators.linear_law import is_affine, linear_chain
+from recipe import Energy
+from recipe.errors import RecipeError
+from recipe.symbols import Total
+
+from .plan import Plan
+
+
+def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) -> None:
+    """Refuse a first step size at which the step is unstable: its linear map has a spectral radius above 1.
+
+    Looked at only where U is symbolic and quadratic, the step affine and every parameter a number.
+    """
+    if not isinstance(energy, Energy) or energy.data:
+        return
+    step = plan.step
+    step_size = plan.stages[0].step_size(0)
+    if not is_affine(step.recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
+        return
+    hessian = sympy.Matrix([energy.curvature]) if energy.is_sitewise else sympy.hessian(energy.U, energy.coordinates)
+    if hessian.free_symbols or hessian.atoms(Total):
+        return
+    matrix = [[float(e) for e in row] for row in hessian.tolist()]
+    chain = linear_chain(step, step_size, matrix, temperature=plan.temperature(0), **parameters)
+    damped = hessian.is_positive_definite and any(step.recipe.D)
+    if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
+        raise RecipeError(
+            where,
+            f"the step is unstable at step_size = {step_size:g}: its spectral radius is {chain.spectral_radius:.4g}",
+            do="Take a smaller step size.",
+        )

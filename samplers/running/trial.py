@@ -1,0 +1,100 @@
+"""The gradient where chains start, tried before the first step: is it finite, and its energy bounded below?"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from integrators import noise
+from integrators.step import Step
+from recipe.errors import RecipeError
+
+from ..energies.gradients import explained
+from ..energies.layout import target_of
+from .inputs import Inputs
+
+RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
+FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
+SHIFTS = (0.0, 0.1, -0.37)  # how far from the start a probe looks, in parts of it
+
+Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The gradient on the first batch of every chain, at their `start` and elsewhere."""
+
+    step: Step
+    inputs: Inputs
+    start: Mapping[str, torch.Tensor]
+    where: str
+
+    def gradient(self, at: Blocks) -> Blocks:
+        """The gradient by block, `(chains, *shape)`; empty where the step asks for none."""
+        recipe = self.step.recipe
+        function = self.inputs.evaluations(0, len(next(iter(at.values())))).functions()["gradient"]
+        if function is None and self.step.program.energy:
+            function = self.step.namespace.get("gradient")
+        if function is None:
+            return {}
+        with torch.no_grad(), explained("sample, energy"):
+            slope = function(target_of(recipe, at))
+        return slope if isinstance(slope, dict) else {recipe.targets[0].name: slope}
+
+    def check(self) -> None:
+        """Refuse a start at which the gradient is not finite; warn of a log-density that was handed in as an energy."""
+        for name, x in self.gradient(self._target()).items():
+            bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
+            if len(bad):
+                raise RecipeError(
+                    self.where,
+                    f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
+                    do="Start elsewhere, or mend the energy there.",
+                )
+        if self.falls():
+            warnings.warn(
+                f"{self.where}: the energy falls without bound away from the start. U is -log density: was a "
+                "log-density handed in with the wrong sign?",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def falls(self) -> bool:
+        """Whether the energy falls far from the start, along a ray from every chain and the opposite one."""
+        at = self._target()
+        rays = {b: self._ray(RAYS + i, x) for i, (b, x) in enumerate(at.items())}
+        slopes = []
+        for r in FAR:
+            gradient = self.gradient({b: x + r * rays[b] for b, x in at.items()})
+            if not gradient:
+                return False
+            of_blocks = [(r * rays[b] * g).reshape(len(g), -1).sum(1) for b, g in gradient.items()]
+            slopes.append(torch.stack(of_blocks).sum(0))
+        return bool((torch.stack(slopes) < -0.5).all())
+
+    def probe(self) -> list[float | None]:
+        """What tells energies apart: sums and norms of the gradient at the start and beside it; None for nan."""
+        values = []
+        for shift in SHIFTS:
+            near = {b: x * (1 + shift) + abs(shift) / 3 for b, x in self._target().items()}
+            for g in self.gradient(near).values():
+                values += [float(g.double().sum()), float(g.double().norm())]
+        return [x if math.isfinite(x) else None for x in values]
+
+    def _target(self) -> Blocks:
+        return {b.name: self.start[b.name] for b in self.step.recipe.targets}
+
+    def _ray(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        """A direction for each chain, of the noise that starts blocks."""
+        return noise.normal(
+            self.inputs.seed,
+            number,
+            noise.INITIAL,
+            len(x),
+            tuple(x.shape[1:]),
+            dtype=x.dtype,
+            device=x.device,
+            first_chain=self.inputs.first_chain,
+        )
