@@ -20,6 +20,7 @@ class Posterior:
     num_data: int
 
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
+        """U~ at theta, of one chain, on a batch."""
         terms = self.negative_log_likelihood(theta, batch)
         if terms.dim() > 1:
             raise RecipeError(

@@ -34,6 +34,7 @@ class Setting:
     where: str
 
     def __call__(self, k: int) -> float:
+        """The value at step k of the phase."""
         if type(self.value) is float:  # the step has checked it, and a long run asks often
             return self.value
         try:

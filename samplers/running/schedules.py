@@ -36,6 +36,7 @@ class Polynomial:
         _check_positive(self, "a", "b", "gamma")
 
     def __call__(self, k: int) -> float:
+        """h_k."""
         return self.a * (self.b + k) ** -self.gamma
 
 
@@ -62,6 +63,7 @@ class BlockDecay:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
     def __call__(self, k: int) -> float:
+        """h_k."""
         return self.start * self.factor ** (k // self.every)
 
 
@@ -112,6 +114,7 @@ class Cyclical:
             )
 
     def __call__(self, k: int) -> float:
+        """h_k."""
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
         return self.start * math.cos(math.pi / 2 * self._phase(k)) ** 2
 
@@ -152,6 +155,7 @@ class Later:
     by: int
 
     def __call__(self, k: int) -> float:
+        """h_k."""
         return self.schedule(k + self.by)
 
 
