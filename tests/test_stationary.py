@@ -93,7 +93,7 @@ class Run:
     noise: float = 0.0  # the variance of the gradient
     target: CoordinateLaw = QUARTIC
     slope: object = slope
-    energy: object = quartic
+    energy: object = SYMBOLIC  # or a function in torch
     scheme: str | None = None
     curvature: object = None
     coupling: object = None  # an energy of the coordinates, beside those of their laws
@@ -150,7 +150,10 @@ class Run:
         """The energy and, where its gradient is noisy, data that make it so: +-1 for each site."""
         if not self.noise:
             return dict(energy=self.energy)
-        tilted = lambda theta, rows: self.energy(theta) + self.noise**0.5 * (rows[0] * theta).sum()
+
+        def tilted(theta, rows):
+            return quartic(theta) + self.noise**0.5 * (rows[0] * theta).sum()
+
         return dict(energy=tilted, data=SIGNS, batch_size=1)
 
 
@@ -164,22 +167,43 @@ HEAVY = {"C": 1.4, "m": 1.7}
 PRIOR = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
 SIGMA, KAPPA, DELTA = 1.2, 2.1, 0.4
 LATENTS = {"rho": 0.35, "kappa": KAPPA, "sigma": SIGMA, "delta": DELTA}
-others = lambda z: 0.4 * 0.7 * z**2 / 2
-shrunk = lambda z: others(z) + 0.6 * KAPPA * z**2 / (2 * SIGMA**2)
-component = lambda z, v: np.exp(-(z**2) / (2 * SIGMA**2 * v)) / np.sqrt(v)
-mixed = lambda z: others(z) - 0.6 * np.log((1 - DELTA) * component(z, 0.3) + DELTA * component(z, 2.0))
-drawn = lambda z, g: (
-    0.6
-    * (((1 - g) / 0.3 + g / 2.0) * z**2 / (2 * SIGMA**2) + g * (np.log(2.0 / 0.3) / 2 - np.log(DELTA / (1 - DELTA))))
-)
+
+
+def others(z):
+    return 0.4 * 0.7 * z**2 / 2
+
+
+def shrunk(z):
+    return others(z) + 0.6 * KAPPA * z**2 / (2 * SIGMA**2)
+
+
+def component(z, v):
+    return np.exp(-(z**2) / (2 * SIGMA**2 * v)) / np.sqrt(v)
+
+
+def mixed(z):
+    return others(z) - 0.6 * np.log((1 - DELTA) * component(z, 0.3) + DELTA * component(z, 2.0))
+
+
+def drawn(z, g):
+    return 0.6 * (
+        ((1 - g) / 0.3 + g / 2.0) * z**2 / (2 * SIGMA**2) + g * (np.log(2.0 / 0.3) / 2 - np.log(DELTA / (1 - DELTA)))
+    )
+
+
 SPIKED = quartic_law(SIGMA**2, others)
 CLASSES = {"sigma": SIGMA, "delta": DELTA, **PRIOR}
 
 
 def spiked(generator, shape):
     """theta under the sum over gamma, then gamma given theta."""
-    odds = lambda z, g: np.exp(-drawn(z, g) / T)
-    z = CoordinateLaw(lambda z: SPIKED.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(generator, shape)
+
+    def odds(z, g):
+        return np.exp(-drawn(z, g) / T)
+
+    z = CoordinateLaw(lambda z: SPIKED.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(
+        generator, shape
+    )
     return {"theta": z, "gamma": (generator.random(shape) * (odds(z, 0) + odds(z, 1)) < odds(z, 1)).astype(float)}
 
 
@@ -193,12 +217,15 @@ EINSTEIN = dict(
 )
 
 
-COIN = lambda **_: CoordinateLaw(lambda z: 0 * z, nodes=2, points=(0.0, 1.0))
+def coin(**_):
+    return CoordinateLaw(lambda z: 0 * z, nodes=2, points=(0.0, 1.0))
+
+
 PLANE = {"L_xx": lambda x, y: 1 + y / 5, "L_yx": lambda x, y: x / 3, "L_yy": lambda x, y: 1}
 TILT = normal(0, T / 1.2)
 
 RUNS = {
-    "sgld": Run(SGLD, 0.05, 80, bias=0.03, degree=20),
+    "sgld": Run(SGLD, 0.05, 80, bias=0.03, energy=quartic, degree=20),
     "sgld-preconditioned": Run(
         catalogue["sgld-preconditioned"],
         0.04,
@@ -284,7 +311,7 @@ RUNS = {
     "underdamped-langevin": Run(
         UnderdampedLangevin, 0.2, 40, bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
     ),
-    "sghmc": Run(SGHMC, 0.2, 40, bias=1e-3, parameters=HEAVY, auxiliary=MAXWELL, energy=SYMBOLIC, degree=8),
+    "sghmc": Run(SGHMC, 0.2, 40, bias=1e-3, parameters=HEAVY, auxiliary=MAXWELL, degree=8),
     "sghmc-adaptive": Run(
         catalogue["sghmc-adaptive"],
         0.2,
@@ -315,11 +342,21 @@ RUNS = {
         **EINSTEIN,
         degree=10,
     ),
-    "hmc": Run(catalogue["hmc"], 0.2, 40, bias=5e-3, parameters={"m": 1.7, "nu": 0.9}, auxiliary=MAXWELL, degree=10),
+    "hmc": Run(
+        catalogue["hmc"],
+        0.2,
+        40,
+        bias=5e-3,
+        energy=quartic,
+        parameters={"m": 1.7, "nu": 0.9},
+        auxiliary=MAXWELL,
+        degree=10,
+    ),
     "sgnht": Run(
         SGNHT,
         0.15,
         60,
+        energy=quartic,
         bias=1e-3,
         parameters={"A": 1.3, "mu": 0.7},
         chains=40_000,
@@ -332,7 +369,6 @@ RUNS = {
         60,
         bias=1e-3,
         parameters={"A": 1.3, "mu": 0.7},
-        energy=SYMBOLIC,
         auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
     ),
     "atmc": Run(
@@ -402,7 +438,7 @@ RUNS = {
         parameters=CLASSES,
         degree=20,
         target=SPIKED,
-        auxiliary={"gamma": COIN},
+        auxiliary={"gamma": coin},
         coupling=drawn,
         start=spiked,
     ),
@@ -446,7 +482,7 @@ RUNS = {
         parameters=CLASSES | HEAVY,
         degree=8,
         target=SPIKED,
-        auxiliary={**MAXWELL, "gamma": COIN},
+        auxiliary={**MAXWELL, "gamma": coin},
         coupling=lambda z, p, g: drawn(z, g),
         start=spiked,
     ),
@@ -697,7 +733,10 @@ def banana_scores():
     chains, h, steps = 40_000, 0.02, 75
     chart = (lambda x, v: (x, v + x**2 / 2)), (lambda x, y: (x, y - x**2 / 2))
     laws = {"x": normal(0, T), "v": normal(0, T / 2)}
-    slope = lambda z: {"x": z["x"] - 2 * z["x"] * (z["y"] - z["x"] ** 2 / 2), "y": 2 * (z["y"] - z["x"] ** 2 / 2)}
+
+    def slope(z):
+        return {"x": z["x"] - 2 * z["x"] * (z["y"] - z["x"] ** 2 / 2), "y": 2 * (z["y"] - z["x"] ** 2 / 2)}
+
     law = SchemeLaw(compile(BANANA), h, laws, 10, chart=chart, gradient=slope, temperature=T)
     generator = np.random.default_rng(0)
     first, second = (torch.as_tensor(coordinate.draw(generator, chains)) for coordinate in laws.values())
