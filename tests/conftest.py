@@ -1,4 +1,4 @@
-"""One thread: the tensors of these tests are small, and test runs share their machine. Kernels find their headers read."""
+"""One thread, for the tensors of these tests are small; kernels find their headers read."""
 
 import hashlib
 import os
@@ -37,6 +37,6 @@ def precompile(command, flags, header: Path):
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(HEADERS)
     own = header.with_suffix(f".{os.getpid()}")
-    made = subprocess.run([*command, *flags, "-x", "c++-header", str(header), "-o", str(own)], capture_output=True)
-    if made.returncode == 0:
+    done = subprocess.run([*command, *flags, "-x", "c++-header", str(header), "-o", str(own)], capture_output=True)
+    if done.returncode == 0:
         os.replace(own, f"{header}.gch")

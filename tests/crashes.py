@@ -1,4 +1,4 @@
-"""kill -9 at random moments of runs and training loops: each goes on from its folder and ends as one that was left alone.
+"""kill -9 at random moments of runs and training loops: each goes on from its folder and ends as one left alone.
 
 python tests/crashes.py --kills 200
 """
@@ -138,7 +138,7 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
             __name__ if __name__ != "__main__" else "torch",
         ]
     )
-    chance, found = random.Random(seed), {}
+    chance, result = random.Random(seed), {}
     for name in names:
         torch.set_num_threads(1)
         whole, died, runs = ended(name), 0, 0
@@ -159,8 +159,8 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
                 if not torch.equal(whole[block], again[block]):
                     raise AssertionError(f"{name}: {block} differs after {starts} kills")
             say(f"{name}: {died} killed, {runs} runs ended as an uninterrupted one")
-        found[name] = (died, runs)
-    return found
+        result[name] = (died, runs)
+    return result
 
 
 def main():

@@ -3,8 +3,9 @@
 All of them have one form: a statistic that is normal with mean 0 and variance 1 where the code is right, a mean over
 some 1e4 independent chains, must lie within Z. The normal tail beyond Z is 2e-11; we declare ALPHA = 1e-9, which leaves
 a factor of 48 for the tails of a mean of that many terms; the layers' own Z is 7.5, with 6e-14 and the same factor.
-Seeds are 0, 1, 2, ..., fixed before any run; nothing is rerun. Where a null is known up to a bias only, the test adds that margin to Z standard errors. Tests that rely on an
-event of probability below 1e-20 under the null, such as two equal draws, are not listed.
+Seeds are 0, 1, 2, ..., fixed before any run; nothing is rerun. Where a null is known up to a bias only, the
+test adds that margin to Z standard errors. Tests that rely on an event of probability below 1e-20 under the null, such
+as two equal draws, are not listed.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ class Claim:
     size: float
     times: int
     each: float = ALPHA
-    made: int = field(default=0, repr=False)
+    compared: int = field(default=0, repr=False)
 
     @property
     def alpha(self) -> float:
@@ -43,8 +44,8 @@ class Claim:
 
     def failures(self, scores: dict) -> dict:
         """The scores beyond Z; counts the comparisons against `times`."""
-        self.made += len(scores)
-        assert self.made <= self.times, f"{self.statistic}: {self.made} comparisons, {self.times} declared"
+        self.compared += len(scores)
+        assert self.compared <= self.times, f"{self.statistic}: {self.compared} comparisons, {self.times} declared"
         return {name: score for name, score in scores.items() if not abs(score) <= Z}
 
 

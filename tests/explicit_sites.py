@@ -22,7 +22,10 @@ def symbol(s, site):
 
 def at_site(expression, site, n):
     """The expression as site number `site` of n sees it, in plain symbols (`site` is None for one value per chain)."""
-    again = lambda e: at_site(e, site, n)
+
+    def again(e):
+        return at_site(e, site, n)
+
     match expression:
         case Total():
             return Add(*(at_site(expression.integrand, k, n) for k in range(1, n + 1)))

@@ -74,15 +74,15 @@ def trained(rank, ranks, steps=15, folder=None):
 def main(folder):
     rank, ranks = distributed.begin()
     torch.set_num_threads(1)
-    found = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
+    result = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
-    found["weights"] = trained(rank, ranks)
+    result["weights"] = trained(rank, ranks)
     for steps in (6, 15):
-        found["weights in two parts"] = trained(rank, ranks, steps, folder / "loop")
+        result["weights in two parts"] = trained(rank, ranks, steps, folder / "loop")
     kept = folder / "run"
     first = drawn("torch", checkpoint=kept)
     again = drawn("torch", checkpoint=kept)
-    found |= {"kept": first["theta"], "kept again": again["theta"]}
+    result |= {"kept": first["theta"], "kept again": again["theta"]}
     for what, run in (
         ("few", lambda: drawn("torch", chains=1)),
         ("one fails", lambda: drawn("torch", step_size=0.02 if rank else -1.0)),
@@ -93,7 +93,7 @@ def main(folder):
         except RecipeError as error:
             account[what] = str(error)
     storage.write(
-        folder / f"rank-{rank}.safetensors", "found", found, {"account": {k: str(v) for k, v in account.items()}}
+        folder / f"rank-{rank}.safetensors", "found", result, {"account": {k: str(v) for k, v in account.items()}}
     )
 
 

@@ -227,8 +227,8 @@ def started(name, shape=(3,)):
     start = adaptation_start(recipe)
     state, _, parameters = inputs(start, 4, shape)
     out = start(tensors(state), 1.0, gradient=gradient, **tensors(parameters))
-    found = {a.name: torch.as_tensor(out[a.name], dtype=torch.float64) for a in recipe.adapted}
-    return found, gradient(torch.tensor(state["theta"])), parameters
+    result = {a.name: torch.as_tensor(out[a.name], dtype=torch.float64) for a in recipe.adapted}
+    return result, gradient(torch.tensor(state["theta"])), parameters
 
 
 FIRST = {
@@ -253,11 +253,11 @@ FIRST = {
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.recipe.adapt])
 def test_the_first_gradient_starts_the_running_moments(name):
-    found, g, parameters = started(name)
+    result, g, parameters = started(name)
     expected = FIRST[name](g, parameters)
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], torch.as_tensor(value, dtype=torch.float64).expand_as(found[key]))
+        torch.testing.assert_close(result[key], torch.as_tensor(value, dtype=torch.float64).expand_as(result[key]))
 
 
 def run(recipe, energy=lambda theta: (theta**4).sum() / 4, **more):
@@ -292,8 +292,8 @@ def test_init_may_give_an_adapted_quantity():
 def counting(**more):
     """A recipe that writes down the number of the step, of the data, and the step size."""
     k, N, h = (adapted(name) for name in ("k", "N", "size"))
-    told = {k: step_number, N: num_data, h: step_size}
-    recipe = Recipe(name="counting", state=(theta,), H=U, D={theta: 1}, adapt=told)
+    message = {k: step_number, N: num_data, h: step_size}
+    recipe = Recipe(name="counting", state=(theta,), H=U, D={theta: 1}, adapt=message)
     return run(recipe, keep=["k", "N", "size"], **more)
 
 

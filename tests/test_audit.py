@@ -1,4 +1,4 @@
-"""The audit of black boxes: right samplers pass, every wrong one is found and named, and false alarms are as declared."""
+"""The audit of black boxes: right samplers pass, every wrong one is named, and false alarms are as declared."""
 
 import json
 import math
@@ -34,7 +34,10 @@ def box(step, start=lambda theta, normal, T: theta, normals=None):
 
     def run(potential, init, *, steps, step_size, temperature, seed):
         generator = torch.Generator().manual_seed(seed)
-        normal = lambda: (normals or torch.randn)(init.shape, generator=generator)
+
+        def normal():
+            return (normals or torch.randn)(init.shape, generator=generator)
+
         state = start(init, normal, temperature)
         for k in range(steps):
             state = step(state, partial(gradient, potential), normal, step_size, temperature, k)
@@ -278,23 +281,23 @@ def run_of(families, name, **more):
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_samplers_pass_and_the_order_of_their_bias_is_found(name):
-    found, verdict, p = run_of(RIGHT, name, alpha=1e-9)
-    assert found.ok and found.report.ok, str(found)
-    assert verdict in (found.verdict, None), str(found)
+    result, verdict, p = run_of(RIGHT, name, alpha=1e-9)
+    assert result.ok and result.report.ok, str(result)
+    assert verdict in (result.verdict, None), str(result)
     if p:
-        low, high = map(float, re.search(r"95 %: (\S+) to (\S+)\)", found.findings[0]).groups())
-        assert low - 0.2 <= p <= high + 0.2, found.findings
+        low, high = map(float, re.search(r"95 %: (\S+) to (\S+)\)", result.findings[0]).groups())
+        assert low - 0.2 <= p <= high + 0.2, result.findings
 
 
 @pytest.mark.parametrize("name", [*WRONG, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
 def test_every_wrong_sampler_is_found_and_named(name):
-    found, verdict, figure = run_of(WRONG | LONG, name)
-    assert found.verdict == verdict and not found.ok and not found.report.ok, str(found)
+    result, verdict, figure = run_of(WRONG | LONG, name)
+    assert result.verdict == verdict and not result.ok and not result.report.ok, str(result)
     if isinstance(figure, str):
-        assert any(figure in text for text in found.findings), found.findings
+        assert any(figure in text for text in result.findings), result.findings
         return
-    limits = [list(map(float, re.search(r"limit (\S+) \+- (\S+)", text).groups())) for text in found.findings]
-    assert all(abs(limit - figure) < 5 * error for limit, error in limits), found.findings
+    limits = [list(map(float, re.search(r"limit (\S+) \+- (\S+)", text).groups())) for text in result.findings]
+    assert all(abs(limit - figure) < 5 * error for limit, error in limits), result.findings
 
 
 def test_the_verdict_holds_at_other_temperatures():
@@ -309,8 +312,8 @@ def test_the_verdict_holds_at_other_temperatures():
 def exceedances(seeds, **options):
     """How many |z| of right samplers are beyond 2, 3 and 4, of how many; the verdicts."""
     audits = [audit(exact_draws, seed=seed, **options) for seed in seeds]
-    z = abs(np.concatenate([cell.z for found in audits for cell in found.cells]))
-    return [int((z > bound).sum()) for bound in (2, 3, 4)], len(z), Counter(found.verdict for found in audits)
+    z = abs(np.concatenate([cell.z for result in audits for cell in result.cells]))
+    return [int((z > bound).sum()) for bound in (2, 3, 4)], len(z), Counter(result.verdict for result in audits)
 
 
 @pytest.mark.slow
@@ -334,9 +337,9 @@ def test_false_alarms_are_as_rare_as_declared():
 @pytest.mark.slow
 @pytest.mark.parametrize("L", [3, 6, 10])
 def test_power_for_a_limit_that_does_not_vanish(L):
-    """Variance L/(L - 1) at every h, by the default size of an audit; alpha keeps another verdict from coming by chance."""
-    found = [audit(refreshed(L), seed=seed, alpha=1e-7) for seed in range(3)]
-    assert [a.verdict for a in found] == ["bias does not vanish"] * 3
+    """Variance L/(L - 1) at every h, by the default size of an audit; alpha keeps chance from another verdict."""
+    result = [audit(refreshed(L), seed=seed, alpha=1e-7) for seed in range(3)]
+    assert [a.verdict for a in result] == ["bias does not vanish"] * 3
 
 
 # ---- power
@@ -373,10 +376,12 @@ def test_draws_have_the_moments_of_the_law(law, T):
 
 
 def test_separable_moments_are_those_of_scipy():
-    u = lambda x: x**4 / 8 + x**2 / 4 - 2 * x / 5
-    mean = lambda f: (
-        quad(lambda x: f(x) * math.exp(-u(x) / 0.5), -8, 8)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
-    )
+    def u(x):
+        return x**4 / 8 + x**2 / 4 - 2 * x / 5
+
+    def mean(f):
+        return quad(lambda x: f(x) * math.exp(-u(x) / 0.5), -8, 8)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
+
     m = mean(lambda x: x)
     sd = mean(lambda x: (x - m) ** 2) ** 0.5
     within = quad(lambda x: math.exp(-u(x) / 0.5), m - sd, m + sd)[0] / quad(lambda x: math.exp(-u(x) / 0.5), -8, 8)[0]
@@ -401,8 +406,8 @@ def test_limits_are_exact_to_second_order_and_vanishing_biases_score_nothing():
 
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_order_of_a_power(p):
-    found, low, high = order(np.array([1, 0.5**p, 0.25**p]), np.full(3, 0.01))
-    assert found == pytest.approx(p, abs=0.01) and low < p < high
+    result, low, high = order(np.array([1, 0.5**p, 0.25**p]), np.full(3, 0.01))
+    assert result == pytest.approx(p, abs=0.01) and low < p < high
 
 
 def test_likeness_finds_copies_at_any_distance():
@@ -421,8 +426,8 @@ def test_draws_of_all_steps_and_numpy_are_accepted():
         last = ula()(potential, init, **options)
         return torch.stack([init, last], 1).numpy()
 
-    found, plain = (audit(run, **SMALL, alpha=1e-9) for run in (all_draws, ula()))
-    assert [c.square for c in found.cells] == [c.square for c in plain.cells]
+    result, plain = (audit(run, **SMALL, alpha=1e-9) for run in (all_draws, ula()))
+    assert [c.square for c in result.cells] == [c.square for c in plain.cells]
 
 
 def test_the_global_generators_are_restored_and_their_use_is_noted():
@@ -430,10 +435,10 @@ def test_the_global_generators_are_restored_and_their_use_is_noted():
         return ula(normals=lambda shape, generator: torch.randn(shape))(potential, init, seed=seed, **options)
 
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    found = audit(careless, **SMALL, alpha=1e-9)
-    assert found.ok and found.findings[0].startswith("not reproducible")
+    result = audit(careless, **SMALL, alpha=1e-9)
+    assert result.ok and result.findings[0].startswith("not reproducible")
     assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == np.random.get_state()[1]).all()
-    assert str(found).split("\n")[:-1] == str(audit(careless, **SMALL, alpha=1e-9)).split("\n")[:-1]
+    assert str(result).split("\n")[:-1] == str(audit(careless, **SMALL, alpha=1e-9)).split("\n")[:-1]
 
 
 def bad(answer):
@@ -474,8 +479,8 @@ def test_what_is_not_a_sampler_is_refused(run, settings, message):
 
 
 def test_an_audit_that_runs_out_of_time_says_what_it_has():
-    found = audit(ula(), **SMALL, limit=1e-6, progress=False)
-    assert found.verdict == "not finished" and not found.ok and "1 runs of 22 or more" in found.findings[-1]
+    result = audit(ula(), **SMALL, limit=1e-6, progress=False)
+    assert result.verdict == "not finished" and not result.ok and "1 runs of 22 or more" in result.findings[-1]
 
 
 def test_errors_of_the_black_box_are_its_own():
@@ -509,9 +514,9 @@ def test_the_examples_are_what_they_say(file, function, verdict, code, monkeypat
         )
         == code
     )
-    found = json.loads(capsys.readouterr().out)
-    assert (found["name"], found["verdict"], found["ok"]) == (function, verdict, code == 0)
-    assert len(found["cells"]) == 18 and found["report"]["ok"] == found["ok"]
+    result = json.loads(capsys.readouterr().out)
+    assert (result["name"], result["verdict"], result["ok"]) == (function, verdict, code == 0)
+    assert len(result["cells"]) == 18 and result["report"]["ok"] == result["ok"]
 
 
 def test_the_text_is_a_table(capsys):

@@ -132,7 +132,9 @@ def test_no_total_holds_a_sum_or_a_factor_without_sites(f):
     ],
 )
 def test_totals_have_one_canonical_form(written, canonical):
-    as_terms = lambda text: sorted(tuple(sorted(term.split("*"))) for term in text.split(" + "))
+    def as_terms(text):
+        return sorted(tuple(sorted(term.split("*"))) for term in text.split(" + "))
+
     assert as_terms(str(written)) == as_terms(canonical)
 
 

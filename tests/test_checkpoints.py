@@ -1,4 +1,4 @@
-"""Runs that survive: a run that goes on from its folder ends with the draws of one that was never interrupted, bit for bit."""
+"""A run that goes on from its folder ends with the draws of one that was never interrupted, bit for bit."""
 
 import json
 import os
@@ -188,7 +188,7 @@ def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     [
         (dict(seed=4), "seed = 0, this one has 4"),
         (dict(steps=51), "phases"),
@@ -204,10 +204,10 @@ def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
         (dict(first_chain=3), "first_chain"),
     ],
 )
-def test_the_folder_of_another_run_is_refused(change, told, tmp_path):
+def test_the_folder_of_another_run_is_refused(change, message, tmp_path):
     drawn("torch", checkpoint=tmp_path)
     how = dict(CASES["torch"]) | dict(chains=3, step_size=0.01, progress=False, checkpoint=tmp_path) | change
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=message):
         samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 
@@ -216,7 +216,7 @@ def bowl(scale):
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     [
         (dict(energy=bowl(3.0)), "another energy"),
         (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
@@ -225,7 +225,7 @@ def bowl(scale):
         (dict(energy=bowl(1.0)), None),
     ],
 )
-def test_functions_are_known_by_their_values_and_not_by_their_names(change, told, tmp_path):
+def test_functions_are_known_by_their_values_and_not_by_their_names(change, message, tmp_path):
     how = dict(
         energy=bowl(1.0),
         init=torch.ones(3),
@@ -238,15 +238,15 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, told
         checkpoint=tmp_path,
     )
     first = samplers.sample(samplers.SGNHT, **how)
-    if told is None:
+    if message is None:
         assert torch.equal(samplers.sample(samplers.SGNHT, **how | change)["theta"], first["theta"])
         return
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=message):
         samplers.sample(samplers.SGNHT, **how | change)
 
 
 @pytest.mark.parametrize(
-    "more, told",
+    "more, message",
     [
         (dict(checkpoint=3), "name of a folder"),
         (dict(checkpoint=""), "name of a folder"),
@@ -256,8 +256,8 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, told
         (dict(watch=3), "function of a dict"),
     ],
 )
-def test_what_is_no_folder_no_time_and_no_function_is_refused(more, told):
-    with pytest.raises(RecipeError, match=told):
+def test_what_is_no_folder_no_time_and_no_function_is_refused(more, message):
+    with pytest.raises(RecipeError, match=message):
         drawn("torch", **more)
 
 
@@ -334,11 +334,11 @@ def test_a_second_ctrl_c_ends_at_once(monkeypatch):
 
 
 def test_a_run_in_another_thread_leaves_signals_alone():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(drawn("torch")))
+    result = []
+    thread = threading.Thread(target=lambda: result.append(drawn("torch")))
     thread.start()
     thread.join()
-    assert torch.equal(found[0]["theta"], drawn("torch")["theta"])
+    assert torch.equal(result[0]["theta"], drawn("torch")["theta"])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -351,12 +351,12 @@ def test_sample_is_samplers_sample_with_the_arguments_of_the_command_line(run, a
 
 
 def test_the_backend_may_be_named(answer):
-    found = [
+    result = [
         answer("sample", "sgld", "--energy", "banana", "--step-size", "0.01", "--steps", "20", "--backend", backend)
         for backend in ("torch", "cpp")
     ]
-    assert [run["info"]["backend"] for run in found] == ["torch", "cpp"]
-    assert all(abs(a["mean"] - b["mean"]) < 1e-4 for a, b in zip(*(run["summary"] for run in found)))
+    assert [run["info"]["backend"] for run in result] == ["torch", "cpp"]
+    assert all(abs(a["mean"] - b["mean"]) < 1e-4 for a, b in zip(*(run["summary"] for run in result)))
 
 
 def test_the_start_is_at_zero_unless_it_is_given(answer):

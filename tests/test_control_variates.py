@@ -141,9 +141,9 @@ class Regression:
     def second_moment(self, center=None):
         """E (theta - mode)(theta - mode)^T after the steps of Euler's SGLD from the mode.
 
-        With batches of b rows with replacement the gradient at mode + d adds to A d the noise n times the mean over the batch of
-        (a_i - mean a) d + s_i - mean s, where a_i is the curvature of datum i and s_i its slope at the mode, less that at
-        the center where there is a control variate; E d stays 0.
+        With batches of b rows with replacement the gradient at mode + d adds to A d the noise n times the mean over the
+        batch of (a_i - mean a) d + s_i - mean s, where a_i is the curvature of datum i and s_i its slope at the mode,
+        less that at the center where there is a control variate; E d stays 0.
         """
         a = self.x[:, :, None] * self.x[:, None, :] / self.s2
         s = self.x * ((self.x @ self.mode - self.y) / self.s2)[:, None]
@@ -186,22 +186,25 @@ REGRESSION = Regression()
 def products():
     """Of runs with plain minibatches, with control variates at the mode and at another center: one run each."""
     kinds = {"plain": None, "mode": REGRESSION.mode, "beside": REGRESSION.mode + 0.1}
-    make = lambda c: (
-        REGRESSION.energy
-        if c is None
-        else control_variate(REGRESSION.energy, c, (REGRESSION.x, REGRESSION.y), chunk=64)
-    )
+
+    def make(c):
+        return (
+            REGRESSION.energy
+            if c is None
+            else control_variate(REGRESSION.energy, c, (REGRESSION.x, REGRESSION.y), chunk=64)
+        )
+
     return {name: (c, REGRESSION.products(make(c))) for name, c in kinds.items()}
 
 
 @pytest.mark.parametrize("kind", ["plain", "mode", "beside"])
 def test_second_moments_of_a_run_are_those_of_its_law(kind, products):
-    """Means of three products over 10,000 independent chains: 7.5 standard errors, of 1.4 %, alpha = 6e-14; 9 comparisons.
+    """Means of three products over 10,000 independent chains: 7.5 standard errors, of 1.4 %, alpha = 6e-14; 9 times.
 
     A gradient at the center that is 10 % off would move the mean by more than a standard deviation.
     """
-    center, found = products[kind]
-    z = (found.mean(0) - entries(REGRESSION.second_moment(center))) / (found.std(0) / REGRESSION.chains**0.5)
+    center, result = products[kind]
+    z = (result.mean(0) - entries(REGRESSION.second_moment(center))) / (result.std(0) / REGRESSION.chains**0.5)
     assert z.abs().max() < 7.5
 
 
@@ -209,9 +212,9 @@ def test_a_run_with_control_variates_is_closer_to_the_posterior_than_one_without
     """By more than 7.5 standard errors of both, where minibatches alone treble the variances."""
     far, error = {}, {}
     for kind in ("plain", "mode"):
-        found = products[kind][1]
-        far[kind] = (found.mean(0) - entries(REGRESSION.covariance)).abs()[:2]
-        error[kind] = 7.5 * found.std(0)[:2] / REGRESSION.chains**0.5
+        result = products[kind][1]
+        far[kind] = (result.mean(0) - entries(REGRESSION.covariance)).abs()[:2]
+        error[kind] = 7.5 * result.std(0)[:2] / REGRESSION.chains**0.5
     assert (far["mode"] + error["mode"] < far["plain"] - error["plain"]).all()
     assert (far["mode"] - error["mode"] < 0.1 * entries(REGRESSION.covariance)[:2]).all()
 
@@ -219,22 +222,25 @@ def test_a_run_with_control_variates_is_closer_to_the_posterior_than_one_without
 @pytest.mark.parametrize("recipe", [samplers.SGHMC, samplers.SGNHT], ids=["sghmc", "sgnht"])
 @pytest.mark.parametrize("chains", [1, 3])
 def test_a_run_of_named_parameters_is_as_with_full_data_where_the_curvatures_are_equal(recipe, chains):
-    """Data that differ in their slopes alone: the control variate leaves no noise, and the draws are those without batches."""
+    """Data that differ in their slopes alone: the control variate leaves no noise, the draws are those of all data."""
     x = normal(12, 2)
     energy = samplers.posterior(
         lambda q, batch: ((batch - q["m"]) ** 2).sum(1) / 2, lambda q: (q["m"] ** 2).sum() / 2, num_data=12
     )
-    run = lambda energy, **batches: samplers.sample(
-        recipe,
-        energy,
-        init={"m": torch.zeros(2, dtype=F64)},
-        chains=chains,
-        steps=20,
-        step_size=0.05,
-        data=x,
-        progress=False,
-        **batches,
-    )["m"]
+
+    def run(energy, **batches):
+        return samplers.sample(
+            recipe,
+            energy,
+            init={"m": torch.zeros(2, dtype=F64)},
+            chains=chains,
+            steps=20,
+            step_size=0.05,
+            data=x,
+            progress=False,
+            **batches,
+        )["m"]
+
     full, plain = run(energy), run(energy, batch_size=2)
     corrected = run(control_variate(energy, {"m": normal(2, seed=9)}, x), batch_size=2)
     assert (corrected - full).abs().max() < 1e-12 and (plain - full).abs().max() > 1e-3
@@ -247,9 +253,12 @@ def test_explicit_coordinates_have_a_center_by_block():
         lambda at, rows: (rows - at["x"] * at["y"]) ** 2 / 2, lambda at: (at["x"] ** 2 + at["y"] ** 2) / 2, num_data=N
     )
     c = {"x": torch.tensor(0.5, dtype=F64), "y": torch.tensor(1.0, dtype=F64)}
-    run = lambda energy, **batches: samplers.sample(
-        recipe, energy, init=c, steps=1, step_size=1e-3, data=X[:, 0], progress=False, **batches
-    )["x"]
+
+    def run(energy, **batches):
+        return samplers.sample(
+            recipe, energy, init=c, steps=1, step_size=1e-3, data=X[:, 0], progress=False, **batches
+        )["x"]
+
     assert (run(control_variate(energy, c, X[:, 0]), batch_size=1) - run(energy)).abs().max() < 1e-12
     assert (run(energy, batch_size=1) - run(energy)).abs().max() > 1e-3
 
@@ -289,7 +298,10 @@ def test_the_mode_of_a_regression_is_that_of_the_normal_equations():
 
 def test_the_mode_of_a_module_is_a_dict_that_a_run_can_start_from():
     model = torch.nn.Linear(3, 1, dtype=F64)
-    loss = lambda q, batch: logits_loss({"weight": q["weight"][0], "bias": q["bias"]}, batch)
+
+    def loss(q, batch):
+        return logits_loss({"weight": q["weight"][0], "bias": q["bias"]}, batch)
+
     energy = samplers.posterior(loss, quadratic_prior, num_data=N)
     before = model.weight.detach().clone()
     mode = find_mode(energy, model, (X, Y))
@@ -430,9 +442,9 @@ def test_while_the_weights_are_the_snapshot_every_batch_gives_the_full_gradient(
 
 @models
 def test_near_the_snapshot_the_variance_falls_with_the_square_of_the_way_from_it(kind):
-    of = lambda model, loss, svrg: spread(
-        torch.stack([slope(model, loss, batch, svrg) for batch in Minibatches((X, Y), B)])
-    )
+    def of(model, loss, svrg):
+        return spread(torch.stack([slope(model, loss, batch, svrg) for batch in Minibatches((X, Y), B)]))
+
     near, far = snapshot_of(kind, by=1e-4), snapshot_of(kind, by=2e-4)
     assert of(*far) / of(*near) == pytest.approx(4, rel=1e-2)
     assert of(*far) < 1e-4 * of(*far[:2], None)
@@ -578,7 +590,12 @@ def unsteady(loss, calls=count(1)):
 
 
 V = vector("v")
-SUM = lambda w, batch: LOGISTIC(w, batch) * len(batch[0]) / N
+
+
+def SUM(w, batch):
+    return LOGISTIC(w, batch) * len(batch[0]) / N
+
+
 C = torch.zeros(3, dtype=F64)
 WRONG = {
     # control_variate and find_mode

@@ -1,4 +1,4 @@
-"""Energies that sum over data: their derivatives are those of autograd, their kernels make the steps of the torch text."""
+"""Energies that sum over data: derivatives are those of autograd, kernels make the steps of the torch text."""
 
 import warnings
 
@@ -21,7 +21,11 @@ x, w, y, u = datum("x", per=theta), datum("w", per=theta), datum("y"), datum("u"
 z = total(x * theta)
 a, b = symbols("a b", real=True)
 ones, softplus = torch.ones, torch.nn.functional.softplus
-mean = lambda rows: 40 * rows.mean()  # of 40 data
+
+
+def mean(rows):
+    return 40 * rows.mean()  # of 40 data
+
 
 # U on a batch, beside the same by hand
 ENERGIES = {
@@ -63,7 +67,10 @@ ENERGIES = {
 
 def columns(energy, sites, rows=40, seed=0):
     random = torch.Generator().manual_seed(seed)
-    normal = lambda *shape: torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
     return tuple(normal(rows, sites) if d.is_vector else (normal(rows) > 0).double() + 0.5 for d in energy.data)
 
 
@@ -93,8 +100,8 @@ def test_emitted_derivatives_are_those_of_autograd(name, batch_size):
         ("curvature", lambda t, *d: hessian(by_hand)(t, *d).diagonal()),
     ):
         expected = vmap(autograd, in_dims=over)(at, *batch)
-        found = emitted(emitted_text[function], data)(at, batch)
-        assert (found - expected).abs().max() <= 1e-11 * expected.abs().max(), function
+        result = emitted(emitted_text[function], data)(at, batch)
+        assert (result - expected).abs().max() <= 1e-11 * expected.abs().max(), function
 
 
 def trajectories(name, recipe, energy, batch_size, chains=3, steps=12, dtype=torch.float64, sites=5, rows=40, **more):
@@ -139,7 +146,10 @@ def test_columns_may_bear_any_name(per_site, per_row, backend):
         U=data_total((Y - total(X * weights)) ** 2 * exp(-(total(X * weights) ** 2) / 9)) + total(weights) ** 2,
         data=(X, Y),
     )
-    by_hand = lambda t, A, B: mean((B - A @ t) ** 2 * torch.exp(-((A @ t) ** 2) / 9)) + t.sum() ** 2
+
+    def by_hand(t, A, B):
+        return mean((B - A @ t) ** 2 * torch.exp(-((A @ t) ** 2) / 9)) + t.sum() ** 2
+
     run = dict(
         init=torch.linspace(-1, 1, 40, dtype=torch.float64),
         chains=2,
@@ -148,9 +158,9 @@ def test_columns_may_bear_any_name(per_site, per_row, backend):
         progress=False,
         data=columns(energy, 40),
     )  # as many rows as sites: shapes alone find no mistake
-    found = samplers.sample(samplers.SGLD, energy, backend=backend, **run)["theta"]
+    result = samplers.sample(samplers.SGLD, energy, backend=backend, **run)["theta"]
     expected = samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend="torch", **run)["theta"]
-    assert (found - expected).abs().max() < 1e-11
+    assert (result - expected).abs().max() < 1e-11
 
 
 @pytest.mark.parametrize("batch_size", [None, 7, 40, 100], ids=lambda b: f"batch {b}")
@@ -260,15 +270,15 @@ def test_an_energy_of_many_sites_without_data_has_a_kernel():
 
 
 def test_the_mean_over_minibatches_is_the_full_gradient():
-    """Of 20,000 batches of 4 rows, within five standard errors; a sum that is not scaled would be 40/4 times too small."""
+    """Of 20,000 batches of 4 rows, within five standard errors: a sum without its scale is ten times too small."""
     energy, by_hand = ENERGIES["logistic"]
     at = start(energy, 1).expand(20_000, 5)
     data = Data(columns(energy, 5), 4, like=at)
     data = data.columns(energy, at)
     gradient = emitted(integrators.compile(samplers.SGLD, energy=energy).namespace["gradient"], data)
-    found = gradient(at, data.batch(data.rows_for(0, range(1), 0, 20_000)[0]))
+    result = gradient(at, data.batch(data.rows_for(0, range(1), 0, 20_000)[0]))
     expected = grad(by_hand)(at[0], *columns(energy, 5))
-    assert ((found.mean(0) - expected).abs() < 5 * found.std(0) / 20_000**0.5).all()
+    assert ((result.mean(0) - expected).abs() < 5 * result.std(0) / 20_000**0.5).all()
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
@@ -366,7 +376,7 @@ def test_a_gradient_that_torch_cannot_compile_runs_as_it_is_and_says_so(monkeypa
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, message",
     [
         (lambda: Energy(theta, U=data_total(y * z), data=(x,)), "'y' is not among its columns"),
         (lambda: Energy(theta, U=total(theta**2), data=(y,)), "U reads no data"),
@@ -384,13 +394,13 @@ def test_a_gradient_that_torch_cannot_compile_runs_as_it_is_and_says_so(monkeypa
         (lambda: datum("lambda"), "keyword"),
     ],
 )
-def test_an_energy_that_is_no_sum_over_data_is_refused(make, told):
-    with pytest.raises(RecipeError, match=told):
+def test_an_energy_that_is_no_sum_over_data_is_refused(make, message):
+    with pytest.raises(RecipeError, match=message):
         make()
 
 
 @pytest.mark.parametrize(
-    "more, told",
+    "more, message",
     [
         (dict(), r"has the columns x, y.*Pass data=\(x, y\)"),
         (dict(data=ones(9, 3)), "1 tensors for the columns"),
@@ -401,8 +411,8 @@ def test_an_energy_that_is_no_sum_over_data_is_refused(make, told):
         (dict(data=(ones(9, 3), ones(9)), batch_size=10), "for 9 data"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_before_the_first_step(more, told):
-    with pytest.raises(RecipeError, match=told):
+def test_columns_that_do_not_fit_are_refused_before_the_first_step(more, message):
+    with pytest.raises(RecipeError, match=message):
         samplers.sample(
             samplers.SGLD, ENERGIES["logistic"][0], init=torch.zeros(3), steps=3, step_size=1e-3, progress=False, **more
         )

@@ -25,9 +25,9 @@ def moments(block, H, state=None, centre=0.0, **options):
     return np.array([weights @ (points[block] - centre) ** k for k in DEGREES])
 
 
-def close(found, exact, scale=None):
+def close(result, exact, scale=None):
     exact = np.array(exact)
-    return np.all(abs(found - exact) <= 1e-10 * (abs(exact) if scale is None else np.array(scale)))
+    return np.all(abs(result - exact) <= 1e-10 * (abs(exact) if scale is None else np.array(scale)))
 
 
 def normal(variance):
@@ -36,17 +36,17 @@ def normal(variance):
 
 @pytest.mark.parametrize("variance, mean, T", [(1.7, 3, 0.5), (1e-6, 500, 1), (1e6, -20, 2), (0.3, 0, 1.25)])
 def test_a_normal_law_of_any_scale(variance, mean, T):
-    found = moments(p, total((p - mean) ** 2 / m) / 2, centre=mean, values={"m": variance}, temperature=T)
-    assert close(found, normal(variance * T), scale=(variance * T) ** (np.array(DEGREES) / 2))
+    result = moments(p, total((p - mean) ** 2 / m) / 2, centre=mean, values={"m": variance}, temperature=T)
+    assert close(result, normal(variance * T), scale=(variance * T) ** (np.array(DEGREES) / 2))
 
 
 def test_the_quartic_that_stands_for_U():
     """Its moments by an independent quadrature, and E[x U'] = T."""
     grid = np.linspace(-7, 7, 40001)
     weight = np.exp(-(grid**4 / 4 + grid**2 / 2 - 0.4 * grid) / 1.25)
-    found = moments(theta, potential(theta), temperature=1.25)
-    assert close(found, [grid**k @ weight / weight.sum() for k in DEGREES])
-    assert abs(found[3] + found[1] - 0.4 * found[0] - 1.25) < 1e-12
+    result = moments(theta, potential(theta), temperature=1.25)
+    assert close(result, [grid**k @ weight / weight.sum() for k in DEGREES])
+    assert abs(result[3] + result[1] - 0.4 * result[0] - 1.25) < 1e-12
 
 
 def test_the_relativistic_kinetic_energy():
@@ -85,8 +85,8 @@ def test_the_kinks_of_an_integrand_split_the_panels():
 
 @pytest.mark.parametrize("shape", [0.1, 0.6, 1.9, 30.0])
 def test_a_gamma_law_on_the_half_line(shape):
-    found = moments(ray, total(ray / a - (shape - 1) * log(ray)), values={"a": 2.5})
-    assert close(found, [2.5**k * poch(shape, k) for k in DEGREES])
+    result = moments(ray, total(ray / a - (shape - 1) * log(ray)), values={"a": 2.5})
+    assert close(result, [2.5**k * poch(shape, k) for k in DEGREES])
 
 
 def test_a_binary_block_beside_a_continuous_one():
@@ -104,10 +104,13 @@ def test_a_binary_block_beside_a_continuous_one():
 
 
 def test_coupled_and_independent_blocks_together():
-    """A banana, y ~ N(x^2, 1/10) given x, beside a normal u: E x^k, E y = 1, E y^2 = 3.1, E u^2 = 1/2, u independent."""
+    """A banana, y ~ N(x^2, 1/10) given x, beside a normal u: E x^k, E y = 1, E y^2 = 3.1; E u^2 = 1/2, u by itself."""
     state = (u, y, x)
     points, weights = density(x**2 / 2 + 5 * (y - x**2) ** 2 + u**2, state, degree=4)
-    mean = lambda f: weights @ f(*(points[b] for b in (x, y, u)))
+
+    def mean(f):
+        return weights @ f(*(points[b] for b in (x, y, u)))
+
     for f, exact in [
         (lambda x, y, u: x**4, 3),
         (lambda x, y, u: y, 1),
@@ -129,8 +132,8 @@ def test_heavy_tails_have_the_moments_that_exist():
 
 
 def test_two_far_modes_are_both_seen():
-    found = moments(x, -log(exp(-((x - 40) ** 2) / 2) + exp(-((x + 40) ** 2) / 2)))
-    assert close(found[[1, 3]], [1601, 40**4 + 6 * 40**2 + 3])
+    result = moments(x, -log(exp(-((x - 40) ** 2) / 2) + exp(-((x + 40) ** 2) / 2)))
+    assert close(result[[1, 3]], [1601, 40**4 + 6 * 40**2 + 3])
 
 
 def test_the_number_of_nodes_may_be_given():

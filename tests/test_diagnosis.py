@@ -34,32 +34,32 @@ def own(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_own_drift_of_a_stock_recipe_is_right(name):
-    R, found = own(name)
-    assert found.ok and found.residual == 0 and not found.missing
-    assert found.Q is not None and all(map(vanishes, found.Q - R.Q))
-    assert found.results and max(r.value for r in found.results) < 1e-12 and all(r.ok for r in found.results)
-    assert max(map(abs, found.heating.values())) < 2e-4  # log theta near 0 is cut off
-    assert str(found).startswith("exp(-H) is invariant\n  Q")
+    R, result = own(name)
+    assert result.ok and result.residual == 0 and not result.missing
+    assert result.Q is not None and all(map(vanishes, result.Q - R.Q))
+    assert result.results and max(r.value for r in result.results) < 1e-12 and all(r.ok for r in result.results)
+    assert max(map(abs, result.heating.values())) < 2e-4  # log theta near 0 is cut off
+    assert str(result).startswith("exp(-H) is invariant\n  Q")
 
 
 @pytest.mark.parametrize("name", ["sgrld", "sghmc", "sgnht", "atmc"])
 def test_the_drift_at_another_temperature_is_right_and_Q_is_that_of_temperature_1(name):
     R = CASES[name].recipe
-    found = diagnose(R.state, R.H, R.tempered_drift, R.D, temperature=HOT)
-    assert found.ok and all(map(vanishes, found.Q - R.Q)) and max(r.value for r in found.results) < 1e-12
+    result = diagnose(R.state, R.H, R.tempered_drift, R.D, temperature=HOT)
+    assert result.ok and all(map(vanishes, result.Q - R.Q)) and max(r.value for r in result.results) < 1e-12
 
 
 def test_H_D_and_the_drift_may_read_the_temperature():
     for lost, ok in ((0, True), (theta, False)):
-        found = diagnose(
+        result = diagnose(
             (theta,), total(T * theta**2) / 2, {theta: -(T**2) * theta + lost}, {theta: T}, temperature=HOT
         )
-        assert found.ok == ok and found.missing == ({} if ok else {theta: -theta})
+        assert result.ok == ok and result.missing == ({} if ok else {theta: -theta})
 
 
 def test_the_results_are_one_for_each_monomial_of_degree_4_and_less():
-    _, found = own("sgnht")
-    assert len({r.subject for r in found.results}) == 34
+    _, result = own("sgnht")
+    assert len({r.subject for r in result.results}) == 34
     _, gibbs = own("sgld-sa-gibbs")  # the binary block is not in them
     assert {r.subject for r in gibbs.results} == {"theta", "theta**2", "theta**3", "theta**4"}
 
@@ -143,10 +143,10 @@ def test_what_a_mutant_of_a_stock_recipe_lacks_is_named_exactly(name):
     chosen = [mutant for mutant in mutants(R) if mutant[0] in MENDED[name]]
     assert len(chosen) == len(MENDED[name])
     for mistake, drift, D, lacking in chosen:
-        found = diagnose(R.state, R.H, drift, D, temperature=HOT)
+        result = diagnose(R.state, R.H, drift, D, temperature=HOT)
         rows = zip(R.state, lacking.xreplace({T: S(5) / 4}))
-        assert not found.ok and found.Q is None and found.worst[1] and not all(r.ok for r in found.results), mistake
-        assert all(vanishes(found.missing.get(b, S.Zero) - e) for b, e in rows), (mistake, found.missing)
+        assert not result.ok and result.Q is None and result.worst[1] and not all(r.ok for r in result.results), mistake
+        assert all(vanishes(result.missing.get(b, S.Zero) - e) for b, e in rows), (mistake, result.missing)
 
 
 # ---- mistakes in other people's drifts
@@ -241,14 +241,14 @@ def diagnosed(name):
 @pytest.mark.parametrize("name", WRONG)
 def test_a_named_mistake_is_found_where_it_is_and_mended(name):
     H, drift, D, missing, words = WRONG[name]
-    found = diagnosed(name)
-    assert not found.ok and found.Q is None and vanishes(found.residual) is None
-    assert set(found.missing) == set(missing) and all(vanishes(found.missing[b] - e) for b, e in missing.items())
-    assert words in str(found) and f"in the drift of {next(iter(missing))}" in str(found)
-    assert recover(tuple(drift), H, {b: e + found.missing.get(b, 0) for b, e in drift.items()}, D).ok
+    result = diagnosed(name)
+    assert not result.ok and result.Q is None and vanishes(result.residual) is None
+    assert set(result.missing) == set(missing) and all(vanishes(result.missing[b] - e) for b, e in missing.items())
+    assert words in str(result) and f"in the drift of {next(iter(missing))}" in str(result)
+    assert recover(tuple(drift), H, {b: e + result.missing.get(b, 0) for b, e in drift.items()}, D).ok
     if name != "shared Gamma without 1/n":
-        failed = [r for r in found.results if not r.ok]
-        assert failed and max(r.value for r in failed) == abs(found.worst[1]) > 2e-2
+        failed = [r for r in result.results if not r.ok]
+        assert failed and max(r.value for r in failed) == abs(result.worst[1]) > 2e-2
         assert all(r.equation == f"E[L {r.subject}] = 0" and r.equation in str(r) for r in failed)
 
 
@@ -265,16 +265,19 @@ def test_the_block_that_heats_or_cools_is_named_with_its_rate(name, block, rate)
     """d/dt E p^2/(2m) = D/m; without Gamma, E[-theta U'] 2 = -2."""
     H, drift, D, *_ = WRONG[name]
     values = {"A": 0.7, "m": 1.6} if name != "Gamma dropped" else {}
-    found = diagnose(tuple(drift), H, drift, D, parameters=values)
+    result = diagnose(tuple(drift), H, drift, D, parameters=values)
     exact = float(S(rate).xreplace({A: S(0.7), m: S(1.6)}))
-    assert found.heating[block,] == pytest.approx(exact, abs=1e-9)
-    assert all(abs(x) < 1e-9 for blocks, x in found.heating.items() if blocks != (block,))
-    assert f"{'heats' if exact > 0 else 'cools'}     {block}:" in str(found)
+    assert result.heating[block,] == pytest.approx(exact, abs=1e-9)
+    assert all(abs(x) < 1e-9 for blocks, x in result.heating.items() if blocks != (block,))
+    assert f"{'heats' if exact > 0 else 'cools'}     {block}:" in str(result)
 
 
 def test_a_parameter_moves_the_numbers_and_so_does_the_energy():
     H, drift, D, *_ = WRONG["naive SGHMC"]
-    heat = lambda **options: diagnose(tuple(drift), H, drift, D, **options).heating[p,]
+
+    def heat(**options):
+        return diagnose(tuple(drift), H, drift, D, **options).heating[p,]
+
     assert heat(parameters={"A": 2.0, "m": 0.5}) == pytest.approx(4)
     scores = [
         generator_defects({theta: -2 * slope}, {theta: 1}, U, (theta,), energy=E)[theta**2]
@@ -286,23 +289,23 @@ def test_a_parameter_moves_the_numbers_and_so_does_the_energy():
 def test_a_Q_outside_the_ansatz_is_said_to_be_so():
     Q = -(theta**4) - theta
     drift = {theta: -Q * p / m, p: Q * slope - diff(Q, theta) - A * p / m}
-    found = diagnose((theta, p), gaussian, drift, {p: A})
-    assert found.ok and found.Q is None and "not in the ansatz" in str(found)
+    result = diagnose((theta, p), gaussian, drift, {p: A})
+    assert result.ok and result.Q is None and "not in the ansatz" in str(result)
 
 
 def test_numbers_are_left_out_where_the_law_has_none():
-    found = diagnose((theta,), U, {theta: -slope}, {theta: 2}, energy=theta)
-    assert not found.ok and not found.results and found.worst is None and "no numbers: density" in str(found)
-    assert found.missing == {theta: -slope}
+    result = diagnose((theta,), U, {theta: -slope}, {theta: 2}, energy=theta)
+    assert not result.ok and not result.results and result.worst is None and "no numbers: density" in str(result)
+    assert result.missing == {theta: -slope}
 
 
 def test_the_diagnosis_is_plain_data():
     for name in ("naive SGHMC", "Gaussian thermostat"):
-        found = diagnosed(name)
-        data = json.loads(json.dumps(found.to_dict()))
+        result = diagnosed(name)
+        data = json.loads(json.dumps(result.to_dict()))
         assert data["ok"] is False and data["Q"] is None
-        assert data["missing"] == {str(b): str(e) for b, e in found.missing.items()}
-        assert data["worst"][0] == str(found.worst[0]) and len(data["results"]) == len(found.results)
+        assert data["missing"] == {str(b): str(e) for b, e in result.missing.items()}
+        assert data["worst"][0] == str(result.worst[0]) and len(data["results"]) == len(result.results)
     assert json.loads(json.dumps(own("sghmc")[1].to_dict()))["Q"] == [["0", "-1"], ["1", "0"]]
 
 
@@ -340,8 +343,8 @@ def test_wrong_input_is_refused(changes, words):
 
 def test_a_row_that_was_forgotten_is_missing():
     m, g = positive("m"), positive("g")
-    found = diagnose((theta, p), U + total(p**2 / m) / 2, {theta: p / m}, {p: g * m})
-    assert not found.ok and set(found.missing) == {p} and (found.missing[p] + grad(U) + g * p).expand() == 0
+    result = diagnose((theta, p), U + total(p**2 / m) / 2, {theta: p / m}, {p: g * m})
+    assert not result.ok and set(result.missing) == {p} and (result.missing[p] + grad(U) + g * p).expand() == 0
 
 
 def test_a_parameter_outside_of_its_range_is_refused():

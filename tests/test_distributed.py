@@ -38,40 +38,40 @@ def launched(folder, processes):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def outcome(tmp_path_factory):
     return launched(tmp_path_factory.mktemp("two"), 2)
 
 
 @pytest.mark.parametrize("name", ranks.RUNS)
-def test_chains_on_two_ranks_are_those_of_one_process_bit_for_bit(name, found):
+def test_chains_on_two_ranks_are_those_of_one_process_bit_for_bit(name, outcome):
     whole = ranks.drawn(name)
-    for values, account in found:
+    for values, account in outcome:
         assert account["account"]["ranks"] == "2"
         assert all(torch.equal(values[f"{name}.{block}"], x) for block, x in whole.items())
 
 
-def test_lost_chains_bear_the_numbers_they_have_in_one_process(found):
+def test_lost_chains_bear_the_numbers_they_have_in_one_process(outcome):
     whole = ranks.drawn("lost").diverged
-    assert whole and [account["account"]["diverged"] for _, account in found] == [str(whole)] * 2
+    assert whole and [account["account"]["diverged"] for _, account in outcome] == [str(whole)] * 2
 
 
-def test_shared_gradients_make_the_weights_of_one_process_on_every_rank(found):
-    (one, _), (other, _) = found
+def test_shared_gradients_make_the_weights_of_one_process_on_every_rank(outcome):
+    (one, _), (other, _) = outcome
     assert torch.equal(one["weights"], other["weights"])
     assert (one["weights"] - ranks.trained(0, 1)).abs().max() < 1e-12
 
 
-def test_a_shared_loop_goes_on_from_what_rank_0_has_saved(found):
-    assert all(torch.equal(values["weights in two parts"], values["weights"]) for values, _ in found)
+def test_a_shared_loop_goes_on_from_what_rank_0_has_saved(outcome):
+    assert all(torch.equal(values["weights in two parts"], values["weights"]) for values, _ in outcome)
 
 
-def test_a_run_in_folders_goes_on_on_the_same_ranks(found):
-    for values, _ in found:
+def test_a_run_in_folders_goes_on_on_the_same_ranks(outcome):
+    for values, _ in outcome:
         assert torch.equal(values["kept"], values["torch.theta"]) and torch.equal(values["kept"], values["kept again"])
 
 
-def test_errors_reach_every_rank(found):
-    (_, first), (_, second) = found
+def test_errors_reach_every_rank(outcome):
+    (_, first), (_, second) = outcome
     assert all("1 chains for 2 ranks" in account["account"]["few"] for account in (first, second))
     assert "step size is a positive number" in first["account"]["one fails"]
     assert "rank 0 failed" in second["account"]["one fails"] and "step size" in second["account"]["one fails"]
@@ -83,9 +83,9 @@ def test_the_folder_of_a_rank_that_is_missing_is_named(tmp_path):
         ranks.drawn("torch", checkpoint=tmp_path)
 
 
-def test_a_rank_that_is_killed_is_caught_up_with(tmp_path, found):
+def test_a_rank_that_is_killed_is_caught_up_with(tmp_path, outcome):
     """One rank's folder is some steps behind: a start of all goes on from where each was."""
-    values, _ = found[0]
+    values, _ = outcome[0]
     ranks.drawn("torch", checkpoint=tmp_path)
     shutil.rmtree(tmp_path / "rank-0-of-1")
     (tmp_path / "rank-0-of-1").mkdir()

@@ -356,7 +356,10 @@ def test_a_batch_of_chains_is_the_loop_over_its_chains(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 4, (3,))
     batch = called(step, state, drawn, parameters)
-    one = lambda arrays, k: each(lambda v: v[k : k + 1], arrays)
+
+    def one(arrays, k):
+        return each(lambda v: v[k : k + 1], arrays)
+
     loop = [called(step, one(state, k), one(drawn, k), parameters) for k in range(4)]
     loop = {block.name: torch.cat([chain[block.name] for chain in loop]) for block in step.recipe.entries}
     assert worst(batch, loop) <= 1e-14
@@ -366,10 +369,16 @@ def test_a_batch_of_chains_is_the_loop_over_its_chains(case):
 def test_without_totals_a_batch_of_chains_is_the_loop_bit_for_bit(word):
     step = compile(UnderdampedLangevin if word else SGLD, word, pieces=PAPER if word else {})
     state, drawn, parameters = inputs(step, 5, (7,))
-    local = lambda at: at**3 / 4 + at / 2 - 0.4
+
+    def local(at):
+        return at**3 / 4 + at / 2 - 0.4
+
     batch = called(step, state, drawn, parameters, gradient=local)
     for k in range(5):
-        one = lambda arrays: {name: v[k : k + 1] for name, v in arrays.items()}
+
+        def one(arrays):
+            return {name: v[k : k + 1] for name, v in arrays.items()}
+
         chain = called(step, one(state), one(drawn), parameters, gradient=local)
         assert all(torch.equal(chain[block.name][0], batch[block.name][k]) for block in step.recipe.state)
 
@@ -380,9 +389,15 @@ def test_a_step_leaves_its_inputs_alone(case):
     given = [tensors(part) for part in inputs(step, 2, (3,))]
     kept = [each(torch.clone, part) for part in given]
     out = step(given[0], own_step_size(step), gradient=gradient, noise=given[1], **asked(step), **given[2])
-    unchanged = lambda: all(
-        torch.equal(before[k], v) for before, after in zip(kept, given) for k, v in after.items() if torch.is_tensor(v)
-    )
+
+    def unchanged():
+        return all(
+            torch.equal(before[k], v)
+            for before, after in zip(kept, given)
+            for k, v in after.items()
+            if torch.is_tensor(v)
+        )
+
     assert unchanged() and [part.keys() for part in kept] == [part.keys() for part in given]
     for block in step.recipe.state:
         out[block.name].add_(1)
@@ -604,7 +619,10 @@ def test_the_gradient_of_a_symbolic_energy_is_that_of_autograd(name, recipe):
 def test_an_energy_of_explicit_coordinates_is_differentiated_by_block(make, word):
     step = compile(make(), word, energy=Energy((a_, b_), U=(1 - a_) ** 2 + 5 * (b_ - a_**2) ** 2 + sin(a_ * b_)))
     state, drawn, parameters = inputs(step, 5, ())
-    banana = lambda at: (1 - at["x"]) ** 2 + 5 * (at["y"] - at["x"] ** 2) ** 2 + torch.sin(at["x"] * at["y"])
+
+    def banana(at):
+        return (1 - at["x"]) ** 2 + 5 * (at["y"] - at["x"] ** 2) ** 2 + torch.sin(at["x"] * at["y"])
+
     expected = called(step, state, drawn, parameters, gradient=torch.func.vmap(torch.func.grad(banana)))
     assert worst(step(tensors(state), h, noise=tensors(drawn), **tensors(parameters)), expected) <= 1e-12
 
@@ -740,7 +758,10 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
     step_size, gamma, m = 0.07, 1.3, 1.7
     step = compile(UnderdampedLangevin, "B A O A B")
     weights = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64, requires_grad=True)
-    field = lambda at: at**3 + at
+
+    def field(at):
+        return at**3 + at
+
     state = {"theta": weights.detach()[None].clone(), "p": -step_size / 2 * field(weights.detach())[None]}
     optimizer = standalone(step)["Optimizer"]([weights], step_size=step_size, gamma=gamma, m=m, temperature=0.0)
     for _ in range(50):
@@ -792,7 +813,7 @@ def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_opti
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, message",
     [
         (dict(), "give lr and momentum, or step_size"),
         (dict(lr=0.1, step_size=0.1), "give lr and momentum, or step_size"),
@@ -804,12 +825,12 @@ def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_opti
         (dict(lr=0.1, momentum=1.0), "from 0 to 1"),
     ],
 )
-def test_settings_that_fit_no_step_are_refused_for_every_group(given, told):
+def test_settings_that_fit_no_step_are_refused_for_every_group(given, message):
     optimizer, weights = standalone(compile(SGHMC))["Optimizer"], torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         optimizer([weights], **given)
     if "lr" in given and "step_size" not in given:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             optimizer([weights], lr=0.2).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **given})
 
 
@@ -908,11 +929,13 @@ for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
 
 
 def test_the_same_text_is_emitted_by_every_process():
-    """Python's hashes differ by process: an order that follows them would round the steps of a resumed run differently."""
+    """Hashes differ by process: an order that follows them would round the steps of a resumed run differently."""
     here = io.StringIO()
     with redirect_stdout(here):
         exec(TEXTS, {})
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed}
-        there = subprocess.run([sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, check=True)
+        there = subprocess.run(
+            [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, check=True
+        )
         assert there.stdout == here.getvalue() != ""

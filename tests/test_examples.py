@@ -84,9 +84,9 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
     """
     import demo
 
-    found = demo.main(["--quick", "--out", str(tmp_path)])
+    result = demo.main(["--quick", "--out", str(tmp_path)])
     for name, margin in (("full", 0.35), ("mini", 0.5), ("double", 0.5)):
-        comparison = found[name]
+        comparison = result[name]
         assert comparison.run["ess_bulk"].min() > 150, name
         assert abs(comparison.bias).max() < 0.5, name
         assert abs(comparison.spread - 1).max() < margin, name
@@ -109,8 +109,8 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
 def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     import wrong_thermostat as example
 
-    found, diagnosis, report = example.main(chains=3000)
-    assert found.verdict == "bias does not vanish" and not diagnosis.ok and report.ok
+    result, diagnosis, report = example.main(chains=3000)
+    assert result.verdict == "bias does not vanish" and not diagnosis.ok and report.ok
     m, mu, p, xi = example.m, example.mu, example.p, example.xi
     assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2 / m - p**2) / mu).simplify() == 0
     assert "1. The symptom" in capsys.readouterr().out
@@ -132,9 +132,9 @@ def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_p
     """Of every sampler the NLL falls and permuted digits are told apart better; seeds are fixed in the example."""
     import digits
 
-    found = digits.main(["--quick", "--out", str(tmp_path)])
-    assert list(found) == ["SGD", "pSGLD", "SGHMC", "ATMC", "cyclical SGHMC"]
-    for name, scores in found.items():
+    result = digits.main(["--quick", "--out", str(tmp_path)])
+    assert list(result) == ["SGD", "pSGLD", "SGHMC", "ATMC", "cyclical SGHMC"]
+    for name, scores in result.items():
         last, average = scores["last"], scores["average"]
         assert average.accuracy > 0.9 and 0 < average.ece < 0.2 and average.entropy < average.entropy_permuted, name
         assert name == "SGD" or average.nll < last.nll and average.auc > last.auc, name
@@ -144,10 +144,10 @@ def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_p
     assert table in printed and len(table.splitlines()) == 11 and "not of" not in printed.replace("; not of SGD", "")
     rows = json.loads((tmp_path / "digits.json").read_text())
     assert [(row["method"], row["predictions"]) for row in rows] == [
-        (name, kind) for name in found for kind in ("last", "average")
+        (name, kind) for name in result for kind in ("last", "average")
     ]
     assert [row["nll"] for row in rows] == [
-        scores[kind].nll for scores in found.values() for kind in ("last", "average")
+        scores[kind].nll for scores in result.values() for kind in ("last", "average")
     ]
     assert {row["temperature"] for row in rows} == {"-", "1", "0, 1"}
     assert imread(tmp_path / "digits.png").shape[1] > 1000
@@ -157,8 +157,8 @@ def test_the_emitted_optimizer_trains_the_same_network(tmp_path, capsys, float32
     import digits
     import digits_emitted
 
-    found = digits_emitted.main(["--quick", "--out", str(tmp_path)])
-    assert found["average"].accuracy > 0.9 and found["average"].nll < found["last"].nll
+    result = digits_emitted.main(["--quick", "--out", str(tmp_path)])
+    assert result["average"].accuracy > 0.9 and result["average"].nll < result["last"].nll
     imports = {line for line in (tmp_path / "sghmc.py").read_text().splitlines() if line.startswith(("import", "from"))}
     assert imports == {"import math", "import torch"}
     assert digits.HEAD in capsys.readouterr().out
@@ -234,8 +234,8 @@ def mnist_options(images, out, epochs, *more):
 
 def record_of(folder):
     """The states of a run and its history, without times."""
-    states, told = checkpoints.read(folder)
-    return states, [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in told["history"]]
+    states, message = checkpoints.read(folder)
+    return states, [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in message["history"]]
 
 
 def tensors_of(state):
@@ -271,16 +271,16 @@ def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, floa
     assert len(tensors_of(whole)) == 6 + 2 * 6 + 2 + 1  # weights, momenta and thermostats, means, the generator
     assert all(torch.equal(x, y) for x, y in zip(tensors_of(states), tensors_of(whole), strict=True))
 
-    assert [told["epoch"] for told in history] == list(range(1, epochs + 4))
-    assert [told["lr"] for told in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
-    assert [told["draws"] for told in history] == [
+    assert [message["epoch"] for message in history] == list(range(1, epochs + 4))
+    assert [message["lr"] for message in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
+    assert [message["draws"] for message in history] == [
         3 * k + 2 for k in range(epochs + 3)
     ]  # every second of six steps, from the fourth
     assert len(capsys.readouterr().out.splitlines()) == 2 * (epochs + 6)
 
 
 @pytest.mark.parametrize(
-    "harm, told",
+    "harm, message",
     [
         (
             lambda folder: [path.unlink() for path in folder.glob("*labels*")],
@@ -315,7 +315,7 @@ def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, floa
     ],
     ids=["missing", "cut gzip", "cut", "no header", "not idx", "too few labels", "no such class"],
 )
-def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, capsys, harm, told):
+def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, capsys, harm, message):
     import mnist
 
     folder = tmp_path / "idx"
@@ -323,7 +323,7 @@ def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, c
     harm(folder)
     assert mnist.main(mnist_options(folder, tmp_path / "out", 1)) == 2
     error = capsys.readouterr().err
-    assert told in error and error.startswith("mnist: ") and error.count("\n") == 1
+    assert message in error and error.startswith("mnist: ") and error.count("\n") == 1
 
 
 def truncate(path, length):
@@ -331,7 +331,7 @@ def truncate(path, length):
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, message",
     [
         (["--sampler", "atcm"], "no such stock sampler. Did you mean 'atmc'?"),
         (["--set", "mu=-1"], "mu"),
@@ -342,12 +342,12 @@ def truncate(path, length):
         (["--lr", "1e6"], "epoch 1: the weights are no longer finite"),
     ],
 )
-def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, told):
+def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, message):
     import mnist
 
     assert mnist.main(mnist_options(images, tmp_path, 1, *options)) == 2
     error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
     assert not list(tmp_path.glob("state-*"))
 
 
@@ -356,12 +356,12 @@ def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
     import mnist
 
     assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
-    for options, told in (
+    for options, message in (
         (["--seed", "1"], "a run of seed = 0, this one has 1"),
         (["--set", "mu=2"], "this one has {'mu': 2.0}"),
     ):
         assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     for harm in (
         lambda path: truncate(path, 1000),
         lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path),

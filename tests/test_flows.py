@@ -209,7 +209,10 @@ def test_a_square_root_diffusion_keeps_its_gamma_law(h, T):
     """E exp(-u w) = (1 + u T c/k)^-(nu/T + 1), before and after a step of any size."""
     step, k, c, nu = compile(square_root_diffusion()), 0.6, 1.3, 0.55
     A, B = transform(step, h, T, k=k, c=c, nu=nu)
-    stationary = lambda u: -(nu / T + 1) * math.log1p(u * T * c / k)
+
+    def stationary(u):
+        return -(nu / T + 1) * math.log1p(u * T * c / k)
+
     for u in (0.01, 0.7, 5.0):
         assert stationary(B(u)) - A(u) == pytest.approx(stationary(u), rel=1e-11)
 
@@ -239,11 +242,16 @@ def test_a_rotation_is_the_matrix_exponential_of_its_equation_and_conserves_the_
 
     equations = [[[0, 1 / M, -d / M], [-c, 0, c * b], [0, 0, 0]] for M in m]
     expected = np.array([expm(h * np.array(A)) @ [q, r, 1] for A, q, r in zip(equations, theta, p)])
-    found = turned(theta, p, h)
-    assert np.array(found) == pytest.approx(expected.T[:2], rel=1e-10, abs=1e-10)
-    energy = lambda theta, p: c * (theta - b) ** 2 / 2 + (p - d) ** 2 / (2 * m)
-    assert energy(*found) == pytest.approx(energy(theta, p), rel=1e-12)
-    assert np.array(turned(*turned(theta, p, 0.3 * h), 0.7 * h)) == pytest.approx(np.array(found), rel=1e-10, abs=1e-12)
+    result = turned(theta, p, h)
+    assert np.array(result) == pytest.approx(expected.T[:2], rel=1e-10, abs=1e-10)
+
+    def energy(theta, p):
+        return c * (theta - b) ** 2 / 2 + (p - d) ** 2 / (2 * m)
+
+    assert energy(*result) == pytest.approx(energy(theta, p), rel=1e-12)
+    assert np.array(turned(*turned(theta, p, 0.3 * h), 0.7 * h)) == pytest.approx(
+        np.array(result), rel=1e-10, abs=1e-12
+    )
 
 
 def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
@@ -296,11 +304,14 @@ def test_relativistic_friction_solves_its_equation(friction):
     """dp = -xi p/M dt with M = m sqrt(1 + p^2/(m c)^2), for every size and sign of p and of xi."""
     step, m, c, h = compile(relativistic_thermostat(), "R W A'"), 1.7, 1.3, 0.9
     assert step.flows["R"].rule == "relativistic friction"
-    equation = lambda t, p: -friction * p / (m * np.sqrt(1 + (p / (m * c)) ** 2))
+
+    def equation(t, p):
+        return -friction * p / (m * np.sqrt(1 + (p / (m * c)) ** 2))
+
     solved = solve_ivp(equation, (0, h), SIGNED, method="DOP853", rtol=1e-12, atol=1e-300).y[:, -1]
-    found = braking(step, h, friction, m=m, c=c)
-    assert found == pytest.approx(solved, rel=1e-10, abs=0)
-    assert braking(step, 0.7 * h, friction, braking(step, 0.3 * h, friction)) == pytest.approx(found, rel=1e-13, abs=0)
+    result = braking(step, h, friction, m=m, c=c)
+    assert result == pytest.approx(solved, rel=1e-10, abs=0)
+    assert braking(step, 0.7 * h, friction, braking(step, 0.3 * h, friction)) == pytest.approx(result, rel=1e-13, abs=0)
 
 
 @pytest.mark.parametrize("friction", [-2.0, 0.7])

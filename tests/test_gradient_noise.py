@@ -77,8 +77,8 @@ OVERDAMPED = {
 @pytest.mark.parametrize("name", OVERDAMPED)
 def test_the_variance_of_an_overdamped_sampler(name):
     row = OVERDAMPED[name]
-    found = variance(compile(row.recipe), row.h, gradient_noise=row.V, temperature=row.T, **row.parameters)
-    assert found * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-10)
+    result = variance(compile(row.recipe), row.h, gradient_noise=row.V, temperature=row.T, **row.parameters)
+    assert result * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_variance_of_an_overdamped_sampler(name):
 def test_a_planted_error_in_a_budget_is_seen(name, text, other):
     row = OVERDAMPED[name]
     step = planted(compile(row.recipe), (text, other))
-    found = variance(step, row.h, gradient_noise=row.V, temperature=row.T, **row.parameters)
-    assert not found * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-3)
+    result = variance(step, row.h, gradient_noise=row.V, temperature=row.T, **row.parameters)
+    assert not result * K == pytest.approx(row.law(K, row.h, row.V, row.T), rel=1e-3)
 
 
 @pytest.mark.parametrize("T", [0.7, 1.0, 2.5])
@@ -106,14 +106,14 @@ def test_a_planted_error_in_a_budget_is_seen(name, text, other):
 def test_preconditioned_sgld_that_knows_both_is_exact_on_gaussians_at_every_step_size(h, T):
     """As long as noise is left to inject: h G (V + k T) < 2 T."""
     row = OVERDAMPED["and the curvature"]
-    found = variance(compile(row.recipe), h, gradient_noise=row.V, temperature=T, **row.parameters)
-    assert found * K == pytest.approx(T, rel=1e-10)
+    result = variance(compile(row.recipe), h, gradient_noise=row.V, temperature=T, **row.parameters)
+    assert result * K == pytest.approx(T, rel=1e-10)
 
 
 def test_vsgd_exceeds_the_target_by_a_relative_k_over_V():
     V = 1e4
-    found = variance(compile(VSGD), 1.0, gradient_noise=V, V=V)
-    assert (found * K - 1) * V == pytest.approx(K, rel=1e-3)
+    result = variance(compile(VSGD), 1.0, gradient_noise=V, V=V)
+    assert (result * K - 1) * V == pytest.approx(K, rel=1e-3)
 
 
 @pytest.mark.parametrize("B", [0.0, 1.3, 7.3])
@@ -188,12 +188,12 @@ def test_an_uninformed_sghmc_is_heated_as_the_table_says(name):
 def test_a_budget_lowers_the_temperature_of_the_injected_noise(name):
     """By B/C; to nothing, where one flow has the force and the noise, as F, G and W have."""
     row, z, B = TABLE[name], HERE, share(TABLE[name]) * HERE.h * s2 / 2
-    found = sghmc(row, z, B=B, gradient_noise=s2)
+    result = sghmc(row, z, B=B, gradient_noise=s2)
     if any(letter in row.word for letter in "FGW"):
-        assert found == pytest.approx(row.theta(z), rel=1e-10)
+        assert result == pytest.approx(row.theta(z), rel=1e-10)
     else:
         colder = row.theta(z._replace(T=z.T - B / (z.gamma * z.m)))
-        assert found == pytest.approx(colder + s2 * row.slope(z), rel=1e-10)
+        assert result == pytest.approx(colder + s2 * row.slope(z), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -212,9 +212,9 @@ def test_adaptive_sghmc_is_sghmc_that_knows_the_second_moment_of_the_gradient(wo
     h, gamma, m = 0.2, 1.1, 0.3 + s2**0.5
     names = list(map(str, AdaptiveSGHMC.adapted))
     step = Standing(compile(AdaptiveSGHMC, word, freeze=names), {"V": s2, "gbar": 0.0, "tau": 1.0})
-    found = variance(step, h, gradient_noise=s2, gamma=gamma, lam=0.3)
+    result = variance(step, h, gradient_noise=s2, gamma=gamma, lam=0.3)
     known = variance(compile(SGHMC, word, pieces=WORDS), h, gradient_noise=s2, C=gamma * m, m=m, B=h * s2 / 2)
-    assert found == pytest.approx(known, rel=1e-10)
+    assert result == pytest.approx(known, rel=1e-10)
 
 
 # ---- thermostats: V is ten times what the friction can bear, and nobody has told them

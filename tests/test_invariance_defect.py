@@ -21,7 +21,12 @@ from samplers.testing.quadrature import gamma as gamma_law
 T, m, gamma, A, mu, Dmin, B, light = 1.25, 1.7, 1.1, 0.7, 4.0, 0.8, 0.3, 1.3
 V, V_last, root, N = 0.7, 1.9, 0.3, 3
 U, gradient = lambda x: x**4 / 4 + x**2 / 2 - 0.4 * x, lambda x: x**3 + x - 0.4
-curvature = lambda x: 3 * x**2 + 1
+
+
+def curvature(x):
+    return 3 * x**2 + 1
+
+
 theta, p, s, c = vector("theta"), vector("p"), vector("s"), positive("c")
 WORDS = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
 
@@ -41,21 +46,41 @@ KINKED = QUARTIC | {"p": gaussian(0, m * T, 8), "xi": thermostat(0, T / mu, Dmin
 EINSTEIN = {"p": relativistic(m, light, T)}
 
 PLANE = {"x": QUARTIC["theta"], "y": gaussian(0, T / 1.2, 16)}  # and the energy .3 x y
-plane_gradient = lambda at: {"x": gradient(at["x"]) + 0.3 * at["y"], "y": 1.2 * at["y"] + 0.3 * at["x"]}
+
+
+def plane_gradient(at):
+    return {"x": gradient(at["x"]) + 0.3 * at["y"], "y": 1.2 * at["y"] + 0.3 * at["x"]}
+
 
 WEIGHT = 9.0  # large: near 0 a reflection is of no order
 SIMPLEX = {"theta": boltzmann(lambda x: 0.3 * (x - 6) ** 2 + x - (WEIGHT - 1) * np.log(x), T, 0, 16, 40)}
-simplex_gradient = lambda x: 0.6 * (x - 6)
+
+
+def simplex_gradient(x):
+    return 0.6 * (x - 6)
+
 
 v0, v1, ridge, sparse, sigma, delta, kappa = 0.3, 2.0, 0.7, 0.6, 1.2, 0.4, 2.1
 SPIKE = {"v0": v0, "v1": v1, "ridge": ridge, "sparse": sparse}
 BINARY = {"gamma": (np.arange(2.0), np.full(2, 0.5))}
 PRIOR = SPIKE | {"sigma": sigma, "delta": delta}
 LATENTS = {"rho": 0.35, "kappa": kappa, "sigma": sigma, "delta": delta}
-normal = lambda x, v: np.exp(-(x**2) / (2 * sigma**2 * v)) / np.sqrt(v)
-others = lambda x: (1 - sparse) * ridge * x**2 / 2
-shrunk = lambda x: others(x) + sparse * kappa * x**2 / (2 * sigma**2)
-mixed = lambda x: others(x) - sparse * np.log((1 - delta) * normal(x, v0) + delta * normal(x, v1))
+
+
+def normal(x, v):
+    return np.exp(-(x**2) / (2 * sigma**2 * v)) / np.sqrt(v)
+
+
+def others(x):
+    return (1 - sparse) * ridge * x**2 / 2
+
+
+def shrunk(x):
+    return others(x) + sparse * kappa * x**2 / (2 * sigma**2)
+
+
+def mixed(x):
+    return others(x) - sparse * np.log((1 - delta) * normal(x, v0) + delta * normal(x, v1))
 
 
 def drawn(x, g):
@@ -105,7 +130,12 @@ def sampler(
 
 THERMOSTAT, FRICTION = {"mu": mu, "A": A}, {"m": m, "C": gamma * m}
 ADAPTED = {"V": V, "gbar": 0.2, "tau": 3.0}
-VARYING = lambda h: {"gradient_noise": 2 * B / h}  # which a friction B makes up for, to the leading order
+
+
+def VARYING(h):
+    return {"gradient_noise": 2 * B / h}  # which a friction B makes up for, to the leading order
+
+
 G2 = (root + V_last**0.5) ** -0.5
 
 SAMPLERS = {
@@ -389,8 +419,8 @@ def test_the_defect_of_a_wrong_step_is_h_times_the_generator_of_its_sde():
     """Noise of variance T h for 2 T h: E[L phi] of phi = p^2 is -gamma m T, of the others of degree 2 it is 0."""
     step, h = compile(UnderdampedLangevin, "B A O A B"), 1e-4
     wrong = planted(step, ("math.sqrt(2*temperature", "math.sqrt(temperature"))
-    found = defect(wrong, LANGEVIN, h, gradient, degree=2, temperature=T, m=m, gamma=gamma) / h
-    of_p, of_p_squared, of_theta, of_theta_p, of_theta_squared = found
+    result = defect(wrong, LANGEVIN, h, gradient, degree=2, temperature=T, m=m, gamma=gamma) / h
+    of_p, of_p_squared, of_theta, of_theta_p, of_theta_squared = result
     assert of_p_squared == pytest.approx(-gamma * m * T, rel=1e-3)
     assert max(map(abs, (of_p, of_theta, of_theta_p, of_theta_squared))) < 1e-3
 

@@ -1,4 +1,4 @@
-"""C++ kernels of one step over any tensors: the torch step's numbers, whatever the shapes, parts, threads and memory."""
+"""C++ kernels of one step over any tensors: the torch step's numbers, whatever shapes, parts, threads and memory."""
 
 import gc
 import os
@@ -25,7 +25,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 IN_TORCH = ("sgrld-dense", "sgrld-cir")
 KERNELS = [name for name in CASES if name not in IN_TORCH]
-gradient = lambda theta: theta**3 / 4 + theta / 2 - 0.3
+
+
+def gradient(theta):
+    return theta**3 / 4 + theta / 2 - 0.3
 
 
 def pair(name, kernels="cpp"):
@@ -90,7 +93,10 @@ def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None, backend="cpp
     """The optimizer form of a word over tensors of these sizes, its state and a gradient, cut out of one vector."""
     step = integrators.compile(recipe, word)
     random = torch.Generator().manual_seed(seed)
-    cut = lambda: [part.clone()[None] for part in torch.rand(sum(sizes), generator=random, dtype=dtype).split(sizes)]
+
+    def cut():
+        return [part.clone()[None] for part in torch.rand(sum(sizes), generator=random, dtype=dtype).split(sizes)]
+
     state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype) for b in recipe.entries}
     return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state, backend), state, cut()
 
@@ -195,9 +201,12 @@ def test_a_gradient_may_be_any_tensor_and_may_call_the_step_itself():
     for g in (kept, turned, kept):
         results = [step(state, 0.1, gradient=lambda theta, g=g: g, noise=Key(0, 0)) for step in (plain, kernel)]
         assert torch.equal(results[0]["p"], results[1]["p"]) or (results[0]["p"] - results[1]["p"]).abs().max() < 1e-14
-    within = lambda theta: kernel({b: x + 1 for b, x in state.items()}, 0.1, gradient=gradient, noise=Key(5, 5))["p"]
-    found, expected = ({**step(state, 0.1, gradient=within, noise=Key(0, 0))} for step in (kernel, plain))
-    assert all((found[b] - expected[b]).abs().max() < 1e-14 for b in state)
+
+    def within(theta):
+        return kernel({b: x + 1 for b, x in state.items()}, 0.1, gradient=gradient, noise=Key(5, 5))["p"]
+
+    result, expected = ({**step(state, 0.1, gradient=within, noise=Key(0, 0))} for step in (kernel, plain))
+    assert all((result[b] - expected[b]).abs().max() < 1e-14 for b in state)
 
 
 def test_kernels_of_past_calls_are_few_and_hold_none_of_their_tensors():
@@ -222,16 +231,19 @@ def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
         state = {b: torch.zeros(shape) for b in ("theta", "p")}
         assert kernel(state, 0.1, gradient=gradient, noise=Key(0, 0))["p"].shape == shape
     z = torch.ones(2, 3, dtype=torch.float64)
-    step = lambda s, **more: s({"theta": z, "p": z}, 0.1, gradient=gradient, noise=Key(0, 0), **more)["theta"]
+
+    def step(s, **more):
+        return s({"theta": z, "p": z}, 0.1, gradient=gradient, noise=Key(0, 0), **more)["theta"]
+
     assert (step(plain) - step(kernel)).abs().max() < 1e-14
     plain, kernel = pair("psgld")
     lam = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     state = {"theta": z, "V": z}
     for _ in range(2):
-        found = [
+        result = [
             s(state, 0.1, gradient=gradient, noise=Key(0, 0), alpha=0.9, lam=float(lam[1])) for s in (plain, kernel)
         ]
-        assert (found[0]["theta"] - found[1]["theta"]).abs().max() < 1e-14
+        assert (result[0]["theta"] - result[1]["theta"]).abs().max() < 1e-14
 
 
 @pytest.mark.parametrize("key", [(-1, 0), (2**64, 0), (0, -1), (0, 2**63), (None, 0), (0, 0, -1), (0, 0, 2**32)])
@@ -270,7 +282,10 @@ def test_tensors_that_do_not_fit_are_refused(change, message):
 def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
     kernel, state, g = sweep_of(samplers.SGHMC, [7, 5])
     kernel.bind(state)
-    call = lambda g: kernel(0.1, noise=Key(0, 0), supply=lambda segment: [g])
+
+    def call(g):
+        return kernel(0.1, noise=Key(0, 0), supply=lambda segment: [g])
+
     call([x.clone() for x in g])
     apart = [torch.stack([x, x], -1)[..., 0] for x in g]  # not contiguous
     for factor in (1.0, 2.0):  # changed in place between two calls

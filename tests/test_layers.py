@@ -189,7 +189,7 @@ def test_a_step_stands_for_its_recipe_word_and_pieces():
 
 
 def test_what_is_left_out_is_said_with_the_reason():
-    """Four blocks; a jump in three coupled ones, each with noise, in 4^5 ways; a step size that the parameters imply."""
+    """Four blocks; a jump in three coupled ones, all with noise, in 4^5 ways; parameters that imply a step size."""
     four = Recipe(
         name="four",
         state=(theta, p, xi, r),
@@ -238,7 +238,9 @@ def test_what_cannot_be_checked_is_refused(make, words):
 
 
 def test_a_result_fails_beyond_its_bound_and_where_it_is_no_number():
-    result = lambda value, **more: Result("layer", "x", value, 1.0, "x <= 1", **more)
+    def result(value, **more):
+        return Result("layer", "x", value, 1.0, "x <= 1", **more)
+
     assert result(1.0).ok and not result(1.1).ok and not result(float("nan")).ok
     assert result(1.1, least=True).ok and not result(0.9, least=True).ok
     assert "violated: x <= 1" in str(result(2.0)) and result(float("nan")).to_dict()["value"] is None

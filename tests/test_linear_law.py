@@ -18,7 +18,10 @@ from samplers.testing.mutation import planted
 
 p = vector("p")
 WORDS = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
-coth = lambda x: 1 / tanh(x)
+
+
+def coth(x):
+    return 1 / tanh(x)
 
 
 class At(NamedTuple):
@@ -66,10 +69,21 @@ def euler_slope(z):
     return z.h * (2 - z.x) / (z.gamma * z.k * (4 * z.m - 2 * z.x * z.m - z.h**2 * z.k))
 
 
-F_SLOPE = lambda z: z.h / (z.k * (2 * z.gamma * z.m - z.h * z.k * z.t))
-F_MOMENTUM = lambda z: z.m * z.T / (1 - z.h * z.k * z.t / (2 * z.gamma * z.m))
-EXACT = lambda z: z.T / z.k
-MAXWELL = lambda z: z.m * z.T + 0 * z.k
+def F_SLOPE(z):
+    return z.h / (z.k * (2 * z.gamma * z.m - z.h * z.k * z.t))
+
+
+def F_MOMENTUM(z):
+    return z.m * z.T / (1 - z.h * z.k * z.t / (2 * z.gamma * z.m))
+
+
+def EXACT(z):
+    return z.T / z.k
+
+
+def MAXWELL(z):
+    return z.m * z.T + 0 * z.k
+
 
 TABLE = {
     "BAOAB, fresh gradients": Law(
@@ -224,7 +238,10 @@ def test_the_relative_error_of_the_variance_begins_with_its_leading_term(word):
 def test_the_budget_makes_up_for_the_gradient_noise_exactly(word):
     """B = h V_g/2 of gradients of covariance V_g: the law is that of B = V_g = 0."""
     step, z, V_g = compile(SGHMC, word, pieces=WORDS), HERE, 1.9
-    law = lambda **given: linear_chain(step, z.h, z.k, C=z.gamma * z.m, m=z.m, temperature=z.T, **given).covariance
+
+    def law(**given):
+        return linear_chain(step, z.h, z.k, C=z.gamma * z.m, m=z.m, temperature=z.T, **given).covariance
+
     assert law(B=z.h * V_g / 2, gradient_noise=V_g) == pytest.approx(law(B=0.0), rel=1e-10, abs=1e-12)
     assert not law(B=0.0, gradient_noise=V_g) == pytest.approx(law(B=0.0), rel=1e-3)
 

@@ -57,7 +57,7 @@ def exact(energy):
 @pytest.mark.parametrize("name", STEP)
 def test_the_posterior_is_the_limit_of_small_steps(name, reference):
     """From the mode, for 60 units of time, by 4000 chains; the last third is averaged chain by chain."""
-    energy, h, found = REFERENCES[reference], STEP[name], []
+    energy, h, result = REFERENCES[reference], STEP[name], []
     given = {k: v for k, v in CASES[name].values.items() if k != "B"}
     for seed, size in enumerate((h, h / 2)):
         steps = round(60 / size)
@@ -75,10 +75,10 @@ def test_the_posterior_is_the_limit_of_small_steps(name, reference):
             **given,
         )
         theta = draws["theta"].numpy()
-        found.append({phi: f(theta[..., 0], theta[..., 1]).mean(1) for phi, f in PHI.items()})
+        result.append({phi: f(theta[..., 0], theta[..., 1]).mean(1) for phi, f in PHI.items()})
     factor = 2 ** integrators.compile(CASES[name].recipe).marginal_order
     for phi, (mean, sd) in exact(energy).items():
-        coarse, fine = (run[phi] for run in found)
+        coarse, fine = (run[phi] for run in result)
         limit = (factor * fine.mean() - coarse.mean()) / (factor - 1)
         error = np.hypot(factor * fine.std(), coarse.std()) / (factor - 1) / 4000**0.5
         assert abs(limit - mean) <= MARGIN * sd + Z * error, f"{phi}: {limit:.4f}, exactly {mean:.4f}"

@@ -1,4 +1,4 @@
-"""Minibatches: every datum once an epoch, an order that nothing else moves, places that can be left and taken up again."""
+"""Minibatches: every datum once an epoch, an order that nothing else moves, places to leave and take up again."""
 
 import io
 import re
@@ -90,8 +90,8 @@ def test_the_law_of_the_order_is_uniform(replacement, n, orders):
         order = tuple(batches.order(epoch).tolist())
         counts[order] = counts.get(order, 0) + 1
     expected = 2000 / orders
-    found = sum((count - expected) ** 2 / expected for count in counts.values()) + expected * (orders - len(counts))
-    assert len(counts) <= orders and found < scipy.stats.chi2(orders - 1).isf(1e-9)
+    result = sum((count - expected) ** 2 / expected for count in counts.values()) + expected * (orders - len(counts))
+    assert len(counts) <= orders and result < scipy.stats.chi2(orders - 1).isf(1e-9)
 
 
 # ---- what the order is a function of
@@ -105,12 +105,15 @@ def test_the_order_is_the_one_it_has_always_been():
 
 @pytest.mark.parametrize("replacement", [False, True])
 def test_seeds_and_epochs_have_different_orders_and_equal_ones_the_same(replacement):
-    make = lambda seed: [
-        tuple(x)
-        for x in (
-            Minibatches(torch.arange(30), 30, seed=seed, replacement=replacement).order(e).tolist() for e in range(3)
-        )
-    ]
+    def make(seed):
+        return [
+            tuple(x)
+            for x in (
+                Minibatches(torch.arange(30), 30, seed=seed, replacement=replacement).order(e).tolist()
+                for e in range(3)
+            )
+        ]
+
     assert make(0) == make(0) and len({*make(0), *make(1), *make(2**40)}) == 9
 
 
@@ -166,15 +169,18 @@ def endless(batches):
 @given(sizes, flags, flags, st.integers(0, 60), st.integers(0, 9), flags)
 @settings(deadline=None, max_examples=60)
 def test_a_loop_broken_off_anywhere_goes_on_with_the_batches_it_would_have_seen(
-    size, replacement, drop_last, at, seed, told
+    size, replacement, drop_last, at, seed, message
 ):
     n, b = size
-    make = lambda: Minibatches(torch.arange(n), b, seed=seed, replacement=replacement, drop_last=drop_last)
+
+    def make():
+        return Minibatches(torch.arange(n), b, seed=seed, replacement=replacement, drop_last=drop_last)
+
     expected = [x.tolist() for x in islice(endless(make()), at + 12)]
     first, second = make(), make()
     seen = [x.tolist() for x in islice(endless(first), at)]
     assert first.state_dict() == first.state_dict(seen=at)
-    second.load_state_dict(first.state_dict(seen=at) if told else first.state_dict())
+    second.load_state_dict(first.state_dict(seen=at) if message else first.state_dict())
     assert seen + [x.tolist() for x in islice(endless(second), 12)] == expected
     assert seen + [x.tolist() for x in islice(endless(first), 12)] == expected  # broken off, and begun again as it is
 
@@ -202,7 +208,9 @@ def test_a_place_survives_torch_save():
 
 
 def test_workers_draw_ahead_and_the_place_after_the_batches_seen_is_known():
-    make = lambda: Minibatches(Numbers(24), 2, seed=6)
+    def make():
+        return Minibatches(Numbers(24), 2, seed=6)
+
     expected, batches = epochs(make(), 2), make()
     loader = DataLoader(Numbers(24), batch_sampler=batches.as_sampler(), num_workers=2)
     seen = [batch.tolist() for batch in islice(loader, 3)]
@@ -218,9 +226,12 @@ def test_workers_draw_ahead_and_the_place_after_the_batches_seen_is_known():
 @settings(deadline=None, max_examples=60)
 def test_the_batches_of_the_ranks_laid_end_to_end_are_those_of_one(world, share, more, replacement, drop_last):
     n = world * (share + (more if not drop_last else 0)) + (more if drop_last else 0)
-    make = lambda **ranks: Minibatches(
-        torch.arange(n), world * share, seed=2, replacement=replacement, drop_last=drop_last, **ranks
-    )
+
+    def make(**ranks):
+        return Minibatches(
+            torch.arange(n), world * share, seed=2, replacement=replacement, drop_last=drop_last, **ranks
+        )
+
     ranks = [make(rank=r, world_size=world) for r in range(world)]
     whole = make()
     for batch, *parts in zip(whole, *ranks, strict=True):

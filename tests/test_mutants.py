@@ -29,21 +29,21 @@ def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_kills_by_itself(layer):
     """More than a third of the mutants of Langevin dynamics; the layers of its formulas all of those of its SDE."""
-    found = list(mutants(replace(subject(UnderdampedLangevin), chains=4000)))
-    of_the_sde = [mutant for mutant in found if mutant.subject.wrong is not None]
-    killed = [mutant for mutant in found if mutant.killing_time(layer) is not None]
-    assert killed == of_the_sde if layer in ("symbolic", "generator") else len(killed) > len(found) / 3
+    result = list(mutants(replace(subject(UnderdampedLangevin), chains=4000)))
+    of_the_sde = [mutant for mutant in result if mutant.subject.wrong is not None]
+    killed = [mutant for mutant in result if mutant.killing_time(layer) is not None]
+    assert killed == of_the_sde if layer in ("symbolic", "generator") else len(killed) > len(result) / 3
 
 
 def test_mistakes_in_the_sde_are_those_that_people_make():
-    told = [mistake for mistake, _ in wrong_recipes(SGNHT)]
+    message = [mistake for mistake, _ in wrong_recipes(SGNHT)]
     assert {
         "Gamma[xi] dropped",
         "Gamma[xi] not scaled by T",
         "Q[p, xi] of the wrong sign in the drift of p",
         "the drift D grad H of p doubled",
         "noise sqrt(4 D) for sqrt(2 D)",
-    } <= set(told)
+    } <= set(message)
     assert "the thermostat xi without the mass" in [mistake for mistake, _ in wrong_recipes(CASES["atmc"].recipe)]
 
 
@@ -57,11 +57,11 @@ def test_a_mistake_in_the_sde_leaves_the_text_what_its_formulas_say():
 
 def test_a_mistake_in_the_text_changes_one_line():
     step = subject(UnderdampedLangevin).live
-    found = list(wrong_texts(step))
-    for mistake, change in found:
+    result = list(wrong_texts(step))
+    for mistake, change in result:
         pairs = zip(step.source.split("\n"), altered(step, change).source.split("\n"), strict=True)
         assert sum(old != new for old, new in pairs) == 1, mistake
-    kinds = {re.match("[^:]*", mistake)[0] for mistake, _ in found}
+    kinds = {re.match("[^:]*", mistake)[0] for mistake, _ in result}
     assert {"e^+ for e^-", "a whole step for half a step", "noise shared by the chains", "a motion left out"} <= kinds
 
 

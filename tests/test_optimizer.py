@@ -26,7 +26,10 @@ DATA = 50
 def parameters(dtype=torch.float64):
     """A matrix in columns, a vector, a number and an image kernel in channels-last order."""
     random = torch.Generator().manual_seed(3)
-    make = lambda *shape: torch.randn(*shape, generator=random, dtype=dtype)
+
+    def make(*shape):
+        return torch.randn(*shape, generator=random, dtype=dtype)
+
     tensors = [
         make(4, 3).T,
         make(7),
@@ -264,8 +267,8 @@ def test_the_weights_of_a_gaussian_loss_have_its_variance(recipe, variance):
     optimizer = samplers.Optimizer(
         params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5
     )
-    found = run(params, optimizer, 120, loss=lambda params: (params[0] ** 2).sum() / 8 / N).var()
-    assert abs(float(found) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
+    result = run(params, optimizer, 120, loss=lambda params: (params[0] ** 2).sum() / 8 / N).var()
+    assert abs(float(result) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
 
 
 def test_kinetic_temperatures_are_told_of_every_tensor_by_the_mass_and_temperature_of_its_group():
@@ -282,9 +285,9 @@ def test_kinetic_temperatures_are_told_of_every_tensor_by_the_mass_and_temperatu
 
     cold = {"params": model[1].parameters(), "temperature": 0.1, "m": 3.0}
     optimizer = stepped([{"params": model[0].parameters()}, cold])
-    found = optimizer.kinetic_temperatures()
-    assert list(found) == ["0.0, p", "0.1, p", "1.0, p"] and all(t.ok for t in found.values())
-    assert [t.expected for t in found.values()] == [1.0, 1.0, 0.1]
+    result = optimizer.kinetic_temperatures()
+    assert list(result) == ["0.0, p", "0.1, p", "1.0, p"] and all(t.ok for t in result.values())
+    assert [t.expected for t in result.values()] == [1.0, 1.0, 0.1]
     optimizer.param_groups[1]["m"] = 2.0
     assert not optimizer.kinetic_temperatures()["1.0, p"].ok
     assert list(stepped(model.named_parameters()).kinetic_temperatures()) == ["0.weight, p", "0.bias, p", "1.weight, p"]
@@ -342,7 +345,7 @@ def test_a_state_is_laid_out_as_the_weights_are():
 
 
 @pytest.mark.parametrize(
-    "harm, told",
+    "harm, text",
     [
         (lambda s: s["state"][1].pop("p"), "p of parameter 1 of group 0 is missing"),
         (lambda s: s["state"].clear(), "is missing"),
@@ -351,13 +354,13 @@ def test_a_state_is_laid_out_as_the_weights_are():
         (lambda s: s["state"][0].update(xi="text"), "a str"),
     ],
 )
-def test_a_harmed_state_is_refused_and_the_one_before_it_kept(harm, told):
+def test_a_harmed_state_is_refused_and_the_one_before_it_kept(harm, text):
     params = parameters()
     optimizer = built("sgnht", params, "auto")
     run(params, optimizer, 3)
     kept = copy.deepcopy(optimizer.state_dict())
     harm(kept)
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=text):
         optimizer.load_state_dict(kept)
     others = parameters()
     assert torch.equal(run(params, optimizer, 2), run(others, built("sgnht", others, "auto"), 5))
@@ -404,11 +407,12 @@ def test_weights_may_move_to_other_memory():
 # ---- bad input
 
 
-one = lambda **more: torch.nn.Parameter(torch.ones(3, **more))
+def one(**more):
+    return torch.nn.Parameter(torch.ones(3, **more))
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, text",
     [
         (lambda O: O([one()], num_data=5), "Give lr"),
         (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
@@ -437,8 +441,8 @@ one = lambda **more: torch.nn.Parameter(torch.ones(3, **more))
         (lambda O: O(shared(), num_data=5, lr=0.1), "share memory"),
     ],
 )
-def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, told):
-    with pytest.raises(RecipeError, match=told):
+def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, text):
+    with pytest.raises(RecipeError, match=text):
         make(lambda params, **more: samplers.Optimizer(params, samplers.SGHMC, **more))
 
 

@@ -95,7 +95,12 @@ class Limit:
 
 
 h, m, C, gamma = 0.07, 1.7, 1.9, 1.3
-phi1 = lambda x: math.expm1(x) / x
+
+
+def phi1(x):
+    return math.expm1(x) / x
+
+
 rms = dict(lr=0.02, alpha=0.9, eps=0.3)
 V0, xi, lam = 2.3, 4.0, 0.3
 santa = dict(sigma=0.9, lam=lam)

@@ -43,7 +43,7 @@ def regression():
 
 @pytest.mark.parametrize("start", ["0.4", "0.5"])
 def test_sgld_sa_finds_the_three_coefficients_among_a_thousand(regression, start):
-    """Each within 1.3 of the truth (measured .2 to 1), and above 1.3 times every other weight (measured 1.7 and 2.3)."""
+    """Each within 1.3 of the truth (measured .2 to 1), and above 1.3 times every other weight (measured 1.7, 2.3)."""
     beta, weights, _ = regression
     w = weights[start]
     assert (w[:3] - beta).abs().max() < 1.3
@@ -62,11 +62,11 @@ def test_sgld_sa_predicts_better_than_sgld_and_than_emvs_from_the_same_start(reg
 def test_the_regression_prints_every_method_beside_the_paper(tmp_path, capsys):
     import spike_and_slab as example
 
-    found = example.main(["--seeds", "2", "--steps", "40", "--out", str(tmp_path)])["errors"]
+    result = example.main(["--seeds", "2", "--steps", "40", "--out", str(tmp_path)])["errors"]
     printed = capsys.readouterr().out
-    for name in ("SGLD-SA, paper", "EMVS, paper", "SGLD, paper", *found):
+    for name in ("SGLD-SA, paper", "EMVS, paper", "SGLD, paper", *result):
         assert f"\n{name} " in printed, name
-    assert {tuple(errors.shape) for errors in found.values()} == {(2, 4, 2)}
+    assert {tuple(errors.shape) for errors in result.values()} == {(2, 4, 2)}
     assert width(tmp_path / "posteriors.png") > 1000
 
 
@@ -92,7 +92,7 @@ def test_santa_leaves_the_shallow_well_and_rmsprop_never_does(wells):
 
 
 def test_refinement_ends_in_a_minimum_and_exploration_does_not(wells):
-    """Distance to the nearer minimum: measured 1e-5 at most after refinement, .11 in the median at the last temperature."""
+    """Distance to the nearer minimum: measured 1e-5 at most after refinement, .11 in the median before."""
     example, ends = wells
     away = {name: numpy.minimum(abs(end - example.GLOBAL), abs(end - 2.2237)) for name, end in ends.items()}
     assert away["Santa"].max() < 1e-3
@@ -110,29 +110,29 @@ def gaussian(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(example, "STEP_SIZES", [0.05, 0.3])
         patch.setattr(example, "ALPHAS", [0.99])
-        found = example.main(["--chains", "1500", "--steps", "400", "--out", str(out)])
+        result = example.main(["--chains", "1500", "--steps", "400", "--out", str(out)])
     assert width(out / "gaussian.png") > 1000
-    return example, found
+    return example, result
 
 
 @pytest.mark.parametrize("h", [0.05, 0.3])
 def test_sgld_has_the_variances_and_the_autocorrelation_time_of_its_exact_law(gaussian, h):
     """5 % for the variances, four standard errors or more (the wide coordinate at h = .05); 10 % for the time."""
-    example, found = gaussian
-    _, times, covariance = found["SGLD", h]
+    example, result = gaussian
+    _, times, covariance = result["SGLD", h]
     assert covariance.diagonal() == pytest.approx(example.sgld_law(h)[0], rel=0.05)
-    assert times[1] == pytest.approx(found["SGLD, exact", h][1][1], rel=0.1)
+    assert times[1] == pytest.approx(result["SGLD, exact", h][1][1], rel=0.1)
 
 
 def test_psgld_has_a_tenth_of_the_error_of_sgld_at_a_large_step(gaussian):
     """At h = .3 its law is near that of alpha -> 1: 5 % for the variances, measured 1 to 2 %."""
-    example, found = gaussian
-    assert found["pSGLD, alpha = 0.99", 0.3][2].diagonal() == pytest.approx(example.psgld_law(0.3)[0], rel=0.05)
-    assert found["pSGLD, alpha = 0.99", 0.3][0] < 0.15 * found["SGLD", 0.3][0]
+    example, result = gaussian
+    assert result["pSGLD, alpha = 0.99", 0.3][2].diagonal() == pytest.approx(example.psgld_law(0.3)[0], rel=0.05)
+    assert result["pSGLD, alpha = 0.99", 0.3][0] < 0.15 * result["SGLD", 0.3][0]
 
 
 def test_psgld_of_finite_memory_has_twice_the_error_of_sgld_at_a_small_step(gaussian):
-    """At h = .05: .031 against .0138, with a standard error of .004; a V without memory of the path would give .0089."""
-    _, found = gaussian
-    assert found["pSGLD, alpha = 0.99", 0.05][0] > 0.02
-    assert found["SGLD", 0.05][0] < 0.02
+    """At h = .05: .031 against .0138, with a standard error of .004; without memory of the path it would be .0089."""
+    _, result = gaussian
+    assert result["pSGLD, alpha = 0.99", 0.05][0] > 0.02
+    assert result["SGLD", 0.05][0] < 0.02

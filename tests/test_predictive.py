@@ -76,7 +76,10 @@ def test_moments_in_any_order_and_chunks_are_those_of_the_mixture_of_all_draws(c
     f, noise = normal(len(order), 4, 2, seed=seed), uniform(len(order), 4, 2, seed=seed)
     weights = uniform(len(order), seed=seed + 1) + 0.01
     moments = stream(PredictiveMoments, f, weights, order, cuts, noise_variance=noise)
-    average = lambda x: np.average(x.numpy(), 0, weights=weights)
+
+    def average(x):
+        return np.average(x.numpy(), 0, weights=weights)
+
     mean = average(f)
     np.testing.assert_allclose(moments.mean, mean, **CLOSE)
     np.testing.assert_allclose(moments.variance, average(f**2 + noise) - mean**2, **CLOSE)  # E[y^2] - E[y]^2
@@ -268,12 +271,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("bad, told", BAD)
-def test_a_bad_draw_is_refused_and_leaves_the_stream_as_it_was(bad, told):
+@pytest.mark.parametrize("bad, message", BAD)
+def test_a_bad_draw_is_refused_and_leaves_the_stream_as_it_was(bad, message):
     predictive = Predictive()
     predictive.add(normal(2, 3))
     kept = predictive.probabilities
-    with pytest.raises(RecipeError, match=f"Predictive, add: {told}"):
+    with pytest.raises(RecipeError, match=f"Predictive, add: {message}"):
         predictive.add(**{"logits": torch.zeros(2, 3), **bad})
     assert predictive.draws == 1 and predictive.state_dict()["weight"] == 1
     assert torch.equal(predictive.probabilities, kept)
@@ -287,7 +290,7 @@ def test_what_is_no_distribution_is_refused(p, take):
 
 
 @pytest.mark.parametrize(
-    "bad, told",
+    "bad, message",
     [
         ({"predictions": torch.zeros(4, 1)}, r"the draw has the shape \(4, 1\), those before it \(2, 1\)"),
         ({"predictions": torch.zeros(2)}, r"the predictions have the shape \(2,\)\. Pass \(data, outputs\)"),
@@ -302,11 +305,11 @@ def test_what_is_no_distribution_is_refused(p, take):
         ({"weight": 0.0}, "a weight is not a number > 0"),
     ],
 )
-def test_a_bad_prediction_is_refused_and_leaves_the_moments_as_they_were(bad, told):
+def test_a_bad_prediction_is_refused_and_leaves_the_moments_as_they_were(bad, message):
     moments = PredictiveMoments()
     moments.add(normal(2, 1), noise_variance=1.0)
     kept = moments.variance
-    with pytest.raises(RecipeError, match=f"PredictiveMoments, add: {told}"):
+    with pytest.raises(RecipeError, match=f"PredictiveMoments, add: {message}"):
         moments.add(**{"predictions": torch.zeros(2, 1), **bad})
     assert moments.draws == 1 and torch.equal(moments.variance, kept)
 

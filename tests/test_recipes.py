@@ -251,8 +251,8 @@ def test_a_certificate_is_plain_data():
     ids=str,
 )
 def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
-    found, answer = verdict(R, "the noise reaches")
-    assert found == "warning" and re.search(warning, answer)
+    result, answer = verdict(R, "the noise reaches")
+    assert result == "warning" and re.search(warning, answer)
     assert R.check().ok
 
 
@@ -274,7 +274,7 @@ def test_eliminating_gaussian_blocks_is_laplace_over_explicit_sites(H):
     slope = Matrix([explicit.diff(a) for a in auxiliary]).xreplace({a: S.Zero for a in auxiliary})
     minimum = dict(zip(auxiliary, -curvature.LUsolve(slope)))
     laplace = explicit.xreplace(minimum) + log(curvature.det()) / 2
-    found, rest = eliminate_gaussians(H, tuple(b for b in (p, xi) if H.has(b)))
+    result, rest = eliminate_gaussians(H, tuple(b for b in (p, xi) if H.has(b)))
     assert is_zero(at_site(rest, None, 2) - laplace)
 
 
@@ -415,7 +415,10 @@ given_functions = {
 @every
 def test_binding_commutes_with_deriving(R):
     names = [f for f in given_functions if any(f + "(" in str(e) for e in (R.H, *R.D, *R.Q))]
-    energy = lambda *blocks: total(sum(b**4 for b in blocks)) if theta in blocks else sum(b**4 for b in blocks)
+
+    def energy(*blocks):
+        return total(sum(b**4 for b in blocks)) if theta in blocks else sum(b**4 for b in blocks)
+
     bound = R.bind(**{f: given_functions[f] for f in names}, U=energy)
     formula = energy(*R.targets)
     values = {grad(R.potential, b): formula.diff(b) for b in R.targets}

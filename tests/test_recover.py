@@ -91,10 +91,10 @@ def same(Q, other):
 
 @pytest.mark.parametrize("R", RECIPES, ids=lambda R: R.name)
 def test_the_Q_of_a_recipe_is_recovered_from_its_drift(R):
-    found = recovered(R)
-    assert found.ok and found.how == "ansatz" and same(found.Q, R.Q)
-    assert vanishes(found.residual)
-    assert str(found).count("Q[") == sum(e != 0 for e in R.Q.upper_triangular())
+    result = recovered(R)
+    assert result.ok and result.how == "ansatz" and same(result.Q, R.Q)
+    assert vanishes(result.residual)
+    assert str(result).count("Q[") == sum(e != 0 for e in R.Q.upper_triangular())
 
 
 @given(st.lists(st.integers(-3, 3), min_size=6, max_size=6))
@@ -102,8 +102,8 @@ def test_the_Q_of_a_recipe_is_recovered_from_its_drift(R):
 def test_every_polynomial_curl_of_degree_2_is_recovered(k):
     q = k[0] + k[1] * x + k[2] * y + k[3] * x**2 + k[4] * x * y + k[5] * y**2 / 2
     R = recipe("curl", (x, y), potential(x, y), {x: 1}, {(x, y): q}, target=(x, y))
-    found = recovered(R)
-    assert same(found.Q, R.Q) and found.how == ("ansatz" if q != 0 else "reversible")
+    result = recovered(R)
+    assert same(result.Q, R.Q) and result.how == ("ansatz" if q != 0 else "reversible")
 
 
 def test_the_drift_may_be_a_dict_a_column_or_a_list():
@@ -115,14 +115,14 @@ def test_the_drift_may_be_a_dict_a_column_or_a_list():
 
 def test_the_drift_may_be_written_in_another_form_than_H():
     speed = p / sqrt(m**2 + p**2 / c**2)
-    found = recover((theta, p), relativistic, {theta: speed, p: -grad(U) - A * speed}, {p: A})
-    assert str(found.Q) == "Matrix([[0, -1], [1, 0]])"
+    result = recover((theta, p), relativistic, {theta: speed, p: -grad(U) - A * speed}, {p: A})
+    assert str(result.Q) == "Matrix([[0, -1], [1, 0]])"
 
 
 @pytest.mark.parametrize("D", [{theta: 1}, {theta: 1 + theta**2}, {theta: m}], ids=str)
 def test_reversible_dynamics_has_no_curl(D):
-    found = recovered(recipe("reversible", (theta,), U, D, {}))
-    assert found.ok and found.how == "reversible" and found.Q == ImmutableMatrix([[0]])
+    result = recovered(recipe("reversible", (theta,), U, D, {}))
+    assert result.ok and result.how == "reversible" and result.Q == ImmutableMatrix([[0]])
 
 
 def test_a_curl_outside_the_ansatz_is_recovered_from_declared_functions():
@@ -171,9 +171,9 @@ def diagnosed(name):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_drift_that_is_not_stationary_has_no_Q(name):
-    found = diagnosed(name)
-    assert not found.ok and found.Q is None and found.how == "not stationary" and vanishes(found.residual) is None
-    assert "not stationary" in str(found) and f"residual {found.residual}" in str(found)
+    result = diagnosed(name)
+    assert not result.ok and result.Q is None and result.how == "not stationary" and vanishes(result.residual) is None
+    assert "not stationary" in str(result) and f"residual {result.residual}" in str(result)
 
 
 @pytest.mark.parametrize(

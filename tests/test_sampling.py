@@ -259,7 +259,10 @@ def test_a_start_15_percent_too_hot_is_seen():
 
 def test_the_start_of_auxiliary_blocks_is_not_the_noise_of_the_first_step():
     """With h so large that p is redrawn, p after one step would repeat its start."""
-    flat = lambda theta: 0 * bowl(theta)
+
+    def flat(theta):
+        return 0 * bowl(theta)
+
     start, redrawn = (run(energy=flat, keep="p", steps=1, step_size=h, temperature=1.0)["p"] for h in (1e-12, 1e3))
     assert not torch.isclose(start, redrawn, atol=1e-4).all()
 
@@ -346,7 +349,10 @@ def test_a_symbolic_energy_and_the_same_in_torch_give_the_same_draws(name):
 
 def test_a_sitewise_energy_serves_any_shape():
     energy = Energy(theta, U=total(theta**4) / 4 + total(theta) ** 2)
-    in_torch = lambda theta: (theta**4).sum() / 4 + theta.sum() ** 2
+
+    def in_torch(theta):
+        return (theta**4).sum() / 4 + theta.sum() ** 2
+
     for shape in [(3,), (2, 3)]:
         start = torch.full(shape, 0.2, **double)
         agree(run(SGNHT, energy, init=start), run(SGNHT, in_torch, init=start))
@@ -379,9 +385,12 @@ def test_explicit_coordinates_start_at_zero_without_init():
 
 def test_a_wholly_symbolic_recipe_needs_no_energy():
     k = positive("k", default=2.0)
-    recipe = lambda U: Recipe(
-        name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): -1}
-    )
+
+    def recipe(U):
+        return Recipe(
+            name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): -1}
+        )
+
     more = {"init": torch.tensor([0.5, -0.2], **double)}
     agree(
         run(recipe(k * total(theta**4) / 4), None, k=3.0, **more),
@@ -555,7 +564,10 @@ def mean_misfit(theta, batch):
 @pytest.mark.parametrize("likelihood", [misfit, mean_misfit])
 def test_posterior_scales_the_likelihood_and_not_the_prior(likelihood):
     theta = torch.tensor([0.4, -0.3], **double)
-    prior = lambda theta: (theta**4).sum()
+
+    def prior(theta):
+        return (theta**4).sum()
+
     energy, batch = posterior(likelihood, prior, num_data=10), tuple(t[:4] for t in DATA)
     for data, scale in ((DATA, 1), (batch, 10 / 4)):
         whole = scale * misfit(theta, data).sum() + prior(theta)
@@ -575,7 +587,10 @@ def test_a_single_tensor_of_data_is_handed_over_as_it_is():
 
 def test_integer_labels_stay_integers():
     labels = torch.arange(10) % 2
-    energy = lambda theta, batch: (batch[0] @ theta * batch[1]).sum() + bowl(theta)
+
+    def energy(theta, batch):
+        return (batch[0] @ theta * batch[1]).sum() + bowl(theta)
+
     draws = run(energy=energy, data=(DATA[0], labels), batch_size=4)
     assert draws["theta"].isfinite().all()
 
@@ -588,7 +603,10 @@ def test_a_diverging_chain_is_frozen_flagged_and_named_and_the_others_go_on(reci
     calm = torch.full((4, 2), 0.5, **double)
     wild = calm.clone()
     wild[2] = 50.0
-    energy = lambda theta: (theta**4).sum() / 4
+
+    def energy(theta):
+        return (theta**4).sum() / 4
+
     with pytest.warns(RuntimeWarning) as caught:
         draws = run(recipe, energy, init=wild)
     assert list(draws.diverged) == [2] and len(caught) == 1

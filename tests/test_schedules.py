@@ -95,13 +95,13 @@ def test_schedules_are_data():
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, None, "0.1"])
 def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value):
     for name in arguments:
-        told = rf"{make.__name__}: {name} is (a number > 0|an integer >= 1), got .*Pass {name}="
-        with pytest.raises(RecipeError, match=told):
+        message = rf"{make.__name__}: {name} is (a number > 0|an integer >= 1), got .*Pass {name}="
+        with pytest.raises(RecipeError, match=message):
             make(**arguments | {name: value})
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, message",
     [
         (lambda: BlockDecay(0.1, 1.5, 10), "factor is at most 1, got 1.5"),
         (lambda: BlockDecay(0.1, 0.5, 2.5), "every is an integer >= 1, got 2.5"),
@@ -114,8 +114,8 @@ def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value
         (lambda: Cyclical(0.1, 5, 10, explore=0.6), "no step samples: cycles of 2 steps, explore = 0.6"),
     ],
 )
-def test_schedules_that_make_no_sense_are_refused(make, told):
-    with pytest.raises(RecipeError, match=told):
+def test_schedules_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(RecipeError, match=message):
         make()
 
 

@@ -199,7 +199,10 @@ def test_yoshidas_word_has_a_fourth_order_energy_error_and_strangs_a_second():
 
     def drift_of_energy(word, h):
         step, state = compile(Hamiltonian, word), {k: torch.ones(1, 1, dtype=torch.float64) for k in ("theta", "p")}
-        energy = lambda state: float(state["p"] ** 2 / 2 - torch.cos(state["theta"]))
+
+        def energy(state):
+            return float(state["p"] ** 2 / 2 - torch.cos(state["theta"]))
+
         start = energy(state)
         for _ in range(round(4 / h)):
             state = step(state, h, gradient=torch.sin, noise={})
@@ -274,7 +277,10 @@ def equations(piece, flow, recipe, h, state, parameters):
 
     c = rate()
     A = -np.array([rate(block) - c for block in moving]).T
-    spread = lambda row, column: piece.injected.get((row, column), Rational(0))
+
+    def spread(row, column):
+        return piece.injected.get((row, column), Rational(0))
+
     D = np.array([[float(np.asarray(chain.value(spread(row, column))).item()) for column in moving] for row in moving])
     return A, c, D
 
@@ -293,14 +299,17 @@ def test_every_solved_form_is_the_law_of_its_piece_and_a_semigroup(recipe, word,
                 block.name: np.full((1, 1) if block.is_vector else (1,), frozen if block.name == "xi" else 0.9)
                 for block in recipe.state
             }
-            of = lambda fraction: solved(flow, recipe, fraction, h, state, parameters)
+
+            def of(fraction):
+                return solved(flow, recipe, fraction, h, state, parameters)
+
             A, c, D = equations(piece, flow, recipe, h, state, parameters)
             M, J, V = van_loan(A, D, h)
-            for found, expected in zip(of(1), (M, J @ c, V)):
-                assert found == pytest.approx(expected, rel=1e-11, abs=1e-13)
+            for result, expected in zip(of(1), (M, J @ c, V)):
+                assert result == pytest.approx(expected, rel=1e-11, abs=1e-13)
             (M1, c1, V1), (M2, c2, V2) = of(THIRD), of(1 - THIRD)
-            for found, expected in zip(of(1), (M2 @ M1, M2 @ c1 + c2, M2 @ V1 @ M2.T + V2)):
-                assert found == pytest.approx(expected, rel=1e-11, abs=1e-13)
+            for result, expected in zip(of(1), (M2 @ M1, M2 @ c1 + c2, M2 @ V1 @ M2.T + V2)):
+                assert result == pytest.approx(expected, rel=1e-11, abs=1e-13)
         assert flow.exact
 
 
@@ -534,11 +543,19 @@ def renamed(one, two, three, mass, rate):
 def called(step, shape=(3,)):
     """The emitted step and its oracle on the same inputs."""
     random = np.random.default_rng(5)
-    size = lambda block: (4, *shape) if block.is_vector else (4,)
+
+    def size(block):
+        return (4, *shape) if block.is_vector else (4,)
+
     state = {block.name: random.normal(0.3, 0.8, size(block)) for block in step.recipe.state}
     drawn = {name: random.normal(size=size(block)) for name, block in step.draw_blocks.items()}
-    tensors = lambda arrays: {k: torch.tensor(v) for k, v in arrays.items()}
-    field = lambda at: at**3 / 4 + at / 2 - 0.4
+
+    def tensors(arrays):
+        return {k: torch.tensor(v) for k, v in arrays.items()}
+
+    def field(at):
+        return at**3 / 4 + at / 2 - 0.4
+
     out = step(tensors(state), 0.13, gradient=field, noise=tensors(drawn))
     oracles = [oracle(step, state, 0.13, gradient=field, noise=drawn) for oracle in (interpret, flow_by_flow)]
     return out, oracles
@@ -625,7 +642,10 @@ def test_any_name_of_a_coordinate_gives_the_right_gradient(names):
     u, v = (Symbol(name, real=True) for name in names)
     step = compile(SGHMC, energy=Energy((u, v), U=sin(u + v) ** 2 * exp(u * v) + u**4))
     at = torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2)
-    energy = lambda t: torch.sin(t[0] + t[1]) ** 2 * torch.exp(t[0] * t[1]) + t[0] ** 4
+
+    def energy(t):
+        return torch.sin(t[0] + t[1]) ** 2 * torch.exp(t[0] * t[1]) + t[0] ** 4
+
     expected = torch.func.vmap(torch.func.grad(energy))(at)
     assert step.namespace["gradient"](at).numpy() == pytest.approx(expected.numpy(), rel=1e-13, abs=1e-13)
     assert load(step.standalone(), "standalone")["gradient"](at).numpy() == pytest.approx(

@@ -107,21 +107,24 @@ def test_a_step_over_tensors_is_a_step_of_every_tensor_by_itself(name):
     state, drawn, parameters = map(tensors, inputs(whole, CHAINS, (SITES,), sizes=SIZES))
     together = stepped(whole, state, drawn, parameters, observing(name, OBSERVE), sizes=SIZES)
     for k, part in enumerate(PARTS):
-        of_one = lambda values: {
-            key: v
-            if not torch.is_tensor(v)
-            else v[part]
-            if v.dim() == 1
-            else v[:, k]
-            if v.shape[-1] == len(SIZES)
-            else v[:, part]
-            for key, v in values.items()
-        }
+
+        def of_one(values):
+            return {
+                key: v
+                if not torch.is_tensor(v)
+                else v[part]
+                if v.dim() == 1
+                else v[:, k]
+                if v.shape[-1] == len(SIZES)
+                else v[:, part]
+                for key, v in values.items()
+            }
+
         apart = stepped(alone, of_one(state), of_one(drawn), of_one(parameters), observing(name, SEPARATE))
         for block in RECIPES[name].entries:
-            found = together[block.name][:, part if block.is_vector else k]
-            assert found.shape == apart[block.name].shape, block
-            assert torch.allclose(found, apart[block.name], rtol=1e-12, atol=1e-13), block
+            result = together[block.name][:, part if block.is_vector else k]
+            assert result.shape == apart[block.name].shape, block
+            assert torch.allclose(result, apart[block.name], rtol=1e-12, atol=1e-13), block
 
 
 @pytest.mark.parametrize("oracle", [interpret, flow_by_flow])

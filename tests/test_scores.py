@@ -122,7 +122,7 @@ def test_scores_do_not_depend_on_the_order_of_data():
 
 @pytest.mark.parametrize("score", [accuracy, negative_log_likelihood, brier, expected_calibration_error, reliability])
 @pytest.mark.parametrize(
-    "labels, told",
+    "labels, message",
     [
         ([0, 1], r"the probabilities have the shape \(3, 2\), the labels \(2,\)"),
         ([[0], [1], [1]], r"the probabilities have the shape \(3, 2\), the labels \(3, 1\)"),
@@ -133,8 +133,8 @@ def test_scores_do_not_depend_on_the_order_of_data():
         (["cat", "dog", "dog"], "the labels are no numbers"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(score, labels, told):
-    with pytest.raises(RecipeError, match=f"{score.__name__}: {told}"):
+def test_labels_that_do_not_fit_are_refused(score, labels, message):
+    with pytest.raises(RecipeError, match=f"{score.__name__}: {message}"):
         score(torch.full((3, 2), 0.5), labels)
 
 
@@ -175,7 +175,9 @@ def test_without_matplotlib_a_plot_is_refused_and_numbers_are_not(monkeypatch):
 
 
 def scores_with_ties(seed=0):
-    whole = lambda x: (4 * x).round() / 4
+    def whole(x):
+        return (4 * x).round() / 4
+
     return whole(normal(300, seed=seed)), whole(normal(200, seed=seed + 1) + 0.7)
 
 
@@ -212,7 +214,7 @@ def test_infinite_scores_have_their_place():
 
 @pytest.mark.parametrize("area", [roc, roc_auc])
 @pytest.mark.parametrize(
-    "inside, outside, told",
+    "inside, outside, message",
     [
         ([], [1.0], r"the scores inside have the shape \(0,\)"),
         ([1.0], [[1.0]], r"the scores outside have the shape \(1, 1\)"),
@@ -221,8 +223,8 @@ def test_infinite_scores_have_their_place():
         ([1.0], ["high"], "the scores are no numbers"),
     ],
 )
-def test_scores_that_cannot_be_ranked_are_refused(area, inside, outside, told):
-    with pytest.raises(RecipeError, match=f"{area.__name__}: {told}"):
+def test_scores_that_cannot_be_ranked_are_refused(area, inside, outside, message):
+    with pytest.raises(RecipeError, match=f"{area.__name__}: {message}"):
         area(inside, outside)
 
 

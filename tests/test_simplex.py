@@ -58,7 +58,9 @@ def test_the_exact_flow_gives_everybody_their_share_within_one_percent():
 
 @pytest.mark.parametrize("h, factor", [(0.05, 3.5), (0.01, 2.5)])
 def test_reflected_euler_gives_the_unseen_several_times_their_share(h, factor):
-    likelihood = lambda theta: COUNTS.sum() / theta.sum(1, keepdim=True) - COUNTS / theta
+    def likelihood(theta):
+        return COUNTS.sum() / theta.sum(1, keepdim=True) - COUNTS / theta
+
     first, second = averages(compile(SGRLDSimplex), h, round(20 / h), 400, gradient=likelihood)
     assert first[:, UNSEEN].mean() > factor and second[:, UNSEEN].mean() > factor
     assert first[:, ~UNSEEN].mean() < 0.95

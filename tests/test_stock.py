@@ -31,7 +31,10 @@ theta, p = vector("theta"), vector("p")
 
 def slab_probability(at):
     """That a weight belongs to the slab, given its value: N(0, sigma^2 v1) against N(0, sigma^2 v0)."""
-    density = lambda v: exp_(-(at.theta**2) / (2 * at.sigma**2 * v)) / sqrt_(v)
+
+    def density(v):
+        return exp_(-(at.theta**2) / (2 * at.sigma**2 * v)) / sqrt_(v)
+
     slab, spike = at.delta * density(at.v1), (1 - at.delta) * density(at.v0)
     return slab / (slab + spike)
 
@@ -209,7 +212,10 @@ def paper(name):
 @pytest.mark.parametrize("name", catalogue)
 def test_the_sde_of_a_stock_recipe_is_the_papers(name):
     R, (drift, diffusion, injected) = catalogue[name], paper(name)
-    at_1 = lambda e: e.xreplace({temperature: 1})
+
+    def at_1(e):
+        return e.xreplace({temperature: 1})
+
     assert all(vanishes(at_1(mine) - theirs) for mine, theirs in zip(R.drift, drift, strict=True))
     for i, a in enumerate(R.state):
         for j, b in enumerate(R.state):
@@ -220,7 +226,7 @@ def test_the_sde_of_a_stock_recipe_is_the_papers(name):
 
 
 def test_the_dynamics_on_the_simplex_count_words():
-    """dtheta_i = (a_i - theta_i + n_i - n omega_i) dt + sqrt(2 theta_i) dW_i, n words in all, omega = theta/total(theta)."""
+    """dtheta_i = (a_i - theta_i + n_i - n omega_i) dt + sqrt(2 theta_i) dW_i, n words, omega = theta/total(theta)."""
     R = SGRLDSimplex
     (w,), counts = R.state, nonnegative("counts", per=R.state[0])
     (a,) = R.parameters
@@ -241,7 +247,10 @@ def test_the_drift_that_was_printed_for_dense_metrics_is_another_one():
     x, y = SGRLDDense.state
     separable = SGRLDDense.bind(L_xx=lambda x, y: 1 + x**2, L_yx=lambda x, y: 0, L_yy=lambda x, y: 2 + y**2)
     crossed = SGRLDDense.bind(L_xx=lambda x, y: 1 + y**2, L_yx=lambda x, y: 0, L_yy=lambda x, y: 1)
-    difference = lambda R: (printed(Matrix(R.D), R.state) - R.gamma).applyfunc(lambda e: e.simplify())
+
+    def difference(R):
+        return (printed(Matrix(R.D), R.state) - R.gamma).applyfunc(lambda e: e.simplify())
+
     assert not any(difference(separable)) and any(difference(crossed))
     assert SGRLD.gamma[0] == diff(SGRLD.D[0], *SGRLD.state)
 
@@ -282,7 +291,10 @@ def test_what_a_law_is_given_is_what_is_adapted():
 
 def adaptations(name, at):
     """The new values by the paper's formulas, from the old ones, the gradient g, the new weights, N and the step k."""
-    second_moment = lambda past, V: past * V + (1 - past) * (at.g / at.N) ** 2
+
+    def second_moment(past, V):
+        return past * V + (1 - past) * (at.g / at.N) ** 2
+
     match name:
         case "psgld" | "psgld-same-step" | "psgld-gamma":
             return {"V": second_moment(at.alpha, at.V)}
@@ -313,7 +325,10 @@ def adaptations(name, at):
         sigma = sqrt((at.squared_residuals + squares) / (at.N + number + at.nu))
     delta = ((sparse * rho).sum(1, keepdims=True) + at.a - 1) / (at.a + at.b + number - 2)
     gain = at.A * (at.k + 1 + at.Z) ** -at.decay
-    average = lambda old, new: (1 - gain) * old + gain * new
+
+    def average(old, new):
+        return (1 - gain) * old + gain * new
+
     return {
         "rho": average(at.rho, rho),
         "kappa": average(at.kappa, kappa),
@@ -427,7 +442,10 @@ def atmc(z, at, eta, g):
     """Algorithm 1 with the decay e^{-beta h} and the mass in the noise."""
     alpha = np.maximum(at.Dmin - z["xi"], 0)
     beta = alpha + z["xi"]
-    growth = lambda a: (exp(a * beta * at.h) - 1) / beta
+
+    def growth(a):
+        return (exp(a * beta * at.h) - 1) / beta
+
     kicked = z["p"] - growth(1) * g(z["theta"]) + sqrt(growth(2) * alpha * at.m) * eta["p"]
     p = exp(-beta * at.h) * kicked
     return {"theta": z["theta"] + at.h * p / at.m, "p": p, "xi": z["xi"] + at.h / at.mu * (p**2 / at.m - 1)}
@@ -481,9 +499,9 @@ def test_a_step_is_the_algorithm_that_the_paper_prints(name):
         h, parameters = converted.pop("step_size"), parameters | converted
     more = dict(N=N, k=parameters["step_number"], T=parameters["temperature"], h=h)
     expected = algorithm(state, SimpleNamespace(**{**parameters, **given, **more}), noise, gradient)
-    found = called(step, state, noise, parameters, step_size=h)
+    result = called(step, state, noise, parameters, step_size=h)
     for block, value in expected.items():
-        assert found[block].numpy() == pytest.approx(value, rel=1e-12, abs=1e-14), block
+        assert result[block].numpy() == pytest.approx(value, rel=1e-12, abs=1e-14), block
 
 
 # ---- a paper's parameters

@@ -102,7 +102,9 @@ def test_inference_mode_is_refused_by_name():
 
 
 def test_numbers_among_named_parameters_are_sampled_as_numbers():
-    energy = lambda q: bowl(q["w"]) + q["log_sigma"] ** 2
+    def energy(q):
+        return bowl(q["w"]) + q["log_sigma"] ** 2
+
     draws = samplers.sample(samplers.SGLD, energy, init={"w": torch.zeros(2), "log_sigma": torch.tensor(0.0)}, **quick)
     assert draws["log_sigma"].shape == (20, 300) and draws["w"].shape == (20, 300, 2)
 

@@ -135,7 +135,7 @@ def test_fewer_than_two_draws_are_no_fit(read, draws):
 
 
 @pytest.mark.parametrize(
-    "theta, told",
+    "theta, message",
     [
         (torch.zeros(4), r"the draw is \(4,\) float32 on cpu, the draws before it \(3,\) float32 on cpu"),
         (torch.zeros(1, 3), r"the draw is \(1, 3\)"),
@@ -149,10 +149,10 @@ def test_fewer_than_two_draws_are_no_fit(read, draws):
         ({}, "a draw is a tensor of real numbers"),
     ],
 )
-def test_a_draw_unlike_the_others_is_refused_and_leaves_the_fit_as_it_was(theta, told):
+def test_a_draw_unlike_the_others_is_refused_and_leaves_the_fit_as_it_was(theta, message):
     swag = SWAG.of(torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
     before = swag.sample(3, 0)
-    with pytest.raises(RecipeError, match=f"SWAG, add: {told}"):
+    with pytest.raises(RecipeError, match=f"SWAG, add: {message}"):
         swag.add(theta)
     assert swag.count == 2 and torch.equal(swag.sample(3, 0), before)
 

@@ -1,4 +1,4 @@
-"""Training loops that survive: a loop that is begun anew from its checkpoint ends with the weights of one that was never interrupted."""
+"""A training loop that is begun anew from its checkpoint ends with the weights of one that was never interrupted."""
 
 import math
 import warnings
@@ -24,9 +24,9 @@ def test_a_loop_goes_on_bit_for_bit_wherever_it_was_broken_off(saves, tmp_path, 
     """In the midst of an epoch too, with dropout, a schedule and predictions that are being averaged."""
     whole, write = trained(steps=60), Checkpoint.save
 
-    def until(self, *, now=False, **told):
-        write(self, now=True, **told)
-        if told["step"] == saves:
+    def until(self, *, now=False, **message):
+        write(self, now=True, **message)
+        if message["step"] == saves:
             raise Stop
 
     monkeypatch.setattr(Checkpoint, "save", until)
@@ -104,17 +104,17 @@ def test_schedulers_come_back_as_they_were(name, tmp_path):
 
 
 def test_numbers_lists_and_tensors_that_the_loop_tells_come_back(tmp_path):
-    told = dict(
+    message = dict(
         history=[{"epoch": 1, "nll": float("inf"), "seen": (1, 2)}],
         best=torch.arange(3),
         by={1: "a", (2, 3): None},
         done=True,
     )
     generator = torch.Generator().manual_seed(3)
-    Checkpoint(tmp_path, generator=generator).save(**told)
+    Checkpoint(tmp_path, generator=generator).save(**message)
     expected = torch.rand(3, generator=generator)
-    found = Checkpoint(tmp_path, generator=(again := torch.Generator())).load()
-    assert torch.equal(found.pop("best"), told.pop("best")) and found == told
+    result = Checkpoint(tmp_path, generator=(again := torch.Generator())).load()
+    assert torch.equal(result.pop("best"), message.pop("best")) and result == message
     assert torch.equal(torch.rand(3, generator=again), expected)
 
 
@@ -150,10 +150,10 @@ def test_odd_names_and_complex_numbers_come_back(tmp_path):
         name: torch.Generator().manual_seed(k)
         for k, name in enumerate(["__metadata__", "torch", "states", "a b\u00e9\n"])
     }
-    told = {"z": torch.tensor([1 + 2j, 3j], dtype=torch.complex128), "a.b": 1, "a": {"b": torch.tensor(2)}}
-    Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).save(**told)
-    found = Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).load()
-    assert torch.equal(found["z"], told["z"]) and found["a.b"] == 1 and found["a"]["b"] == 2
+    message = {"z": torch.tensor([1 + 2j, 3j], dtype=torch.complex128), "a.b": 1, "a": {"b": torch.tensor(2)}}
+    Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).save(**message)
+    result = Checkpoint(tmp_path, settings={"rate": math.nan}, **parts).load()
+    assert torch.equal(result["z"], message["z"]) and result["a.b"] == 1 and result["a"]["b"] == 2
 
 
 def test_a_checkpoint_is_written_no_more_often_than_it_should_be(tmp_path):
@@ -173,7 +173,7 @@ def linear(*shape):
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, message",
     [
         (dict(model=linear(2, 1)), "holds the states of model, batches, torch's generators, here are model"),
         (dict(model=linear(3, 1), batches=Minibatches(torch.ones(6), 2)), "model: the state does not fit"),
@@ -191,14 +191,14 @@ def linear(*shape):
         ),
     ],
 )
-def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
+def test_the_state_of_another_loop_is_refused(make, message, tmp_path):
     Checkpoint(tmp_path, settings={"lr": 0.1}, model=linear(2, 1), batches=Minibatches(torch.ones(6), 2)).save()
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=message):
         Checkpoint(tmp_path, **{"settings": {"lr": 0.1}} | make).load()
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, message",
     [
         (lambda at: Checkpoint(at), "there is nothing to save"),
         (
@@ -226,9 +226,9 @@ def test_the_state_of_another_loop_is_refused(make, told, tmp_path):
         (lambda at: Checkpoint(at / "file" / "run", model=linear(1, 1)), "cannot be written"),
     ],
 )
-def test_what_cannot_be_saved_is_refused(make, told, tmp_path):
+def test_what_cannot_be_saved_is_refused(make, message, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=message):
         make(tmp_path)
 
 
@@ -284,15 +284,17 @@ def test_a_forged_checkpoint_is_refused(entry, value, tmp_path):
 
 
 def test_folders_of_sampling_runs_and_of_loops_are_told_apart(tmp_path):
-    sampled = lambda at: samplers.sample(
-        samplers.SGLD,
-        lambda t: (t**2).sum() / 2,
-        init=torch.zeros(2),
-        steps=5,
-        step_size=0.1,
-        progress=False,
-        checkpoint=at,
-    )
+    def sampled(at):
+        return samplers.sample(
+            samplers.SGLD,
+            lambda t: (t**2).sum() / 2,
+            init=torch.zeros(2),
+            steps=5,
+            step_size=0.1,
+            progress=False,
+            checkpoint=at,
+        )
+
     sampled(tmp_path / "run")
     Checkpoint(tmp_path / "loop", model=linear(2, 1)).save()
     with pytest.raises(RecipeError, match="holds a sampling run, this is a training loop"):

@@ -30,7 +30,10 @@ def test_a_kernel_is_the_step_of_the_torch_text(name):
 @pytest.mark.parametrize("shape", [(1,), (4 * GROUPS_OF_BLOCK + 3,), (3, 5, 70)])
 def test_any_shape_in_float32(shape):
     plain, kernel = pair("sgnht", "triton")
-    on = lambda *size: torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
+
+    def on(*size):
+        return torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
+
     state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
     results = [
         step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)

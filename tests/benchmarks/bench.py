@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench.py --out out/bench.json
 
-Every round runs every contender once, so that a busy machine slows all alike. One thread is timed by the processor's time, two
-by the clock; chains by the processor's time, since jax takes what threads it likes. Peers that are not installed are named and left out.
+Every round runs every contender once, so that a busy machine slows all alike. One thread is timed by the processor's
+time, two by the clock; chains by the processor's time, since jax takes what threads it likes. Peers that are not
+installed are named and left out.
 """
 
 import argparse
@@ -81,7 +82,10 @@ def of_posteriors(sizes):
     import posteriors
 
     g = {str(k): x for k, x in enumerate(cut(sizes, 1))}
-    log = lambda params, batch: (sum((params[k] * g[k]).sum() for k in g), torch.zeros(()))
+
+    def log(params, batch):
+        return (sum((params[k] * g[k]).sum() for k in g), torch.zeros(()))
+
     transform = posteriors.sgmcmc.sghmc.build(log, lr=1e-4)
     state = [transform.init({str(k): x for k, x in enumerate(cut(sizes))})]
 
@@ -101,9 +105,10 @@ def parameters(sizes, peers=True):
         "torch.optim.AdamW(fused)": optimizer(partial(torch.optim.AdamW, lr=1e-4, fused=True), sizes),
         "eager SGHMC": eager(sizes),
     }
-    of = lambda name: partial(
-        samplers.Optimizer, recipe=samplers.catalogue[name], step_size=1e-4, num_data=1, backend="cpp"
-    )
+
+    def of(name):
+        return partial(samplers.Optimizer, recipe=samplers.catalogue[name], step_size=1e-4, num_data=1, backend="cpp")
+
     found |= {name: optimizer(of(name), sizes) for name in SAMPLERS}
     return found | ({"posteriors SGHMC": of_posteriors(sizes)} if "posteriors" not in MISSING and peers else {})
 
@@ -132,9 +137,10 @@ def iterations(make, count):
 
 def training(count):
     """Contenders of a training loop."""
-    of = lambda name, **rate: partial(
-        samplers.Optimizer, recipe=samplers.catalogue[name], num_data=60_000, weight_decay=1e-5, **rate
-    )
+
+    def of(name, **rate):
+        return partial(samplers.Optimizer, recipe=samplers.catalogue[name], num_data=60_000, weight_decay=1e-5, **rate)
+
     rates = {
         "sghmc": dict(lr=0.01, momentum=0.9),
         "atmc": dict(lr=0.01, momentum=0.9),
@@ -179,7 +185,7 @@ def of_jax(U, dim, chains, steps, h):
 
 
 def chains(quick):
-    """Contenders of SGLD on a banana and a Gaussian of ten coordinates, by (target, chains): (contenders, chain-steps)."""
+    """Contenders and chain-steps of SGLD on a banana and a Gaussian of ten coordinates, by (target, chains)."""
     x = symbols("x0:10", real=True)
     gaussian = Energy(x, U=sum(v**2 / 2 for v in x) + sum(a * b for a, b in zip(x, x[1:])) / 4)
     in_jax = {
@@ -326,7 +332,8 @@ def main(argv=None):
     found = {}
     for threads, clock in ((1, time.process_time), (2, time.perf_counter)):
         torch.set_num_threads(threads)
-        title = f"one step, {options.parameters:,} parameters in {len(sizes)} tensors, {threads} thread(s), ns per parameter"
+        what = f"{options.parameters:,} parameters in {len(sizes)} tensors"
+        title = f"one step, {what}, {threads} thread(s), ns per parameter"
         found[title] = rows(
             interleaved(parameters(sizes, threads == 1), options.parameters, options.rounds, clock), "normal_"
         )
