@@ -64,6 +64,7 @@ from recipe import (
     vector,
 )
 from samplers import SGHMC, SGLD, SGNHT, Optimizer, UnderdampedLangevin, catalogue
+from samplers.testing.arguments import STEP_SIZE as h
 from samplers.testing.arguments import (
     TEMPERATURE,
     asked,
@@ -77,7 +78,6 @@ from samplers.testing.arguments import (
     tensors,
     worst,
 )
-from samplers.testing.arguments import STEP_SIZE as h
 from samplers.testing.cases import CASES as STOCK
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 from samplers.testing.properties import residual_is_zero

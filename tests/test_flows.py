@@ -105,11 +105,11 @@ def test_the_emitted_flow_equals_the_oracle(make, oracle):
         assert worst(called(step, state, drawn, parameters), by_oracle(oracle, step, state, drawn, parameters)) <= 1e-12
 
 
-def moved(step, block, value, h, noise, beside={}, **parameters):
+def moved(step, block, value, h, noise, beside=None, **parameters):
     """The new values of a block that stands at `value`, one chain for each; other blocks are at 0 if not given."""
     value = torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1)
     state = {b.name: torch.zeros_like(value if b.is_vector else value[:, 0]) for b in step.recipe.state}
-    state |= {block: value, **beside}
+    state |= {block: value, **(beside or {})}
     return step(state, h, gradient=torch.zeros_like, noise=noise, **parameters)[block][:, 0].numpy()
 
 

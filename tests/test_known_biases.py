@@ -26,8 +26,8 @@ from samplers import (
     SGHMCSAMarginal,
     SGLDSAClassification,
 )
-from samplers.testing.mutation import planted
 from samplers.testing.many_steps import CoordinateLaw, normal
+from samplers.testing.mutation import planted
 from samplers.testing.quadrature import gaussian
 
 CHAINS = 4000

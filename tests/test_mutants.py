@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -11,7 +12,7 @@ from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS
 from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from samplers.testing.scorecard import alarms, is_equivalent, main
-from samplers.testing.subject import subject_of as subject
+from samplers.testing.subject import subject_of
 
 
 @pytest.mark.parametrize(
@@ -19,49 +20,54 @@ from samplers.testing.subject import subject_of as subject
 )
 def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
     """By a deterministic layer, nine times in ten at least."""
-    killers = [(mutant.killed_by()[0], mutant) for mutant in mutants(subject(CASES[name].recipe))]
+    killers = [(mutant.killed_by()[0], mutant) for mutant in mutants(subject_of(CASES[name].recipe))]
     assert len(killers) > 10
     alive = [mutant for layer, mutant in killers if layer is None]
     assert not [mutant.mistake for mutant in alive if not is_equivalent(mutant)]
     assert sum(layer in DETERMINISTIC for layer, _ in killers) >= 0.9 * (len(killers) - len(alive))
 
 
+@cache
+def mutants_of_langevin():
+    return list(mutants(replace(subject_of(UnderdampedLangevin), chains=4000)))
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_kills_by_itself(layer):
     """More than a third of the mutants of Langevin dynamics; the layers of its formulas all of those of its SDE."""
-    result = list(mutants(replace(subject(UnderdampedLangevin), chains=4000)))
-    of_the_sde = [mutant for mutant in result if mutant.subject.wrong is not None]
-    killed = [mutant for mutant in result if mutant.killing_time(layer) is not None]
-    assert killed == of_the_sde if layer in ("symbolic", "generator") else len(killed) > len(result) / 3
+    everything = mutants_of_langevin()
+    of_the_sde = [mutant for mutant in everything if mutant.subject.wrong is not None]
+    killed = [mutant for mutant in everything if mutant.killing_time(layer) is not None]
+    assert killed == of_the_sde if layer in ("symbolic", "generator") else len(killed) > len(everything) / 3
 
 
 def test_mistakes_in_the_sde_are_those_that_people_make():
-    message = [mistake for mistake, _ in wrong_recipes(SGNHT)]
+    mistakes = [mistake for mistake, _ in wrong_recipes(SGNHT)]
     assert {
         "Gamma[xi] dropped",
         "Gamma[xi] not scaled by T",
         "Q[p, xi] of the wrong sign in the drift of p",
         "the drift D grad H of p doubled",
         "noise sqrt(4 D) for sqrt(2 D)",
-    } <= set(message)
+    } <= set(mistakes)
     assert "the thermostat xi without the mass" in [mistake for mistake, _ in wrong_recipes(CASES["atmc"].recipe)]
 
 
 def test_a_mistake_in_the_sde_leaves_the_text_what_its_formulas_say():
     """So that the differential layer is silent, and the formulas and the law are not."""
-    for mutant in mutants(subject(SGNHT)):
+    for mutant in mutants(subject_of(SGNHT)):
         if mutant.subject.wrong is not None:
             assert all(r.ok for r in LAYERS["differential"](mutant.subject)), mutant.mistake
             assert mutant.killed_by()[0] in ("symbolic", "generator"), mutant.mistake
 
 
 def test_a_mistake_in_the_text_changes_one_line():
-    step = subject(UnderdampedLangevin).live
-    result = list(wrong_texts(step))
-    for mistake, change in result:
+    step = subject_of(UnderdampedLangevin).live
+    changes = list(wrong_texts(step))
+    for mistake, change in changes:
         pairs = zip(step.source.split("\n"), altered(step, change).source.split("\n"), strict=True)
         assert sum(old != new for old, new in pairs) == 1, mistake
-    kinds = {re.match("[^:]*", mistake)[0] for mistake, _ in result}
+    kinds = {re.match("[^:]*", mistake)[0] for mistake, _ in changes}
     assert {"e^+ for e^-", "a whole step for half a step", "noise shared by the chains", "a motion left out"} <= kinds
 
 

@@ -31,8 +31,8 @@ speed = p / (m * sqrt(1 + p**2 / (m * c) ** 2))
 few = settings(max_examples=6, derandomize=True, deadline=None)
 
 
-def recipe(name, state, H, D, Q={}, **more):
-    return Recipe(name=name, state=state, H=H, D=D, Q=Q, **more)
+def recipe(name, state, H, D, Q=None, **more):
+    return Recipe(name=name, state=state, H=H, D=D, Q=Q or {}, **more)
 
 
 RECIPES = {

@@ -21,8 +21,8 @@ import samplers
 from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
-from samplers.testing.mutation import planted
 from samplers.testing.many_steps import CoordinateLaw, SchemeLaw, normal
+from samplers.testing.mutation import planted
 
 T = 0.8
 theta, p, s, r = (vector(name) for name in ("theta", "p", "s", "r"))
@@ -595,7 +595,7 @@ def scores_of(name) -> tuple[dict, dict]:
     coordinates = run.chart[1](*(draws[b].reshape(run.chains, -1) for b in kept))
     end = dict(zip(law_of(name).names, coordinates))
     moments = {}
-    for block, k in [(block, k) for block in end for k in MOMENTS[block]]:
+    for block, k in [(b, k) for b in end for k in MOMENTS[b]]:
         null = torch.as_tensor(np.array([expected(name, block, k, site) for site in sites]))
         moments[f"{block}^{k}"] = standard_score(end[block] ** k - null)
     mean, square = (expected(name, run.first, k, steps=0) for k in (1, 2))

@@ -54,9 +54,9 @@ class Mutant:
 def mutants(subject: Subject) -> Iterator[Mutant]:
     """All mutants of a subject: of its SDE, then of its text."""
     for mistake, wrong in wrong_recipes(subject.recipe):
-        yield Mutant(mistake, replace(subject, wrong=wrong))
+        yield Mutant(mistake, subject.mutant(wrong=wrong))
     for mistake, change in wrong_texts(subject.live):
-        yield Mutant(mistake, replace(subject, alter=partial(altered, change=change)))
+        yield Mutant(mistake, subject.mutant(alter=partial(altered, change=change)))
 
 
 # ---- of the SDE

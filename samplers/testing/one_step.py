@@ -20,6 +20,8 @@ from .quadrature import Rule, gamma, gaussian, grid
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 
+AT_ONCE = 4096  # points whose monomials are summed at once: they stay in the cache
+
 
 def transition(
     step: Step,
@@ -189,9 +191,22 @@ def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> n
     >>> moments([np.array([1.0, 3.0])], np.array([0.5, 0.5]), 2)
     array([1., 2., 5.])
     """
-    powers = [np.multiply.accumulate([np.ones(len(weights)), *[v] * degree]) for v in values]
-    letters = "ijklm"[: len(powers)]
-    return np.einsum(f"{','.join(f'{a}n' for a in letters)},n->{letters}", *powers, weights, optimize=True)
+    size, table = degree + 1, np.zeros((degree + 1) ** len(values))
+    for first in range(0, len(weights), AT_ONCE):
+        products = weights[None, first : first + AT_ONCE]
+        *factors, last = [_powers(v[first : first + AT_ONCE], degree) for v in values]
+        for powers in factors:
+            products = (products[:, None] * powers).reshape(-1, products.shape[1])
+        table += (products @ last.T).ravel()
+    return table.reshape([size] * len(values))
+
+
+def _powers(x, degree):
+    """x^0 to x^degree, a row each."""
+    powers = np.ones((degree + 1, len(x)))
+    for k in range(degree):
+        np.multiply(powers[k], x, out=powers[k + 1])
+    return powers
 
 
 def of_degree(table: np.ndarray, degree: int) -> np.ndarray:

@@ -150,8 +150,9 @@ def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = 
     closed forms. Without `noise` D is 0; `adapt` and `jumps` add an adapted quantity and a refreshed block where
     these fit.
 
-    >>> from hypothesis import find
-    >>> find(recipes("explicit"), lambda R: len(R.state) == 2).residual()
+    >>> from hypothesis import Phase, find, settings
+    >>> unshrunk = settings(phases=[Phase.generate], derandomize=True)
+    >>> find(recipes("explicit"), lambda R: len(R.state) == 2, settings=unshrunk).residual()
     0
     """
     _check_kinds("recipes", kinds, KINDS)

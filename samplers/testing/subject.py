@@ -43,13 +43,18 @@ BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3) ** 2)}
 _TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
 
 
-@dataclass(frozen=True)
+def unaltered(step: Step) -> Step:
+    """The step as it is."""
+    return step
+
+
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
     `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is
     compiled in place of the recipe, `alter` changes what was compiled: so are mutants made. `chains` and `seed` are
-    those of a run from a stationary start.
+    those of a run from a stationary start. `origin` is the right subject that a mutant was made from.
     """
 
     case: Case
@@ -57,25 +62,34 @@ class Subject:
     pieces: Mapping | None = None
     energies: Mapping[str, Energy] = field(default_factory=lambda: ENERGIES)
     wrong: Recipe | None = None
-    alter: Callable[[Step], Step] = lambda step: step
+    alter: Callable[[Step], Step] = unaltered
     chains: int = 20_000
     seed: int = 0
     backend: str = "torch"
+    origin: "Subject | None" = field(default=None, repr=False)
 
     @property
     def recipe(self) -> Recipe:
         """The recipe whose law the step should have."""
         return self.case.recipe
 
-    @property
+    @cached_property
     def right(self) -> "Subject":
-        """The same without what is wrong."""
-        return replace(self, wrong=None, alter=lambda step: step)
+        """The same without what is wrong, which all mutants of a subject share."""
+        if self.wrong is None and self.alter is unaltered:
+            return self
+        return self.origin or replace(self, wrong=None, alter=unaltered)
+
+    def mutant(self, *, wrong: Recipe | None = None, alter: Callable[[Step], Step] = unaltered) -> "Subject":
+        """The same with a mistake."""
+        return replace(self, wrong=wrong, alter=alter, origin=self)
 
     # ---- what is compiled
 
     def step(self, *, frozen: bool) -> Step:
         """The step; with its adapted quantities frozen, or adapting."""
+        if self.wrong is None and self.right is not self:
+            return self.alter(self.right.still if frozen else self.right.live)
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
         step = integrators.compile(
             self.wrong or self.recipe,
@@ -168,6 +182,8 @@ class Subject:
     @cached_property
     def laws(self) -> dict[str, tuple[Points, np.ndarray]]:
         """By energy, the points of exp(-H/T) by block, and their weights."""
+        if self.right is not self:
+            return self.right.laws
         return {name: self._law(name) for name in self.energies}
 
     def _law(self, name):

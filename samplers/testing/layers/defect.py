@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-import integrators
-
 from ..one_step import moments, of_degree, transition
 from ..results import Result, Results
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
@@ -18,7 +16,7 @@ def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "o
     if subject.out_of_reach:
         return subject.out_of_reach
     energy = energy or subject.first_energy
-    order = integrators.compile(subject.recipe, subject.scheme, pieces=subject.pieces).order
+    order = subject.right.live.order
     hs = _step_sizes(subject, order)
     norms = [_norm(subject, energy, h) for h in hs]
     equation, about = f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)", f"{subject.still.scheme}, {energy}"
