@@ -10,8 +10,9 @@ from recipe.marginal import eliminate_gaussians
 from recipe.symbols import Block
 from recipe.symbols import temperature as T
 
-from .flow import Flow, Normal
+from .flow import Flow
 from .scheme import Scheme
+from .variates import Normal
 
 
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:

@@ -6,8 +6,9 @@ from sympy import Add, Expr, Function, Mul, Pow, S
 
 from recipe.symbols import OF_THE_STEP, Block, Parameter, Total, is_site
 
-from .flow import MatrixFunction, Variate
+from .functions import MatrixFunction
 from .program import Let, Local, Solve
+from .variates import Variate
 
 CALLS = (Function, Pow)
 

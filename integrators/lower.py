@@ -18,7 +18,8 @@ from recipe.symbols import Adapted, Block, Observed, Partial, Potential, Total, 
 from recipe.symbols import step_size as h
 
 from .extraction import Extraction
-from .flow import Drawn, Flow, MatrixFunction, Variate
+from .flow import Flow
+from .functions import MatrixFunction
 from .hoisting import CALLS, Constants
 from .program import (
     Adapt,
@@ -37,6 +38,7 @@ from .program import (
     verify,
 )
 from .scheme import Scheme
+from .variates import Drawn, Variate
 
 TITLE = 200  # characters: longer formulas are left out of a title
 

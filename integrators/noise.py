@@ -12,11 +12,17 @@ Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy 
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from recipe.arguments import integer
 from recipe.errors import RecipeError
+
+Device = torch.device | str | None
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # of Philox, in [0, 2^32)
+Sampler = Callable[[torch.Tensor], torch.Tensor]  # from rates or shapes to numbers
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,31 @@ class Key:
     first_chain: int = 0
 
     def __post_init__(self):
-        _check_int("seed", self.seed, 0, 2**64)
-        _check_int("step", self.step, 0, 2**63)
+        _check_integer("seed", self.seed, 2**64)
+        _check_integer("step", self.step, 2**63)
         self.check(0)
 
     def check(self, chains: int) -> None:
         """Refuse chains whose numbers are beyond 2^32."""
-        _check_int("first_chain", self.first_chain, 0, 2**32 + 1 - chains)
+        _check_integer("first_chain", self.first_chain, 2**32 + 1 - chains)
 
-    def draw(self, kind: str, number: int, chains: int, shape, *, dtype, device=None):
-        """The numbers of the draw of this number, of a kind: normal, uniform, poisson or gamma."""
-        return (KINDS | STATE_DEPENDENT)[kind](
+    def draw(
+        self,
+        kind: str,
+        number: int,
+        chains: int,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: Device = None,
+    ) -> "torch.Tensor | Sampler | list[Sampler]":
+        """The numbers of the draw of this number: normal, uniform, or functions of their parameter, poisson and gamma.
+
+        >>> Key(seed=7, step=0).draw("uniform", 0, chains=1, shape=(3,), dtype=torch.float64)
+        tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
+        """
+        function = (KINDS | STATE_DEPENDENT)[kind]
+        return function(
             self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain
         )
 
@@ -51,7 +71,7 @@ _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 
-def philox(counter, key):
+def philox(counter: Sequence[torch.Tensor], key: tuple[int | torch.Tensor, int | torch.Tensor]) -> Words:
     """The Philox4x32-10 bijection of a 128-bit counter under a 64-bit key.
 
     One of ten rounds, with (hi, lo) the halves of a 64-bit product:
@@ -83,7 +103,17 @@ def philox(counter, key):
     return c0, c1, c2, c3
 
 
-def uniform(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+def uniform(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: Device = None,
+    first_chain: int = 0,
+) -> torch.Tensor:
     """Uniform noise on the open interval (0, 1).
 
     u = (x + 1/2) 2^-32 for the Philox word x of the site, at most the largest number below 1.
@@ -101,7 +131,17 @@ def uniform(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=
     return _at_sites(u, step, shape)
 
 
-def normal(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+def normal(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: Device = None,
+    first_chain: int = 0,
+) -> torch.Tensor:
     """Standard normal noise.
 
     With u as in `uniform` and r = sqrt(-2 ln u_even), the pair of sites (even, odd) gets
@@ -120,7 +160,17 @@ def normal(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0
     return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape)
 
 
-def integers(seed, step, draw, chains, shape, *, high, device=None, first_chain=0):
+def integers(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    *,
+    high: int,
+    device: Device = None,
+    first_chain: int = 0,
+) -> torch.Tensor:
     """Uniform int64 noise on [0, high).
 
     floor(x high / 2^32) for the Philox word x of the site; the relative bias of a value's
@@ -132,36 +182,75 @@ def integers(seed, step, draw, chains, shape, *, high, device=None, first_chain=
     >>> integers(seed=7, step=0, draw=BATCH, chains=1, shape=(5,), high=100)
     tensor([[39, 39,  3, 10,  5]])
     """
-    _check_int("high", high, 1, 2**31 + 1)
+    _check_integer("high", high, 2**31 + 1, least=1)
     words = _words(seed, step, draw, chains, shape, device, first_chain)
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
 
-def poisson(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
+def poisson(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: Device = None,
+    first_chain: int = 0,
+) -> Sampler | list[Sampler]:
     """Poisson noise whose rate is known only within the step: a function of the rate, or one per step of a range.
 
-    Drawn from a generator of its own, keyed by (seed, step, draw).
+    Drawn from a generator of its own, keyed by (seed, step, draw); the rate has the shape and the type of the numbers.
+
+    >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float64)(torch.full((1, 3), 1e-9))
+    tensor([[0., 0., 0.]])
     """
     return _keyed(seed, step, draw, first_chain, device, torch.poisson)
 
 
-def gamma(seed, step, draw, chains, shape, *, dtype, device=None, first_chain=0):
-    """Gamma noise of scale 1 whose shape is known only within the step: a function of the shape, or one per step of a range.
+def gamma(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: Device = None,
+    first_chain: int = 0,
+) -> Sampler | list[Sampler]:
+    """Gamma noise of scale 1 whose shape is known only within the step: a function of it, or one per step of a range.
 
     Drawn in float64 from a generator of its own, keyed by (seed, step, draw): in float32 a draw of a small shape is 0.
+
+    >>> bool(gamma(7, 0, 0, 1, (3,), dtype=torch.float32)(torch.full((1, 3), 0.01)).gt(0).all())
+    True
     """
-    standard = lambda a, generator: (
-        torch._standard_gamma(a.double(), generator).clamp(min=torch.finfo(a.dtype).tiny).to(a.dtype)
-    )
+
+    def standard(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        numbers = torch._standard_gamma(shape.double(), generator)
+        return numbers.clamp(min=torch.finfo(shape.dtype).tiny).to(shape.dtype)
+
     return _keyed(seed, step, draw, first_chain, device, standard)
 
 
-def _keyed(seed, step, draw, first_chain, device, function):
+def _keyed(
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    first_chain: int,
+    device: Device,
+    function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
+) -> Sampler | list[Sampler]:
     """The function with a generator whose seed is a Philox number of (seed, step, draw, first_chain)."""
 
-    def of_step(k):
-        word, other = (int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, first_chain=first_chain)[0])
-        return lambda parameter: function(parameter, torch.Generator(device or "cpu").manual_seed(word << 31 | other))
+    def of_step(k: int) -> Sampler:
+        high, low = (int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, first_chain=first_chain)[0])
+
+        def sampler(parameter: torch.Tensor) -> torch.Tensor:
+            return function(parameter, torch.Generator(device or "cpu").manual_seed(high << 31 | low))
+
+        return sampler
 
     return [of_step(k) for k in step] if isinstance(step, range) else of_step(step)
 
@@ -170,42 +259,40 @@ KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
-def _words(seed, step, draw, chains, shape, device, first_chain):
+def _words(
+    seed: int | None, step: int | range, draw: int, chains: int, shape: Sequence[int], device: Device, first_chain: int
+) -> Words:
     """The four Philox words, each (steps, chains, ceil(sites / 4))."""
     if seed is None:
         raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
-    _check_int("seed", seed, 0, 2**64)
-    _check_int("draw", draw, 0, 2**16)
-    _check_int("chains", chains, 0, 2**32 + 1)
-    _check_int("first_chain", first_chain, 0, 2**32 + 1 - chains)
-    steps = step if isinstance(step, range) else [step]
-    for end in (*steps[:1], *steps[-1:]):
-        _check_int("step", end, 0, 2**63)
-
-    def count(n):
-        return torch.arange(n, device=device)
-
-    group = count(-(-math.prod(shape) // 4))
-    chain = (count(chains) + first_chain).view(-1, 1)
-    steps = torch.tensor(list(steps), dtype=torch.int64, device=device).view(-1, 1, 1)
+    _check_integer("seed", seed, 2**64)
+    _check_integer("draw", draw, 2**16)
+    _check_integer("chains", chains, 2**32 + 1)
+    _check_integer("first_chain", first_chain, 2**32 + 1 - chains)
+    numbers = list(step) if isinstance(step, range) else [step]
+    for end in (*numbers[:1], *numbers[-1:]):
+        _check_integer("step", end, 2**63)
+    group = torch.arange(-(-math.prod(shape) // 4), device=device)
+    chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
+    steps = torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 1, 1)
     counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
     return philox(counter, (seed & _MASK, steps >> 32 ^ seed >> 32))
 
 
-def _unit(words, dtype):
+def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
     """(x + 1/2) 2^-32; in float32 the largest words round to 1."""
     if dtype not in (torch.float32, torch.float64):
         raise RecipeError("noise, dtype", f"{dtype} is not supported", do="Use torch.float32 or torch.float64.")
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
 
 
-def _at_sites(values, step, shape):
+def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> torch.Tensor:
     """Four values a group, cut to the sites of `shape`, without the axis of steps for an int step."""
     values = values.flatten(2)[..., : math.prod(shape)]
     values = values.reshape(*values.shape[:2], *shape).contiguous()
     return values if isinstance(step, range) else values[0]
 
 
-def _check_int(name, value, least, stop):
-    if not isinstance(value, int) or not least <= value < stop:
-        raise RecipeError(f"noise, {name}", f"{value!r} is not an int in [{least}, {stop})")
+def _check_integer(name: str, value: int, stop: int, least: int = 0) -> None:
+    what = f"{value!r} is not an int in [{least}, {stop})"
+    integer(f"noise, {name}", name, value, least=least, most=stop - 1, what=what, do="")

@@ -13,8 +13,8 @@ from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
-from .flow import Variate
 from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
+from .variates import Variate
 
 
 class Unsupported(RecipeError):

@@ -8,8 +8,9 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import OF_THE_STEP, Block, Observed
 
-from .flow import MatrixFunction, Variate
+from .functions import MatrixFunction
 from .scheme import Scheme
+from .variates import Variate
 
 
 class Local(Symbol):
@@ -19,7 +20,8 @@ class Local(Symbol):
 
     class_key = Symbol.class_key
 
-    def __new__(cls, name, is_vector=False, constant=False):
+    def __new__(cls, name: str, is_vector: bool = False, constant: bool = False) -> "Local":
+        """A value per site or per chain; `constant`: of the step and the parameters alone."""
         local = Symbol.__xnew__(cls, name, real=True)
         local.is_vector, local.is_constant_in_step = is_vector, constant
         return local

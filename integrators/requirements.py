@@ -13,8 +13,9 @@ from recipe.proof import minimum_eigenvalue
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
 
-from .flow import Drawn, Flow, GammaVariate
+from .flow import Flow
 from .program import Program
+from .variates import Drawn, GammaVariate
 
 SITES = 2048  # of per-site parameters at which a matrix is looked at
 POINTS = 64  # values of the blocks at which it is

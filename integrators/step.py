@@ -149,6 +149,7 @@ class Step:
         sizes: Sequence[int] | None = None,
         **parameters: Any,
     ) -> State:
+        """The state a time h later; the class says what the arguments are."""
         self.check(h, **{name: value for name, value in parameters.items() if name not in self._of_the_run})
         empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
         by_kernel = self.backend != "torch" and not empty
@@ -200,8 +201,8 @@ class Step:
             **parameters,
         )
 
-    def drawn(self, key: "Key", state: State) -> dict[str, "Tensor"]:
-        """The numbers of a `noise.Key` for a state, by name."""
+    def drawn(self, key: "Key", state: State) -> dict[str, Any]:
+        """The numbers of a `noise.Key` for a state, by name; of a law that depends on the state, a function."""
         like = next((state[b.name] for b in self.recipe.state if b.is_vector), state[self.recipe.state[0].name])
         numbers = {}
         for k, d in enumerate(self.program.draws):

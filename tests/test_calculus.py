@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sympy import S, cos, diff, exp, expand, sin, sqrt, tanh
 
-from integrators.flow import Normal, Uniform
+from integrators.variates import Normal, Uniform
 from recipe import RecipeError, adapted, function, grad, observe, positive, potential, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.symbols import Total, is_site

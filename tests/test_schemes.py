@@ -10,7 +10,7 @@ from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, 
 
 from integrators import compile
 from integrators.backends.loading import load
-from integrators.flow import phi1
+from integrators.functions import phi1
 from integrators.program import Draw, Gradient, Set, Stage, verify
 from integrators.scheme import scheme
 from integrators.split import all_letters, split

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sympy import S, exp, sin, tanh
 
 import integrators
-from integrators.flow import phi1
+from integrators.functions import phi1
 from integrators.lower import lower
 from integrators.program import Gradient
 from integrators.scheme import Scheme

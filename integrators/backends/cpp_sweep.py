@@ -2,9 +2,9 @@
 
 from sympy import Symbol
 
-from ..flow import Variate
 from ..passes import Loop, Pass, Plan, Segment, is_by_site, subject
 from ..program import Let, Sum
+from ..variates import Variate
 from .cpp import PRELUDE
 from .kernel_expressions import CPP
 from .kernel_names import Names

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from sympy import Symbol
 
-from ..flow import Variate
 from ..passes import is_by_site
+from ..variates import Variate
 from .cpp import PRELUDE
 from .kernel_expressions import CPP
 

@@ -12,8 +12,8 @@ from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block, is_site
 
-from ..flow import Variate
 from ..program import Draw, Local, Program
+from ..variates import Variate
 from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
 FUNCTIONS = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()

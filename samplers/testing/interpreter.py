@@ -22,9 +22,10 @@ from sympy import Add, Mul, Piecewise, Pow, Symbol
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
-from integrators.flow import Drawn, MatrixOU, SquareRoot
+from integrators.functions import MatrixOU, SquareRoot
 from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
 from integrators.step import Step
+from integrators.variates import Drawn
 from recipe import Recipe
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T

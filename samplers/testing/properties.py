@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sympy import S, Symbol, diff, sqrt
 
-from integrators.flow import MatrixOU, braked, phi1
+from integrators.functions import MatrixOU, braked, phi1
 from integrators.lower import lower
 from integrators.program import verify
 from integrators.scheme import Scheme

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sympy import Expr, ImmutableMatrix, Integer, Rational, S, cos, diff, exp, sin, sqrt, tanh
 
 import integrators
-from integrators.flow import joined, solve
+from integrators.flow import solve
+from integrators.flow_rules import joined
 from integrators.scheme import EULER, Scheme
 from integrators.split import split
 from integrators.step import Step

@@ -1,0 +1,287 @@
+"""The rules of solving: closed forms of a piece's SDE in the time t, each verified when it is built.
+
+To add one, write a function of a `Subsystem`, dz = drift dt + noise with all but its moving blocks frozen. It returns
+`(updates, draws)`: the new value of each moving block, in terms of their old values, t and independent variates, and
+these variates; or None for a piece that it does not fit. It raises where its own equations fail (see `_verify`). Its
+docstring is the equation and the solution. Then give it a line in the table RULES, at the end of this file: the first
+rule that fits is taken, so the special stands before the general. Test it in tests/test_flows.py. An approximation is
+no rule: it belongs into `numerical_flows.py`.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sympy import Add, Expr, ImmutableMatrix, S, Symbol, Tuple, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
+
+from recipe.algebra import random_value, vanishes
+from recipe.proof import numeric
+from recipe.symbols import OPAQUE, Block, Partial, Total, masked, temperature
+from recipe.symbols import duration as t
+
+from .functions import MatrixOU, SquareRoot, braked, phi1
+from .split import Subsystem
+from .variates import Drawn, GammaVariate, Normal, PoissonVariate, Variate
+
+Solution = tuple[dict[Block, Expr], tuple[Variate, ...]]
+
+
+# ---- the amplitude of the noise
+
+
+def injected(piece: Subsystem, time: Expr = t) -> ImmutableMatrix:
+    """A square root of 2 (T D - supplied) times a time: the one home of the noise's amplitude."""
+    if any(piece.supplied.values()):
+        return sqrt(2 * time) * square_root(piece.matrix(piece.injected))
+    return sqrt(2 * temperature * time) * square_root(piece.matrix(piece.diffusion))
+
+
+def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
+    """A lower triangular L with L L^T = C: square roots on the diagonal, Cholesky factors where entries are coupled."""
+    n = C.rows
+    L = zeros(n, n)
+    coupled = [(i, j) for i in range(n) for j in range(n) if C[i, j] != 0]
+    for group in joined([{i} for i in range(n)], coupled):
+        rows = sorted(group)
+        if len(rows) == 1:
+            (i,) = rows
+            L[i, i] = sqrt(C[i, i])
+            continue
+        system = (len(rows), *C.extract(rows, rows))
+        for k, i in enumerate(rows):
+            for l, j in enumerate(rows[: k + 1]):
+                L[i, j] = SquareRoot(Symbol("L"), k, l, *system)
+    return ImmutableMatrix(L)
+
+
+def joined(groups: list[set], pairs: Iterable[tuple]) -> list[set]:
+    """The groups, those that a pair links made one.
+
+    >>> joined([{1}, {2}, {3}], [(1, 3)])
+    [{2}, {1, 3}]
+    """
+    for a, b in pairs:
+        linked = [g for g in groups if a in g or b in g]
+        groups = [g for g in groups if g not in linked] + [set().union(*linked)]
+    return groups
+
+
+def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:
+    """x + t f + sqrt(2 t (T D - supplied)) N."""
+    blocks, L = piece.moving, injected(piece)
+    draws = [Normal(b) for b in blocks]
+    updates = {b: b + t * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws))) for i, b in enumerate(blocks)}
+    return updates, tuple(d for j, d in enumerate(draws) if any(L[:, j]))
+
+
+# ---- the rules
+
+
+def shift(piece: Subsystem) -> Solution | None:
+    """dx = c dt + s dW with c and s frozen:  x' = x + t c + s sqrt(t) N."""
+    if any(e.has(*piece.moving) for e in (*piece.drift.values(), *piece.diffusion.values())):
+        return None
+    return brownian(piece, piece.drift)
+
+
+def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
+    """dx = (c - a x) dt + s dW:  x' = e^{-at} x + t phi1(-at) c + s sqrt(t phi1(-2at)) N, any sign of a."""
+    affine = _affine(piece) if len(piece.moving) == 1 else None
+    if affine is None:
+        return None
+    A, (c,) = affine
+    (x,), a = piece.moving, A[0, 0]
+    mean, spread = _mean_and_spread(x, a, c)
+    if (x, x) not in piece.diffusion:
+        return {x: mean}, ()
+    supplied = piece.supplied.get((x, x), S.Zero)
+    if c.has(Partial) and supplied != 0:  # the gradient's noise answers with the response t phi1(-at), not with t
+        response = t * phi1(-a * t)
+        piece = replace(piece, supplied={(x, x): supplied * response**2 / (t * spread)})
+    draw = Normal(x)
+    return {x: mean + injected(piece, spread)[0] * draw}, (draw,)
+
+
+def matrix_ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
+    """dx = (c - A x) dt + sqrt(2D) dW jointly:  x' = e^{-At} x + J c + L N with L L^T the Van Loan integral."""
+    affine = _affine(piece) if len({b.is_vector for b in piece.moving}) == 1 else None
+    if affine is None:
+        return None
+    A, c = affine
+    D = piece.matrix(piece.injected)
+    blocks = piece.moving
+    draws = () if D.is_zero_matrix else tuple(map(Normal, blocks))
+
+    def entry(part: str, i: int, j: int) -> MatrixOU:
+        return MatrixOU(Symbol(part), i, j, len(blocks), t, *A, *D)
+
+    updates = {}
+    for i, b in enumerate(blocks):
+        terms = []
+        for j, x in enumerate(blocks):
+            terms += [entry("M", i, j) * x, entry("J", i, j) * c[j]]
+        updates[b] = Add(*terms, *(entry("L", i, j) * d for j, d in enumerate(draws)))
+    return updates, draws
+
+
+def geometric(piece: Subsystem) -> Solution | None:
+    """dx = a x dt + sqrt(2 d) x dW:  x' = x exp((a - d) t + sqrt(2 d t) N)  (Ito)."""
+    row = _single_row(piece)
+    if row is None or any(piece.supplied.values()):
+        return None
+    x, a, c, D = row
+    d = factor_terms(expand(D / x**2))
+    if c != 0 or d == 0 or d.has(x):
+        return None
+    draw = Normal(x)
+    return {x: x * exp((-a - temperature * d) * t + sqrt(2 * temperature * d * t) * draw)}, (draw,)
+
+
+def cox_ingersoll_ross(piece: Subsystem) -> Solution | None:
+    """dx = (c - k x) dt + sqrt(2 s x) dW:  x' = r Gamma(c/s + Poisson(x e^{-kt}/r)), r = s t phi1(-kt)."""
+    row = _single_row(piece)
+    if row is None or any(piece.supplied.values()):
+        return None
+    x, k, c, D = row
+    s = temperature * factor_terms(expand(D / x))
+    if x.domain == "real" or s == 0 or s.has(x):
+        return None
+    _mean_and_spread(x, k, c)
+    r = s * t * phi1(-k * t)
+    poisson, gamma = PoissonVariate(x), GammaVariate(x)
+    count = Drawn(poisson, x * exp(-k * t) / r)
+    return {x: r * Drawn(gamma, expand(c / s) + count)}, (poisson, gamma)
+
+
+def rotation(piece: Subsystem) -> Solution | None:
+    """dq = a p dt, dp = (c - b q) dt with a, b > 0: a turn by sqrt(ab) t about q = c/b, p = 0."""
+    affine = _affine(piece) if len(piece.moving) == 2 and not piece.diffusion else None
+    if affine is None:
+        return None
+    A, (cq, cp) = affine
+    q, p = piece.moving
+    a, b = -A[0, 1], A[1, 0]
+    if A[0, 0] != 0 or A[1, 1] != 0 or not ((a * b).is_positive and a.is_positive):
+        return None
+    angle, q0, p0 = sqrt(a * b) * t, cp / b, -cq / a
+    return {
+        q: q0 + cos(angle) * (q - q0) + sqrt(a / b) * sin(angle) * (p - p0),
+        p: p0 + cos(angle) * (p - p0) - sqrt(b / a) * sin(angle) * (q - q0),
+    }, ()
+
+
+def relativistic_friction(piece: Subsystem) -> Solution | None:
+    """dp = -a p/sqrt(1 + b p^2) dt: sqrt(b) p is `braked` for a time a t."""
+    if len(piece.moving) != 1 or piece.diffusion:
+        return None
+    ((p, f),) = piece.drift.items()
+    if _is_hidden(f, [p]):
+        return None
+    a = -diff(f, p).subs(p, 0)
+    if a == 0 or not a.is_finite and a.has(S.NaN, S.ComplexInfinity):
+        return None
+    b = diff(f, p, 3).subs(p, 0) / (3 * a)
+    if b == 0 or b.has(S.NaN, S.ComplexInfinity) or not _agree(f**2 * (1 + b * p**2), a**2 * p**2):
+        return None
+    b = factor_terms(expand(b).simplify())
+    if not b.is_positive or vanishes(f + a * p / sqrt(1 + b * p**2)) is None:
+        return None
+    return {p: braked(sqrt(b) * p, a * t) / sqrt(b)}, ()
+
+
+# ---- what a piece looks like
+
+
+def _is_hidden(e: Expr, blocks: Iterable[Block]) -> bool:
+    """Whether some of the blocks stand in a total, or under the energy."""
+    return any(x.has(*blocks) for x in e.atoms(Total, Partial))
+
+
+def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
+    """(A, c) with drift = c - A x and A, c, D free of the moving blocks, or None."""
+    blocks = piece.moving
+    drift = [piece.drift.get(b, S.Zero) for b in blocks]
+    if any(_is_hidden(f, blocks) for f in drift) or any(e.has(*blocks) for e in piece.diffusion.values()):
+        return None
+    n = len(blocks)
+    A = ImmutableMatrix(n, n, [factor_terms(-diff(f, b)) for f in drift for b in blocks])
+    c = [expand(f.xreplace({b: S.Zero for b in blocks})) for f in drift]
+    if A.has(*blocks):
+        return None
+    rest = [f - c[i] + sum(A[i, j] * b for j, b in enumerate(blocks)) for i, f in enumerate(drift)]
+    return None if any(map(expand, rest)) else (A, c)
+
+
+def _single_row(piece: Subsystem) -> tuple[Block, Expr, Expr, Expr] | None:
+    """(x, a, c, D) of one block with noise of its own and the drift c - a x, or None."""
+    if len(piece.moving) != 1 or not piece.diffusion:
+        return None
+    (x,), (D,) = piece.moving, piece.diffusion.values()
+    affine = _affine(replace(piece, diffusion={}, drift={x: piece.drift.get(x, S.Zero)}))
+    if affine is None or any(e.has(x) for e in D.atoms(Total)):
+        return None
+    A, (c,) = affine
+    return x, A[0, 0], c, D
+
+
+# ---- checks of closed forms
+
+
+def _mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
+    """m and v of dx = (c - a x) dt + dW: e^{-at} x + t phi1(-at) c, and t phi1(-2at), verified."""
+    mean = exp(-a * t) * x + t * phi1(-a * t) * c
+    spread = t * phi1(-2 * a * t)
+    _verify(x, a, c, mean, exp(-2 * a * t), spread)
+    return mean, spread
+
+
+def _verify(x: Block, a: Expr, c: Expr, mean: Expr, decay: Expr, spread: Expr) -> None:
+    """The closed form against its own equations: m' = c - a m, v' = 1 - 2 a v, and the semigroup property."""
+    s = Symbol("s", positive=True)
+    first = {t: s}
+    equations = (
+        diff(mean, t) - c + a * mean,
+        diff(spread, t) - 1 + 2 * a * spread,
+        mean.xreplace({t: t + s}) - mean.xreplace(first).xreplace({x: mean}),
+        spread.xreplace({t: t + s}) - decay.xreplace(first) * spread - spread.xreplace(first),
+    )
+    draw = random.Random(2015)
+    for equation in equations:
+        if not _vanishes_at_random(equation, draw):
+            raise AssertionError(f"the closed form of d{x} = ({c} - {a} {x}) dt breaks its equation: {equation}")
+
+
+def _vanishes_at_random(equation: Expr, draw: random.Random, points: int = 3) -> bool:
+    """Whether the terms of an equation cancel at random values."""
+    e, _ = masked(equation, *OPAQUE)
+    symbols = sorted(e.free_symbols, key=lambda v: v.name)
+    evaluate = numeric(symbols, list(Add.make_args(e)), phi1=phi1.value)
+    for _ in range(points):
+        try:
+            values = [float(v) for v in evaluate([random_value(v, draw) / 2 for v in symbols])]
+        except OverflowError:  # too stiff at these values
+            continue
+        if not abs(sum(values)) <= 1e-8 * max(map(abs, values)):
+            return False
+    return True
+
+
+def _agree(one: Expr, other: Expr) -> bool:
+    """Whether two formulas have the same value at a random point."""
+    both, _ = masked(Tuple(one, other), *OPAQUE)
+    symbols, draw = sorted(both.free_symbols, key=lambda s: s.name), random.Random(2015)
+    value, expected = numeric(symbols, both)([random_value(s, draw) for s in symbols])
+    return abs(value - expected) <= 1e-8 * (1 + abs(expected))
+
+
+# ---- the table, tried in this order
+
+RULES: dict[str, Callable[[Subsystem], Solution | None]] = {
+    "shift": shift,
+    "Ornstein-Uhlenbeck": ornstein_uhlenbeck,
+    "geometric": geometric,
+    "Cox-Ingersoll-Ross": cox_ingersoll_ross,
+    "rotation": rotation,
+    "matrix Ornstein-Uhlenbeck": matrix_ornstein_uhlenbeck,
+    "relativistic friction": relativistic_friction,
+}

@@ -1,0 +1,82 @@
+"""Functions of closed forms that sympy has no name for; every backend prints them."""
+
+import math
+
+from sympy import Expr, Function, S, Symbol, exp
+
+
+class phi1(Function):
+    """(e^x - 1)/x, and 1 at 0: the response of a linear equation to a constant force."""
+
+    is_real = is_positive = True
+    nargs = 1
+
+    @classmethod
+    def eval(cls, x: Expr) -> Expr | None:
+        """Its value, where it needs no name."""
+        return S.One if x == 0 else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """d phi1/dx = (e^x - phi1(x))/x."""
+        x = self.args[0]
+        return (exp(x) - phi1(x)) / x
+
+    @staticmethod
+    def value(x: float) -> float:
+        """The number phi1(x)."""
+        return math.expm1(x) / x if x else 1.0
+
+
+class braked(Function):
+    """y after a time s of dy/ds = -y/sqrt(1 + y^2).
+
+    F(|y|) falls by s, with F(y) = sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))).
+    """
+
+    is_real = True
+
+    @classmethod
+    def eval(cls, y: Expr, s: Expr) -> Expr | None:
+        """Its value, where it needs no name."""
+        return y if s == 0 else None
+
+
+class MatrixFunction(Function):
+    """An entry (part, row, column) of matrices that are computed together, when a step runs, from a `system`."""
+
+    is_real = True
+    part = property(lambda self: self.args[0].name)
+    row = property(lambda self: int(self.args[1]))
+    column = property(lambda self: int(self.args[2]))
+    system = property(lambda self: self.args[3:])
+
+    @property
+    def siblings(self) -> tuple["MatrixFunction", ...]:
+        """All entries of the matrices of the same system."""
+        size = range(int(self.system[0]))
+        return tuple(
+            type(self)(Symbol(part), i, j, *self.system)
+            for part in self.parts
+            for i in size
+            for j in size
+            if j <= i or not self.is_triangular
+        )
+
+
+class MatrixOU(MatrixFunction):
+    """The solution of dx = (-A x + c) dt + sqrt(2D) dW over a time; the system is the size, the time, A and D.
+
+    Part M is e^{-At}, J is int_0^t e^{-As} ds, L a square root of the covariance.
+    """
+
+    parts = "MJL"
+    is_triangular = False
+    text = "matrix_ou"
+
+
+class SquareRoot(MatrixFunction):
+    """The lower Cholesky factor of a positive semidefinite matrix; the system is the size and the matrix."""
+
+    parts = "L"
+    is_triangular = True
+    text = "square_root"

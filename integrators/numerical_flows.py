@@ -1,0 +1,57 @@
+"""Flows that are not exact, by request only: what `numerical(piece, "name")` of a recipe names."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sympy import Abs
+
+from recipe.errors import RecipeError
+from recipe.symbols import Partial
+
+from .flow_rules import Solution, brownian
+from .split import Subsystem
+
+
+def euler(piece: Subsystem) -> Solution:
+    """x' = x + t f(x) + sqrt(2 t D(x)) N  (Euler-Maruyama)."""
+    return brownian(piece, piece.drift)
+
+
+def reflected(piece: Subsystem) -> Solution:
+    """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive."""
+    if any(b.domain == "real" for b in piece.moving):
+        raise RecipeError(
+            f"numerical(..., 'reflected') for {piece.letter!r}",
+            "it moves a block that may be negative",
+            do='Declare it with domain="positive", or use "euler".',
+        )
+    updates, draws = brownian(piece, piece.drift)
+    return {b: Abs(e) for b, e in updates.items()}, draws
+
+
+def heun(piece: Subsystem) -> Solution:
+    """y = x + t f(x) + w,  x' = x + t (f(x) + f(y))/2 + w, with additive noise w."""
+    where = f"numerical(..., 'heun') for {piece.letter!r}"
+    if any(e.has(*piece.moving) for e in piece.diffusion.values()):
+        raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
+    if any(p.U.has(*piece.moving) for f in piece.drift.values() for p in f.atoms(Partial)):
+        raise RecipeError(where, "it would need grad U at a predicted point", do="Put the force into another piece.")
+    predicted, draws = brownian(piece, piece.drift)
+    mean = {b: (f + f.xreplace(predicted)) / 2 for b, f in piece.drift.items()}
+    updates, _ = brownian(piece, mean)
+    return updates, draws
+
+
+class Method(NamedTuple):
+    """A numerical flow, its weak order, and whether it reflects at 0, so that it is not exact for a shift either."""
+
+    advance: Callable[[Subsystem], Solution]
+    order: int
+    reflects: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "euler": Method(euler, order=1),
+    "heun": Method(heun, order=2),
+    "reflected": Method(reflected, order=1, reflects=True),
+}
