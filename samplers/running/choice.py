@@ -1,6 +1,7 @@
 """How the chains of a run move: step by step in torch, by a kernel of one step, or by one of many."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,13 +30,13 @@ def mover_of(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[s
     if backend == "torch" or (backend == "auto" and not pays(plan, state, symbolic)):
         return Stepwise(inputs, keep)
     if symbolic and backend != "triton":
-        if all(kernel_or_none(backend, lambda s=s: kernel_of(s, state, inputs)) is not None for s in plan.steps):
+        if all(kernel_or_none(backend, partial(kernel_of, s, state, inputs)) is not None for s in plan.steps):
             return Launches(inputs, keep)
     else:
         language = "triton" if backend == "triton" else "cpp"
         entries = plan.step.recipe.entries
         blocks = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in entries}
-        if all(kernel_or_none(backend, lambda s=s: Sweep(s.program, blocks, language)) is not None for s in plan.steps):
+        if all(kernel_or_none(backend, partial(Sweep, s.program, blocks, language)) is not None for s in plan.steps):
             return Stepwise(inputs, keep, language)
     return Stepwise(inputs, keep)
 
