@@ -200,3 +200,50 @@ def test_a_room_imports_what_is_below_it(room):
 @pytest.mark.parametrize("room", NEVER)
 def test_kernels_and_printers_take_a_program_never_a_step(room):
     assert not [m for m, targets in arrows().items() if within(m, room) and NEVER[room] in targets]
+
+
+# ---- docstrings and annotations
+
+
+def has_decorator(node, name):
+    return any(isinstance(decorator, ast.Name) and decorator.id == name for decorator in node.decorator_list)
+
+
+def public_definitions(tree, prefix="", in_class=False):
+    """(name, node, whether it is a method) of every public class, function and method; overloads belong to the last."""
+    for node in tree.body:
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+            continue
+        if not has_decorator(node, "overload"):
+            yield prefix + node.name, node, in_class
+        if isinstance(node, ast.ClassDef):
+            yield from public_definitions(node, f"{prefix}{node.name}.", in_class=True)
+
+
+def is_annotated(function, is_method):
+    arguments = function.args
+    names = [*arguments.posonlyargs, *arguments.args]
+    if is_method and not has_decorator(function, "staticmethod"):
+        names = names[1:]
+    names += [*arguments.kwonlyargs, *filter(None, [arguments.vararg, arguments.kwarg])]
+    return function.returns is not None and all(name.annotation is not None for name in names)
+
+
+# Emitted steps begin with these texts, in their style.
+OURS = {module_of(path): tree for path, tree in SOURCES.items() if not path.name.endswith("_prelude.py")}
+
+
+def test_everything_public_has_a_docstring():
+    missing = [module for module, tree in OURS.items() if not ast.get_docstring(tree)]
+    for module, tree in OURS.items():
+        missing += [f"{module}: {name}" for name, node, _ in public_definitions(tree) if not ast.get_docstring(node)]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_public_function_is_annotated():
+    missing = []
+    for module, tree in OURS.items():
+        for name, node, is_method in public_definitions(tree):
+            if isinstance(node, ast.FunctionDef) and not is_annotated(node, is_method):
+                missing.append(f"{module}: {name}")
+    assert not missing, "\n".join(missing)

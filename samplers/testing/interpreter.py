@@ -32,7 +32,7 @@ from recipe.symbols import temperature as T
 
 
 @np.vectorize
-def braked(y, s):
+def braked(y: float, s: float) -> float:
     """y after a time s of dy/ds = -y/sqrt(1 + y^2): the root of F(|y'|) = F(|y|) - s, in v = log |y'|.
 
     F = sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) has dF/dv = sqrt(1 + y^2) >= 1, so v moves by at most s.
