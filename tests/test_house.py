@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -247,3 +248,27 @@ def test_every_public_function_is_annotated():
             if isinstance(node, ast.FunctionDef) and not is_annotated(node, is_method):
                 missing.append(f"{module}: {name}")
     assert not missing, "\n".join(missing)
+
+
+def resolves(path):
+    """Whether a dotted name leads to a module or to something in it."""
+    module, *names = path.split(".")
+    value = import_module(module)
+    for k, name in enumerate(names):
+        if not hasattr(value, name) and ".".join([module, *names[: k + 1]]) in MODULES:
+            import_module(".".join([module, *names[: k + 1]]))
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    return True
+
+
+def test_dotted_names_in_docstrings_and_pages_lead_to_something():
+    texts = [page.read_text() for page in [*ROOT.glob("*.md"), *(ROOT / "examples" / "guide").glob("*.md")]]
+    for tree in OURS.values():
+        documented = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+        texts += [ast.get_docstring(node) or "" for node in documented]
+    names = {name for text in texts for name in re.findall(r"`((?:recipe|integrators|samplers)(?:\.\w+)+)", text)}
+    names -= {f"recipe.{name}" for name in dir(recipe.Recipe)}  # of a recipe that is called so
+    assert len(names) > 20
+    assert not [name for name in sorted(names) if not resolves(name)]
