@@ -124,7 +124,7 @@ def picture(path: Path, results: Results, paths: dict[str, ndarray]) -> None:
         1, 3, figsize=(13, 4.5), layout="constrained", width_ratios=(2, 2, 1)
     )
     colors = ("k", "0.5", "b", "tab:green", "tab:red", "tab:orange")
-    for name, color in zip(methods(results), colors, strict=True):
+    for name, color in zip(methods(results), colors, strict=False):
         look = dict(color=color, ls="--") if name.endswith("exact") else dict(color=color, ls="-", marker="o")
         errors = [results[name, h][0] for h in STEP_SIZES]
         left.loglog(STEP_SIZES, errors, label=name, **look)
