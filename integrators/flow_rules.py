@@ -15,7 +15,7 @@ from dataclasses import replace
 from sympy import Add, Expr, ImmutableMatrix, S, Symbol, Tuple, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
 
 from recipe.algebra import random_value, vanishes
-from recipe.proof import numeric
+from recipe.certificate import numeric
 from recipe.symbols import OPAQUE, Block, Partial, Total, masked, temperature
 from recipe.symbols import duration as t
 

@@ -1,12 +1,12 @@
 """Declare a sampler by H, D and Q; sympy derives its SDE and proves its stationary law. Needs no torch."""
 
+from .certificate import Certificate
 from .converse import Recovery, recover
 from .data import data_total, datum
 from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
 from .pieces import euler, force, friction, kick, noise, numerical, refresh, spring
-from .proof import Certificate
 from .symbols import (
     adapted,
     fraction,

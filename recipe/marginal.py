@@ -1,14 +1,14 @@
 """What exp(-H) says about the auxiliary blocks: their Gaussian conditionals, and the marginal of the target.
 
 A block b in which H is quadratic, H = H_0 + total(c b + a b^2/2), is N(-c/a, T/a) given the others, and
-integrating it out leaves H_0 + total(log(a)/2 - c^2/(2a)).
+integrating it out leaves H_0 + total(T log(a)/2 - c^2/(2a)).
 """
 
 from dataclasses import dataclass
 
 from sympy import Expr, S, diff, expand, log
 
-from .symbols import Block, Total, total
+from .symbols import Block, Total, temperature, total
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
     >>> from recipe import vector, positive, potential
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")
     >>> eliminate_gaussians(potential(theta) + total(p**2/m)/2, (p,))[1]
-    -log(m)*n/2 + U(theta)
+    -T*log(m)*n/2 + U(theta)
     """
     gaussians: list[Gaussian] = []
     waiting = [b for b in blocks if b.domain == "real"]
@@ -34,7 +34,7 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
         b, a, c = gaussian
         waiting.remove(b)
         gaussians.append(Gaussian(b, expand(-c / a), a))
-        rest = log(a) / 2 - c**2 / (2 * a)
+        rest = temperature * log(a) / 2 - c**2 / (2 * a)
         H = expand(H.xreplace({b: S.Zero}) + (total(rest) if b.is_vector else rest))
     return tuple(gaussians), H
 

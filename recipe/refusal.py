@@ -6,10 +6,10 @@ from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, Piecewise, S, di
 from sympy.core.function import AppliedUndef
 
 from .algebra import is_continuous
+from .certificate import least_eigenvalue, minimum_eigenvalue
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .marginal import eliminate_gaussians
-from .proof import minimum_eigenvalue
 from .symbols import (
     Adapted,
     Block,
@@ -228,7 +228,7 @@ def _more_of_U(recipe: Dynamics) -> None:
 
 def _diffusion(recipe: Dynamics) -> None:
     """A D that is no covariance."""
-    value, where = minimum_eigenvalue(recipe.D, points=STATES, fixed=SMALL_STEP)
+    value, where = least_eigenvalue(recipe, points=STATES, fixed=SMALL_STEP)
     if value < -ROUNDING:
         raise RecipeError(
             f"{recipe.name}, D",

@@ -1,0 +1,269 @@
+"""Every question of the certificate, in the order in which they are asked."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+
+from sympy import Expr, ImmutableMatrix, S
+
+from ..algebra import vanishes
+from ..derive import residual
+from ..dynamics import Dynamics
+from ..symbols import Block
+from ..symbols import temperature as T
+from . import ends, reach, smoothness, tails
+from .definite import least_eigenvalue, minimum_eigenvalue
+from .explicit import Explicit, written_out
+from .finding import VERDICTS, Certificate, Finding
+from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
+
+STATES = 2000
+SITES = 2  # at which numerical questions are asked
+
+
+def certify(
+    recipe: Dynamics, *, temperature: float = 1.0, freeze: tuple[str, ...] = (), values: Mapping | None = None
+) -> Certificate:
+    """The answers to all questions for one recipe, at a temperature and at values of its parameters.
+
+    `freeze`: names of blocks that are held still; the rest is asked about. `values`: numbers by name; a parameter that
+    is not among them has its default, or random values.
+    Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
+    """
+    case = _Case(recipe, temperature, freeze, dict(values or {}))
+    findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry")]
+    for question in (definite, stationary, smooth, normalisable, boundary, explosion, _marginal, reached):
+        findings.append(question(case))
+    return Certificate(recipe.name, (*findings, _claim(case, findings)))
+
+
+class _Case:
+    """A recipe, or what moves of it, at a temperature and at values of its parameters."""
+
+    def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
+        self.declared, self.temperature, self.values = recipe, temperature, values
+        self.still = tuple(b for b in recipe.state if b.name in freeze)
+        self.recipe = remainder(recipe, self.still)
+
+    @property
+    def drift(self) -> ImmutableMatrix:
+        """The drift of what moves, as it is beside what is held still, at the temperature T, a symbol."""
+        rows = [i for i, b in enumerate(self.declared.state) if b not in self.still]
+        return self.declared.tempered_drift.extract(rows, [0])
+
+    @cached_property
+    def explicit(self) -> Explicit:
+        """Over a few sites, with an energy in the place of an opaque U."""
+        return written_out(self.recipe, SITES, temperature=self.temperature, values=self.values)
+
+    @cached_property
+    def one_site(self) -> Explicit:
+        """Over one site."""
+        return written_out(self.recipe, 1, temperature=self.temperature, values=self.values)
+
+
+def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
+    """What moves where some blocks are held still: their rows and columns of D and Q are gone."""
+    if not still:
+        return recipe
+    rows = [i for i, b in enumerate(recipe.state) if b not in still]
+    state = tuple(recipe.state[i] for i in rows)
+    targets = tuple(b for b in recipe.targets if b in state)
+    return Dynamics(
+        name=recipe.name,
+        state=state,
+        H=recipe.H,
+        D=recipe.D.extract(rows, rows),
+        Q=recipe.Q.extract(rows, rows),
+        target=targets if len(targets) > 1 else targets[0] if targets else state[0],
+        pieces=recipe.pieces,
+        adapt=recipe.adapt,
+        jumps={letter: jump for letter, jump in recipe.jumps.items() if jump.block in state},
+        marginal=recipe.marginal if targets == recipe.targets else recipe.H,
+        claim=recipe.claim,
+    )
+
+
+def definite(case: _Case) -> Finding:
+    """Whether D is a covariance, for every number of sites."""
+    question = "D is positive semidefinite"
+    value, where = least_eigenvalue(case.recipe, points=STATES)
+    if where == "":
+        return Finding(question, "by the signs of its entries", "proved", "definite")
+    if value < -1e-12:
+        return Finding(question, f"eigenvalue {value:.3g} at {where}", "failed", "definite")
+    return Finding(question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked", "definite")
+
+
+def stationary(case: _Case) -> Finding:
+    """Whether the Fokker-Planck residual vanishes."""
+    question, recipe = "exp(-H) is stationary", case.recipe
+    if case.still:
+        rest = residual(case.drift, recipe.H / T, T * recipe.D, recipe.state)
+        question = f"exp(-H) is stationary while {', '.join(map(str, case.still))} are held still"
+    else:
+        rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state)
+    match vanishes(rest):
+        case "symbolic":
+            return Finding(question, "Fokker-Planck residual identically 0", "proved", "stationary")
+        case "numeric":
+            return Finding(question, "Fokker-Planck residual 0 at random states", "checked", "stationary")
+    return Finding(question, f"Fokker-Planck residual {rest}", "failed", "stationary")
+
+
+def smooth(case: _Case) -> Finding:
+    """Whether D, Q and H have no jumps, through which mass would flow that no formula has."""
+    question, recipe = "the formulas have no jumps", case.recipe
+    if all(smoothness.is_smooth(e) for e in (recipe.H, *recipe.D, *recipe.Q)):
+        return Finding(question, "they are made of smooth functions", "proved", "smooth")
+    found = smoothness.jumps(case.explicit)
+    if found:
+        return Finding(question, str(found[0]), "failed", "smooth")
+    return Finding(question, "none on lines through random states", "checked", "smooth")
+
+
+def normalisable(case: _Case) -> Finding:
+    """Whether exp(-H/T) has a finite integral over all that H is symbolic in."""
+    recipe = case.recipe
+    gaussians, others, rest = auxiliary_blocks(recipe)
+    if recipe.potential is None:
+        others = [*others, *(b for b in recipe.targets if b not in others)]
+    names = ", ".join(b.name for b in recipe.state if b in others or b in [g.block for g in gaussians])
+    question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
+    if not names:
+        return Finding(question, "nothing to integrate", "proved", "normalisable")
+    unsigned = [g for g in gaussians if not g.precision.is_positive]
+    for g in unsigned:
+        value, where = minimum_eigenvalue(ImmutableMatrix([[g.precision.xreplace({T: S.One})]]), points=STATES)
+        if value <= 0:
+            return Finding(question, f"precision {value:.3g} of {g.block} at {where}", "failed", "normalisable")
+    if others:
+        failure = _improper(case, rest, others)
+        if failure is not None:
+            return Finding(question, *failure, "normalisable")
+    laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
+    laws += [f"{b} by its tails" for b in others]
+    return Finding(question, ", ".join(laws), "checked" if unsigned or others else "proved", "normalisable")
+
+
+def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
+    """Why what is left of exp(-H/T) has no finite integral over these blocks, and how that is known."""
+    explicit = written_out(case.recipe, SITES, temperature=case.temperature, values=case.values, H=rest)
+    domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
+    growth = tails.growth(explicit.with_numbers_but(domains), domains, case.temperature)
+    if growth.is_integrable:
+        return None
+    if growth.is_undecided:
+        return "not decided: H is too steep for numbers", "open"
+    where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
+    at = "" if case.temperature == 1 else f" at temperature {case.temperature:g}"
+    return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"
+
+
+def boundary(case: _Case) -> Finding:
+    """Whether chains stay inside of their domains."""
+    question, recipe = "chains stay inside of their domains", case.recipe
+    bounded = [b for b in recipe.state if b.domain not in ("real", "binary", "periodic")]
+    if not bounded:
+        return Finding(question, "there is no boundary", "proved", "boundary")
+    reflected = {b for piece in recipe.pieces.values() if piece.method == "reflected" for _, b in piece.parts}
+    touched = []
+    for end in ends.reached_ends(case.one_site):
+        if end.block in reflected:
+            touched.append(f"{end.block} is reflected at {end.at:g}")
+        elif end.turns_back:
+            touched.append(f"{end.block} touches {end.at:g}, where D vanishes and turns it back")
+        else:
+            answer = f"{end.coordinate} reaches {end.at:g}, and leaves: Feller's integral of exp(H)/D converges there"
+            return Finding(question, answer, "failed", "boundary")
+    answer = "; ".join(dict.fromkeys(touched)) or "no boundary is reached, by Feller's test"
+    return Finding(question, answer, "checked", "boundary")
+
+
+def explosion(case: _Case) -> Finding:
+    """Whether chains stay finite."""
+    question, recipe = "chains do not run off to infinity", case.recipe
+    if ends.is_integrable(recipe):
+        return Finding(question, "D and Q have finite means under exp(-H)", "proved", "explosion")
+    found = ends.explosions(case.one_site)
+    if found:
+        z, at = found[0].coordinate, found[0].at
+        answer = f"{z} reaches {at} in a finite time: D grows faster there than exp(H), by Feller's test"
+        return Finding(question, answer, "failed", "explosion")
+    return Finding(question, "by Feller's test along every coordinate", "checked", "explosion")
+
+
+def _marginal(case: _Case) -> Finding:
+    """Whether the marginal of the target is exp(-U/T), at every T."""
+    return marginal(case.recipe, case.temperature)
+
+
+def reached(case: _Case) -> Finding:
+    """Whether the noise reaches every block, so that there is one law and not many."""
+    question, recipe = "the noise reaches every block", case.recipe
+    redrawn = {j.block for j in recipe.jumps.values()}
+    if not any(recipe.D) and not redrawn:
+        return Finding(
+            question, "there is no noise: invariant, but not ergodic without refreshment", "warning", "reached"
+        )
+    found = ends.walls(case.one_site)
+    if found:
+        answer = (
+            f"no chain passes {found[0].coordinate} = {found[0].at:g}, where D vanishes: invariant, but not ergodic"
+        )
+        return Finding(question, answer, "warning", "reached")
+    if reach.is_reached_by_form(recipe):
+        return Finding(question, "through the drift, to all", "proved", "reached")
+    explicit = case.explicit
+    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b.domain != "binary"]
+    refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in redrawn]
+    number, missed = reach.rank(explicit, refreshed=refreshed)
+    if number < len(moving):
+        directions = reach.described(explicit, missed)
+        answer = f"it never reaches {directions}: invariant, but not ergodic"
+        return Finding(question, answer, "warning", "reached")
+    return Finding(
+        question, f"rank {number} of {len(moving)} at random states, at these parameters", "checked", "reached"
+    )
+
+
+# ---- the promise
+
+_WORDS = {
+    "smooth": "jumps",
+    "normalisable": "properness",
+    "boundary": "boundaries",
+    "explosion": "explosion",
+    "marginal": "the marginal",
+    "definite": "D >= 0",
+    "stationary": "invariance",
+}
+
+
+def _claim(case: _Case, findings: list[Finding]) -> Finding:
+    """What is promised, or less: no more than the findings bear."""
+    recipe, verdicts = case.recipe, {f.verdict for f in findings}
+    claim = recipe.claim
+    if claim == "exact" and recipe.adapt:
+        claim = f"given frozen {', '.join(sorted(map(str, recipe.adapted)))}"
+    if any(map(is_of_one_temperature, findings)):
+        claim += f" at temperature {case.temperature:g}"
+    if "failed" in verdicts:
+        return Finding("claim", claim, "failed", "claim")
+    if not verdicts & {"warning", "open"}:
+        if not _is_settled(recipe, claim.partition(" at temperature")[0]):
+            verdicts.add("open")
+        return Finding("claim", claim, max(verdicts, key=VERDICTS.index), "claim")
+    doubts = [_WORDS[f.topic] + " open" for f in findings if f.verdict == "open" and f.topic in _WORDS]
+    lost = [f.verdict for f in findings if f.topic == "reached" and f.verdict in ("warning", "open")]
+    doubts += ["not ergodic" if v == "warning" else "ergodicity open" for v in lost]
+    return Finding("claim", "; ".join(["invariant", *doubts]), "warning" if "warning" in verdicts else "open", "claim")
+
+
+def _is_settled(recipe: Dynamics, claim: str) -> bool:
+    """Whether the findings are all that the claim is about."""
+    if claim == "exact":
+        return True
+    given = re.fullmatch(r"given (?:frozen|constant) (.*)", claim)
+    constants = {s.name for s in (*recipe.adapted, *recipe.parameters)}
+    return given is not None and set(given[1].split(", ")) <= constants

@@ -1,0 +1,114 @@
+"""Is a matrix of formulas positive semidefinite? By the signs of its minors, else at random states."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from math import inf
+
+from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
+
+from ..algebra import random_value
+from ..dynamics import Dynamics
+from ..symbols import OPAQUE, Total, masked, temperature
+from .explicit import written_out
+
+
+def couples_sites(A: ImmutableMatrix) -> bool:
+    """Whether an entry reads a total over sites, other than their number."""
+    return any(t.integrand is not S.One for e in A for t in e.atoms(Total))
+
+
+def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
+    """The least eigenvalue of D at T = 1, as `minimum_eigenvalue` gives it.
+
+    A D that sums over sites is written out over 2 and 3 of them: totals are sums of the same coordinates, no
+    independent numbers.
+    """
+    D = recipe.D.xreplace({temperature: S.One})
+    if not couples_sites(D):
+        return minimum_eigenvalue(D, points=points, fixed=fixed)
+    return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
+
+
+# A number, or numbers of which every point takes the next.
+Number = float | tuple[float, ...]
+
+
+def minimum_eigenvalue(
+    A: ImmutableMatrix, *, points: int, fixed: Mapping[Symbol, float | list[float] | None] | None = None
+) -> tuple[float, str]:
+    """The least eigenvalue of a symmetric matrix over random states, and where; (0, "") if it is >= 0 by signs.
+
+    `points`: how many random states; `fixed`: numbers, or lists of one number per site, of which every point takes the
+    next; None for a random value.
+
+    >>> from recipe import positive, real
+    >>> a, x = positive("a"), real("x")
+    >>> minimum_eigenvalue(ImmutableMatrix([[a]]), points=10)
+    (0.0, '')
+    >>> minimum_eigenvalue(ImmutableMatrix([[a - 2]]), points=10, fixed={a: 0.5})
+    (-1.5, 'a = 0.5')
+    """
+    numbers: list[tuple[Symbol, Number]] = []
+    for s, value in (fixed or {}).items():
+        if value is not None:
+            numbers.append((s, tuple(value) if isinstance(value, list) else value))
+    return _minimum_eigenvalue(A, points, tuple(numbers))
+
+
+@lru_cache(maxsize=256)
+def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
+    """What recipes that are variants of each other ask for again and again."""
+    rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
+    A = A.extract(rows, rows)
+    if _is_nonnegative(A):
+        return 0.0, ""
+    from numpy import array
+    from numpy.linalg import eigvalsh
+
+    entries, _ = masked(A, *OPAQUE)
+    symbols = sorted(entries.free_symbols, key=lambda s: s.name)
+    evaluate = numeric(symbols, list(entries))
+    worst = inf
+    where = "the origin"
+    for values in _points(symbols, points, dict(fixed)):
+        matrix = array(evaluate(values), dtype=float).reshape(A.shape)
+        least = float(eigvalsh(matrix)[0])
+        if abs(least) < 1e-12 * abs(matrix).max():
+            least = 0.0
+        if not least >= worst:
+            worst = least
+            where = ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, values)) or "every state"
+    return worst, where
+
+
+def _is_nonnegative(A: ImmutableMatrix) -> bool:
+    """Whether a symmetric matrix is seen to be positive semidefinite by the signs of its principal minors."""
+    if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)):
+        return True
+    if A.rows > 4 or not A.free_symbols:  # the minors are 2^d, and a constant matrix has eigenvalues
+        return False
+    subsets = (list(s) for k in range(1, A.rows + 1) for s in combinations(range(A.rows), k))
+    return all(A.extract(s, s).det().is_nonnegative for s in subsets)
+
+
+def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) -> Iterator[list[float]]:
+    """Values of the symbols at random points, so many that each number of the longest list is taken."""
+    draw = random.Random(2015)
+    lengths = [len(v) for v in fixed.values() if isinstance(v, tuple)]
+    for k in range(max([points, *lengths])):
+        # Fixed symbols draw too, so that the others have the same values whatever is fixed.
+        values = [fixed.get(s, random_value(s, draw)) for s in symbols]
+        yield [v[k % len(v)] if isinstance(v, tuple) else v for v in values]
+
+
+def numeric(symbols: Sequence[Symbol], expressions: Sequence[Expr], **functions: Callable) -> Callable:
+    """A float function of a list of values, for a list of expressions; `functions` implement non-standard ones.
+
+    >>> from recipe import real
+    >>> x = real("x")
+    >>> numeric([x], [x**2, 2*x])([3.0])
+    [9.0, 6.0]
+    """
+    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"], dummify=True)

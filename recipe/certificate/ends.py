@@ -1,0 +1,208 @@
+"""Does a chain come to an end of its domain, to infinity, or to a wall inside? Feller's test along each coordinate.
+
+With all else frozen, the point x = b is not reached iff the integral of the scale density exp(H/T)/D up to b diverges
+(Feller 1952). In a coordinate y in which b is infinitely far, x = b + e^-y or x = sinh y, the log of the integrand,
+L(y) = H/T - log D + log |dx/dy|, tells it by its slope at large y: the integral converges where L falls in proportion
+to y.
+A coordinate without noise of its own, which Q moves, comes to b where H is finite there.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sympy import Symbol, lambdify
+
+from ..algebra import at_one_site
+from ..dynamics import Dynamics
+from ..marginal import eliminate_gaussians
+from ..symbols import OPAQUE, Block
+from .explicit import Explicit, draw_inside
+
+FALLS = -1e-3  # a slope of L: what falls less is not told from what does not fall
+STATES = 4  # of the other coordinates
+NEAR, FAR = 8.0, 24.0  # where the slope of L is taken, in y: x is b + e^-24 at the nearest
+LOOKS = 20  # dips that are looked into
+GRID = 4001  # points of a coordinate that are looked at for walls, in x = sinh y to 1e5
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of a coordinate that a chain reaches, or a wall that it never passes."""
+
+    coordinate: str
+    block: Block
+    at: float
+    turns_back: bool = False  # whether D vanishes there, so that no mass leaves
+
+
+def reached_ends(explicit: Explicit) -> list[End]:
+    """The finite ends of domains that are reached, at one state of the other coordinates at least."""
+    return [
+        End(str(z), block, at, line.has_noise and line.noise_at(at, inside) == 0)
+        for z, block, line in _lines(explicit)
+        for at, inside in _finite_ends(block.domain)
+        if line.is_reached(at, inside)
+    ]
+
+
+def explosions(explicit: Explicit) -> list[End]:
+    """The infinities that are reached in a finite time along a coordinate with noise of its own."""
+    return [
+        End(str(z), block, at)
+        for z, block, line in _lines(explicit)
+        for at in ((math.inf, -math.inf) if block.domain == "real" else (math.inf,))
+        if block.domain in ("real", "positive", "nonnegative") and line.has_noise and line.explodes(at)
+    ]
+
+
+def walls(explicit: Explicit) -> list[End]:
+    """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
+    times = Counter(
+        (str(z), block, round(at, 5) + 0.0)
+        for z, block, line in _lines(explicit)
+        if line.has_noise
+        for at in line.dips()
+        if _contains(block.domain, at) and line.is_wall(at)
+    )
+    return [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
+
+
+def _finite_ends(domain: str) -> tuple[tuple[float, float], ...]:
+    """The finite ends of a domain, each with the direction to the inside."""
+    match domain:
+        case "positive" | "nonnegative":
+            return ((0.0, 1.0),)
+        case "fraction":
+            return ((0.0, 1.0), (1.0, -1.0))
+    return ()
+
+
+def is_integrable(recipe: Dynamics) -> bool:
+    """Whether D and Q are seen to have finite means under exp(-H): then chains do not explode.
+
+    They are constants, or polynomials of blocks that are Gaussian whatever the others are.
+    Source: Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
+    """
+    gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
+    free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
+    for e in (*recipe.D, *recipe.Q):
+        e = at_one_site(e)
+        moving = [b for b in recipe.state if e.has(b)]
+        if any(b not in free for b in moving) or e.has(*OPAQUE[1:]) or (moving and not e.is_polynomial(*moving)):
+            return False
+    return True
+
+
+def _contains(domain: str, at: float) -> bool:
+    """Whether a point is inside of a domain."""
+    return all((at - end) * inside > 0 for end, inside in _finite_ends(domain))
+
+
+def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
+    """The lines along each coordinate through a few random states."""
+    draw = random.Random(2015)
+    drift = explicit.curl()
+    for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
+        if block.domain == "binary":
+            continue
+        functions = [
+            lambdify([explicit.coordinates], e, "numpy", cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])
+        ]
+        for _ in range(STATES):
+            state = [draw_inside(b, draw) for b in explicit.blocks]
+            yield z, block, Line(i, state, explicit.temperature, *functions)
+
+
+@dataclass
+class Line:
+    """H, D_ii and the drift that Q makes, along coordinate i through a state."""
+
+    i: int
+    state: list[float]
+    temperature: float
+    H: Callable
+    D: Callable
+    drift: Callable
+
+    def on(self, function: Callable, x: Any) -> np.ndarray:
+        """The values of a function at points x of the line."""
+        with np.errstate(all="ignore"):
+            at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
+            return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether the coordinate has noise of its own."""
+        values = self.on(self.D, self.state[self.i] + np.linspace(0.0, 0.2, 7))
+        return bool((np.nan_to_num(values) > 0).any())
+
+    def noise_at(self, at: float, inside: float) -> float:
+        """D_ii as a point is approached; 0 where it vanishes there."""
+        near = self.on(self.D, at + inside * np.exp([-18.0, -27.0]))
+        return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
+
+    def is_reached(self, at: float, inside: float) -> bool:
+        """Whether a chain comes to a point from one side."""
+        if self.has_noise:
+            return self.slope(at, inside) < FALLS
+        moved = self.on(self.drift, at + inside * np.exp([-10.0]))[0]
+        H = self.on(self.H, at + inside * np.exp([-10.0, -20.0]))
+        return bool(moved != 0 and np.isfinite(H).all() and H[1] - H[0] < 0.1)
+
+    def slope(self, at: float, inside: float) -> float:
+        """The slope of L towards a point, in y of x = at + inside e^-y."""
+        y = np.array([NEAR, FAR]) if at == 0 else np.array([NEAR / 2, FAR / 2])
+        L = self.log_scale(at + inside * np.exp(-y)) - y
+        if np.isnan(L).any():
+            return math.nan
+        return float((L[1] - L[0]) / (y[1] - y[0])) if np.isfinite(L).all() else float(L[1])
+
+    def log_scale(self, x: np.ndarray) -> np.ndarray:
+        """H/T - log D."""
+        with np.errstate(all="ignore"):
+            return self.on(self.H, x) / self.temperature - np.log(self.on(self.D, x))
+
+    def explodes(self, at: float) -> bool:
+        """Whether L falls towards infinity, as far as numbers go."""
+        y = np.arange(4.0, 90.0, 2.0)
+        x = math.copysign(1.0, at) * np.sinh(y)
+        with np.errstate(all="ignore"):
+            L = self.log_scale(x) + y
+            known = np.isfinite(L) & (self.on(self.D, x) > 0)
+        last = L[: int(known.argmin())] if not known.all() else L
+        if len(last) < 2:
+            return bool(L[0] == -np.inf)
+        return bool((last[-1] - last[-2]) / 2.0 < FALLS)
+
+    def dips(self) -> list[float]:
+        """Where D comes down to 0, or H goes up or down to infinity: candidates for walls."""
+        x = np.sinh(np.linspace(-12.0, 12.0, GRID))
+        points = []
+        for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
+            with np.errstate(all="ignore"):
+                values = np.nan_to_num(depth(x), nan=-1e300)
+                lows = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))[:LOOKS]
+                points += _lowest(depth, x[lows - 1], x[lows + 1])
+        return points
+
+    def is_wall(self, at: float) -> bool:
+        """Whether a point is reached from neither side, and Q does not carry the chain across."""
+        beside = (1.0, -1.0)
+        if not all(self.slope(at, side) >= FALLS for side in beside):
+            return False
+        crossing = self.on(self.drift, [at + side * 1e-9 for side in beside])
+        return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
+
+
+def _lowest(depth: Callable, low: np.ndarray, high: np.ndarray) -> list[float]:
+    """Where a function of one dip in each interval is least, by thirds."""
+    for _ in range(80):
+        a, b = low + (high - low) / 3, high - (high - low) / 3
+        is_left = np.nan_to_num(depth(a), nan=-1e300) < np.nan_to_num(depth(b), nan=-1e300)
+        low, high = np.where(is_left, low, a), np.where(is_left, b, high)
+    return [round(float(x), 9) + 0.0 for x in (low + high) / 2]

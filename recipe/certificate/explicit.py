@@ -1,0 +1,177 @@
+"""A recipe written out over a few explicit sites, with numbers for all else: what numerical questions are asked of.
+
+A vector block p becomes the coordinates p_1, ..., p_n, and total(f) the sum f_1 + ... + f_n. An entry of D or Q between
+two vector blocks couples equal sites, one between a vector and a scalar block every site to the scalar. An opaque U
+becomes a confining energy that couples its coordinates, an opaque function a smooth one of its sign.
+"""
+
+import random
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Add, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, sin, tanh
+from sympy.core.function import AppliedUndef
+
+from ..algebra import random_value
+from ..dynamics import Dynamics
+from ..symbols import Adapted, Block, Partial, Potential, Total, temperature
+
+SEED = 2015
+Row = tuple[int, Block, int | None]  # number of a block, the block, and its site
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """Coordinates z with their domains, H, D and Q over them, at a temperature: expressions of z alone."""
+
+    coordinates: tuple[Symbol, ...]
+    blocks: tuple[Block, ...]
+    H: Expr
+    D: ImmutableMatrix
+    Q: ImmutableMatrix
+    temperature: float
+
+    @cached_property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return len(self.coordinates)
+
+    def with_numbers_but(self, kept: Collection[Symbol]) -> Expr:
+        """H with random numbers for all coordinates but the ones kept."""
+        draw = random.Random(SEED)
+        return self.H.xreplace(
+            {
+                z: Rational(repr(round(draw_inside(b, draw), 6)))
+                for z, b in zip(self.coordinates, self.blocks, strict=True)
+                if z not in kept
+            }
+        )
+
+    def curl(self) -> ImmutableMatrix:
+        """-Q grad H + T rowdiv(Q): the drift that no diffusion makes, which moves what noise does not."""
+        gradient = ImmutableMatrix([diff(self.H, z) for z in self.coordinates])
+        divergence = ImmutableMatrix(
+            [Add(*(diff(self.Q[i, j], z) for j, z in enumerate(self.coordinates))) for i in range(self.size)]
+        )
+        return self.temperature * divergence - self.Q * gradient
+
+
+def draw_inside(block: Block, draw: random.Random) -> float:
+    """A random value inside of the domain of a block, away from its ends."""
+    value = draw.gauss(0, 1)
+    match block.domain:
+        case "positive" | "nonnegative":
+            return 0.3 + abs(value)
+        case "fraction":
+            return 0.2 + 0.6 * draw.random()
+        case "binary":
+            return float(draw.random() < 0.5)
+    return value
+
+
+def written_out(
+    recipe: Dynamics,
+    sites: int = 2,
+    *,
+    temperature: float = 1.0,
+    values: Mapping[str, float] | None = None,
+    H: Expr | None = None,
+) -> Explicit:
+    """The recipe over `sites` sites, at numbers for the parameters: `values` by name, else defaults, else random ones.
+
+    `H`: another energy in the place of the recipe's.
+
+    >>> from samplers import SGHMC
+    >>> written_out(SGHMC, 2).coordinates
+    (theta_1, theta_2, p_1, p_2)
+    """
+    return _Writer(recipe, sites, temperature, values or {}).recipe_over_sites(recipe.H if H is None else H)
+
+
+class _Writer:
+    """Expressions of a recipe as those of explicit sites, all with the same numbers."""
+
+    def __init__(self, recipe: Dynamics, sites: int, at_temperature: float, values: Mapping[str, float]):
+        self.recipe, self.sites = recipe, sites
+        self.temperature = Rational(repr(float(at_temperature)))
+        self.values = values
+        self.draw = random.Random(SEED)
+        self.numbers: dict = {temperature: self.temperature}
+        self.symbols: dict = {}
+
+    def recipe_over_sites(self, H: Expr) -> Explicit:
+        """The whole recipe."""
+        rows: list[Row] = [(i, b, k) for i, b in enumerate(self.recipe.state) for k in self.sites_of(b)]
+        coordinates = tuple(self.symbol(b, k) for _, b, k in rows)
+        H = self.at(H, None)
+        D, Q = self.joint(self.recipe.D, rows), self.joint(self.recipe.Q, rows)
+        # Blocks that are held still are numbers.
+        still = [s for s in self.symbols.values() if s not in coordinates]
+        numbers = {s: Rational(repr(round(random_value(s, self.draw), 6))) for s in still}
+        return Explicit(
+            coordinates,
+            tuple(b for _, b, _ in rows),
+            H=H.xreplace(numbers),
+            D=D.xreplace(numbers),
+            Q=Q.xreplace(numbers),
+            temperature=float(self.temperature),
+        )
+
+    def joint(self, matrix: ImmutableMatrix, rows: list[Row]) -> ImmutableMatrix:
+        """The matrix over coordinates of a matrix over blocks."""
+
+        def entry(row: int, column: int) -> Expr:
+            (i, a, k), (j, b, m) = rows[row], rows[column]
+            if a.is_vector and b.is_vector and k != m:
+                return S.Zero
+            return self.at(matrix[i, j], k or m)
+
+        return ImmutableMatrix(len(rows), len(rows), entry)
+
+    def sites_of(self, b: Block) -> Iterable[int | None]:
+        """The numbers of a block's sites."""
+        return range(1, self.sites + 1) if b.is_vector else [None]
+
+    def symbol(self, b: Block, site: int | None) -> Symbol:
+        """The plain symbol of a block at a site."""
+        name = f"{b.name}_{site}" if b.is_vector else b.name
+        return self.symbols.setdefault(
+            name, Symbol(name, real=True, positive=b.is_positive, nonnegative=b.is_nonnegative)
+        )
+
+    def number(self, s: Symbol, site: int | None) -> Expr:
+        """The number that stands for a parameter, or for what is frozen in a step."""
+        key = (s, site) if getattr(s, "is_vector", False) else s
+        if key not in self.numbers:
+            value = self.values.get(s.name, getattr(s, "default", None))
+            self.numbers[key] = Rational(repr(float(random_value(s, self.draw) if value is None else value)))
+        return self.numbers[key]
+
+    def at(self, e: Expr, site: int | None) -> Expr:
+        """The expression as a site sees it; `site` is None for what has one value per chain."""
+        match e:
+            case Total():
+                return Add(*(self.at(e.integrand, k) for k in range(1, self.sites + 1)))
+            case Potential():
+                return self.energy(e)
+            case Partial():
+                return diff(self.energy(e.U), *(self.symbol(b, site if b.is_vector else None) for b in e.variables))
+            case Block() if not isinstance(e, Adapted):
+                return self.symbol(e, site if e.is_vector else None)
+            case Symbol():
+                return self.number(e, site)
+            case AppliedUndef():
+                return self.function(e, site)
+        return e.func(*(self.at(a, site) for a in e.args)).doit() if e.args else e
+
+    def energy(self, U: Potential) -> Expr:
+        """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry."""
+        z = [self.symbol(b, k) for b in U.blocks for k in self.sites_of(b)]
+        coupling = Add(*(sin(x - y) / 3 for x, y in zip(z, z[1:], strict=False)))
+        return Add(*(x**2 / 2 + cos(2 * x - Rational(1, 3)) for x in z)) + coupling
+
+    def function(self, f: AppliedUndef, site: int | None) -> Expr:
+        """A smooth function of its arguments' sum, of the sign that is declared."""
+        x = Add(*(self.at(a, site) for a in f.args))
+        return 1 + tanh(x) / 2 if f.is_positive or f.is_nonnegative else x / 3 + sin(x)

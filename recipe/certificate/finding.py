@@ -1,0 +1,56 @@
+"""What is known of a recipe, question by question."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# From the strongest to the weakest.
+VERDICTS = ("proved", "checked", "open", "warning", "failed")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question of the certificate: its answer, how it is known, and whether it holds.
+
+    `verdict` is "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
+    chains need not have this law) or "failed". `topic` is the question in a word.
+    """
+
+    question: str
+    answer: str
+    verdict: str
+    topic: str = ""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of a recipe: printable, `.ok` if nothing failed, `.to_dict()` for machines."""
+
+    recipe: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding failed; warnings and open questions are allowed."""
+        return all(f.verdict != "failed" for f in self.findings)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every question is proved or checked: the chain has the law that the recipe claims."""
+        return all(f.verdict in ("proved", "checked") for f in self.findings)
+
+    def __getitem__(self, topic: str) -> Finding:
+        return next(f for f in self.findings if f.topic == topic)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "recipe": self.recipe,
+            "ok": self.ok,
+            "exact": self.exact,
+            "findings": [asdict(f) for f in self.findings],
+        }
+
+    def __str__(self):
+        width = max(len(f.question) for f in self.findings)
+        lines = [f"  {f.verdict:8} {f.question:{width}}  {f.answer}" for f in self.findings]
+        return "\n".join([f"certificate of {self.recipe}: {'ok' if self.ok else 'FAILED'}", *lines])

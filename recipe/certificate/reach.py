@@ -1,0 +1,155 @@
+"""Does the noise reach everything? The rank of the motions that noise and curl make together.
+
+Controls along the columns of D beside the drift -Q grad H + T rowdiv(Q): what D grad H and the Ito correction add to
+the drift lies along the columns. Their Lie algebra has the rank of the endpoint of a path in its controls, at almost
+all controls (Sussmann & Jurdjevic 1972), so that one random path tells it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from sympy import Abs, Max, Min, Rational, Symbol, expand, lambdify, sqrt
+
+from ..algebra import at_one_site
+from ..dynamics import Dynamics
+from ..symbols import Block
+from .explicit import Explicit
+
+INTERVALS = 3  # of constant controls, for each coordinate
+LENGTHS = (0.5, 1.5, 3.0)  # of the paths, in time: long ones tell high brackets from rounding errors
+STEP = 0.01  # at most, of Runge and Kutta, whose errors must not look like a motion
+SMALL = 1e-7  # of the greatest singular value
+
+
+def is_reached_by_form(recipe: Dynamics) -> bool:
+    """Whether noise of positive strength is seen to reach every block, one after the other, through constant couplings.
+
+    A block is reached from one that is where some derivative of the drift by the latter is a constant that is not 0,
+    in this row alone of the rows that are not reached yet.
+    """
+    if not recipe.D.is_diagonal():
+        return False
+    reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
+    reached |= {j.block for j in recipe.jumps.values() if j.rate is None}
+    while new := next((b for source in reached for b in [_next_reached(recipe, source, reached)] if b), None):
+        reached.add(new)
+    return reached >= {b for b in recipe.state if b.domain != "binary"}
+
+
+def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block | None:
+    """The one block that a constant derivative of the drift by `source` reaches, or None."""
+    slopes = {b: f for b, f in zip(recipe.state, recipe.drift, strict=True) if b not in reached}
+    if not all(at_one_site(f).is_polynomial(source) for f in slopes.values()):
+        return None
+    for _ in range(4):
+        slopes = {b: expand(f.diff(source)) for b, f in slopes.items()}
+        moved = [b for b, f in slopes.items() if f != 0]
+        if len(moved) == 1 and (source.is_vector or not moved[0].is_vector):
+            slope = slopes[moved[0]]
+            if slope.is_nonzero and not slope.has(*recipe.state):
+                return moved[0]
+    return None
+
+
+def described(explicit: Explicit, directions: np.ndarray) -> str:
+    """The coordinates, or combinations of some, that are not reached."""
+    names = []
+    for row in directions:
+        parts = [(c, z) for c, z in zip(row, explicit.coordinates, strict=True) if abs(c) > 1e-6]
+        text = str(parts[0][1]) if len(parts) == 1 else " + ".join(f"{c:.2g}*{z}" for c, z in parts)
+        names.append(text.replace("+ -", "- "))
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0) -> tuple[int, np.ndarray]:
+    """The greatest rank over a few random states, and the directions that are not reached there, as rows.
+
+    `refreshed`: coordinates that a jump redraws. A rank below the number of coordinates means that the chain stays on a
+    surface: invariant, but not ergodic.
+    """
+    draw = np.random.default_rng(seed)
+    field, columns = _fields(explicit, refreshed)
+    best = (-1, np.eye(explicit.size))
+    for length in LENGTHS:
+        start = np.array([_start(z, draw) for z in explicit.coordinates])
+        width = columns(start[:, None]).shape[1]
+        J = _sensitivities(start, draw.normal(size=(INTERVALS * explicit.size, width)), length, field, columns)
+        if not np.isfinite(J).all():
+            continue
+        U, sizes, _ = np.linalg.svd(J)
+        number = int((sizes > SMALL * max(sizes[0], 1e-300)).sum()) if sizes[0] > 0 else 0
+        if number > best[0]:
+            best = number, U[:, number:].T
+        if number == explicit.size:
+            break
+    return best
+
+
+def without_kinks(e: Any) -> Any:
+    """The formula with round corners: |x| as sqrt(x^2 + 1/10), so that one path sees both sides of a kink.
+
+    >>> from sympy import symbols
+    >>> x = symbols("x", real=True)
+    >>> without_kinks(Abs(x))
+    sqrt(x**2 + 1/10)
+    """
+    e = e.replace(Max, lambda *args: reduce(lambda a, b: (a + b + Abs(a - b)) / 2, args))
+    e = e.replace(Min, lambda *args: reduce(lambda a, b: (a + b - Abs(a - b)) / 2, args))
+    return e.replace(Abs, lambda x: sqrt(x**2 + Rational(1, 10)))
+
+
+def _start(z: Symbol, draw: np.random.Generator) -> float:
+    value = float(draw.normal())
+    return 0.3 + abs(value) if z.is_positive or z.is_nonnegative else value
+
+
+def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, Callable]:
+    """The drift (size, N) and the control directions (size, width, N), as functions of states (size, N)."""
+    size = explicit.size
+    rounded = replace(explicit, H=without_kinks(explicit.H), D=without_kinks(explicit.D), Q=without_kinks(explicit.Q))
+    drift = lambdify([explicit.coordinates], list(rounded.curl()), "numpy", cse=True)
+    D = lambdify([explicit.coordinates], list(rounded.D), "numpy", cse=True)
+    redrawn = np.array([[float(z == r) for r in refreshed] for z in explicit.coordinates]).reshape(size, -1)
+
+    def spread(values, z):
+        return np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in values])
+
+    def columns(z):
+        jumps = np.broadcast_to(redrawn[..., None], (*redrawn.shape, z.shape[1]))
+        return np.concatenate([spread(D(z), z).reshape(size, size, -1), jumps], axis=1)
+
+    return lambda z: spread(drift(z), z), columns
+
+
+def _sensitivities(
+    start: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable
+) -> np.ndarray:
+    """The derivative of the endpoint of a path in all its controls, by central differences."""
+    step, number = 1e-4, controls.size
+    shifts = step * np.concatenate([np.eye(number), -np.eye(number)]).T.reshape(*controls.shape, 2 * number)
+    ends = _endpoints(
+        np.repeat(start[:, None], 2 * number, axis=1), controls[..., None] + shifts, length, field, columns
+    )
+    return (ends[:, :number] - ends[:, number:]) / (2 * step)
+
+
+def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable) -> np.ndarray:
+    """Where paths end under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
+    steps = max(2, math.ceil(length / len(controls) / STEP))
+    dt = length / (len(controls) * steps)
+    for u in controls:
+
+        def velocity(x: np.ndarray, u: np.ndarray = u) -> np.ndarray:
+            return field(x) + np.einsum("ijn,jn->in", columns(x), u)
+
+        for _ in range(steps):
+            a = velocity(z)
+            b = velocity(z + dt / 2 * a)
+            c = velocity(z + dt / 2 * b)
+            d = velocity(z + dt * c)
+            z = z + dt / 6 * (a + 2 * b + 2 * c + d)
+    return z

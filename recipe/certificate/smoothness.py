@@ -1,0 +1,166 @@
+"""Do D, Q and the gradient of H jump inside of the domain? A flux at a jump is in no formula.
+
+Each function is looked at along every coordinate through a few random states, on a grid that is fine near 0; where
+neighbours differ much, the interval is halved until the difference has gone, or has stayed: then the function jumps.
+Kinks, as of Abs and Max, and poles at which exp(-H) vanishes, are no jumps.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from sympy import (
+    Abs,
+    Add,
+    Derivative,
+    Expr,
+    Max,
+    Min,
+    Mul,
+    Pow,
+    atan,
+    cos,
+    cosh,
+    erf,
+    exp,
+    lambdify,
+    log,
+    sin,
+    sinh,
+    tanh,
+)
+from sympy.core.function import AppliedUndef
+
+from ..symbols import Partial, Potential, Total
+from .explicit import Explicit, draw_inside
+
+GRID, STATES = 1501, 2  # points of a line, and lines
+LOOKS, HALVINGS = 12, 45  # intervals that are looked into, and how deep
+SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A point of a coordinate at which a function has two values."""
+
+    function: str
+    coordinate: str
+    at: float
+    sides: tuple[float, float]
+
+    def __str__(self):
+        low, high = self.sides
+        return f"{self.function} jumps from {low:.3g} to {high:.3g} at {self.coordinate} = {self.at:.3g}"
+
+
+def is_smooth(e: Expr) -> bool:
+    """Whether a formula is seen to be smooth: made of smooth functions, roots and logs of what is positive.
+
+    >>> from sympy import exp, symbols, tanh
+    >>> x = symbols("x", real=True)
+    >>> is_smooth(tanh(x) + 1/(1 + x**2)), is_smooth(tanh(1/x))
+    (True, False)
+    """
+    if e.is_Atom or isinstance(e, (Potential, Partial)):
+        return True
+    match e:
+        case Pow():
+            whole = e.exp.is_Integer and e.exp.is_nonnegative
+            smooth = whole or e.base.is_positive or (e.exp.is_Integer and e.base.is_nonzero)
+        case log():
+            smooth = e.args[0].is_positive
+        case AppliedUndef() | Abs() | Max() | Min():
+            smooth = True
+        case _:
+            smooth = isinstance(e, (Add, Mul, Total, Derivative, *SMOOTH))
+    return bool(smooth) and all(map(is_smooth, e.args))
+
+
+def jumps(explicit: Explicit) -> list[Jump]:
+    """The jumps of H and of the entries of D and Q, one for each function."""
+    found = []
+    for label, e in _functions(explicit):
+        jump = next(_along_lines(explicit, e), None)
+        if jump is not None:
+            found.append(Jump(label, *jump))
+    return found
+
+
+def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
+    """H and the entries of D and Q that are not smooth by their form."""
+    z = explicit.coordinates
+    if not is_smooth(explicit.H):
+        yield "H", explicit.H
+    for label, matrix in (("D", explicit.D), ("Q", explicit.Q)):
+        for i in range(explicit.size):
+            for j in range(i, explicit.size):
+                if not is_smooth(matrix[i, j]):
+                    yield f"{label}[{z[i]}, {z[j]}]", matrix[i, j]
+
+
+def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tuple[float, float]]]:
+    """(coordinate, place, values on its sides) of the jumps along lines through random states."""
+    draw = random.Random(2015)
+    function = lambdify([explicit.coordinates], e, "numpy")
+    for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
+        if z not in e.free_symbols or block.domain == "binary":
+            continue
+        for _ in range(STATES):
+            state = [draw_inside(b, draw) for b in explicit.blocks]
+
+            def on(x: np.ndarray, i: int = i, state: list[float] = state) -> np.ndarray:
+                at = [x if k == i else v for k, v in enumerate(state)]
+                with np.errstate(all="ignore"):
+                    return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
+
+            for place, sides in _jumps_of(on, _grid(block.domain), is_energy=e is explicit.H):
+                yield str(z), place, sides
+
+
+def _grid(domain: str) -> np.ndarray:
+    """Points of a domain, fine near 0 and near its ends; shifted, so that simple numbers lie between two of them."""
+    y = np.linspace(-9.0, 9.0, GRID) + 1e-4
+    match domain:
+        case "positive" | "nonnegative":
+            return np.exp(y)
+        case "fraction":
+            return 1 / (1 + np.exp(-y))
+    return np.sinh(y)
+
+
+def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator[tuple[float, tuple[float, float]]]:
+    """Where the values of a function do not come together when an interval is halved.
+
+    An energy may be infinite at a point, which no chain comes to; D and Q may not.
+    """
+    values = function(x)
+    change = abs(np.diff(values))
+    change[~np.isfinite(change)] = 0.0
+    scale = np.median(abs(values[np.isfinite(values)])) + 1e-300
+    beside = np.convolve(change, [1.0, 0.0, 1.0], "same")
+    for k in np.argsort(-change / (beside + 1e-9 * scale))[:LOOKS]:
+        if change[k] == 0:
+            return
+        low, high = _halved(function, x[k], x[k + 1])
+        sides = float(function(low)), float(function(high))
+        rest, largest = abs(sides[1] - sides[0]), max(map(abs, sides))
+        is_pole = largest > 1e6 * (scale + change[k]) and not is_energy
+        is_jump = rest > 0.1 * change[k] and 1e-6 * largest < rest and largest < 1e3 * (scale + change[k])
+        if is_pole or is_jump:
+            place = (low + high) / 2
+            yield (0.0 if abs(place) < 1e-12 else float(place)), sides
+
+
+def _halved(function: Callable, low: float, high: float) -> tuple[float, float]:
+    """The interval halved towards where the function changes most, as far as numbers go."""
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        value = float(function(middle))
+        if not np.isfinite(value) or middle in (low, high):
+            break
+        if abs(value - float(function(low))) > abs(float(function(high)) - value):
+            high = middle
+        else:
+            low = middle
+    return float(low), float(high)

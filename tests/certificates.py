@@ -1,0 +1,328 @@
+"""Recipes for the certificate: right ones of the literature, wrong ones with the question that must catch each.
+
+Each entry makes its Recipe when it is called, since some are refused when they are declared.
+"""
+
+from sympy import Abs, Matrix, atan, cos, exp, floor, log, sqrt, tan, tanh
+
+from recipe import (
+    Energy,
+    Recipe,
+    function,
+    nonnegative,
+    numerical,
+    positive,
+    potential,
+    real,
+    refresh,
+    scalar,
+    temperature,
+    total,
+    vector,
+)
+
+theta, p, r, xi, eta = vector("theta"), vector("p"), vector("r"), scalar("xi"), scalar("eta")
+x, y, z, u, v = (scalar(name) for name in "xyzuv")
+rate = vector("rate", domain="positive")
+share = vector("share", domain="fraction")
+A, gamma, mu = positive("A", default=1.0), positive("gamma", default=1.0), positive("mu", default=1.0)
+U, n = potential(theta), total(1)
+
+
+def overdamped(D, H=U, block=theta, **more):
+    """dtheta = (-D dH/dtheta + D') dt + sqrt(2D) dW."""
+    return Recipe(name="overdamped", state=(block,), H=H, D={block: D}, scheme="Euler", **more)
+
+
+def underdamped(H, friction=gamma, **more):
+    """A momentum with friction."""
+    return Recipe(name="underdamped", state=(theta, p), target=theta, H=H, D={p: friction}, Q={(theta, p): -1}, **more)
+
+
+def two(D, H=None, Q=None, **more):
+    """Two explicit coordinates, a target both."""
+    H = potential(x, y) if H is None else H
+    return Recipe(name="two", state=(x, y), target=(x, y), H=H, D=D, Q=Q or {}, scheme="Euler", **more)
+
+
+def thermostat(H, coupling=1, **more):
+    """A Nose-Hoover thermostat with noise on the momenta."""
+    return Recipe(
+        name="thermostat",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + H,
+        D={p: A},
+        Q={(theta, p): -1, (p, xi): coupling * p / (n * mu)},
+        **more,
+    )
+
+
+WRONG = {
+    # ---- improper: no law is left invariant that is one (H.1)
+    "improper: concave target": ("proper", lambda: overdamped(1, total(-(theta**2)) / 2)),
+    "improper: tail of log(1+x^2)/4": ("proper", lambda: overdamped(1, total(log(1 + theta**2)) / 4)),
+    "improper: Cauchy to the half": ("proper", lambda: overdamped(1, total(log(1 + theta**2)) / 2)),
+    "improper: Gamma shape below 0": ("proper", lambda: overdamped(rate, total(rate + log(rate) * 3 / 2), rate)),
+    "improper: flat target": ("proper", lambda: overdamped(1, total(cos(theta)))),
+    "improper: momentum free along a diagonal": (
+        "proper",
+        lambda: Recipe(
+            name="ridge",
+            state=(theta, p, r),
+            target=theta,
+            H=U + total((p - r) ** 4) / 4,
+            D={p: 1, r: 1},
+            Q={(theta, p): -1},
+        ),
+    ),
+    "improper: two ridges": (
+        "proper",
+        lambda: Recipe(
+            name="ridges",
+            state=(theta, p, r),
+            target=theta,
+            H=U + total(p**4 + r**4 - 2 * p**2 * r**2),
+            D={p: 1, r: 1},
+            Q={(theta, p): -1},
+        ),
+    ),
+    "improper: saddle of two coordinates": ("proper", lambda: two({x: 1, y: 1}, x * y)),
+    "improper: coordinates held apart only": ("proper", lambda: two({x: 1, y: 1}, (x - y) ** 2)),
+    "improper: bound energy without a bound": (
+        "proper",
+        lambda: two({x: 1, y: 1}).bind(U=Energy((x, y), U=x**2 * y**2)),
+    ),
+    "improper: thermostat of a cubic energy": ("proper", lambda: thermostat(total(p**2) / 2 + n * xi**3 / 3)),
+    # ---- the marginal is another one (H.2)
+    "marginal: mass of theta without its log": (
+        "marginal",
+        lambda: underdamped(U + total(p**2 / (1 + theta**2)) / 2),
+    ),
+    "marginal: log of the mass doubled": (
+        "marginal",
+        lambda: underdamped(U + total(p**2 / (1 + theta**2)) / 2 + temperature * total(log(1 + theta**2))),
+    ),
+    "marginal: right at temperature 1 only": (
+        "marginal",
+        lambda: underdamped(U + total(p**2 / (1 + theta**2) + log(1 + theta**2)) / 2),
+    ),
+    "marginal: bound, where the opaque one fails": (
+        "marginal",
+        lambda: underdamped(U + total(p**2 / (1 + theta**2)) / 2).bind(U=Energy(theta, U=total(theta**2) / 2)),
+    ),
+    "marginal: the momentum shifted and stiffened": (
+        "marginal",
+        lambda: underdamped(U + total(p**2 + (p - theta) ** 2) / 2),
+    ),
+    "marginal: U twice": ("marginal", lambda: underdamped(2 * U + total(p**2) / 2)),
+    "marginal: a quartic momentum of a mass of theta": (
+        "marginal",
+        lambda: underdamped(U + total(p**4 * (1 + theta**2)) / 4),
+    ),
+    "marginal: a thermostat coupled to theta": (
+        "marginal",
+        lambda: thermostat(total(p**2) / 2 + n * mu * xi**2 * (1 + (total(theta) / n) ** 2) / 2),
+    ),
+    # ---- the noise does not reach everything (H.5)
+    "reach: one noise for two coordinates": ("reach", lambda: two(Matrix([[1, 1], [1, 1]]))),
+    "reach: noise along circles": ("reach", lambda: two(Matrix([[y**2, -x * y], [-x * y, x**2]]))),
+    "reach: noise along ellipses": ("reach", lambda: two(Matrix([[4 * y**2, -2 * x * y], [-2 * x * y, x**2]]))),
+    "reach: a wall at 0": ("reach", lambda: overdamped(theta**2)),
+    "reach: two walls": ("reach", lambda: overdamped((theta**2 - 2) ** 2 / (1 + theta**2) ** 2)),
+    "reach: friction of 0 by default": (
+        "reach",
+        lambda: underdamped(U + total(p**2) / 2, nonnegative("C", default=0.0)),
+    ),
+    "reach: coupling of 0 by default": (
+        "reach",
+        lambda: Recipe(
+            name="loose",
+            state=(theta, p),
+            target=theta,
+            H=U + total(p**2) / 2,
+            D={p: 1},
+            Q={(theta, p): -nonnegative("k", default=0.0)},
+        ),
+    ),
+    "reach: a thermostat on its own": (
+        "reach",
+        lambda: Recipe(
+            name="alone",
+            state=(theta, p, xi),
+            target=theta,
+            H=U + total(p**2) / 2 + n * xi**2 / 2,
+            D={p: 1},
+            Q={(theta, p): -1},
+        ),
+    ),
+    "reach: Hamiltonian motion": ("reach", lambda: underdamped(U + total(p**2) / 2, 0)),
+    "reach: a Nose-Hoover thermostat without noise": (
+        "reach",
+        lambda: Recipe(
+            name="nose-hoover",
+            state=(theta, p, xi),
+            target=theta,
+            H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+            D={},
+            Q={(theta, p): -1, (p, xi): p / (n * mu)},
+        ),
+    ),
+    # ---- boundaries and explosions (H.3, H.4)
+    "boundary: constant noise on a half line": ("boundary", lambda: overdamped(1, potential(rate), rate)),
+    "boundary: constant noise between 0 and 1": ("boundary", lambda: overdamped(1, potential(share), share)),
+    "boundary: a momentum runs off a half line": (
+        "boundary",
+        lambda: Recipe(
+            name="runaway",
+            state=(rate, p),
+            target=rate,
+            H=potential(rate) + total(p**2) / 2,
+            D={p: 1},
+            Q={(rate, p): -1},
+        ),
+    ),
+    "boundary: Gamma of shape 3/2 under constant noise": (
+        "boundary",
+        lambda: overdamped(1, total(rate - log(rate) / 2), rate),
+    ),
+    "boundary: Beta(1, 1) under constant noise": ("boundary", lambda: overdamped(2, total(share), share)),
+    "explosion: noise exp(x^2)": ("explosion", lambda: overdamped(exp(theta**2), total(theta**2) / 2)),
+    "explosion: Student under noise of the sixth power": (
+        "explosion",
+        lambda: overdamped((1 + theta**2) ** 3, 2 * total(log(1 + theta**2))),
+    ),
+    # ---- jumps and singularities (H.6)
+    "smooth: tanh(1/x)": ("smooth", lambda: overdamped(2 + tanh(1 / theta))),
+    "smooth: atan(1/x)": ("smooth", lambda: overdamped(2 + atan(1 / theta))),
+    "smooth: tanh(1/(x-1)) in Q": (
+        "smooth",
+        lambda: two({x: 1, y: 1}, Q={(x, y): 2 + tanh(1 / (x - 1))}),
+    ),
+    "smooth: a pole of Q": ("smooth", lambda: two({x: 1, y: 1}, Q={(x, y): tan(x)})),
+    "smooth: H with a step": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(atan(1 / theta)))),
+    "smooth: H with floor": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(floor(theta)))),
+}
+"""What must catch it -> the recipe: the kind is the certificate's question that does not pass, or a refusal."""
+
+
+def ccadl():
+    """Covariance-controlled adaptive Langevin. Shang, Zhu, Leimkuhler & Storkey 2015."""
+    S = positive("S", default=0.3, per=theta, doc="covariance of the gradient")
+    return Recipe(
+        name="ccadl",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + n * mu * (xi - A) ** 2 / 2,
+        D={p: A + S},
+        Q={(theta, p): -1, (p, xi): p / (n * mu)},
+    )
+
+
+def aldi():
+    """Affine-invariant Langevin in the mean field of its sites. Garbuno-Inigo, Nuesken & Reich 2020."""
+    spread = total(theta**2) / n - (total(theta) / n) ** 2
+    return Recipe(name="aldi", state=(theta,), H=U, D={theta: spread}, scheme="Euler")
+
+
+RIGHT = {
+    "overdamped Langevin": lambda: overdamped(1),
+    "overdamped with a metric": lambda: overdamped(1 + theta**2 / (1 + theta**2)),
+    "underdamped Langevin": lambda: underdamped(U + total(p**2) / 2),
+    "friction of theta": lambda: underdamped(U + total(p**2) / 2, 1 + theta**2),
+    "Laplace-like kinetics": lambda: underdamped(U + total(sqrt(1 + p**2))),
+    "Laplace kinetics": lambda: underdamped(U + total(Abs(p))),
+    "Student kinetics": lambda: underdamped(U + 3 * total(log(1 + p**2 / 5))),
+    "quartic kinetics": lambda: underdamped(U + total(p**4) / 4 + total(p**2) / 2),
+    "mass of theta, right at every temperature": lambda: underdamped(
+        U + total(p**2 / (1 + theta**2)) / 2 + temperature * total(log(1 + theta**2)) / 2
+    ),
+    "momentum drawn anew": lambda: Recipe(
+        name="refreshed",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2) / 2,
+        D={},
+        Q={(theta, p): -1},
+        jumps={"R": refresh(p)},
+        scheme="R B A B",
+    ),
+    "generalised Langevin": lambda: Recipe(
+        name="generalised-langevin",
+        state=(theta, p, r),
+        target=theta,
+        H=U + total(p**2 + r**2) / 2,
+        D={r: gamma},
+        Q={(theta, p): -1, (p, r): -1},
+    ),
+    "third-order Langevin": lambda: Recipe(
+        name="third-order",
+        state=(theta, p, r),
+        target=theta,
+        H=U + total(p**2) / 2 + total(r**2) / 2,
+        D={r: 2 * gamma},
+        Q={(theta, p): -1, (p, r): -gamma},
+    ),
+    "underdamped by the word U B U": lambda: underdamped(U + total(p**2) / 2, pieces={"U": (theta, p)}, scheme=None),
+    "Nose-Hoover-Langevin": lambda: Recipe(
+        name="nose-hoover-langevin",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+        D={xi: gamma / (n * mu)},
+        Q={(theta, p): -1, (p, xi): p / (n * mu)},
+    ),
+    "Nose-Hoover chain with noise at its end": lambda: Recipe(
+        name="nose-hoover-chain",
+        state=(theta, p, xi, eta),
+        target=theta,
+        H=U + total(p**2) / 2 + n * mu * xi**2 / 2 + mu * eta**2 / 2,
+        D={eta: gamma},
+        Q={(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi / mu},
+    ),
+    "CCAdL": ccadl,
+    "ALDI": aldi,
+    "a thermostat per site": lambda: Recipe(
+        name="site-thermostat",
+        state=(theta, p, r),
+        target=theta,
+        H=U + total(p**2) / 2 + total(mu * (r - A) ** 2) / 2,
+        D={p: A},
+        Q={(theta, p): -1, (p, r): p / mu},
+    ),
+    "dense D and Q": lambda: two(Matrix([[1 + y**2, x / 4], [x / 4, 1 + x**2]]), Q={(x, y): x * y}),
+    "one noise, turned by Q": lambda: two(Matrix([[1, 1], [1, 1]]), Q={(x, y): 1}),
+    "non-reversible": lambda: two({x: 1, y: 1}, Q={(x, y): 3}),
+    "banana": lambda: two({x: 1, y: 1}, x**2 / 2 + 5 * (y - x**2) ** 2),
+    "funnel": lambda: two({x: 1, y: 1}, x**2 / 18 + x / 2 + exp(-x) * y**2 / 2),
+    "Student target": lambda: overdamped(1, 3 * total(log(1 + theta**2 / 5))),
+    "Student target, noise that grows": lambda: overdamped(1 + theta**2, 3 * total(log(1 + theta**2 / 5))),
+    "double well": lambda: overdamped(1, 2 * total((theta**2 - 1) ** 2)),
+    "Laplace target": lambda: overdamped(1, total(Abs(theta))),
+    "Cox-Ingersoll-Ross": lambda: overdamped(rate, total(rate - log(rate)), rate, pieces={"C": rate}),
+    "Cox-Ingersoll-Ross that touches 0": lambda: overdamped(
+        rate, total(rate + log(rate) / 2), rate, pieces={"C": rate}
+    ),
+    "geometric": lambda: overdamped(rate**2, total(rate - log(rate)), rate),
+    "Gamma of shape 3 under constant noise": lambda: overdamped(1, total(rate - 2 * log(rate)), rate),
+    "Jacobi": lambda: overdamped(share * (1 - share), -total(log(share) + log(1 - share)), share),
+    "reflected on a half line": lambda: Recipe(
+        name="reflected",
+        state=(rate,),
+        H=potential(rate),
+        D={rate: 1},
+        pieces={"E": numerical(rate, "reflected")},
+        scheme="E",
+    ),
+    "an open metric": lambda: overdamped(function("G", theta, sign="positive")),
+    "a mass per site": lambda: underdamped(U + total(p**2 / positive("m", default=1.0, per=theta)) / 2),
+    "magnetic motion": lambda: Recipe(
+        name="magnetic",
+        state=(x, y, u, v),
+        target=(x, y),
+        H=potential(x, y) + (u**2 + v**2) / 2,
+        D={u: 1, v: 1},
+        Q={(x, u): -1, (y, v): -1, (u, v): real("B", default=2.0)},
+    ),
+}
+"""Recipes that the certificate must call exact, beside the stock samplers."""
