@@ -227,7 +227,8 @@ def test_a_correct_recipe_has_a_certificate_without_failures(R):
     certificate = R.check()
     assert certificate.ok, str(certificate)
     assert verdict(R, "exp(-H) is stationary") == ("proved", "Fokker-Planck residual identically 0")
-    assert verdict(R, "the noise reaches") == ("proved", "through the drift, to all")
+    assert verdict(R, "the noise reaches")[0] in ("proved", "checked")
+    assert certificate.exact, str(certificate)
     assert str(certificate).startswith(f"certificate of {R.name}: ok\n")
 
 

@@ -1,0 +1,123 @@
+"""A certificate means what it says: no wrong recipe is called exact, and no right one is refused."""
+
+import pytest
+from certificates import RIGHT, WRONG
+from sympy import Matrix, log
+
+from recipe import (
+    Energy,
+    Recipe,
+    adapted,
+    nonnegative,
+    positive,
+    potential,
+    scalar,
+    temperature,
+    total,
+    vector,
+)
+from recipe.certificate import Finding
+from samplers import SGHMC, SGNHT, catalogue
+
+theta, p = vector("theta"), vector("p")
+U = potential(theta)
+
+
+def finding(recipe: Recipe, topic: str, **at) -> Finding:
+    """The answer to one question."""
+    return recipe.check(**at)[topic]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_recipe_is_not_called_exact_and_the_right_question_catches_it(name):
+    topic, declare = WRONG[name]
+    certificate = declare().check()
+    assert certificate[topic].verdict in ("failed", "warning", "open"), str(certificate)
+    assert not certificate.exact
+    assert certificate["claim"].verdict in ("failed", "warning", "open")
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *catalogue])
+def test_a_right_recipe_is_proved_or_checked_in_every_question(name):
+    recipe = RIGHT[name]() if name in RIGHT else catalogue[name]
+    certificate = recipe.check()
+    assert certificate.exact, str(certificate)
+
+
+def test_a_mass_of_theta_is_right_at_one_temperature_unless_its_log_is_multiplied_by_it():
+    mass = 1 + theta**2
+    log_mass = total(log(mass)) / 2
+    cases = ((log_mass, "failed", "exact at temperature 1"), (temperature * log_mass, "proved", "exact"))
+    for energy, elsewhere, claim in cases:
+        H = U + total(p**2 / mass) / 2 + energy
+        recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+        assert finding(recipe, "marginal").verdict == "proved"
+        assert finding(recipe, "marginal", temperature=3.0).verdict == elsewhere
+        assert finding(recipe, "claim").answer == claim
+
+
+def test_a_bound_energy_does_not_erase_the_question_of_the_marginal():
+    H = U + total(p**2 / (1 + theta**2)) / 2
+    recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+    bound = recipe.bind(U=Energy(theta, U=total(theta**2) / 2))
+    assert finding(recipe, "marginal").verdict == finding(bound, "marginal").verdict == "failed"
+
+
+@pytest.mark.parametrize("C, reached", [(0.0, "warning"), (0.3, "checked")])
+def test_the_noise_reaches_at_the_values_in_use(C, reached):
+    friction = nonnegative("C", default=0.0)
+    H = U + total(p**2) / 2
+    recipe = Recipe(name="friction", state=(theta, p), target=theta, H=H, D={p: friction}, Q={(theta, p): -1})
+    assert finding(recipe, "reached", C=C).verdict == reached
+    assert finding(recipe, "claim", C=C).answer == ("exact" if C else "invariant; not ergodic")
+
+
+def test_tails_are_looked_at_at_the_temperature_in_use():
+    heavy = Recipe(name="heavy", state=(theta,), H=total(log(1 + theta**2)), D={theta: 1}, scheme="Euler")
+    assert finding(heavy, "normalisable").verdict == "checked"
+    assert finding(heavy, "normalisable", temperature=3.0).verdict == "failed"
+
+
+@pytest.mark.parametrize("recipe, still", [(SGNHT, "xi"), (SGNHT, "p"), (SGHMC, "p"), (SGHMC, "theta")], ids=str)
+def test_what_is_left_beside_blocks_that_are_held_still_is_a_recipe_of_its_own(recipe, still):
+    certificate = recipe.check(freeze=(still,))
+    assert certificate["stationary"].verdict == "failed" and not certificate.ok
+
+
+def test_a_thermostat_on_its_own_may_be_held_still():
+    xi = scalar("xi")
+    H = U + total(p**2) / 2 + xi**2 / 2
+    recipe = Recipe(name="alone", state=(theta, p, xi), target=theta, H=H, D={p: 1, xi: 1}, Q={(theta, p): -1})
+    assert recipe.check(freeze=("xi",)).exact
+
+
+def test_a_claim_beside_adaptations_is_given_what_is_frozen():
+    V = adapted("V", like=theta, start=1, domain="positive")
+    D = {theta: 1 / (1 + V)}
+    recipe = Recipe(
+        name="claim", state=(theta,), H=U, D=D, adapt={V: (V + theta**2) / 2}, claim="exact", scheme="Euler"
+    )
+    assert finding(recipe, "claim").answer == "given frozen V"
+
+
+def test_a_constant_diffusion_of_many_blocks_is_checked_by_its_eigenvalues():
+    blocks = tuple(scalar(f"x{k}") for k in range(14))
+    D = Matrix(14, 14, lambda i, j: 2 if i == j else (1 if abs(i - j) == 1 else 0))
+    recipe = Recipe(name="wide", state=blocks, target=blocks, H=potential(*blocks), D=D, scheme="Euler")
+    assert finding(recipe, "definite").verdict == "checked"
+
+
+def test_sums_over_sites_are_no_independent_numbers():
+    n = total(1)
+    spread = total(theta**2) / n - (total(theta) / n) ** 2
+    recipe = Recipe(name="mean-field", state=(theta,), H=U, D={theta: spread}, scheme="Euler")
+    assert finding(recipe, "definite").verdict == "checked" and recipe.check().exact
+
+
+def test_a_certificate_names_what_is_open():
+    a = positive("a", default=1.0)
+    H = U + total(p**4) + a * total(p) * total(theta) - a * total(p * theta)
+    recipe = Recipe(name="open", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+    certificate = recipe.check()
+    assert certificate["marginal"].verdict == "open"
+    assert certificate["claim"] == Finding("claim", "invariant; the marginal open", "open", "claim")
