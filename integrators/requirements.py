@@ -8,8 +8,8 @@ from sympy import Expr, S, Symbol, lambdify
 
 from recipe import Recipe
 from recipe.arguments import number
-from recipe.errors import RecipeError, did_you_mean
 from recipe.certificate import minimum_eigenvalue
+from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
 

@@ -1,12 +1,14 @@
 """A certificate means what it says: no wrong recipe is called exact, and no right one is refused."""
 
 import pytest
+import torch
 from certificates import RIGHT, WRONG
 from sympy import Matrix, log
 
 from recipe import (
     Energy,
     Recipe,
+    RecipeError,
     adapted,
     nonnegative,
     positive,
@@ -17,7 +19,7 @@ from recipe import (
     vector,
 )
 from recipe.certificate import Finding
-from samplers import SGHMC, SGNHT, catalogue
+from samplers import SGHMC, SGNHT, catalogue, sample
 
 theta, p = vector("theta"), vector("p")
 U = potential(theta)
@@ -54,6 +56,17 @@ def test_a_mass_of_theta_is_right_at_one_temperature_unless_its_log_is_multiplie
         assert finding(recipe, "marginal").verdict == "proved"
         assert finding(recipe, "marginal", temperature=3.0).verdict == elsewhere
         assert finding(recipe, "claim").answer == claim
+
+
+def test_a_run_at_a_temperature_at_which_the_marginal_is_another_one_is_refused():
+    mass = 1 + theta**2
+    H = U + total(p**2 / mass + log(mass)) / 2
+    recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}, scheme="Euler")
+    run = dict(init=torch.zeros(2), steps=2, step_size=0.01, progress=False)
+    samples = sample(recipe, lambda theta: (theta**2).sum() / 2, **run)
+    assert samples.draws == 2
+    with pytest.raises(RecipeError, match="the marginal of theta is exp.-U.."):
+        sample(recipe, lambda theta: (theta**2).sum() / 2, temperature=3.0, **run)
 
 
 def test_a_bound_energy_does_not_erase_the_question_of_the_marginal():

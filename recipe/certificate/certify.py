@@ -37,6 +37,13 @@ def certify(
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
 
 
+def refutations(recipe: Dynamics, *, temperature: float = 1.0, values: Mapping | None = None) -> list[Finding]:
+    """The questions that fail of those that formulas answer, without walks through random states: what a run asks."""
+    case = _Case(recipe, temperature, (), dict(values or {}))
+    findings = [question(case) for question in (definite, stationary, normalisable, _marginal)]
+    return [f for f in findings if f.verdict == "failed"]
+
+
 class _Case:
     """A recipe, or what moves of it, at a temperature and at values of its parameters."""
 
@@ -265,5 +272,5 @@ def _is_settled(recipe: Dynamics, claim: str) -> bool:
     if claim == "exact":
         return True
     given = re.fullmatch(r"given (?:frozen|constant) (.*)", claim)
-    constants = {s.name for s in (*recipe.adapted, *recipe.parameters)}
+    constants = {str(s) for s in (*recipe.adapted, *recipe.parameters)}
     return given is not None and set(given[1].split(", ")) <= constants

@@ -12,6 +12,7 @@ import torch
 import integrators
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
+from recipe.certificate.certify import refutations
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
@@ -191,13 +192,12 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
     temperature = 1.0 if callable(settings.temperature) else settings.temperature
     step.check(settings.step_size, temperature=temperature, **parameters)
     plan.check(parameters)
-    for finding in step.recipe.check().findings:
-        if finding.verdict == "failed":
-            raise RecipeError(
-                where,
-                f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
-                do="See recipe.check().",
-            )
+    for finding in refutations(step.recipe, temperature=temperature or 1.0):
+        raise RecipeError(
+            where,
+            f"the recipe has not the law it claims: {finding.question}? {finding.answer}",
+            do="See recipe.check().",
+        )
 
 
 def _kept(recipe: Recipe, keep: Any) -> list[str]:
