@@ -1,6 +1,7 @@
 """What a step asks of its arguments: whatever it cannot use is refused before anything moves."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -170,9 +171,16 @@ def _is_tensor(value: object) -> bool:
 
 def _holds(relation: Expr, values: Mapping[Symbol, Any]) -> bool:
     """Whether a relation between parameters holds, at every site."""
-    symbols = sorted(relation.free_symbols, key=str)
-    holds = lambdify(symbols, relation, "math")(*(values[s] for s in symbols))
+    symbols, function = _function(relation)
+    holds = function(*(values[s] for s in symbols))
     return bool(holds.all()) if hasattr(holds, "all") else bool(holds)
+
+
+@lru_cache(maxsize=128)
+def _function(relation: Expr) -> tuple[list[Symbol], Callable]:
+    """The symbols of a relation, in order, and the function of their values: every call of a step asks."""
+    symbols = sorted(relation.free_symbols, key=str)
+    return symbols, lambdify(symbols, relation, "math")
 
 
 def _at_some_sites(tensors: Mapping[Parameter, Any]) -> dict[Parameter, list[float]]:
