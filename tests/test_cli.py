@@ -128,7 +128,11 @@ def test_list_tells_name_paper_claim_and_word_of_every_stock_sampler(run, answer
     )
 
 
-@pytest.mark.parametrize("name", catalogue)
+# an open recipe, explicit coordinates, an observation, a jump, a thermostat, adaptation
+SHOWN = {"sgld", "sgrld", "sgrld-dense", "sgld-sa", "hmc", "sgnht", "sghmc", "santa"}
+
+
+@pytest.mark.parametrize("name", [n if n in SHOWN else pytest.param(n, marks=pytest.mark.slow) for n in catalogue])
 def test_show_is_the_recipe_its_certificate_its_flows_and_its_step(run, answer, name):
     code, out, _ = run("show", name)
     data, R = answer("show", name), catalogue[name]

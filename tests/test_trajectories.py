@@ -86,12 +86,24 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
     }
 
 
-# float32 shows in the functions of the prelude, not in the sampler: one of each kind
-IN_FLOAT32 = {"sgld", "psgld", "sghmc", "sghmc-relativistic", "hmc", "sgnht", "atmc", "santa"}
+# test_kernels has the formulas of all samplers in C++; here one of each kind of loop, and float32 of some functions
+LOOPS = {
+    "sgld",
+    "psgld-gamma",
+    "sgrld",
+    "sgrld-simplex",
+    "underdamped-langevin",
+    "hmc",
+    "sgnht",
+    "atmc-relativistic",
+    "santa",
+}
+IN_FLOAT32 = {"sgld", "sghmc-relativistic", "hmc", "atmc"}
 ON_KERNELS = [n for n in CASES if n not in IN_TORCH and CASES[n].step_size is None]
 PRECISIONS = [
-    *((n, torch.float64, 1e-12) for n in ON_KERNELS),
-    *(pytest.param(n, torch.float32, 2e-5, marks=() if n in IN_FLOAT32 else pytest.mark.slow) for n in ON_KERNELS),
+    pytest.param(name, dtype, bound, marks=() if name in in_ci else pytest.mark.slow)
+    for dtype, bound, in_ci in ((torch.float64, 1e-12, LOOPS), (torch.float32, 2e-5, IN_FLOAT32))
+    for name in ON_KERNELS
 ]
 
 
