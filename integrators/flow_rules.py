@@ -1,11 +1,11 @@
-"""The rules of solving: closed forms of a piece's SDE in the time t, each verified when it is built.
+"""The rules of solving: closed forms of a piece's SDE in the time t.
 
 To add one, write a function of a `Subsystem`, dz = drift dt + noise with all but its moving blocks frozen. It returns
 `(updates, draws)`: the new value of each moving block, in terms of their old values, t and independent variates, and
-these variates; or None for a piece that it does not fit. It raises where its own equations fail (see `_verify`). Its
-docstring is the equation and the solution. Then give it a line in the table RULES, at the end of this file: the first
-rule that fits is taken, so the special stands before the general. Test it in tests/test_flows.py. An approximation is
-no rule: it belongs into `numerical_flows.py`.
+these variates; or None for a piece that it does not fit. Where that is not plain, it raises if its own equations fail
+(see `_verify`). Its docstring is the equation and the solution. Then give it a line in the table RULES, at the end of
+this file: the first rule that fits is taken, so the special stands before the general. Test it in tests/test_flows.py.
+An approximation is no rule: it belongs into `numerical_flows.py`.
 """
 
 import random

@@ -509,4 +509,4 @@ def test_an_update_may_ask_for_the_hessian_diagonal():
 
 def test_the_law_that_is_claimed_is_given_what_is_adapted():
     assert everything().claim == "given frozen V, W, s" and langevin(D={p: c}, adapt={}).claim == "exact"
-    assert everything().check().findings[-1].verdict == "proved"
+    assert everything().check()["claim"].verdict in ("proved", "checked")

@@ -269,12 +269,12 @@ def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
     ids=str,
 )
 def test_eliminating_gaussian_blocks_is_laplace_over_explicit_sites(H):
-    """-log of the integral of exp(-H) is H at its minimum + log(det H'')/2, up to a constant: H is quadratic."""
+    """-T log of the integral of exp(-H/T) is H at its minimum + T log(det H'')/2, up to a constant: H is quadratic."""
     explicit, auxiliary = at_site(H, None, 2), [a for b in (p, xi) if H.has(b) for a in coordinates(b, 2)]
     curvature = hessian(explicit, auxiliary)
     slope = Matrix([explicit.diff(a) for a in auxiliary]).xreplace({a: S.Zero for a in auxiliary})
     minimum = dict(zip(auxiliary, -curvature.LUsolve(slope)))
-    laplace = explicit.xreplace(minimum) + log(curvature.det()) / 2
+    laplace = explicit.xreplace(minimum) + temperature * log(curvature.det()) / 2
     result, rest = eliminate_gaussians(H, tuple(b for b in (p, xi) if H.has(b)))
     assert is_zero(at_site(rest, None, 2) - laplace)
 

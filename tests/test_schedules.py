@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipe.errors import RecipeError
-from samplers import SGLD, sample
+from samplers import SGLD, Phase, sample
 from samplers.running.schedules import BlockDecay, Cyclical, Polynomial
 
 sizes = st.floats(1e-6, 10)
@@ -147,3 +147,11 @@ def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight()
         output
         == "['samplers.running', 'samplers.running.phases', 'samplers.running.schedules', 'samplers.schedules'] False\n"
     )
+
+
+def test_phases_bring_their_own_number_of_steps_for_thinning():
+    """`steps` is 1000 where it is left out, which says nothing of phases."""
+    phases = [Phase(steps=2400)]
+    run = dict(init=torch.zeros(1), chains=1, phases=phases, thin=1200, step_size=0.1, progress=False)
+    draws = sample(SGLD, lambda theta: (theta**2).sum() / 2, **run)
+    assert draws.draws == 2

@@ -276,7 +276,6 @@ CHECKED = {
     "sghmc-adaptive": {"smooth"},
     "sgrhmc": {"explosion", "reached"},
     "sghmc-relativistic": {"normalisable", "reached"},
-    "hmc": {"reached"},
     "atmc": {"explosion", "reached"},
     "atmc-relativistic": {"normalisable", "explosion", "reached"},
     "santa": {"smooth"},

@@ -45,6 +45,8 @@ def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: 
     (Phase(steps=10, temperature=None, step_size=None, freeze=(), keep=True),)
     """
     if phases is None:
+        if thin > steps:
+            raise RecipeError(where, f"thin = {thin} keeps nothing of {steps} steps", do="Choose thin <= steps.")
         return (Phase(warmup, keep=False), Phase(steps)) if warmup else (Phase(steps),)
     if warmup or steps != 1000:
         raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")

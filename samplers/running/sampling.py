@@ -147,8 +147,6 @@ def _check_counts(where: str, *, chains: Any, steps: Any, warmup: Any, thin: Any
     integer(where, "steps", steps, least=1)
     integer(where, "warmup", warmup, least=0)
     integer(where, "thin", thin, least=1)
-    if thin > steps:
-        raise RecipeError(where, f"thin = {thin} keeps nothing of {steps} steps", do="Choose thin <= steps.")
     integer(
         where,
         "the seed",
