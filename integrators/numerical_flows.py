@@ -1,14 +1,15 @@
 """Flows that are not exact, by request only: what `numerical(piece, "name")` of a recipe names."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
-from sympy import Abs
+from sympy import Abs, Dummy, S, expand
 
 from recipe.errors import RecipeError
-from recipe.symbols import Partial
+from recipe.symbols import Partial, Total
 
-from .flow_rules import Solution, brownian
+from .flow_rules import Solution, brownian, ornstein_uhlenbeck
 from .split import Subsystem
 
 
@@ -42,6 +43,26 @@ def heun(piece: Subsystem) -> Solution:
     return updates, draws
 
 
+def exponential(piece: Subsystem) -> Solution:
+    """dx = (c - a(x) x) dt + s dW at the rate a(x) of its start:  the Ornstein-Uhlenbeck flow of that rate."""
+    where = f"numerical(..., 'exponential') for {piece.letter!r}"
+    if len(piece.moving) != 1:
+        raise RecipeError(where, "it moves several blocks", do="Give every block a piece of its own.")
+    (x,) = piece.moving
+    drift = piece.drift.get(x, S.Zero)
+    hidden = any(e.has(x) for e in drift.atoms(Total, Partial))
+    c = S.NaN if hidden else drift.subs(x, 0)
+    if c.has(S.NaN, S.ComplexInfinity):
+        raise RecipeError(where, f"{drift} is not c - a({x}) {x}, with c and a finite", do="Use 'euler'.")
+    rate = expand((c - drift) / x)
+    a = Dummy("a", real=True)
+    solution = ornstein_uhlenbeck(replace(piece, drift={x: c - a * x}))
+    if solution is None:
+        raise RecipeError(where, "its noise depends on the block it moves", do="Use 'euler', or another split.")
+    updates, draws = solution
+    return {x: updates[x].xreplace({a: rate})}, draws
+
+
 class Method(NamedTuple):
     """A numerical flow, its weak order, and whether it reflects at 0, so that it is not exact for a shift either."""
 
@@ -54,4 +75,5 @@ METHODS: dict[str, Method] = {
     "euler": Method(euler, order=1),
     "heun": Method(heun, order=2),
     "reflected": Method(reflected, order=1, reflects=True),
+    "exponential": Method(exponential, order=1),
 }

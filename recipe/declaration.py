@@ -1,7 +1,7 @@
 """The declaration of a sampler: an energy H, a diffusion D and a curl Q over named blocks."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,10 @@ from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .symbols import Block, formula, is_fraction, num_data, positive, step_size
+
+Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
+
+NO_LIMIT = "No step has that limit: give other numbers, or take a word with another friction, or without momentum."
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +44,8 @@ class Recipe(Dynamics):
     `adapt`: the new values of adapted quantities, from the old ones, the first gradient of the step and the new state.
     `order`: they move after the step ("lagged"), before its first gradient is used ("same_step"), or are taken for the
     functions of theta that their updates make of them, with the Gamma that follows ("differentiated").
-    `conversions`: the parameters and the step size in terms of a paper's, by the names of these; `requires` what must
-    hold between the parameters, such as v0 < v1.
+    `conversions`: the parameters and the step size in terms of a paper's, by the names of these; one whose key ends in
+    "; G" is for words with the letter G. `requires` what must hold between the parameters, such as v0 < v1.
 
     Raises RecipeError where the three formulas do not make a recipe.
     Source: Ma, Chen & Fox (2015), "A complete recipe for stochastic gradient MCMC", eqs. (3)-(4) and Theorem 1.
@@ -138,17 +142,18 @@ class Recipe(Dynamics):
             marginal=bound(target) if isinstance(target := self.marginal or self.potential, Expr) else None,
         )
 
-    def convert(self, **values: float) -> dict[str, float]:
+    def convert(self, scheme: Word | None = None, **values: float) -> dict[str, float]:
         """The step size and the parameters from those of a paper, by one of the `conversions`.
 
-        `num_data` is 1 if left out. Raises RecipeError for parameters of no paper, or outside of their range.
+        `num_data` is 1 if left out; `scheme` is the word that they are for, the recommended one if left out. Raises
+        RecipeError for parameters of no paper, outside of their range, or that stand for no finite ones.
 
         >>> from samplers import SGHMC
-        >>> SGHMC.convert(lr=0.01, momentum=0.9)
+        >>> SGHMC.convert("paper", lr=0.01, momentum=0.9)
         {'step_size': 0.1, 'C': 1.0, 'm': 1.0}
         """
         names = values.keys() - {"num_data"}
-        key = next((key for key in self.conversions if names == set(key.split(", "))), None)
+        key = self._conversion(names, scheme)
         if key is None:
             raise RecipeError(
                 f"{self.name}, convert({', '.join(sorted(names))})",
@@ -165,23 +170,38 @@ class Recipe(Dynamics):
                 raise RecipeError(where, f"{numbers[s]} is out of its range", do=advice)
         settings = {s: e.xreplace(numbers) for s, e in formulas.items()}
         for s, x in settings.items():
+            where = f"{self.name}, convert({key})"
+            if x.is_infinite:
+                of_what = "step size" if s == step_size else f"{s}, {s.doc}"
+                raise RecipeError(where, f"these numbers stand for an infinite {of_what}", do=NO_LIMIT)
             if not x.is_finite or not _allows(s, x):
-                raise RecipeError(f"{self.name}, convert({key})", f"it gives {s} = {x}", do=advice)
+                raise RecipeError(where, f"it gives {s} = {x}", do=advice)
         return {"step_size" if s == step_size else s.name: float(x) for s, x in settings.items()}
 
-    @property
-    def learning_rate(self) -> dict[Symbol, Expr]:
-        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for.
+    def learning_rate(self, scheme: Word | None = None) -> dict[Symbol, Expr]:
+        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for in a word.
 
-        Formulas by parameter and step_size: the conversion "lr, momentum", or step_size = lr/num_data, and its root
-        where there are momenta.
+        Formulas by parameter and step_size: the conversion "lr, momentum" or "lr", else step_size = lr/num_data, and
+        its root where there are momenta. `scheme` is as in `convert`.
 
         >>> from samplers import SGLD
-        >>> SGLD.learning_rate
+        >>> SGLD.learning_rate()
         {h: lr/num_data}
         """
+        key = self._conversion({"lr", "momentum"}, scheme) or self._conversion({"lr"}, scheme)
+        if key is not None:
+            return dict(self.conversions[key])
         time = positive("lr") / num_data
-        return dict(self.conversions.get("lr, momentum") or {step_size: sqrt(time) if self.momenta else time})
+        return {step_size: sqrt(time) if self.momenta else time}
+
+    def _conversion(self, names: Set[str], scheme: Word | None) -> str | None:
+        """The key of the conversion of a paper's parameters: that for a letter of the word, or that for all words."""
+        letters = _letters(self.schemes.get(scheme, scheme) if isinstance(scheme, str) else scheme or self.scheme or "")
+        for key in sorted(self.conversions, key=lambda key: ";" not in key):
+            known, _, letter = key.partition("; ")
+            if names == set(known.split(", ")) and (not letter or letter in letters):
+                return key
+        return None
 
     def latex(self) -> str:
         """H, D, Q, Gamma and the SDE as a LaTeX aligned environment."""
@@ -208,6 +228,11 @@ def _applied(function: Callable | Expr | Energy, arguments: tuple[Block, ...], w
     except TypeError as error:
         advice = f"Pass a function of ({', '.join(map(str, arguments))})."
         raise RecipeError(where, f"calling it failed: {error}", do=advice) from error
+
+
+def _letters(word: Word) -> list[str]:
+    """The letters of a word, or of the moves that it stands for."""
+    return re.findall("[A-Z]'*", word) if isinstance(word, str) else [letter for letter, _ in word]
 
 
 def _allows(s: Symbol, x: Expr) -> bool:

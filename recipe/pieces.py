@@ -16,7 +16,7 @@ from .symbols import Block, formula
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
-METHODS = ("euler", "heun", "reflected")
+METHODS = ("euler", "heun", "reflected", "exponential")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def numerical(spec: Any, method: str) -> Piece:
     """A piece solved by a numerical sub-flow.
 
     `spec` is a piece, a block or a tuple of these; `method` is "euler" (Euler-Maruyama), "reflected" (Euler, then the
-    absolute value) or "heun" (order 2). Raises RecipeError for another one.
+    absolute value), "heun" (order 2) or "exponential" (exact for a linear drift, of one block, whose rate stands still
+    at its first value). Raises RecipeError for another one.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))

@@ -101,7 +101,7 @@ def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, d
 def _conversion(key: str, formulas: Mapping, where: str) -> dict[Symbol, Expr]:
     conversion = {s: formula(e, f"{where}[{s}]") for s, e in formulas.items()}
     names = {s.name for e in conversion.values() for s in e.free_symbols} - {num_data.name}
-    if names != set(key.split(", ")):
+    if names != set(key.partition("; ")[0].split(", ")):
         what = f"its formulas read {', '.join(sorted(names))}"
         raise RecipeError(where, what, do="Name the paper's parameters in the key.")
     return conversion

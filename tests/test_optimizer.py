@@ -138,6 +138,23 @@ def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
     assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
+@pytest.mark.parametrize(
+    "recipe, scheme",
+    [
+        *((samplers.SGHMC, word) for word in (None, "A B O B A", "F A", "paper")),
+        *((samplers.UnderdampedLangevin, word) for word in (None, "A B O B A", "F A")),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_lr_and_momentum_are_those_of_sgd_in_every_word(recipe, scheme, momentum):
+    """v' = momentum v - h g, theta' = theta + h (1 + momentum)/2 v' in B A O A B: SGD, and so in the other words."""
+    params = parameters()
+    given = dict(lr=0.3, momentum=momentum, num_data=DATA, temperature=0.0, scheme=scheme)
+    theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=momentum))
+    assert (run(params, samplers.Optimizer(params, recipe, **given), 200) - theirs).abs().max() < 1e-12
+
+
 def test_psgld_at_temperature_0_is_rmsprop():
     """RMSprop's V starts at 0, pSGLD's at the first squared gradient: with no weight on the past they are the same."""
     params = parameters()

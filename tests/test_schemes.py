@@ -163,6 +163,7 @@ ORDERS = [
     (ATMC, "F A'", {}, 1, 2),
     (Cubic, "B A O A B", {"O": numerical(O, "heun")}, 2, 2),
     (Cubic, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
+    (Cubic, "B A O A B", {"O": numerical(O, "exponential")}, 1, 1),
     (Memory, "B A O A B", {"O": (friction(p), s)}, 2, 2),
 ]
 
@@ -364,6 +365,14 @@ COMPILE_ERRORS = [
     (Cubic, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGLD, "X", {"X": numerical(theta, "heun")}, ["it would need grad U at a predicted point"]),
+    (SGLD, "X", {"X": numerical(theta, "exponential")}, ["-grad(U) is not c - a(theta) theta", "'euler'"]),
+    (UnderdampedLangevin, "X", {"X": numerical((theta, p), "exponential")}, ["it moves several blocks"]),
+    (
+        Multiplicative,
+        "B A O A B",
+        {"O": numerical(O, "exponential")},
+        ["its noise depends on the block it moves", "'euler'"],
+    ),
     (SGRLD, None, {}, ["the function 'inverse_metric' is still opaque", "recipe.bind(inverse_metric=...)"]),
     (SGRLDDense, "Euler", {}, ["the function 'L_xx' is still opaque", "recipe.bind(L_xx=...)"]),
     (

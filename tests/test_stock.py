@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from numpy import exp, log, sqrt
 from sympy import Matrix, Max, diff, expand
 from sympy import exp as exp_
@@ -301,6 +302,38 @@ def test_what_a_law_is_given_is_what_is_adapted():
         assert (R.claim == f"given frozen {', '.join(names)}") == bool(names)
 
 
+# ---- the budget: T D - supplied is a variance
+
+FLOORS = {  # the temperature of the gradient's own noise, where it is not 0: below it no noise can be right
+    "sgld-preconditioned": lambda at: at.h * at.G * at.V / (2 - at.h * at.G * at.K),
+    "vsgd": lambda at: at.h,
+    "isgd-ideal": lambda at: at.h * at.B / at.lam,
+    **{name: lambda at: at.B / at.C for name in catalogue if name.startswith(("sghmc-sa", "sghmc-relativistic"))},
+    "sghmc": lambda at: at.B / at.C,
+    "atmc": lambda at: 1.0,
+    "atmc-relativistic": lambda at: 1.0,
+}
+
+
+@pytest.mark.parametrize("T", [0.01, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("name", catalogue)
+def test_the_injected_variance_is_one_at_every_temperature_above_the_gradients(name, T):
+    """However large or small what is adapted has become; below the temperature of the gradient the step is refused."""
+    step = compile(CASES[name].recipe)
+    h, at = own_step_size(step), inputs(step, 4, (3,))
+    values = {s.name: CASES[name].parameters[s.name] for s in step.recipe.parameters}
+    if name in FLOORS and T < FLOORS[name](SimpleNamespace(h=h, **values)):
+        with pytest.raises(RecipeError, match="supplied: T D - supplied has the eigenvalue -"):
+            step.check_budget(h, T, **values)
+        return
+    step.check_budget(h, T, **values)
+    scaled = [a.name for a in step.recipe.adapted if a.domain in ("positive", "nonnegative")]
+    for scale in (1e-4, 1.0, 1e4) if scaled else (1.0,):
+        state = at.state | {a: scale * at.state[a] for a in scaled}
+        result = called(step, state, at.noise, at.parameters | values | {"temperature": T}, step_size=h)
+        assert all(torch.isfinite(x).all() for x in result.values())
+
+
 # ---- adaptations
 
 
@@ -466,6 +499,27 @@ def atmc(z, at, eta, g):
     return {"theta": z["theta"] + at.h * p / at.m, "p": p, "xi": z["xi"] + at.h / at.mu * (p**2 / at.m - 1)}
 
 
+def relativistic_atmc(z, at, eta, g):
+    """Algorithm 1, corrected likewise, with K of eq. (5): beta p is beta m K'(p), whose rate stays at its first value.
+
+    The decay is e^{-beta h}, theta and xi are added to, and xi moves by m (K'^2 - K'').
+    """
+
+    def mass(p):
+        return at.m * sqrt(1 + (p / (at.m * at.c)) ** 2)
+
+    alpha = np.maximum(at.Dmin - z["xi"], 0)
+    beta = (alpha + z["xi"]) * at.m / mass(z["p"])
+
+    def growth(a):
+        return (exp(a * beta * at.h) - 1) / beta
+
+    p = exp(-beta * at.h) * (z["p"] - growth(1) * g(z["theta"]) + sqrt(growth(2) * alpha * at.m) * eta["p"])
+    M = mass(p)
+    heat = at.m * ((p / M) ** 2 - (1 / M - p**2 / (at.c**2 * M**3)))
+    return {"theta": z["theta"] + at.h * p / M, "p": p, "xi": z["xi"] + at.h / at.mu * heat}
+
+
 def santa(z, at, eta, g):
     """The exploration stage in u = h p and alpha = h xi, eta = h^2, at the inverse temperature beta."""
     beta, slope = 1 / at.T, g(z["theta"])
@@ -493,12 +547,17 @@ ALGORITHMS = {
     "sghmc-adaptive": (sghmc_adaptive, "paper", {}),
     "hmc": (leapfrog, "leapfrog", {}),
     "sgnht": (sgnht, "G A'", {}),
-    "atmc": (atmc, "F A'", {}),
+    "atmc": (atmc, "paper", {}),
+    "atmc-relativistic": (relativistic_atmc, "paper", {}),
     "santa": (santa, "euler", {"eta": 0.03}),
 }
 
 
-AS_PRINTED = {"sghmc-adaptive": {"lam": 1e-99}, "atmc": {"B": 0.0}}  # no least mass; the gradient's noise not known
+AS_PRINTED = {  # no least mass; the gradient's noise not known
+    "sghmc-adaptive": {"lam": 1e-99},
+    "atmc": {"B": 0.0},
+    "atmc-relativistic": {"B": 0.0},
+}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -510,7 +569,7 @@ def test_a_step_is_the_algorithm_that_the_paper_prints(name):
     h, N = own_step_size(step), parameters["num_data"]
     parameters |= {"temperature": 0.8 if name == "santa" else 1.0, **AS_PRINTED.get(name, {})}
     if given:
-        converted = case.recipe.convert(**given, num_data=N)
+        converted = case.recipe.convert(word, **given, num_data=N)
         h, parameters = converted.pop("step_size"), parameters | converted
     more = dict(N=N, k=parameters["step_number"], T=parameters["temperature"], h=h)
     expected = algorithm(state, SimpleNamespace(**{**parameters, **given, **more}), noise, gradient)
@@ -535,22 +594,43 @@ CONVERSIONS = [
             "sgfs",
         )
     ),
-    ("sghmc", {"lr": 0.01, "momentum": 0.9}, {"step_size": 0.1, "C": 1.0, "m": 1.0}),
-    ("sghmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "C": 10.0, "m": 1.0}),
+    ("vsgd", {"lr": 0.3}, {"step_size": 0.3}),  # h, whatever the number of data
+    ("vsgd", {"lr": 1.0, "num_data": 100}, {"step_size": 1.0}),
+    ("sghmc", {"scheme": "G A", "lr": 0.01, "momentum": 0.9}, {"step_size": 0.1, "C": 1.0, "m": 1.0}),
     ("sghmc-adaptive", {"eps": 0.05, "friction": 0.1}, {"step_size": 0.05, "gamma": 2.0}),
     *((name, {"eta": 0.04, "a": 0.1}, {"step_size": 0.2, "A": 0.5}) for name in ("sgnht", "msgnht")),
-    *(
-        (name, {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "A": 10.0})
-        for name in ("sgnht", "msgnht")
+    ("atmc", {"h0": 0.1, "momentum": 0.9, "rms_step": 0.05}, {"step_size": 0.1, "Dmin": -10 * log(0.9), "m": 4.0}),
+    (
+        "atmc-relativistic",  # the paper's, for CIFAR-10
+        {"h0": 0.001, "momentum": 0.9, "rms_step": 0.0003, "max_step": 0.001},
+        {"step_size": 0.001, "Dmin": -1000 * log(0.9), "m": 100 / 9, "c": 1.0},
     ),
     (
-        "underdamped-langevin",
-        {"lr": 0.25, "momentum": 0.5, "num_data": 100},
-        {"step_size": 0.05, "gamma": 20 * log(2), "m": 1.0},
+        "atmc-relativistic",  # the paper's, for ImageNet
+        {"h0": 0.0005, "momentum": 0.9, "rms_step": 0.0003, "max_step": 0.001},
+        {"step_size": 0.0005, "Dmin": -2000 * log(0.9), "m": 25 / 9, "c": 2.0},
     ),
-    ("atmc", {"lr": 0.25, "momentum": 0.5, "num_data": 100}, {"step_size": 0.05, "Dmin": 20 * log(2), "m": 1.0}),
-    ("atmc", {"h0": 0.1, "momentum": 0.9, "rms_step": 0.05}, {"step_size": 0.1, "Dmin": -10 * log(0.9), "m": 4.0}),
     ("santa", {"eta": 0.09}, {"step_size": 0.3}),
+]
+
+# By the letter that holds the friction, at lr = 0.25, momentum = 0.5 and N = 100, where lr/N = 0.05^2: the step size
+# and the friction rate. O: h^2 (1 + momentum)/2 = lr/N and e^(-gamma h) = momentum. F: h^2 (1 - momentum)/(gamma h) =
+# lr/N, with the same friction. G: h^2 = lr/N and 1 - gamma h = momentum.
+LIKE_SGD = {
+    "O": (0.05 * sqrt(4 / 3), log(2) / (0.05 * sqrt(4 / 3))),
+    "F": (0.05 * sqrt(2 * log(2)), log(2) / (0.05 * sqrt(2 * log(2)))),
+    "G": (0.05, 10.0),
+}
+FRICTION = {"sghmc": "C", "sgnht": "A", "msgnht": "A", "underdamped-langevin": "gamma", "atmc": "Dmin"}
+CONVERSIONS += [
+    (
+        name,
+        {"scheme": f"{letter} A", "lr": 0.25, "momentum": 0.5, "num_data": 100},
+        {"step_size": h, friction: rate} | ({"m": 1.0} if "m" in CASES[name].parameters else {}),
+    )
+    for name, friction in FRICTION.items()
+    for letter, (h, rate) in LIKE_SGD.items()
+    if letter != "G" or "G" in catalogue[name].pieces
 ]
 
 
@@ -563,8 +643,54 @@ def test_the_parameters_of_a_paper_are_converted(name, given, values):
 
 
 def test_every_conversion_of_the_catalogue_is_in_the_table():
-    known = {(name, ", ".join(k for k in given if k != "num_data")) for name, given, _ in CONVERSIONS}
+    def key(given):
+        letter = given.get("scheme", "O A")[0]
+        names = ", ".join(name for name in given if name not in ("num_data", "scheme"))
+        return names if letter == "O" else f"{names}; {letter}"
+
+    known = {(name, key(given)) for name, given, _ in CONVERSIONS}
     assert known == {(name, key) for name, R in catalogue.items() for key in R.conversions}
+
+
+# ---- lr and momentum are those of SGD
+
+MOMENTA = 0.0, 0.5, 0.9
+WORDS_OF_SGD = [(name, word) for name in FRICTION for word in ("", *catalogue[name].schemes, "F A")]
+
+
+def at_a_constant_gradient(name, word, momentum, slope=0.7, steps=800):
+    """The moves at temperature 0 under U = slope theta, the thermostat where it starts; lr/N = 0.25/100."""
+    R = catalogue[name]
+    word = word.replace("A", "A'") if R.thermostats and word not in R.schemes else word
+    converted = R.convert(word or None, lr=0.25, momentum=momentum, num_data=100)
+    step = compile(R, word or None, freeze=R.thermostats)
+    h = converted.pop("step_size")
+    state = {b.name: torch.zeros(1, 1, dtype=torch.float64) for b in R.entries}
+    if "xi" in state and name != "atmc":  # the friction of SGNHT is xi, and A where it starts
+        state["xi"] = state["xi"] + converted["A"]
+    if name == "sgnht":
+        state["xi"] = state["xi"][:, 0]
+    noise = {d: torch.ones(1, 1, dtype=torch.float64) for d in step.draws}
+    path = [0.0]
+    for _ in range(steps):
+        state = step(state, h, gradient=lambda w: slope + 0 * w, noise=noise, temperature=0.0, **converted)
+        path.append(float(state["theta"]) / slope)
+    return np.diff(path)
+
+
+@pytest.mark.parametrize("momentum", MOMENTA)
+@pytest.mark.parametrize("name, word", WORDS_OF_SGD)
+def test_the_terminal_speed_at_temperature_0_is_that_of_sgd(name, word, momentum):
+    """lr/(N (1 - momentum)) per step; without momentum, Euler's step has it, and no exact friction is infinite."""
+    if momentum == 0 and "G" not in catalogue[name].schemes.get(word, word):
+        with pytest.raises(RecipeError, match="infinite .*No step has that limit"):
+            at_a_constant_gradient(name, word, momentum)
+        return
+    moves = at_a_constant_gradient(name, word, momentum)
+    assert moves[-1] == pytest.approx(-0.0025 / (1 - momentum), rel=1e-12)
+    # On the way there each step keeps the share `momentum` of what is missing, as in SGD.
+    missing = 1 - moves[1:5] / moves[-1]
+    assert missing[1:] == pytest.approx(momentum * missing[:-1], abs=1e-12)
 
 
 @pytest.mark.parametrize("given", [{}, {"lr": 0.1}, {"momentum": 0.9}, {"eps": 0.1}, {"lr": 1, "momentum": 0, "C": 1}])

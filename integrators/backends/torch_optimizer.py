@@ -1,9 +1,9 @@
 """Printing a torch.optim.Optimizer around the step that starts right after a gradient."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from sympy import Expr, S
+from sympy import Expr, S, Symbol
 
 from recipe import Recipe, symbols
 from recipe.marginal import eliminate_gaussians
@@ -16,13 +16,17 @@ from .torch_expressions import Writer
 OPTIMIZER = template("optimizer.py.in")
 SETTINGS = template("settings.py.in")
 
+Formulas = Mapping[Symbol, Expr]  # of the step size and of parameters in lr and momentum
+
 
 def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
     """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient.
 
     `start` gives the adapted quantities their first values.
     """
-    recipe, rate = program.recipe, _rate(program.recipe)
+    recipe = program.recipe
+    of_rate = recipe.learning_rate(program.scheme.moves)
+    rate = _rate(of_rate)
     parameters = [writer.names[s.name] for s in recipe.parameters]
     groups = ["step_size", *rate, "num_data", "weight_decay", "temperature", *parameters]
     observes = bool(program.observations or start.observations)
@@ -43,12 +47,12 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
         draws=", ".join(_draw(d, writer) for d in program.draws),
         passed=_passed(program, writer),
     )
-    return f"{_settings_source(recipe, writer, rate)}\n\n\n{optimizer}\n"
+    return f"{_settings_source(recipe, writer, rate, of_rate)}\n\n\n{optimizer}\n"
 
 
-def _rate(recipe: Recipe) -> list[str]:
+def _rate(formulas: Formulas) -> list[str]:
     """The names that the rate of learning is known by."""
-    has_momentum = any(s.name == "momentum" for e in recipe.learning_rate.values() for s in e.free_symbols)
+    has_momentum = any(s.name == "momentum" for e in formulas.values() for s in e.free_symbols)
     return ["lr", "momentum"] if has_momentum else ["lr"]
 
 
@@ -96,10 +100,10 @@ def _wrapped(line):
     return "\n".join(textwrap.wrap(line, 118, subsequent_indent=indent, break_long_words=False))
 
 
-def _settings_source(recipe: Recipe, writer: Writer, rate: list[str]) -> str:
+def _settings_source(recipe: Recipe, writer: Writer, rate: list[str], of_rate: Formulas) -> str:
     """The function that reads the step size and parameters of a group, as they are given or from lr and momentum."""
     names = {s: writer.names[s.name] for s in recipe.parameters}
-    formulas = _formulas_of_rate(recipe, writer, rate)
+    formulas = _texts_of_rate(of_rate, writer, rate)
     h = formulas.pop(symbols.step_size)
     values = {names[s]: text for s, text in formulas.items()}
     defaults = {names[s]: s.default for s in formulas}
@@ -108,21 +112,20 @@ def _settings_source(recipe: Recipe, writer: Writer, rate: list[str]) -> str:
         SETTINGS,
         rate=in_words,
         parameters=_items((name, _of_group(name)) for name in names.values()),
-        checks="".join(f"\n    {line}" for line in [*_check_of_values(defaults, in_words), *_check_of_momentum(rate)]),
+        checks="".join(
+            f"\n    {line}" for line in [*_check_of_values(defaults, in_words), *_check_of_momentum(rate, of_rate)]
+        ),
         h=h,
         values=f"{{**parameters, {_items(values.items())}}}" if values else "parameters",
     )
 
 
-def _formulas_of_rate(recipe: Recipe, writer: Writer, rate: list[str]) -> dict:
+def _texts_of_rate(of_rate: Formulas, writer: Writer, rate: list[str]) -> dict:
     """The texts of the step size and of parameters as functions of the rate of learning."""
     numbers = {name: Local(name, constant=True) for name in (*rate, "num_data")}
     for name, local in numbers.items():
         writer.rename(local, name)
-    return {
-        s: writer.text(e.xreplace({x: numbers[x.name] for x in e.free_symbols}))
-        for s, e in recipe.learning_rate.items()
-    }
+    return {s: writer.text(e.xreplace({x: numbers[x.name] for x in e.free_symbols})) for s, e in of_rate.items()}
 
 
 def _of_group(name):
@@ -143,14 +146,24 @@ def _check_of_values(defaults, rate):
     return [f"if {differs}:", f'    raise ValueError("{message}")']
 
 
-def _check_of_momentum(rate):
+def _check_of_momentum(rate, of_rate):
     if "momentum" not in rate:
         return []
-    return [
+    lines = [
         'momentum = group["momentum"]',
         "if not 0 <= momentum < 1:",
         '    raise ValueError("momentum is a number from 0 to 1")',
     ]
+    infinite = [s.name for s, e in of_rate.items() if _is_infinite_without_momentum(e)]
+    if infinite:
+        message = f"momentum = 0 stands for an infinite {infinite[0]}: no step has that limit"
+        lines += ["if momentum == 0:", f'    raise ValueError("{message}")']
+    return lines
+
+
+def _is_infinite_without_momentum(e: Expr) -> bool:
+    limit = e.xreplace({s: S.Zero for s in e.free_symbols if s.name == "momentum"})
+    return limit.has(S.Infinity, S.ComplexInfinity)
 
 
 def _like_a_number(writer):

@@ -3,9 +3,11 @@
 The paper's Algorithm 1 prints e^{+beta h} and drops m from the noise; the word "paper" is its corrected form.
 """
 
-from sympy import Max, log, sqrt
+from sympy import Max, log
 
-from recipe import Recipe, fraction, nonnegative, num_data, positive, potential, step_size, total, vector
+from recipe import Recipe, fraction, nonnegative, positive, potential, step_size, total, vector
+
+from .sgd import conversions_of_sgd
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 m = positive("m", default=1.0, doc="mass")
@@ -14,7 +16,6 @@ Dmin = positive("Dmin", default=1.0, doc="least friction rate, per unit of time"
 B = nonnegative("B", default=0.0, doc="noise that the gradient supplies, h V_g; may be left unknown")
 alpha = Max(Dmin - xi, 0)
 h0, rms_step, momentum = positive("h0"), positive("rms_step"), fraction("momentum")
-h = sqrt(positive("lr") / num_data)
 
 ATMC = Recipe(
     name="atmc",
@@ -29,7 +30,7 @@ ATMC = Recipe(
     schemes={"paper": "F A'"},
     conversions={
         "h0, momentum, rms_step": {step_size: h0, Dmin: -log(momentum) / h0, m: (h0 / rms_step) ** 2},
-        "lr, momentum": {step_size: h, Dmin: -log(momentum) / h, m: 1},
+        **conversions_of_sgd("OF", Dmin, m),
     },
     doc=__doc__,
 )

@@ -1,12 +1,15 @@
 """i-SGD. Franzese et al. (2021): SGD of learning rate 1/lam that injects what the gradient's noise lacks, at h = 1.
 
-ISGDIdeal knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the bias of Euler.
-ISGD is the paper's Algorithm 2 with b a running average (its appendix B.3): lam = total(b) is settled in the first
-warmup_steps, per layer with scope="tensor", and lam - b is clipped at 0. lam is one draw of a noisy number: \
-in a layer of
-few parameters the learning rate 1/lam may be far too large. As b is a second moment, E b exceeds B by (grad U)^2/2, \
-which on Gaussians cancels
-the bias of Euler while b stays below lam; with lam = 10 and B = 9.5 Var theta of a unit normal is off by +31 %.
+ISGDIdeal, its section 3, knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the
+bias of Euler. ISGD is Algorithm 2 with b a running average (appendix B.3): lam = total(b) is settled in the first
+warmup_steps, per layer with scope="tensor". A step reads the b of the step before, the paper's that of its own
+gradient. lam is one draw of a noisy number: in a layer of few parameters the learning rate 1/lam may be far too large.
+As b is a second moment, E b exceeds B by (grad U)^2/2, which on Gaussians cancels the bias of Euler while b stays below
+lam; with lam = 10 and B = 9.5 Var theta of a unit normal is off by +31 %.
+
+At a temperature T the gradient alone has the temperature h B/lam: ISGDIdeal refuses T below it. ISGD injects
+T lam - h b, clipped at 0, and cannot be colder than h b/lam: where T = 0.01, as in the paper's experiments, is below
+it, the law is that floor's.
 """
 
 from sympy import Min, Piecewise
@@ -21,6 +24,7 @@ from recipe import (
     potential,
     step_number,
     step_size,
+    temperature,
     total,
     vector,
 )
@@ -37,7 +41,7 @@ rate = adapted("lam", start=total(half_square), domain="positive")
 
 ISGDIdeal = Recipe(
     name="isgd-ideal",
-    source="Franzese et al. 2021, section 4",
+    source="Franzese et al. 2021, section 3, Algorithm 1",
     state=(theta,),
     target=theta,
     H=U,
@@ -53,7 +57,7 @@ ISGD = Recipe(
     target=theta,
     H=U,
     D={theta: 1 / rate},
-    supplied={theta: Min(step_size * b / rate**2, 1 / rate)},
+    supplied={theta: Min(step_size * b / rate**2, temperature / rate)},
     adapt={b: mu * b + (1 - mu) * half_square, rate: Piecewise((total(b), step_number < warmup), (rate, True))},
     scheme="Euler",
     doc=__doc__,

@@ -2,13 +2,14 @@
 
 from sympy import sqrt
 
-from recipe import Recipe, euler, fraction, num_data, positive, potential, step_size, total, vector
+from recipe import Recipe, euler, positive, potential, step_size, total, vector
+
+from .sgd import conversions_of_sgd
 
 theta, p, xi = vector("theta"), vector("p"), vector("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
-eta, a, momentum = positive("eta"), positive("a"), fraction("momentum")
-h = sqrt(positive("lr") / num_data)
+eta, a = positive("eta"), positive("a")
 
 MSGNHT = Recipe(
     name="msgnht",
@@ -21,9 +22,6 @@ MSGNHT = Recipe(
     scheme="B A' O A' B",
     schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={
-        "eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)},
-        "lr, momentum": {step_size: h, A: (1 - momentum) / h},
-    },
+    conversions={"eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)}, **conversions_of_sgd("OFG", A)},
     doc=__doc__,
 )

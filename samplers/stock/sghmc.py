@@ -3,15 +3,14 @@
 The paper's step is the word "paper"; B = h V_g/2 for a gradient of covariance V_g.
 """
 
-from sympy import sqrt
+from recipe import Recipe, euler, nonnegative, positive, potential, total, vector
 
-from recipe import Recipe, euler, fraction, nonnegative, num_data, positive, potential, step_size, total, vector
+from .sgd import conversions_of_sgd
 
 theta, p = vector("theta"), vector("p")
 C = positive("C", default=1.0, doc="friction, mass per unit of time")
 B = nonnegative("B", default=0.0, doc="the part of C that the gradient noise supplies, h V_g/2")
 m = positive("m", default=1.0, doc="mass")
-h = sqrt(positive("lr") / num_data)
 
 SGHMC = Recipe(
     name="sghmc",
@@ -25,6 +24,6 @@ SGHMC = Recipe(
     pieces={"G": euler(p)},
     scheme="B A O A B",
     schemes={"paper": "A G"},
-    conversions={"lr, momentum": {step_size: h, C: (1 - fraction("momentum")) / h, m: 1}},
+    conversions=conversions_of_sgd("OFG", C, m),
     doc=__doc__,
 )

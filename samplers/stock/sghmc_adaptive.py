@@ -1,14 +1,14 @@
 """SGHMC with adapted masses. Springenberg et al. (2016), appendix: m = sqrt(V), with V adapted in the burn-in only.
 
 V is the running second moment of the gradient, over tau steps; the gradient supplies h V/2 of the friction gamma m, or
-all of it where h sqrt(V) > 2 gamma. Freeze it after the burn-in: phases=[Phase(..., keep=False),
+all of it where h sqrt(V) > 2 T gamma. Freeze it after the burn-in: phases=[Phase(..., keep=False),
 Phase(..., freeze=("V", "gbar", "tau"))]. Else E theta^2 is off by +19 % under theta^4/4, with a gradient of variance 1,
 lam = 0.3 and h = 0.05.
 """
 
 from sympy import Min, sqrt
 
-from recipe import Recipe, adapted, euler, grad, positive, potential, step_size, total, vector
+from recipe import Recipe, adapted, euler, grad, positive, potential, step_size, temperature, total, vector
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate, per unit of time")
@@ -28,7 +28,7 @@ AdaptiveSGHMC = Recipe(
     H=U + total(p**2 / m) / 2,
     D={p: gamma * m},
     Q={(theta, p): -1},
-    supplied={p: Min(step_size * V / 2, gamma * m)},
+    supplied={p: Min(step_size * V / 2, temperature * gamma * m)},
     adapt={
         V: V + (grad(U) ** 2 - V) / (tau + 1),
         gbar: gbar + (grad(U) - gbar) / (tau + 1),

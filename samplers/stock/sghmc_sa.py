@@ -1,8 +1,7 @@
-"""SGHMC-SA. Deng, Zhang, Liang & Lin (2019), eq. (2) and section 3.4: SGHMC for weights under a spike-and-slab prior.
+"""SGHMC-SA. Deng, Zhang, Liang & Lin (2019), eq. (2), sections 3.3 and 4.2: SGHMC under a spike-and-slab prior.
 
-As SGLD-SA, with a momentum. The paper's noise (2C - eps B)/tau is right for tau = 1 only: the gradient's share, \
-`supplied`
-here, does not scale with the temperature.
+As SGLD-SA, with a momentum. The paper's noise (2C - eps B)/tau is right for tau = 1 only: the gradient's share,
+`supplied` here, does not scale with the temperature.
 """
 
 from recipe import Recipe, euler, nonnegative, positive, total, vector
@@ -20,7 +19,7 @@ def sghmc_sa(mode: str = "sa", regression: bool = True) -> Recipe:
     prior = MODES[mode](regression)
     return Recipe(
         name=name_of("sghmc-sa", mode, regression),
-        source="Deng et al. 2019, section 3.4",
+        source="Deng et al. 2019, eq. (2), sections 3.3 and 4.2",
         state=(w, p, *prior.latents),
         target=w,
         H=prior.E + total(p**2) / (2 * m),

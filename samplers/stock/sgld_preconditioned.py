@@ -1,4 +1,4 @@
-"""SGLD with a constant diagonal preconditioner G, one value per parameter. Li et al. (2016), section 2, G constant.
+"""SGLD with a constant diagonal preconditioner G, one value per parameter. Li et al. (2016), eq. (3), G constant.
 
 Given the gradient's covariance V and the curvature K of U, the injected noise is lowered by what these supply:
 2h G T - h^2 G (V + K T) G. With both, the chain is exact on Gaussians at every h.
@@ -13,7 +13,7 @@ K = nonnegative("K", default=0.0, per=theta, doc="curvature of U, where the bias
 
 PreconditionedSGLD = Recipe(
     name="sgld-preconditioned",
-    source="Li et al. 2016, section 2",
+    source="Li et al. 2016, eq. (3), G constant",
     state=(theta,),
     target=theta,
     H=potential(theta),

@@ -6,14 +6,15 @@ mean of xi moves to A + h V_g/2 and the marginal of theta stays.
 
 from sympy import sqrt
 
-from recipe import Recipe, euler, fraction, num_data, positive, potential, scalar, step_size, total, vector
+from recipe import Recipe, euler, positive, potential, scalar, step_size, total, vector
+
+from .sgd import conversions_of_sgd
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 A = positive("A", default=1.0, doc="friction = injected noise, per unit of time")
 mu = positive("mu", default=1.0, doc="thermostat mass")
 n = total(1)
-eta, a, momentum = positive("eta"), positive("a"), fraction("momentum")
-h = sqrt(positive("lr") / num_data)
+eta, a = positive("eta"), positive("a")
 
 SGNHT = Recipe(
     name="sgnht",
@@ -26,9 +27,6 @@ SGNHT = Recipe(
     scheme="B A' O A' B",
     schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={
-        "eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)},
-        "lr, momentum": {step_size: h, A: (1 - momentum) / h},
-    },
+    conversions={"eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)}, **conversions_of_sgd("OFG", A)},
     doc=__doc__,
 )

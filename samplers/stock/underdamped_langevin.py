@@ -1,14 +1,13 @@
 """Underdamped Langevin dynamics.  dtheta = p/m dt, dp = -grad U dt - gamma p dt + sqrt(2 gamma m) dW."""
 
-from sympy import log, sqrt
+from recipe import Recipe, positive, potential, total, vector
 
-from recipe import Recipe, fraction, num_data, positive, potential, step_size, total, vector
+from .sgd import conversions_of_sgd
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate, per unit of time")
 m = positive("m", default=1.0, per=theta, doc="mass")
 U = potential(theta)
-h = sqrt(positive("lr") / num_data)
 
 UnderdampedLangevin = Recipe(
     name="underdamped-langevin",
@@ -19,6 +18,6 @@ UnderdampedLangevin = Recipe(
     D={p: gamma * m},
     Q={(theta, p): -1},
     scheme="B A O A B",
-    conversions={"lr, momentum": {step_size: h, gamma: -log(fraction("momentum")) / h, m: 1}},
+    conversions=conversions_of_sgd("OF", gamma, m),
     doc=__doc__,
 )

@@ -28,8 +28,8 @@ class Setting(NamedTuple):
 class Rates:
     """What the settings of a group stand for; `where` begins the messages.
 
-    lr and momentum are converted as the recipe says; a recipe without that conversion takes the step size lr/num_data,
-    or sqrt(lr/num_data) if it has momenta.
+    lr and momentum are converted as the recipe says; a recipe without a conversion takes the step size lr/num_data, or
+    sqrt(lr/num_data) if it has momenta.
 
     >>> import integrators
     >>> from samplers import SGLD
@@ -112,13 +112,13 @@ class Rates:
         try:
             values = {name: float(f(**rates)) for name, f in self._functions.items()}
         except (ValueError, ZeroDivisionError):  # outside of its range: refused there
-            values = self.recipe.convert(**rates)
+            values = self.recipe.convert(self.step.scheme.moves, **rates)
         return values.pop("step_size"), values
 
     @cached_property
     def _functions(self) -> dict[str, Callable[..., float]]:
         """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
-        formulas = self.recipe.learning_rate
+        formulas = self.recipe.learning_rate(self.step.scheme.moves)
         symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
         order = [symbols.get(name, Symbol(name)) for name in RATES]
         return {

@@ -1,0 +1,44 @@
+"""What lr and momentum of torch.optim.SGD stand for in a sampler with momenta of mass 1 and friction rate gamma.
+
+At temperature 0, with the thermostat at rest, its weights are those of SGD; x = gamma h, lr/N on the sum scale:
+
+    O, friction between two half drifts:   momentum = e^-x,    lr/N = h^2 (1 + momentum)/2,  the word "B A O A B";
+    F, friction with the force:            momentum = e^-x,    lr/N = h^2 (1 - momentum)/x,  the word "F A";
+    G, Euler's step of both:               momentum = 1 - x,   lr/N = h^2,                   the word "G A".
+
+In O and F momentum = 0 is an infinite friction, and is refused; G has it.
+"""
+
+from sympy import Expr, Symbol, log, sqrt
+
+from recipe import fraction, num_data, positive, step_size
+
+MOMENTUM = fraction("momentum")
+SQUARE = positive("lr") / num_data  # h^2 where the kick and the drift are whole
+
+
+def conversions_of_sgd(letters: str, friction: Symbol, mass: Symbol | None = None) -> dict[str, dict[Symbol, Expr]]:
+    """The conversions "lr, momentum" of O, which serves all words without one of their own, and of F and G, if asked.
+
+    `letters` is a selection of "OFG"; `friction` the parameter that is the friction rate at mass 1; `mass` the
+    parameter of the mass, where there is one.
+
+    >>> gamma = positive("gamma")
+    >>> conversions_of_sgd("G", gamma)
+    {'lr, momentum; G': {h: sqrt(lr)/sqrt(num_data), gamma: sqrt(num_data)*(1 - momentum)/sqrt(lr)}}
+    """
+    decay = -log(MOMENTUM)
+    times = {
+        "O": sqrt(2 * SQUARE / (1 + MOMENTUM)),
+        "F": sqrt(decay * SQUARE / (1 - MOMENTUM)),
+        "G": sqrt(SQUARE),
+    }
+    shares = {"O": decay, "F": decay, "G": 1 - MOMENTUM}
+    return {
+        "lr, momentum" if letter == "O" else f"lr, momentum; {letter}": {
+            step_size: times[letter],
+            friction: shares[letter] / times[letter],
+            **({} if mass is None else {mass: 1}),
+        }
+        for letter in letters
+    }
