@@ -2,8 +2,8 @@
 
 The thermostat and the friction follow K: dxi = (m/mu) (K'^2 - K'') dt and -m (alpha + xi) K'. The forms p^2/m - 1 and
 (alpha + xi) p of the Gaussian K would not leave exp(-H) invariant. The word "paper" is Algorithm 1 as in atmc.py, with
-the friction rate (alpha + xi) m/M(p), M = m sqrt(1 + p^2/(m c)^2), at the p before the step. rms_step is h0/sqrt(m), the
-rms step for m c^2 >> 1; at the paper's settings, m c^2 = 11, the rms step is 6 % less.
+the friction rate (alpha + xi) m/M(p), M = m sqrt(1 + p^2/(m c)^2), at the p before the step. rms_step is h0/sqrt(m),
+the rms step for m c^2 >> 1; at the paper's settings, m c^2 = 11, the rms step is 6 % less.
 """
 
 from sympy import Max, diff, log, sqrt

@@ -32,12 +32,12 @@ class Optimizer(torch.optim.Optimizer):
     """A recipe in a training loop: after `loss.backward()`, `step()` moves the parameters as one step of the sampler.
 
     The loss is the mean over the data, U = num_data loss, and the law is exp(-U/temperature). `lr` and `momentum` are
-    those of torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum": at temperature 0 the words of SGHMC
-    and UnderdampedLangevin are SGD. A recipe without that conversion takes the step size lr/num_data, or
-    sqrt(lr/num_data) if it has momenta, and VSGD takes lr for its step size. `step_size`, in units of time, stands for both;
-    schedulers need `lr`. `weight_decay` w adds num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave it at 0
-    where the loss holds the prior. All of these, and the recipe's `parameters`, may differ by parameter group, which
-    has thermostats and adaptations of its own.
+    those of torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum": at temperature 0 the words of
+    SGHMC and UnderdampedLangevin are SGD. A recipe without that conversion takes the step size lr/num_data, or
+    sqrt(lr/num_data) if it has momenta, and VSGD takes lr for its step size. `step_size`, in units of time, stands for
+    both; schedulers need `lr`. `weight_decay` w adds num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave
+    it at 0 where the loss holds the prior. All of these, and the recipe's `parameters`, may differ by parameter group,
+    which has thermostats and adaptations of its own.
 
     `params`, `scheme` and `pieces` are as for torch's optimizers and integrators.compile. The noise is a function of
     (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp", "triton", or
