@@ -372,7 +372,7 @@ GC = "/num_data**2*c*g*x3*x4"
         ("isgd", None, "h*sites(1/lam**2, theta)*b", "h*sites(1/lam, theta)*b"),
         ("sghmc, noisy", "paper", "(temperature*C - B)", "temperature*(C - B)"),
         ("sghmc, noisy", "A F A", "**2*B/phi1", "**2*0/phi1"),
-        ("sghmc-adaptive", "A F A", "temperature*x1", "temperature*gamma"),
+        ("sghmc-adaptive", "A F A", "x1 - spread_p", "temperature*gamma - spread_p"),
         ("sgrhmc", None, "-temperature*theta/", "0*theta/"),
         ("sgrhmc", None, "-temperature*theta/", "temperature*theta/"),
         ("sghmc-relativistic", None, "c*m*braked(1/(c*m)*p, h*C/(2*m))", "p*math.exp(-h*C/(2*m))"),
