@@ -1,9 +1,9 @@
 """ATMC with relativistic kinetic energy. Heek & Kalchbrenner (2019), eqs. (2)-(4) and section 2.5.
 
 The thermostat and the friction follow K: dxi = (m/mu) (K'^2 - K'') dt and -m (alpha + xi) K'. The forms p^2/m - 1 and
-(alpha + xi) p of the Gaussian K would not leave exp(-H) invariant. The word "paper" is Algorithm 1 as in atmc.py, with
-the friction rate (alpha + xi) m/M(p), M = m sqrt(1 + p^2/(m c)^2), at the p before the step. rms_step is h0/sqrt(m),
-the rms step for m c^2 >> 1; at the paper's settings, m c^2 = 11, the rms step is 6 % less.
+(alpha + xi) p of the Gaussian K would not leave exp(-H) invariant. The word "paper" is Algorithm 1, corrected as in
+atmc.py, with the friction rate (alpha + xi) m/M(p), M = m sqrt(1 + p^2/(m c)^2), of the p before the step. rms_step is
+h0/sqrt(m), the rms step where m c^2 >> 1; at the paper's settings, m c^2 = 11, it is 6 % more than the rms step.
 """
 
 from sympy import Max, diff, log, sqrt

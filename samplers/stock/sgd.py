@@ -2,9 +2,9 @@
 
 At temperature 0, with the thermostat at rest, its weights are those of SGD; x = gamma h, lr/N on the sum scale:
 
-    O, friction between two half drifts:   momentum = e^-x,    lr/N = h^2 (1 + momentum)/2,  the word "B A O A B";
-    F, friction with the force:            momentum = e^-x,    lr/N = h^2 (1 - momentum)/x,  the word "F A";
-    G, Euler's step of both:               momentum = 1 - x,   lr/N = h^2,                   the word "G A".
+    O, in palindromes such as "B A O A B":   momentum = e^-x,    lr/N = h^2 (1 + momentum)/2;
+    F, friction with the force, "F A":       momentum = e^-x,    lr/N = h^2 (1 - momentum)/x;
+    G, Euler's step of both, "G A":          momentum = 1 - x,   lr/N = h^2.
 
 In O and F momentum = 0 is an infinite friction, and is refused; G has it.
 """
