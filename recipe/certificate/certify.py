@@ -9,6 +9,7 @@ from sympy import Expr, ImmutableMatrix, S
 from ..algebra import vanishes
 from ..derive import residual
 from ..dynamics import Dynamics
+from ..marginal import Gaussian
 from ..symbols import Block
 from ..symbols import temperature as T
 from . import ends, reach, smoothness, tails
@@ -131,26 +132,35 @@ def smooth(case: _Case) -> Finding:
 
 def normalisable(case: _Case) -> Finding:
     """Whether exp(-H/T) has a finite integral over all that H is symbolic in."""
-    recipe = case.recipe
-    gaussians, others, rest = auxiliary_blocks(recipe)
-    if recipe.potential is None:
-        others = [*others, *(b for b in recipe.targets if b not in others)]
-    names = ", ".join(b.name for b in recipe.state if b in others or b in [g.block for g in gaussians])
+    gaussians, others, rest = auxiliary_blocks(case.recipe)
+    if case.recipe.potential is None:
+        others = list(dict.fromkeys([*others, *case.recipe.targets]))
+    integrated = {*others, *(g.block for g in gaussians)}
+    names = ", ".join(b.name for b in case.recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
     if not names:
         return Finding(question, "nothing to integrate", "proved", "normalisable")
     unsigned = [g for g in gaussians if not g.precision.is_positive]
-    for g in unsigned:
+    failure = _flat(unsigned) or (_improper(case, rest, others) if others else None)
+    if failure is not None:
+        return Finding(question, *failure, "normalisable")
+    verdict = "checked" if unsigned or others else "proved"
+    return Finding(question, _laws(gaussians, others), verdict, "normalisable")
+
+
+def _laws(gaussians: tuple[Gaussian, ...], others: list[Block]) -> str:
+    """The blocks that are integrated, with their laws where these are known."""
+    laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
+    return ", ".join(laws + [f"{b} by its tails" for b in others])
+
+
+def _flat(gaussians: list[Gaussian]) -> tuple[str, str] | None:
+    """Where the precision of a Gaussian block is not positive."""
+    for g in gaussians:
         value, where = minimum_eigenvalue(ImmutableMatrix([[g.precision.xreplace({T: S.One})]]), points=STATES)
         if value <= 0:
-            return Finding(question, f"precision {value:.3g} of {g.block} at {where}", "failed", "normalisable")
-    if others:
-        failure = _improper(case, rest, others)
-        if failure is not None:
-            return Finding(question, *failure, "normalisable")
-    laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
-    laws += [f"{b} by its tails" for b in others]
-    return Finding(question, ", ".join(laws), "checked" if unsigned or others else "proved", "normalisable")
+            return f"precision {value:.3g} of {g.block} at {where}", "failed"
+    return None
 
 
 def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
@@ -249,22 +259,34 @@ _WORDS = {
 
 def _claim(case: _Case, findings: list[Finding]) -> Finding:
     """What is promised, or less: no more than the findings bear."""
-    recipe, verdicts = case.recipe, {f.verdict for f in findings}
-    claim = recipe.claim
-    if claim == "exact" and recipe.adapt:
-        claim = f"given frozen {', '.join(sorted(map(str, recipe.adapted)))}"
-    if any(map(is_of_one_temperature, findings)):
-        claim += f" at temperature {case.temperature:g}"
+    verdicts = {f.verdict for f in findings}
+    claim = _promise(case, findings)
     if "failed" in verdicts:
         return Finding("claim", claim, "failed", "claim")
-    if not verdicts & {"warning", "open"}:
-        if not _is_settled(recipe, claim.partition(" at temperature")[0]):
-            verdicts.add("open")
-        return Finding("claim", claim, max(verdicts, key=VERDICTS.index), "claim")
+    if verdicts & {"warning", "open"}:
+        verdict = "warning" if "warning" in verdicts else "open"
+        return Finding("claim", "; ".join(["invariant", *_doubts(findings)]), verdict, "claim")
+    if not _is_settled(case.recipe, claim.partition(" at temperature")[0]):
+        verdicts.add("open")
+    return Finding("claim", claim, max(verdicts, key=VERDICTS.index), "claim")
+
+
+def _promise(case: _Case, findings: list[Finding]) -> str:
+    """The recipe's claim, given what is frozen in a step, and at the temperature at which alone it holds."""
+    claim = case.recipe.claim
+    if claim == "exact" and case.recipe.adapt:
+        claim = f"given frozen {', '.join(sorted(map(str, case.recipe.adapted)))}"
+    if any(map(is_of_one_temperature, findings)):
+        claim += f" at temperature {case.temperature:g}"
+    return claim
+
+
+def _doubts(findings: list[Finding]) -> list[str]:
+    """What is not known of the law, in words."""
     doubts = [_WORDS[f.topic] + " open" for f in findings if f.verdict == "open" and f.topic in _WORDS]
-    lost = [f.verdict for f in findings if f.topic == "reached" and f.verdict in ("warning", "open")]
-    doubts += ["not ergodic" if v == "warning" else "ergodicity open" for v in lost]
-    return Finding("claim", "; ".join(["invariant", *doubts]), "warning" if "warning" in verdicts else "open", "claim")
+    reach = next(f.verdict for f in findings if f.topic == "reached")
+    words = {"warning": ["not ergodic"], "open": ["ergodicity open"]}
+    return doubts + words.get(reach, [])
 
 
 def _is_settled(recipe: Dynamics, claim: str) -> bool:

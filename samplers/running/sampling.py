@@ -106,6 +106,7 @@ def sample(
     >>> draws["theta"].shape
     torch.Size([4, 50, 3])
     """
+    # Its lines are the arguments and what they mean; the body is the story of a run.
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
     _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
     _check_records(where, checkpoint, checkpoint_every, watch)
