@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import Any
 
 import torch
 
+from recipe import __version__
 from recipe.errors import RecipeError
 
-from . import storage
+from . import regular, storage
+
+FORMAT = 2  # of the checkpoints that are written and read; those of format 1 do not say so
 
 Stamp = tuple[int, int, int] | None  # inode, time and size of a file, if it is there
 
@@ -66,7 +70,8 @@ class Pair:
     def newest(self, settings: Mapping[str, Any] | None = None) -> Saved | None:
         """The latest that is intact, of a run of these settings if any are passed; None in a new folder.
 
-        Raises RecipeError where none is intact, and for one of another kind or of other settings.
+        Raises RecipeError where none is intact, for one of another format, of another kind or of other settings, and
+        where something else bears the name of a checkpoint.
         """
         stamps = self._stamps()
         intact: list[Saved] = []
@@ -75,11 +80,17 @@ class Pair:
             if stamp is None:
                 continue
             try:
-                tensors, account = _read(path)
+                tensors, account = storage.read(path, "checkpoint", links=False)
+            except storage.Foreign as error:
+                raise self._foreign(path) from error
             except RecipeError:
                 broken.append(path)
-            else:
+                continue
+            self._check_format(account)
+            if type(account.get("generation")) is int and isinstance(account.get("settings"), dict):
                 intact.append(Saved(tensors, account, Mark(account["generation"], k, stamps)))
+            else:
+                broken.append(path)
         if broken and not intact:
             raise self._none_intact(broken)
         if not intact:
@@ -93,7 +104,7 @@ class Pair:
             )
         self._check_kind(saved.account)
         if settings is not None:
-            self._check_settings(settings, saved.account["settings"])
+            self.check_settings(settings, saved.account["settings"])
         return saved
 
     def write(
@@ -110,13 +121,19 @@ class Pair:
                 "or somebody removed them",
                 do="Choose another folder, or load again.",
             )
-        for left in self.folder.glob(".state-?.safetensors.*"):  # by a run that was killed
-            left.unlink(missing_ok=True)
+        self._sweep()
         generation = after.generation + 1
         k = 1 - after.file
-        header = {"what": self.kind, "generation": generation, "settings": settings, **account}
+        version = {"format": FORMAT, "version": __version__}
+        header = {"what": self.kind, **version, "generation": generation, "settings": settings, **account}
         storage.write(self.files[k], "checkpoint", tensors, header)
         return Mark(generation, k, self._stamps())
+
+    def _sweep(self) -> None:
+        """Remove what a run that was killed has left of a checkpoint."""
+        for path in self.folder.glob(".state-?.safetensors.*"):
+            if re.fullmatch(storage.TEMPORARY, path.name) and not path.is_symlink() and path.is_file():
+                path.unlink(missing_ok=True)
 
     def _stamps(self) -> tuple[Stamp, ...]:
         with storage.refused(self.folder):
@@ -133,15 +150,33 @@ class Pair:
             do="Restore one from a copy, or start in another folder.",
         )
 
+    def _foreign(self, path: Path) -> RecipeError:
+        return RecipeError(
+            str(path), "it is a file of somebody else, no checkpoint", do="Move it away, or choose another folder."
+        )
+
+    def _check_format(self, account: dict) -> None:
+        """Refuse a checkpoint of another version, which may mean other things by the same names."""
+        written = account.get("format", 1)
+        if written == FORMAT:
+            return
+        version = account.get("version", "before 0.1.0")
+        raise RecipeError(
+            str(self.folder),
+            f"its checkpoint has format {written}, of sde-recipe {version}; this is sde-recipe {__version__}, "
+            f"which reads format {FORMAT}",
+            do="Go on with that version, or start in another folder.",
+        )
+
     def _check_kind(self, account: dict) -> None:
         if account.get("what") != self.kind:
             raise RecipeError(
                 str(self.folder),
-                f"it holds a {account.get('what', 'run of another version')}, this is a {self.kind}",
+                f"it holds a {account.get('what')}, this is a {self.kind}",
                 do="Choose another folder.",
             )
 
-    def _check_settings(self, mine: Mapping, other: Mapping) -> None:
+    def check_settings(self, mine: Mapping, other: Mapping) -> None:
         """Refuse the folder of a run of other settings; they are compared as JSON."""
         for name in {**mine, **other}:
             if json.dumps(mine.get(name)) != json.dumps(other.get(name)):
@@ -153,20 +188,9 @@ class Pair:
                 )
 
 
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and the plain data of a checkpoint, which has a generation and settings."""
-    tensors, account = storage.read(path, "checkpoint")
-    if type(account.get("generation")) is not int or not isinstance(account.get("settings"), dict):
-        raise RecipeError(str(path), "it is no checkpoint", do="Choose another folder.")
-    return tensors, account
-
-
 def _stamp(path: Path) -> Stamp:
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    status = regular.status_of(path)
+    return None if status is None else (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _first_difference(mine: Any, other: Any) -> tuple[Any, Any]:

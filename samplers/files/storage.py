@@ -15,6 +15,15 @@ from safetensors import SafetensorError, safe_open
 
 from recipe.errors import RecipeError
 
+from . import regular
+
+TEMPORARY = r"\..*\.[0-9a-f]{8}"  # names of files that are being written
+RESTORE = "Restore it from a copy, or sample again."
+
+
+class Foreign(RecipeError):
+    """The RecipeError of a whole file that somebody else has written."""
+
 
 def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> None:
     """Write tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason.
@@ -33,28 +42,31 @@ def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Ma
         _replace(path, data)
 
 
-def read(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """What `write` wrote; nothing in the file is executed.
 
-    Raises RecipeError if it is not there, not intact or of another kind.
+    `links`: whether the path may lead through a link. Raises RecipeError if it is not there, no regular file or not
+    intact, and Foreign if it is of another kind.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with regular.read_by_name(path, links=links) as name, safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}
             if kind not in metadata:
-                raise ValueError("it was not written as such")
+                raise Foreign(str(path), f"not an intact file of {kind} (it was not written as such)", do=RESTORE)
             header = json.loads(metadata[kind])
             # A tensor still mapped to the file would change with it after the check.
             values = {name: file.get_tensor(name).clone() for name in header.pop("names")}
         if header.pop("sha256") != _sha256(values, header):
             raise ValueError("its contents do not match its SHA-256")
         return values, header
+    except Foreign:
+        raise
+    except RecipeError as error:  # no regular file
+        raise RecipeError(str(path), f"cannot be read ({error.what})", do="Check the path.") from error
     except OSError as error:
         raise RecipeError(str(path), f"cannot be read ({error})", do="Check the path.") from error
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise RecipeError(
-            str(path), f"not an intact file of {kind} ({error})", do="Restore it from a copy, or sample again."
-        ) from error
+        raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do=RESTORE) from error
 
 
 @contextmanager
@@ -62,6 +74,8 @@ def refused(path: str | os.PathLike) -> Iterator[None]:
     """Say which path it is that the system refuses, in a RecipeError."""
     try:
         yield
+    except RecipeError:
+        raise
     except (OSError, ValueError, TypeError) as error:
         raise RecipeError(
             str(path),

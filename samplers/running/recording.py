@@ -4,6 +4,7 @@ import math
 import os
 import time
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import torch
 
 from recipe.errors import RecipeError
 
-from ..files import storage
+from ..files import arrays, storage
 from ..files.lock import Lock
-from ..files.pair import NEW, Pair
+from ..files.pair import NEW, Pair, Saved
 from .chains import Chains
 from .moving import Moves
+from .probe import GRADIENT, Probe
 
+KIND = "sampling run"
 Blocks = dict[str, torch.Tensor]
 
 
@@ -67,9 +70,10 @@ class InMemory:
 class InFolder(InMemory):
     """Draws in files that are mapped to memory, beside two checkpoints of the state, of which one is always whole.
 
-    `every`: seconds between two checkpoints; `settings`: plain JSON data, and `probe`: values of the energy, None for
-    nan. A run goes on only from checkpoints of the same settings, and of the same probe up to rounding. Raises
-    RecipeError for a folder of another run, one in which a run is going on, checkpoints that are not intact, and a disk
+    `every`: seconds between two checkpoints; `settings`: plain JSON data; `probe`: what tells energies apart. A run
+    goes on only from checkpoints of the same settings, and of the same probe up to rounding. The first checkpoint of a
+    run has no state: it says that the files of draws are its own. Raises RecipeError for a folder of another run, one
+    in which a run is going on or somebody keeps other files by these names, checkpoints that are not intact, and a disk
     that is full.
     """
 
@@ -81,7 +85,7 @@ class InFolder(InMemory):
         *,
         every: float,
         settings: dict,
-        probe: list[float | None],
+        probe: Probe,
     ) -> None:
         self.every = every
         self.settings = settings
@@ -90,52 +94,112 @@ class InFolder(InMemory):
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
         self.saved = time.monotonic()
         self.maps: list[np.memmap] = []
-        self.pair = Pair(folder, "sampling run")
+        self.pair = Pair(folder, KIND)
         self.folder = self.pair.folder
         storage.make_folder(self.folder)
         self.lock = Lock(self.folder)
         try:
-            self.before = self.pair.newest(settings)
-            self.mark = NEW if self.before is None else self.before.mark
-            if self.before is not None:
-                _compare(self.folder, probe, self.before.account["probe"])
+            self.at_start = _named("probe.start.", probe.at_start())
+            self.before = self._begun(list(like))
             super().__init__(like, number)
         except BaseException:
             self.lock.release()
             raise
 
+    def _begun(self, blocks: list[str]) -> Saved | None:
+        """The checkpoint from which the run goes on; None where it begins, and has said so in the folder."""
+        saved = self.pair.newest()
+        own: list[str] = []  # blocks whose draws have been begun here
+        self.mark = NEW
+        if saved is not None:
+            own = _account_of(self.folder, saved)["draws"]
+            self.mark = saved.mark
+            if saved.account["stretches"] is not None:
+                self.pair.check_settings(self.settings, saved.account["settings"])
+                self._check_start(saved)
+                return saved
+        for b in blocks:
+            if b not in own and arrays.size_of(self._file(b)) is not None:
+                raise RecipeError(
+                    str(self._file(b)),
+                    "it is there, but in this folder no run of such draws has begun: it is a file of somebody else",
+                    do="Move it away, or choose another folder.",
+                )
+        account = {"draws": [*own, *(b for b in blocks if b not in own)], "stretches": None, "chains": None}
+        self.mark = self.pair.write({}, self.settings, account, after=self.mark)
+        return None
+
+    def _check_start(self, saved: Saved) -> None:
+        other = _without_prefix("probe.start.", saved.tensors)
+        self._compare("the start", other, _without_prefix("probe.start.", self.at_start))
+        self.at_start = _named("probe.start.", other)
+
+    def _file(self, block: str) -> Path:
+        return self.folder / f"{block}.draws"
+
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """An empty tensor for the draws of a block, on disk."""
-        path = self.folder / f"{block}.draws"
-        size = math.prod(shape) * like.element_size()
-        _allot(path, size)
-        if not size:
-            return torch.empty(shape, dtype=like.dtype)
-        numpy_type = torch.empty(0, dtype=like.dtype).numpy().dtype
-        self.maps.append(np.memmap(path, dtype=numpy_type, mode="r+", shape=tuple(shape)))
-        return torch.from_numpy(self.maps[-1])
+        """An empty tensor for the draws of a block, on disk, or what a run before this one has kept there."""
+        path = self._file(block)
+        kept = self.before is not None and self.before.account["stretches"]
+        if kept and arrays.size_of(path) != math.prod(shape) * like.element_size():
+            raise self._changed(block, 0, kept[0][0])
+        values, file = arrays.mapped(path, shape, like.dtype)
+        if file is not None:
+            self.maps.append(file)
+        return values
 
     def __exit__(self, *_: Any) -> None:
         self.lock.release()
 
     def resume(self, chains: Chains) -> None:
-        """Put chains where the run in this folder has left them, if its draws are those that it wrote."""
+        """Put chains where the run in this folder has left them, if its draws and its energy are those that it had."""
         if self.before is None:
             return
-        tensors, account = self.before.tensors, self.before.account
-        begin = 0
-        for end, *checksums in account["stretches"]:
-            for (b, x), checksum in zip(self.values.items(), checksums):
-                if _checksum(x[:, begin:end]) != checksum:
-                    raise RecipeError(
-                        str(self.folder / f"{b}.draws"),
-                        f"draws {begin} to {end} are not those that were written",
-                        do="Restore the file from a copy, or start in another folder.",
-                    )
-            begin = end
+        tensors = self.before.tensors
+        account = self.before.account
+        try:
+            self._check_draws(account["stretches"])
+            chains.restore(_without_prefix("chains.", tensors), account["chains"])
+            self.step_sizes = tensors["step_sizes"].tolist()
+            if tensors["step_sizes"].shape != (account["stretches"][-1][0] if account["stretches"] else 0,):
+                raise ValueError("there is not one step size for each draw")
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            if isinstance(error, RecipeError):
+                raise
+            raise _no_checkpoint(self.folder, error) from error
         self.stretches = account["stretches"]
-        self.step_sizes = tensors["step_sizes"].tolist()
-        chains.restore({name: x for name, x in tensors.items() if name != "step_sizes"}, account["chains"])
+        other = _without_prefix("probe.state.", tensors)
+        self._compare("the saved state", other, self.probe.at(chains.state, chains.moved))
+
+    def _check_draws(self, stretches: list[list[int]]) -> None:
+        begin = 0
+        for end, *checksums in stretches:
+            for (b, x), checksum in zip(self.values.items(), checksums, strict=True):
+                if _checksum(x[:, begin:end]) != checksum:
+                    raise self._changed(b, begin, end)
+            begin = end
+
+    def _changed(self, block: str, begin: int, end: int) -> RecipeError:
+        return RecipeError(
+            str(self._file(block)),
+            f"draws {begin} to {end} are not those that were written",
+            do="Restore the file from a copy, or start in another folder.",
+        )
+
+    def _compare(self, where: str, other: Blocks, mine: Blocks) -> None:
+        """Refuse the folder of a run of other functions; `where` says at which state they were looked at."""
+        if other.keys() != mine.keys() or any(other[name].shape != x.shape for name, x in mine.items()):
+            raise _no_checkpoint(self.folder, "its probe is of another form")
+        for name, x in mine.items():
+            chain, apart = self.probe.farthest(x, other[name])
+            if apart > self.probe.tolerance:
+                what = "energy" if name == GRADIENT else f"observation '{name}'"
+                raise RecipeError(
+                    str(self.folder),
+                    f"it holds a run of another {what}: {name} differs by {apart:.2g} of its size at {where} of chain "
+                    f"{chain}, where rounding makes less than {self.probe.tolerance:g}",
+                    do="Give the energy and the functions of that run, or choose another folder.",
+                )
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
         """Write a checkpoint, if `every` seconds have passed since the last one, or `now`."""
@@ -148,10 +212,12 @@ class InFolder(InMemory):
         if end > begin:
             self.stretches.append([end, *(_checksum(x[:, begin:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
+        sizes = torch.tensor(self.step_sizes, dtype=torch.float64)
+        state = _named("probe.state.", self.probe.at(chains.state, chains.moved))
         self.mark = self.pair.write(
-            tensors | {"step_sizes": torch.tensor(self.step_sizes, dtype=torch.float64)},
+            {"step_sizes": sizes} | _named("chains.", tensors) | self.at_start | state,
             self.settings,
-            {"probe": self.probe, "stretches": self.stretches, "chains": account},
+            {"draws": list(self.values), "stretches": self.stretches, "chains": account},
             after=self.mark,
         )
         self.saved = time.monotonic()
@@ -161,31 +227,26 @@ class InFolder(InMemory):
         return {b: x.to(self.device[b]) for b, x in super().draws().items()}
 
 
-def _compare(folder: Path, mine: list[float | None], other: list[float | None]) -> None:
-    """Refuse the folder of another energy."""
-    for a, b in zip(mine, other, strict=True):
-        if a is None or b is None or math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3):
-            continue
-        raise RecipeError(
-            str(folder),
-            f"it holds a run of another energy, whose gradient at the start is {b:.6g} where this one's is {a:.6g}",
-            do="Give the energy of that run, or choose another folder.",
-        )
+def _account_of(folder: Path, saved: Saved) -> dict[str, Any]:
+    """The account of a checkpoint, if it has what those of a run have."""
+    account = saved.account
+    stretches = account.get("stretches", False)
+    whole = isinstance(account.get("draws"), list) and (stretches is None or isinstance(stretches, list))
+    if not whole:
+        raise _no_checkpoint(folder, "its account is of another form")
+    return account
 
 
-def _allot(path: Path, size: int) -> None:
-    """Make a file of this size; refuse a full disk, as a map into it would end the process."""
-    try:
-        with open(path, "ab") as file:
-            if size and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            file.truncate(size)
-    except OSError as error:
-        raise RecipeError(
-            str(path),
-            f"there is no room for {size} bytes of draws ({error.strerror or error})",
-            do="Choose another folder, or a larger thin.",
-        ) from error
+def _no_checkpoint(folder: Path, reason: object) -> RecipeError:
+    return RecipeError(str(folder), f"it holds no checkpoint of such a run ({reason})", do="Choose another folder.")
+
+
+def _named(prefix: str, tensors: Blocks) -> Blocks:
+    return {prefix + name: x for name, x in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Blocks:
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def _checksum(x: torch.Tensor) -> int:

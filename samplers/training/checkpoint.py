@@ -15,7 +15,7 @@ from recipe.arguments import number
 from recipe.errors import RecipeError
 
 from ..files import storage
-from ..files.lock import Lock
+from ..files.lock import Lock, check_lock
 from ..files.pair import NEW, Pair, Saved
 from .coding import joined, split
 
@@ -90,6 +90,7 @@ class Checkpoint:
         """
         if dist.is_initialized():
             dist.barrier()
+        check_lock(self._pair.folder)
         saved = self._pair.newest(self.settings)
         if dist.is_initialized():
             dist.barrier()

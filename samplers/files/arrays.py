@@ -1,0 +1,51 @@
+"""Arrays in files that are mapped to memory."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recipe.errors import RecipeError
+
+from . import regular, storage
+
+
+def size_of(path: Path) -> int | None:
+    """The bytes of a regular file, None where there is none. Raises RecipeError where something else bears its name."""
+    with storage.refused(path):
+        status = regular.status_of(path)
+    return None if status is None else status.st_size
+
+
+def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, np.memmap | None]:
+    """A tensor of this shape in a file of its size, and the map to flush, None for one without numbers.
+
+    What the file has is kept, but for what is beyond the size. Raises RecipeError where there is no room, and where no
+    regular file is.
+
+    >>> import tempfile
+    >>> x, file = mapped(Path(tempfile.mkdtemp()) / "x.draws", (2, 3), torch.float32)
+    >>> x
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
+    """
+    like = torch.empty(0, dtype=dtype)
+    size = math.prod(shape) * like.element_size()
+    try:
+        with os.fdopen(regular.opened(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
+            # A map into a disk that is full would end the process.
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
+            if not size:
+                return torch.empty(shape, dtype=dtype), None
+            array = np.memmap(file, dtype=like.numpy().dtype, mode="r+", shape=shape)
+            return torch.from_numpy(array), array
+    except OSError as error:
+        raise RecipeError(
+            str(path),
+            f"there is no room for {size} bytes of draws ({error.strerror or error})",
+            do="Choose another folder, or a larger thin.",
+        ) from error
