@@ -11,7 +11,7 @@ import torch
 from crashes import LOGISTIC, RUNS, by_hand, crash, data
 
 import samplers
-from recipe import RecipeError
+from recipe import RecipeError, numerical, vector
 from samplers.energies.targets import TARGETS
 from samplers.files import storage
 from samplers.running.chains import Diverged
@@ -103,7 +103,7 @@ def drawn(name, **more):
     return samplers.sample(how.pop("recipe"), how.pop("energy"), chains=3, step_size=0.01, progress=False, **how | more)
 
 
-@pytest.mark.parametrize("saves", [1, 2, 5])
+@pytest.mark.parametrize("saves", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
@@ -243,6 +243,156 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, mess
         return
     with pytest.raises(RecipeError, match=message):
         samplers.sample(samplers.SGNHT, **how | change)
+
+
+# ---- the same energy
+
+
+def resumed(folder, energy, then, *, recipe=samplers.UnderdampedLangevin, **more):
+    """Draws of a run with one energy, and those of the same call with another, which goes on from its end."""
+    how = dict(chains=6, steps=60, step_size=0.1, progress=False, init=torch.zeros(3)) | more
+    folder = folder or more["checkpoint"]
+    first = samplers.sample(recipe, energy, checkpoint=folder, **how)
+    how |= then if isinstance(then, dict) else {}
+    again = samplers.sample(recipe, energy if isinstance(then, dict) else then, checkpoint=folder, **how)
+    return first, again
+
+
+def far_off(t):
+    """As the bowl where it is wide of 1 from the start, but at no place that it starts at."""
+    return (t**2).sum() / 2 + torch.relu(t.norm() - 1) ** 3
+
+
+def narrow(t):
+    return 5e5 * ((t - 1) ** 2).sum()
+
+
+OTHERS = {
+    "1.0005 U": (bowl(1.0), bowl(1.0005), {}),
+    "1.0005 U at a start at the mode of a narrow one": (
+        narrow,
+        lambda t: 1.0005 * narrow(t),
+        dict(init=torch.ones(3), step_size=1e-4),
+    ),
+    "small": (bowl(1e-4), bowl(1e-6), {}),
+    "far from the start": (bowl(1.0), far_off, {}),
+    "in one chain of many": (
+        bowl(1.0),
+        lambda t: (t**2).sum() / 2 + torch.relu(t[0] - 7) ** 2,
+        dict(init=torch.cat([torch.zeros(40, 3), torch.tensor([[9.0, 0, 0]])]), chains=41, steps=3, step_size=0.01),
+    ),
+    "of large numbers": (bowl(1e20), bowl(1.001e20), dict(step_size=1e-11)),
+    "in float64": (bowl(1.0), bowl(1 + 1e-8), dict(init=torch.zeros(3, dtype=torch.float64))),
+    "nowhere finite": (bowl(1.0), lambda t: torch.where(t.norm() > 1e-4, torch.nan, 1.0) * (t**2).sum() / 2, {}),
+    "of the constant of another loop": (
+        lambda t: sum((t[k] - 1) ** 2 for k in range(3)),
+        lambda t: sum((t[k] - 1) ** 2 for k in range(2)),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_energy_is_refused(name, tmp_path):
+    one, other, how = OTHERS[name]
+    with pytest.raises(RecipeError, match="another energy|gradient by theta is not finite"):
+        resumed(tmp_path, one, other, **how)
+
+
+def network(parts, dtype):
+    """The energy of a small network, whose sum over the data is made in some parts."""
+    x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def energy(t):
+        w, v = t[:40].reshape(5, 8), t[40:48]
+        misfits = [(torch.relu(some @ w) @ v - some.sin().sum(1)).square().sum() for some in x.split(200 // parts)]
+        return sum(misfits) + (t**2).sum()
+
+    return energy
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_no_other_energy(scale, dtype, tmp_path):
+    """The sum in other parts, and other threads, also from where the gradient vanishes but for rounding."""
+    start = scale * torch.randn(48, generator=torch.Generator().manual_seed(1)).to(dtype)
+    how = dict(init=start, chains=5, step_size=1e-4, backend="torch")
+    first, again = resumed(tmp_path / "parts", network(1, dtype), network(5, dtype), **how)
+    assert torch.equal(first["theta"], again["theta"])
+    kept = dict(recipe=samplers.SGLD, energy=network(1, dtype), steps=9, progress=False, checkpoint=tmp_path / "run")
+    first = samplers.sample(**kept, **how)
+    torch.set_num_threads(4)
+    try:
+        assert torch.equal(samplers.sample(**kept, **how)["theta"], first["theta"])
+    finally:
+        torch.set_num_threads(1)
+
+
+def kinked(side):
+    """A bowl with a kink at the corner, whose gradient there is that of one side or the other."""
+
+    def energy(t):
+        x = t.sum() - 1.5
+        return (t**2).sum() / 2 + 3 * torch.where(side(x), x, -x)
+
+    return energy
+
+
+def test_a_kink_to_whose_other_side_rounding_leads_is_no_other_energy(tmp_path):
+    how = dict(init=torch.full((3,), 0.5), chains=1, recipe=samplers.SGLD, steps=1, step_size=1e-20)
+    first, again = resumed(tmp_path, kinked(lambda x: x > 0), kinked(lambda x: x >= 0), **how)
+    assert torch.equal(first["theta"], again["theta"])
+
+
+@pytest.mark.parametrize(
+    "then, message",
+    [
+        (lambda t: 1.5 + 0 * t, "another observation 'score_variance'"),
+        (lambda t: 1.0 + 1e-2 * torch.relu(t.abs() - 0.3), "another observation 'score_variance'"),
+        (torch.ones_like, None),
+    ],
+)
+def test_observations_are_those_of_the_run(then, message, tmp_path):
+    how = dict(
+        recipe=samplers.SGFS, observe={"score_variance": lambda t, x: 1.0 + 0 * t}, backend="torch", batch_size=4
+    )
+    how |= dict(data=torch.ones(9), step_size=0.02, b=1.0)
+    energy = lambda t, x: (t**2).sum() / 2 + 0 * x.sum()  # noqa: E731
+    if message is None:
+        resumed(tmp_path, energy, dict(observe={"score_variance": lambda t, x: then(t)}), **how)
+        return
+    with pytest.raises(RecipeError, match=message):
+        resumed(tmp_path, energy, dict(observe={"score_variance": lambda t, x: then(t)}), **how)
+
+
+@pytest.mark.parametrize(
+    "then, message",
+    [
+        (dict(scope="chain"), "scope = tensor, this one has chain"),
+        (dict(init={"b": torch.ones(2), "a": torch.ones(2, 2)}), "tensors"),
+        (dict(pieces={"G": numerical(vector("p"), "heun")}), "formulas"),
+        (dict(schedule=lambda k: 0.2 if k == 17 else 0.1), "settings"),
+        (dict(steps=60, warmup=1), "phases"),
+    ],
+)
+def test_a_run_of_other_arguments_is_refused(then, message, tmp_path):
+    init = {"a": torch.ones(2, 2), "b": torch.ones(2)}
+    how = dict(recipe=samplers.SGNHT, init=init, scope="tensor", scheme="G A'", schedule=lambda k: 0.1)
+    with pytest.raises(RecipeError, match=message):
+        resumed(tmp_path, lambda t: (t["a"] ** 2).sum() + (t["b"] ** 2).sum(), then, **how)
+
+
+@pytest.mark.parametrize(
+    "more, steps, warmup",
+    [
+        (dict(phases=[samplers.Phase(20, keep=False), samplers.Phase(25), samplers.Phase(12, keep=False)]), 37, 20),
+        (dict(phases=[samplers.Phase(7), samplers.Phase(5)]), 12, 0),
+        (dict(steps=30, warmup=4), 30, 4),
+    ],
+)
+def test_the_account_has_the_steps_of_the_run(more, steps, warmup):
+    draws = samplers.sample(samplers.SGLD, bowl(1.0), init=torch.zeros(2), step_size=0.1, progress=False, **more)
+    assert (draws.info["steps"], draws.info["warmup"]) == (steps, warmup)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ class Derivatives:
     """Functions of the target of all chains, `(chains, *shape)` or a dict by block, and with data of a batch.
 
     `gradient` and `curvature`, the Hessian diagonal, return theta's shape; both are None where the steps hold the
-    derivatives of a symbolic energy, or ask for none. `observations` return one value per chain, or per chain and site.
+    derivatives of a symbolic energy, or ask for none. `eager` is the gradient of a torch energy before a compiler has
+    seen it. `observations` return one value per chain, or per chain and site.
     """
 
     gradient: Callable | None = None
     curvature: Callable | None = None
+    eager: Callable | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     data: Data | None = None
 
@@ -84,18 +86,19 @@ def derivatives_of(
     """
     gradient: Callable | None = None
     curvature: Callable | None = None
+    eager: Callable | None = None
     if isinstance(energy, Energy):
         if data is not None:
             gradient, curvature = _emitted(steps, data)
     elif energy is not None:
         one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, one_chain, layout, data)
-        gradient = vectorised(energy, layout, data)
+        gradient = eager = vectorised(energy, layout, data)
         if compiled:
             gradient = compiled_gradient(functional_gradient(energy, layout, data), gradient, where)
         if any(step.program.needs_curvature for step in steps):
             curvature = vectorised(energy, layout, data, order=2)
-    return Derivatives(gradient, curvature, observations_of(steps, observe, layout, data, where), data)
+    return Derivatives(gradient, curvature, eager, observations_of(steps, observe, layout, data, where), data)
 
 
 def _emitted(steps: Sequence[Step], data: Data) -> tuple[Callable | None, Callable | None]:

@@ -97,7 +97,10 @@ class Chains:
         return tensors, {"moved": self.moved, "diverged": {str(chain): step for chain, step in self.diverged.items()}}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
-        """Go on from a snapshot."""
+        """Go on from a snapshot. Raises ValueError for that of other chains, before anything is changed."""
+        for name, x in self.snapshot()[0].items():
+            if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
+                raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
         values = {name: x.to(self.alive.device) for name, x in tensors.items()}
         self.alive = values.pop("alive")
         rows = values.pop("rows", None)

@@ -12,7 +12,12 @@ from .plan import Plan
 
 
 def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str) -> dict:
-    """The settings of a run: tensors by their digest, schedules by their values; of an energy only what is written.
+    """The settings of a run: tensors by their digest, schedules by their values; of functions only their names.
+
+    They are all that the draws depend on, and what is kept of them: the text of the steps has recipe, word, pieces,
+    scope and symbolic energy. An energy and observations that are functions are compared by a Probe. Left out are the
+    device and the number of threads, which change draws by rounding; the frequency of checkpoints, progress and watch,
+    which change none; and warmup, which the phases have.
 
     `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept.
     """
@@ -21,20 +26,24 @@ def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: l
         {
             "recipe": str(plan.step.recipe),
             "scheme": str(plan.step.scheme),
+            "scope": plan.step.program.scope,
             "energy": energy,
             "torch": torch.__version__,
             "phases": [(stage.steps, stage.phase.keep) for stage in plan.stages],
             "data": None if data is None else list(data.tensors),
             "batch_size": None if data is None else data.batch_size,
+            "observe": list(inputs.derivatives.observations),
             "frozen": [stage.step.frozen for stage in plan.stages],
             "thin": plan.thin,
             "seed": inputs.seed,
             "start": start,
+            "tensors": inputs.layout.shapes,
             "keep": keep,
             "first_chain": inputs.first_chain,
             "backend": backend,
             "parameters": inputs.parameters,
-            "settings": torch.tensor(plan.probes(), dtype=torch.float64),
+            "settings": torch.tensor(plan.every_setting(), dtype=torch.float64),
+            "formulas": "\n".join(step.source for step in plan.steps),
         }
     )
 

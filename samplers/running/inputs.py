@@ -43,6 +43,11 @@ class Evaluations:
             "observe": {name: partial(self._on_first, f) for name, f in derivatives.observations.items()},
         }
 
+    def eager(self, theta: Any) -> Any:
+        """The gradient on the first batch, by torch without a compiler."""
+        assert self.derivatives.eager is not None
+        return self.derivatives.eager(theta, *self.derivatives.batch(self.first))
+
     def _on_next(self, gradient: Callable, theta: Any) -> Any:
         self.latest = self.rows_of(self.evaluated)
         self.evaluated += 1
@@ -92,9 +97,17 @@ class Inputs:
         """What one chain reads, as if it were the only one."""
         return replace(self, first_chain=self.first_chain + chain)
 
-    def evaluations(self, number: int, chains: int) -> Evaluations:
-        """The derivatives on the batches of one step, which takes no gradient over."""
-        return Evaluations(self.derivatives, self._rows(range(number, number + 1), chains)(0))
+    def evaluations(self, number: int, chains: int, chosen: torch.Tensor | None = None) -> Evaluations:
+        """The derivatives on the batches of one step, which takes no gradient over; of the `chosen` chains."""
+        rows_of = self._rows(range(number, number + 1), chains)(0)
+        if chosen is None:
+            return Evaluations(self.derivatives, rows_of)
+
+        def of_chosen(evaluation: int) -> Rows:
+            rows = rows_of(evaluation)
+            return None if rows is None else rows[chosen]
+
+        return Evaluations(self.derivatives, of_chosen)
 
     def of_steps(self, step: Step, numbers: range, target: torch.Tensor, *, keyed: bool) -> Iterator[OfStep]:
         """What each of these steps reads, drawn for as many at once as have room.

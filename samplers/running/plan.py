@@ -12,6 +12,7 @@ from recipe.errors import RecipeError
 from .phases import Phase
 
 PROBES = 10_000  # how many values of a schedule are looked at before the first step
+MANY = 1_000_000  # how many by which the schedules of two runs are told apart
 
 Value = float | Callable[[int], float]
 
@@ -112,6 +113,11 @@ class Plan:
         return sum(stage.steps for stage in self.stages)
 
     @property
+    def warmup(self) -> int:
+        """The number of steps before the first phase whose states are kept."""
+        return next(stage.first for stage in self.stages if stage.phase.keep)
+
+    @property
     def thin(self) -> int:
         """Of so many states one is kept."""
         return self.stages[0].thin
@@ -126,9 +132,14 @@ class Plan:
         stage = next(stage for stage in reversed(self.stages) if stage.first <= number)
         return stage.temperature(number - stage.first)
 
-    def probes(self) -> list[float]:
-        """Numbers by which the schedules of two runs are told apart: step sizes and temperatures of each stage."""
-        return [value for stage in self.stages for values in stage.probes() for value in values]
+    def every_setting(self) -> list[float]:
+        """The step sizes and temperatures of all steps, of each stage no more than a million."""
+        return [
+            setting(k)
+            for stage in self.stages
+            for setting in (stage.step_size, stage.temperature)
+            for k in range(0, stage.steps if callable(setting.value) else 1, 1 + stage.steps // MANY)
+        ]
 
     def check(self, parameters: Mapping) -> None:
         """Refuse settings and parameters that a step cannot be made with, at the extremes of every stage."""

@@ -24,6 +24,7 @@ from .fingerprint import fingerprint
 from .inputs import Inputs
 from .phases import Phase, names_of, phases_of
 from .plan import Plan, Settings, Value, plan_of
+from .probe import Probe
 from .recording import InFolder, InMemory
 from .run import Run
 from .stability import check_stability
@@ -98,7 +99,8 @@ def sample(
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
     `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every
     `checkpoint_every` seconds, the state are kept: the same call goes on from there, to the same draws bit for bit, and
-    Ctrl-C ends a run with the draws so far.
+    Ctrl-C ends a run with the draws so far. A call with other settings is refused there, and one with another energy:
+    torch functions are compared at the start and at the saved states, at the cost of five gradients a checkpoint.
 
     >>> from samplers import SGLD
     >>> bowl = lambda theta: (theta**2).sum()/2
@@ -127,8 +129,7 @@ def sample(
     fast = backend != "torch" and plan.length >= WORTH_COMPILING
     derivatives = derivatives_of(energy, plan.steps, target, layout, rows, observe, compiled=fast, where=where)
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters)
-    trial = Trial(plan.step, inputs, start, where)
-    trial.check()
+    Trial(plan.step, inputs, start, where).check()
 
     state = whole_state(plan.step, start, energy, inputs, plan.temperature(0))
     mover = mover_of(plan, state, inputs, kept, backend)
@@ -137,8 +138,9 @@ def sample(
         record = InMemory(like, plan.draws)
     else:
         same = fingerprint(plan, inputs, energy, start, kept, mover.backend)
-        record = InFolder(checkpoint, like, plan.draws, every=checkpoint_every, settings=same, probe=trial.probe())
-    asked = {"step_size": step_size, "steps": steps, "warmup": warmup, "temperature": temperature, "phases": phases}
+        probe = Probe(recipe, inputs, start)
+        record = InFolder(checkpoint, like, plan.draws, every=checkpoint_every, settings=same, probe=probe)
+    asked = {"step_size": step_size, "temperature": temperature, "phases": phases}
     run = Run(plan, inputs, Chains(recipe, state, where), mover, record, asked)
     return run.go(progress=progress, watch=watch)
 

@@ -1,6 +1,5 @@
 """The gradient where chains start, tried before the first step: is it finite, and its energy bounded below?"""
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from .inputs import Inputs
 
 RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
-SHIFTS = (0.0, 0.1, -0.37)  # how far from the start a probe looks, in parts of it
 
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
@@ -73,15 +71,6 @@ class Trial:
             of_blocks = [(r * rays[b] * g).reshape(len(g), -1).sum(1) for b, g in gradient.items()]
             slopes.append(torch.stack(of_blocks).sum(0))
         return bool((torch.stack(slopes) < -0.5).all())
-
-    def probe(self) -> list[float | None]:
-        """What tells energies apart: sums and norms of the gradient at the start and beside it; None for nan."""
-        values = []
-        for shift in SHIFTS:
-            near = {b: x * (1 + shift) + abs(shift) / 3 for b, x in self._target().items()}
-            for g in self.gradient(near).values():
-                values += [float(g.double().sum()), float(g.double().norm())]
-        return [x if math.isfinite(x) else None for x in values]
 
     def _target(self) -> Blocks:
         return {b.name: self.start[b.name] for b in self.step.recipe.targets}
