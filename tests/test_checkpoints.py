@@ -1,6 +1,7 @@
 """A run that goes on from its folder ends with the draws of one that was never interrupted, bit for bit."""
 
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -9,6 +10,8 @@ import time
 import pytest
 import torch
 from crashes import LOGISTIC, RUNS, by_hand, crash, data
+from tqdm import tqdm
+from tqdm.std import TqdmDefaultWriteLock
 
 import samplers
 from recipe import RecipeError, numerical, vector
@@ -100,7 +103,9 @@ CASES = {
 
 def drawn(name, **more):
     how = dict(CASES[name])
-    return samplers.sample(how.pop("recipe"), how.pop("energy"), chains=3, step_size=0.01, progress=False, **how | more)
+    return samplers.sample(
+        how.pop("recipe"), how.pop("energy"), chains=3, step_size=0.01, **dict(progress=False) | how | more
+    )
 
 
 @pytest.mark.parametrize("saves", [1, 2, 3, 6])
@@ -509,6 +514,16 @@ def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
 
 
 # ---- watching
+
+
+def test_a_run_holds_no_semaphore_that_a_kill_would_leave(monkeypatch):
+    def fails():
+        pytest.fail("a semaphore of the system")
+
+    monkeypatch.setattr(multiprocessing, "RLock", fails)
+    monkeypatch.delattr(tqdm, "_lock", raising=False)
+    monkeypatch.delattr(TqdmDefaultWriteLock, "mp_lock", raising=False)
+    assert drawn("torch", progress=True).draws == 50
 
 
 def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):

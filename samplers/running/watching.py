@@ -1,5 +1,6 @@
 """A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,12 @@ SHOWN = 4  # components of the target whose effective sample size is looked at
 LOOKED_AT = 2000  # draws of a chain that an effective sample size is of, at most
 
 Scalars = dict[str, float]
+
+
+class Bar(tqdm):
+    """A progress bar with a lock of this process: tqdm's own is a semaphore of the system, which `kill -9` leaves."""
+
+    _lock = threading.RLock()
 
 
 class Progress:
@@ -44,7 +51,7 @@ class Progress:
         self.chains = chains
         self.record = record
         self.watch = watch
-        self.bar = tqdm(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
+        self.bar = Bar(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
         self.looks = watch is not None or (shown and not self.bar.disable)
         self.masses = masses(plan.step.recipe, parameters, plan.step.frozen) if self.looks else {}
         self.done = 0
