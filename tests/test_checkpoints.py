@@ -103,9 +103,8 @@ CASES = {
 
 def drawn(name, **more):
     how = dict(CASES[name])
-    return samplers.sample(
-        how.pop("recipe"), how.pop("energy"), chains=3, step_size=0.01, **dict(progress=False) | how | more
-    )
+    how = dict(chains=3, step_size=0.01, progress=False) | how | more
+    return samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 
 @pytest.mark.parametrize("saves", [1, 2, 3, 6])

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from recipe.errors import RecipeError
 
+from .cache import CACHE, files, folder
+
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -24,7 +26,6 @@ FLAGS = (
     "-fno-trapping-math",
     "-w",
 )
-CACHE = "SDE_RECIPE_CACHE"  # the variable that names the folder of compiled kernels
 LIMIT = 300.0  # seconds for one file
 
 
@@ -62,14 +63,6 @@ def processor() -> str:
     return "; ".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))}))
 
 
-def folder() -> Path:
-    """Where compiled kernels are kept: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder."""
-    own = os.environ.get(CACHE)
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
-
-
 @cache
 def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
     """The text compiled and loaded; from the cache where the same compiler has compiled it for the same CPU.
@@ -87,14 +80,16 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
     command, version = known
     flags = (*FLAGS, *(f"-D{d}" for d in defines))
     key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
+    name = f"{key}.so"
     try:
-        kept = _folder().resolve() / f"{key}.so"
-        if _is_whole(kept):
-            try:
-                return ctypes.CDLL(str(kept))
-            except OSError:  # of another system
-                kept.unlink()
-        return _compiled(source, command, flags, kept)
+        with files() as kept:
+            if kept.whole(name):
+                try:
+                    return ctypes.CDLL(kept.name_for_loading(name))
+                except OSError:  # of another system
+                    kept.remove(name)
+            kept.write(name, _compiled(source, command, flags))
+            return ctypes.CDLL(kept.name_for_loading(name))
     except OSError as error:
         raise RecipeError(
             "cpp",
@@ -103,46 +98,14 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
         ) from error
 
 
-def _folder():
-    """The folder of the cache, made; a temporary one where it cannot be written."""
-    kept = folder()
-    try:
-        kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(kept, os.W_OK):
-            return kept
-    except OSError:
-        pass
-    return _temporary()
-
-
-@cache
-def _temporary():
-    return Path(tempfile.mkdtemp(prefix="sde-recipe-"))
-
-
-def _seal(path):
-    return path.with_suffix(".sha256")
-
-
-def _is_whole(path):
-    """Whether a file of the cache is what was written: a stale or half-written one is compiled again."""
-    try:
-        return _seal(path).read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return False
-
-
-def _compiled(source, command, flags, kept):
-    """Compile into a file of one's own, load it, then give it its name: another process sees all of it or nothing."""
-    with tempfile.TemporaryDirectory(dir=kept.parent) as own:
-        text, built, seal = (Path(own) / name for name in ("kernel.cpp", "kernel.so", "seal"))
+def _compiled(source, command, flags):
+    """The library that a compiler makes of a text, made in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="sde-recipe-") as own:
+        text = Path(own) / "kernel.cpp"
+        built = Path(own) / "kernel.so"
         text.write_text(source)
         _compile([*command, *flags, "-o", str(built), str(text)], built)
-        loaded = ctypes.CDLL(str(built))
-        seal.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
-        os.replace(built, kept)
-        os.replace(seal, _seal(kept))
-        return loaded
+        return built.read_bytes()
 
 
 def _compile(command, built):
