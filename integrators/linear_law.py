@@ -73,7 +73,7 @@ class LinearChain:
 
 
 def linear_chain(
-    step: Step, h: float, stiffness: Any, *, gradient_noise: float = 0.0, **parameters: Any
+    step: Step, h: float, stiffness: Any, /, *, gradient_noise: float = 0.0, **parameters: Any
 ) -> LinearChain:
     """Probe a Step for its matrices on U = theta^T K theta/2, by basis vectors, all in one call.
 

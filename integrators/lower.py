@@ -5,7 +5,7 @@ when the target has moved since the last one; blocks of one flow move simultaneo
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -159,8 +159,9 @@ class _Assembly:
         self.recipe = recipe
         self.adapt = adapt
         self.constants = Constants(scope)
-        self.names = _Names(recipe)
         self.derivatives = {1: _derivatives(recipe, "g"), 2: _derivatives(recipe, "c")}
+        of_derivatives = [g for values in self.derivatives.values() for g in values.values()]
+        self.names = _Names([*recipe.entries, *recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
         self.fresh: set[int] = set()
         self.first_gradient: tuple[int, int] | None = None
@@ -279,8 +280,7 @@ def _named_draws(scheme: Scheme, flows: Mapping[str, Flow]) -> list[dict[Variate
     """For each move, the flow's variates renamed: "p" if the step draws one for p, else "p1", "p2", ..."""
     draws = [flows[letter].draws for letter, _ in scheme.moves]
     total = Counter(d.block for own in draws for d in own)
-    plain = [f"{b}{k + 1}" if total[b] > 1 else b.name for b in total for k in range(total[b])]
-    gap = "" if len(set(plain)) == len(plain) else "_"
+    gap = _gap(total)
     seen: Counter[Block] = Counter()
     renamed = []
     for own in draws:
@@ -291,6 +291,16 @@ def _named_draws(scheme: Scheme, flows: Mapping[str, Flow]) -> list[dict[Variate
             names[d] = type(d)(d.block, f"{d.block}{number}", d.is_vector)
         renamed.append(names)
     return renamed
+
+
+def _gap(total: Counter) -> str:
+    """What stands between a block and the number of its draw, so that no two draws of the blocks bear one name."""
+    gap = ""
+    while True:
+        names = [f"{b}{gap}{k + 1}" if total[b] > 1 else b.name for b in total for k in range(total[b])]
+        if len(set(names)) == len(names):
+            return gap
+        gap += "_"
 
 
 def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates) -> None:
@@ -313,10 +323,10 @@ def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates) -> None:
 
 
 class _Names:
-    """Fresh names for the values of a step."""
+    """Fresh names for the values of a step, apart from those of some symbols."""
 
-    def __init__(self, recipe: Recipe):
-        self.taken = {s.name for s in recipe.entries + recipe.parameters}
+    def __init__(self, symbols: Iterable[Symbol]):
+        self.taken = {s.name for s in symbols}
 
     def fresh(self, stem: str) -> str:
         """The stem with the first number that makes a name of its own."""

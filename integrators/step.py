@@ -176,6 +176,7 @@ class Step:
         self,
         state: State,
         h: float,
+        /,
         *,
         gradient: Callable | None = None,
         noise: "Mapping | Key | None" = None,
@@ -193,7 +194,7 @@ class Step:
             self.program,
             state,
             h,
-            backend="triton" if self.backend == "triton" else "cpp",
+            "triton" if self.backend == "triton" else "cpp",
             gradient=gradient,
             curvature=curvature,
             noise=noise,
@@ -247,11 +248,11 @@ class Step:
 
     # ---- what it asks of its arguments: requirements.py
 
-    def check(self, h: float, *, temperature: float = 1.0, **parameters: Any) -> None:
+    def check(self, h: float, /, *, temperature: float = 1.0, **parameters: Any) -> None:
         """Refuse a step size, temperature or parameter outside of its range, before any step."""
         requirements.check_settings(self.recipe, h, temperature, parameters, needs_heat=self.needs_heat)
 
-    def check_budget(self, h: float, temperature: float = 1.0, **parameters: Any) -> None:
+    def check_budget(self, h: float, temperature: float = 1.0, /, **parameters: Any) -> None:
         """Refuse parameters at which the noise T D - supplied is not positive semidefinite, or a draw has no law."""
         requirements.check_gamma_draws(self.recipe, self.flows, h, temperature, parameters)
         requirements.check_noise(self.recipe, h, temperature, parameters)

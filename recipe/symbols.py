@@ -25,6 +25,7 @@ RESERVED = {
     "step_size": "the step size",
     "gradient": "the gradient of U",
     "noise": "the noise of a step",
+    "gradient_noise": "the variance of the gradient",
     "curvature": "the Hessian diagonal of U",
     "state": "the state of a step",
     "diverged": "a field of the draws",

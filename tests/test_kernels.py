@@ -106,7 +106,7 @@ def moved(kernel, state, g, steps=3):
     values = {q.name: 1.3 if q.default is None else q.default for q in kernel.recipe.parameters}
     kernel.bind(state)
     for k in range(steps):
-        kernel(0.05, noise=Key(9, k), supply=lambda segment: [g], temperature=1.2, num_data=2, step_number=k, **values)
+        kernel(0.05, lambda segment: [g], noise=Key(9, k), temperature=1.2, num_data=2, step_number=k, **values)
     return {name: torch.cat([p.flatten() for p in x]) if isinstance(x, list) else x for name, x in state.items()}
 
 
@@ -284,7 +284,7 @@ def test_a_tensor_that_moved_is_refused_and_a_gradient_may_be_anywhere():
     kernel.bind(state)
 
     def call(g):
-        return kernel(0.1, noise=Key(0, 0), supply=lambda segment: [g])
+        return kernel(0.1, lambda segment: [g], noise=Key(0, 0))
 
     call([x.clone() for x in g])
     apart = [torch.stack([x, x], -1)[..., 0] for x in g]  # not contiguous

@@ -78,12 +78,12 @@ class _Derivative:
 
     def _read_rows(self):
         """Where the rows of a block lie, and what has one number in each; the last repeats up to a multiple of four."""
-        places = [f"const R* {self.stem(d)}_from[BLOCK];" for d in self.per_site]
-        places += [f"alignas(64) R {self.stem(s)}_from[BLOCK];" for s in self.per_row]
+        places = [f"const R* {self.stem(d)}from[BLOCK];" for d in self.per_site]
+        places += [f"alignas(64) R {self.stem(s)}from[BLOCK];" for s in self.per_row]
         read = []
         for k, d in enumerate(self.energy.data):
             of_row = "+ row * WIDE" if d.is_vector else "[row]"
-            read.append(f"{self.stem(d)}_from[r] = data.columns[{k}] {of_row};")
+            read.append(f"{self.stem(d)}from[r] = data.columns[{k}] {of_row};")
         return [
             *places,
             "for (int64_t r = 0; r < (m + 3) / 4 * 4; ++r) {",
@@ -98,7 +98,7 @@ class _Derivative:
         read = []
         for s in (s for s in (*self.per_site, *self.per_row) if s in total.integrand.free_symbols):
             kind = "const R*" if s in self.per_site else "const R"
-            read += [f"{kind} {self.stem(s)}_{j} = {self.stem(s)}_from[r + {j}];" for j in AT_ONCE]
+            read += [f"{kind} {self.stem(s)}r{j} = {self.stem(s)}from[r + {j}];" for j in AT_ONCE]
         return [
             "for (int64_t r = 0; r < m; r += 4) {",
             "    R sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;",
@@ -107,7 +107,7 @@ class _Derivative:
             f"    for (int64_t i = 0; i < {'WIDE' if padded else 'S'}; ++i) {{",
             *(f"        sum_{j} += {CPP.text(total.integrand, self._name_in_row(j))};" for j in AT_ONCE),
             "    }",
-            *(f"    {self.stem(total.name)}_from[r + {j}] = sum_{j};" for j in AT_ONCE),
+            *(f"    {self.stem(total.name)}from[r + {j}] = sum_{j};" for j in AT_ONCE),
             "}",
         ]
 
@@ -116,8 +116,8 @@ class _Derivative:
 
         def name(s: Symbol) -> str:
             if s in self.per_site:
-                return f"{self.stem(s)}_{j}[i]"
-            return f"{self.stem(s)}_{j}" if s in self.per_row else self.name(s)
+                return f"{self.stem(s)}r{j}[i]"
+            return f"{self.stem(s)}r{j}" if s in self.per_row else self.name(s)
 
         return name
 
@@ -126,12 +126,12 @@ class _Derivative:
         alone = [s for s in self.sums.rows if not s.name.is_vector]
         weighted = [s for s in self.sums.rows if s.name.is_vector]
         needed = {x for s in self.sums.rows for x in s.weight.free_symbols}
-        lines = [f"const R {self.stem(s)} = {self.stem(s)}_from[r];" for s in self.per_row if s in needed]
+        lines = [f"const R {self.stem(s)} = {self.stem(s)}from[r];" for s in self.per_row if s in needed]
         lines += [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in alone]
-        lines += [f"{self.stem(s.name)}_per[r] = {self.write(s.weight)};" for s in weighted]
+        lines += [f"{self.stem(s.name)}per[r] = {self.write(s.weight)};" for s in weighted]
         names = ", ".join(self.stem(s.name) for s in alone)
         return [
-            *(f"alignas(64) R {self.stem(s.name)}_per[BLOCK];" for s in weighted),
+            *(f"alignas(64) R {self.stem(s.name)}per[BLOCK];" for s in weighted),
             f"#pragma omp simd reduction(+:{names})" if alone else "#pragma omp simd",
             "for (int64_t r = 0; r < m; ++r) {",
             *inner(lines),
@@ -141,9 +141,9 @@ class _Derivative:
     def _sum_by_site(self, s):
         """The sum over rows of a weight times a factor, a tile of sites at a time."""
         needed = s.factor.free_symbols
-        read = [f"const R {self.stem(d)} = {self.stem(d)}_from[r];" for d in self.per_row if d in needed]
-        read += [f"const R* {self.stem(d)} = {self.stem(d)}_from[r] + tile;" for d in self.per_site if d in needed]
-        read += [f"const R weight = {self.stem(s.name)}_per[r];"]
+        read = [f"const R {self.stem(d)} = {self.stem(d)}from[r];" for d in self.per_row if d in needed]
+        read += [f"const R* {self.stem(d)} = {self.stem(d)}from[r] + tile;" for d in self.per_site if d in needed]
+        read += [f"const R weight = {self.stem(s.name)}per[r];"]
         return [
             "for (int64_t tile = 0; tile < WIDE; tile += TILE) {",
             "    alignas(64) R sum[TILE] = {};",

@@ -51,7 +51,7 @@ class _Writer:
 
     def over_sites(self, loop: Loop) -> str:
         """A loop over the sites of an item, in blocks whose noise is drawn at once."""
-        sums = [f"{self.stem(s)}_sum" for s in loop.sums]
+        sums = [f"{self.stem(s)}sum" for s in loop.sums]
         return filled(
             OVER_SITES,
             start=self._start(loop),
@@ -65,26 +65,26 @@ class _Writer:
         """What is read before the sites of an item: where its values lie, and what has one value per chain."""
         stem, row = self.stem, self.plan.arrays.index
         lines = [
-            f"const R* {stem(s)}_from = a.array_{loop.side(s)}[{row(s)} * a.parts + part] + at;" for s in loop.loads
+            f"const R* {stem(s)}from = a.array_{loop.side(s)}[{row(s)} * a.parts + part] + at;" for s in loop.loads
         ]
-        lines += [f"R* {stem(s)}_to = a.array_out[{row(s)} * a.parts + part] + at;" for s in loop.stores]
+        lines += [f"R* {stem(s)}to = a.array_out[{row(s)} * a.parts + part] + at;" for s in loop.stores]
         lines += [f"const R {stem(s)} = {self._number(s, loop)};" for s in loop.numbers]
         for s in filter(is_by_site, loop.constants):
             lines.append(
-                f"const R* {stem(s)}_per = a.per_site[{self.plan.constants.index(s)} * a.parts + part] + first;"
+                f"const R* {stem(s)}per = a.per_site[{self.plan.constants.index(s)} * a.parts + part] + first;"
             )
         lines += [f"const R {stem(d)} = {self._number_of_chain(d)};" for d in loop.draws if not d.is_vector]
-        lines += [f"double {stem(s)}_sum = 0;" for s in loop.sums]
+        lines += [f"double {stem(s)}sum = 0;" for s in loop.sums]
         return lines + [f"const R {stem(s)} = {CPP.text(e, self.name)};" for s, e in loop.once]
 
     def _body(self, loop):
         """The statements at one site."""
         stem = self.stem
-        lines = [f"R {stem(s)} = {stem(s)}_from[b + i];" for s in loop.loads]
+        lines = [f"R {stem(s)} = {stem(s)}from[b + i];" for s in loop.loads]
         lines += [f"R {stem(s)};" for s in loop.fresh]
-        lines += [f"const R {stem(s)} = {stem(s)}_per[b + i];" for s in loop.constants if is_by_site(s)]
+        lines += [f"const R {stem(s)} = {stem(s)}per[b + i];" for s in loop.constants if is_by_site(s)]
         lines += map(self._assignment, loop.statements, loop.values)
-        return lines + [f"{stem(s)}_to[b + i] = {stem(s)};" for s in loop.stores]
+        return lines + [f"{stem(s)}to[b + i] = {stem(s)};" for s in loop.stores]
 
     def over_chains(self, loop: Loop) -> str:
         """A loop over the chains, where sums come to their end."""
@@ -99,7 +99,7 @@ class _Writer:
         return filled(OVER_CHAINS, body=lines)
 
     def _end_of_sum(self, s, k, count):
-        name = f"{self.stem(s)}_sum"
+        name = f"{self.stem(s)}sum"
         of_item = f"a.sums[(chain * a.items + item) * {count} + {k}]"
         return [
             f"double {name} = 0;",
@@ -123,8 +123,8 @@ class _Writer:
         given = f"a.drawn[{k} * a.parts + part]"
         found = f"{given} ? {given} + at + b : nullptr"
         return [
-            f"alignas(64) R {stem}_buffer[BLOCK + 4];",
-            f"const R* {stem} = numbers<{is_normal}>({stem}_buffer, {found}, site + b, m, {k}, {WHO});",
+            f"alignas(64) R {stem}buffer[BLOCK + 4];",
+            f"const R* {stem} = numbers<{is_normal}>({stem}buffer, {found}, site + b, m, {k}, {WHO});",
         ]
 
     def _assignment(self, statement, value):
@@ -133,7 +133,7 @@ class _Writer:
             case Let():
                 return f"const R {name} = {text};"
             case Sum():
-                return f"{name}_sum += {text};"
+                return f"{name}sum += {text};"
         return f"{name} = {text};"
 
     def name(self, s: Symbol) -> str:

@@ -15,7 +15,7 @@ from recipe.symbols import Block, num_data, step_number
 from ..flow import Flow
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
 from .torch_energy import energy_sources
-from .torch_expressions import PRELUDE, Writer, moves
+from .torch_expressions import PRELUDE, Writer, marked_names, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -67,7 +67,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
         for statement in stage.statements:
             body += _statement(statement, writer, recipe.targets)
     result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
-    carried = f', "gradient": {writer.name(Local("g"))}' if program.carries_gradient else ""
+    carried = f', "gradient": {writer.name(_derivative_of(recipe.targets, 1))}' if program.carries_gradient else ""
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
@@ -127,8 +127,12 @@ def _constants(program, writer):
 
 
 def constants_source(program: Program, wanted: Sequence[Symbol]) -> str:
-    """The function `constants(h, like, ...)` of what a kernel asks for: numbers, or tensors per site, in float64."""
+    """The function `constants(h, like, ...)` of what a kernel asks for: numbers, or tensors per site, in float64.
+
+    Nobody reads it as the text of a step: its parameters bear `marked_names`.
+    """
     writer = Writer(program)
+    writer.names = marked_names(program)
     writer.like = "like"
     arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
@@ -223,10 +227,15 @@ def _solution(names, entries, writer):
     return f"{', '.join(map(writer.name, names))} = {writer.call(entries[0].text, *texts)}"
 
 
+def _derivative_of(targets, order):
+    """The derivative of U by the target as a whole."""
+    return Local("g" if order == 1 else "c", targets[0].is_vector)
+
+
 def _derivative(statement, writer, targets):
     """The lines of a gradient, or of a Hessian diagonal."""
     function = "gradient" if statement.order == 1 else "curvature"
-    name = writer.name(Local("g" if statement.order == 1 else "c"))
+    name = writer.name(_derivative_of(targets, statement.order))
     at = writer.names[targets[0].name]
     if len(targets) > 1:
         at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in targets) + "}"

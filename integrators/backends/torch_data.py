@@ -1,6 +1,5 @@
 """Printing the derivatives of an energy that sums over data, as a function of one chain and one batch."""
 
-import re
 from collections.abc import Sequence
 
 from sympy import Expr, Mul, Symbol
@@ -11,9 +10,9 @@ from recipe.symbols import Block, total
 
 from ..data_sums import OfRow, RowSum, reads_rows, taken_apart
 from ..program import Local, Program
-from .torch_expressions import TAKEN, Writer
+from .torch_expressions import TAKEN, Writer, free_name
 
-NAMES_OF_SUMS = re.compile(r"(row_)?(total|sum)\d*")
+OF_THE_FUNCTION = ("theta", "data", "rows")
 
 
 def data_derivative_source(
@@ -24,7 +23,8 @@ def data_derivative_source(
     `data` are the columns of a batch, `(rows,)` or `(rows, sites)`; the sums over its rows are scaled to num_data.
     """
     derivative = _Derivative(program, energy)
-    lines = [f'"""{what} of U = {energy.U}: of one chain, on one batch."""', *derivative.body(derivatives)]
+    in_words = energy.U.xreplace({s: Symbol(derivative.writer.name(local)) for s, local in derivative.named.items()})
+    lines = [f'"""{what} of U = {in_words}: of one chain, on one batch."""', *derivative.body(derivatives)]
     writer_of_step.used |= derivative.writer.used
     return "\n".join([f"def {function}(theta, data, num_data):", *(f"    {line}" for line in lines)])
 
@@ -41,18 +41,16 @@ class _Derivative:
         self.writer = Writer(program)
         self.writer.names = {c.name: "theta" for c in energy.coordinates if isinstance(c, Block)}
         self.writer.names["num_data"] = "num_data"
+        self.named = self.columns | {c: local for c, local in self.places.items() if not isinstance(c, Block)}
         self._name_locals()
 
     def _name_locals(self):
         """Give columns and coordinates their own names, where these are free."""
-        taken = {*TAKEN, "theta", "data", "rows"}
-        explicit = {c: local for c, local in self.places.items() if not isinstance(c, Block)}
-        for s, local in (self.columns | explicit).items():
-            name = s.name if s.name.isidentifier() and s.name.isascii() else f"x{len(taken)}"
-            while name in taken or NAMES_OF_SUMS.fullmatch(name):
-                name += "_"
-            taken.add(name)
-            self.writer.rename(local, name)
+        taken: list[str] = []
+        for k, (s, local) in enumerate(self.named.items()):
+            plain = s.name.isidentifier() and s.name.isascii()
+            taken.append(free_name(s.name if plain else f"x{k}", TAKEN, OF_THE_FUNCTION, taken))
+            self.writer.rename(local, taken[-1])
 
     def body(self, derivatives: Sequence[Expr]) -> list[str]:
         """The lines of the function."""

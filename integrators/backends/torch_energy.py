@@ -10,7 +10,7 @@ from recipe.symbols import Block, Total, is_site
 from ..extraction import Extraction
 from ..program import Local, Program
 from .torch_data import data_derivative_source
-from .torch_expressions import TAKEN, Writer
+from .torch_expressions import TAKEN, Writer, free_name
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
@@ -46,8 +46,10 @@ def _derivative_source(program, energy, writer_of_step, function, derivatives, w
 def _names(energy: Energy) -> dict[Symbol, str]:
     """The name of each coordinate in the text: its own where Python takes all of them."""
     plain = all(c.name.isidentifier() and c.name.isascii() for c in energy.coordinates)
-    names = {c: c.name if plain else f"x{i}" for i, c in enumerate(energy.coordinates)}
-    return {c: f"{name}_" if name in TAKEN or name == "theta" else name for c, name in names.items()}
+    names: dict[Symbol, str] = {}
+    for i, c in enumerate(energy.coordinates):
+        names[c] = free_name(c.name if plain else f"x{i}", TAKEN, ["theta"], names.values())
+    return names
 
 
 def _unpacked(program, energy, names):
@@ -68,7 +70,7 @@ def _without_totals(derivatives: Sequence[Expr], writer: Writer, lines: list[str
         inside = extract(total.integrand)
         own = Local(f"sum{len(extract.known) + 1}")
         writer.used.add("total")
-        lines.append(f"{own.name} = total({writer.text(inside)})")
+        lines.append(f"{writer.name(own)} = total({writer.text(inside)})")
         return own
 
     derivatives = list(map(Extraction(name, Total), derivatives))

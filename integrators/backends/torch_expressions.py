@@ -3,6 +3,7 @@
 import ast
 import builtins
 import keyword
+from collections.abc import Collection
 from pathlib import Path
 
 from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal
@@ -10,7 +11,7 @@ from sympy.core.relational import Relational
 
 from recipe import symbols
 from recipe.errors import RecipeError
-from recipe.symbols import Block, is_site
+from recipe.symbols import OF_THE_STEP, RESERVED, Block, is_site
 
 from ..program import Draw, Local, Program
 from ..variates import Variate
@@ -21,9 +22,22 @@ FUNCTIONS = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
 
-_OURS = """math torch state gradient curvature noise observe sizes step_number step advance begin settings n self params
-    num_data seed lr momentum weight_decay step_size""".split()
-TAKEN = {*_OURS, *PRELUDE, *keyword.kwlist, *dir(builtins)}
+# What the text of a step says by itself, beside the names that are reserved for every recipe, and the arguments of its
+# Optimizer. A test reads them out of the text of every stock sampler.
+_OF_THE_TEXT = """math torch step advance begin settings
+    self params seed lr momentum weight_decay""".split()
+TAKEN = {*_OF_THE_TEXT, *RESERVED, *PRELUDE, *keyword.kwlist, *dir(builtins)}
+
+
+def free_name(name: str, *taken: Collection[str]) -> str:
+    """The name, with _ appended while it is taken.
+
+    >>> free_name("step", TAKEN, ["step_"])
+    'step__'
+    """
+    while any(name in names for names in taken):
+        name += "_"
+    return name
 
 
 def python_names(program: Program) -> dict[str, str]:
@@ -31,11 +45,14 @@ def python_names(program: Program) -> dict[str, str]:
     names = {"h": "h", "T": "temperature", "num_data": "num_data", "step_number": "step_number"}
     named: list[Symbol] = [*program.recipe.entries, *program.recipe.parameters]
     for s in named:
-        name = s.name
-        while name in TAKEN or name in names.values():
-            name += "_"
-        names[s.name] = name
+        names[s.name] = free_name(s.name, TAKEN, names.values())
     return names
+
+
+def marked_names(program: Program) -> dict[str, str]:
+    """Other names for blocks and parameters: as in kernels with _ at the end, and so none of the text's own."""
+    own = {s.name for s in OF_THE_STEP}
+    return {name: name_in_text if name in own else f"{name}_" for name, name_in_text in python_names(program).items()}
 
 
 def moves(e: Expr) -> bool:
@@ -58,27 +75,30 @@ class Writer:
         self.program = program
         self.names = python_names(program)
         self.used: set[str] = set()
-        self._locals: dict[str, str] = {}
-        self.drawn = {
-            s.name: Local(f"drawn_{s.name.name}", s.name.is_vector)
-            for s in program.statements
-            if isinstance(s, Draw) and s.parameter is not None
-        }
+        self._locals: dict[Local, str] = {}
+        draws = (s for s in program.statements if isinstance(s, Draw))
+        self.drawn = {s.name: self._drawn(s.name) for s in draws if s.parameter is not None}
         self.by_tensor = program.scope == "tensor"
         self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), "")
 
     def name(self, local: Local) -> str:
         """The text of a local value's name, kept apart from every other name."""
-        if local.name not in self._locals:
-            name, others = local.name, {*TAKEN, *self.names.values(), *self._locals.values()}
-            while name in others:
-                name += "_"
-            self._locals[local.name] = name
-        return self._locals[local.name]
+        if local not in self._locals:
+            self._locals[local] = self._free(local.name)
+        return self._locals[local]
 
     def rename(self, local: Local, text: str) -> None:
         """Let a local value be written as this text."""
-        self._locals[local.name] = text
+        self._locals[local] = text
+
+    def _free(self, name):
+        return free_name(name, TAKEN, self.names.values(), self._locals.values())
+
+    def _drawn(self, variate):
+        """The local value that a number whose law depends on the state is drawn into."""
+        local = Local(f"drawn {variate.name}", variate.is_vector)
+        self.rename(local, self._free(f"drawn_{variate.name}"))
+        return local
 
     def level(self, e: Expr) -> str:
         """ "site" or "chain" for a tensor with one value per site or chain, else "number"."""

@@ -11,7 +11,7 @@ from recipe.symbols import Block, num_data, step_number
 
 from ..program import Local, Program
 from .template import filled, template
-from .torch_expressions import Writer
+from .torch_expressions import Writer, free_name
 
 OPTIMIZER = template("optimizer.py.in")
 SETTINGS = template("settings.py.in")
@@ -44,6 +44,7 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
         starts=starts,
         begin="".join(f"\n{' ' * 16}{line}" for line in later),
         target=recipe.targets[0].name,
+        moving=_place_of_moving(recipe),
         draws=", ".join(_draw(d, writer) for d in program.draws),
         passed=_passed(program, writer),
     )
@@ -193,7 +194,12 @@ def _starts(program, writer):
             later.append(f'kept["{b.name}"] = {writer.text(start.xreplace(known | begun))}')
             start = S.Zero
         items.append(_item_at_start(b, start.xreplace(known), writer))
-    return [*items, '"step_number": 0,', '"moving": moving,'], later
+    return [*items, '"step_number": 0,', f'"{_place_of_moving(recipe)}": moving,'], later
+
+
+def _place_of_moving(recipe: Recipe) -> str:
+    """Where the numbers of the tensors that move are kept, beside the blocks."""
+    return free_name("moving", [b.name for b in recipe.entries])
 
 
 def _is_known_at_start(e: Expr, begun: dict) -> bool:

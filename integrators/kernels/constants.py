@@ -6,11 +6,11 @@ import torch
 from sympy import Symbol
 
 from recipe.errors import RecipeError
-from recipe.symbols import num_data, step_number
+from recipe.symbols import step_number
 
 from ..backends.loading import load
 from ..backends.torch import constants_source
-from ..backends.torch_expressions import python_names
+from ..backends.torch_expressions import marked_names
 from ..passes import is_by_site
 from ..program import Program
 
@@ -36,7 +36,7 @@ class Constants:
 
     def __init__(self, program: Program, wanted: Sequence[Symbol], shape: Sequence[int]):
         self.wanted, self.shape, self.where = wanted, tuple(shape), program.recipe.name
-        self.names = python_names(program)
+        self.names = marked_names(program)
         like = torch.empty((1,) * (1 + bool(shape)), dtype=torch.float64)
         self.like = like.expand(1, *shape) if shape else like
         source = constants_source(program, wanted)
@@ -45,7 +45,7 @@ class Constants:
 
     def __call__(self, h: float, temperature: float, number: int, parameters: Mapping) -> list[float | torch.Tensor]:
         """The values in the order of `wanted`, those per site as tensors of their shape."""
-        spelled = {name if name == num_data.name else self.names.get(name, name): v for name, v in parameters.items()}
+        spelled = {self.names.get(name, name): v for name, v in parameters.items()}
         values = self.function(h, self.like, temperature=temperature, step_number=number, **spelled)
         return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
 

@@ -48,8 +48,9 @@ def step_by_kernel(
     program: Program,
     state: Mapping,
     h: float,
-    *,
     backend: str = "cpp",
+    /,
+    *,
     gradient: Any = None,
     curvature: Callable | None = None,
     noise: Key | Mapping | None = None,
@@ -70,7 +71,7 @@ def step_by_kernel(
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
     caller = _Caller(program, before, after, gradient, curvature, observe or {}, state.get("gradient"))
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
-    kernel(h, noise=noise, supply=caller.supply, **parameters)
+    kernel(h, caller.supply, noise=noise, **parameters)
     _pool.put_back(key, kernel)
     return after | ({"gradient": caller.latest} if program.carries_gradient else {})
 

@@ -94,10 +94,11 @@ class Sweep:
     def __call__(
         self,
         h: float,
+        supply: Callable[[Segment], Sequence] = _nothing,
+        /,
         *,
         noise: Key | Mapping | None,
         temperature: float = 1.0,
-        supply: Callable[[Segment], Sequence] = _nothing,
         step_number: int = 0,
         **parameters: Any,
     ) -> None:
@@ -124,6 +125,7 @@ class Sweep:
         key: Key,
         gradient: Sequence[torch.Tensor],
         observe: Mapping,
+        /,
         *,
         temperature: float = 1.0,
         step_number: int = 0,

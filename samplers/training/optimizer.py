@@ -103,7 +103,7 @@ class Optimizer(torch.optim.Optimizer):
     def _check_names(self, parameters: Mapping[str, Any]) -> None:
         """Refuse a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
         for name in self.rotated.parameters:
-            if name in inspect.signature(Optimizer).parameters:
+            if name in inspect.signature(Optimizer.__init__).parameters or name in BOOKKEPT:
                 raise RecipeError(self.where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
         for name in parameters:
             if name not in self.rotated.parameters:
