@@ -150,7 +150,8 @@ class Step:
         **parameters: Any,
     ) -> State:
         """The state a time h later; the class says what the arguments are."""
-        self.check(h, **{name: value for name, value in parameters.items() if name not in self._of_the_run})
+        of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
+        self.check(h, **of_recipe)
         empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
         by_kernel = self.backend != "torch" and not empty
         numbers = self._numbers(noise, state, by_kernel)
@@ -158,13 +159,15 @@ class Step:
         requirements.check_curvature(self.program, curvature)
         requirements.check_dtype(self.recipe, state, self.dtype)
         requirements.check_sizes(self.program, state, sizes)
-        if by_kernel:
-            return self.swept(
-                state, h, gradient=gradient, noise=noise or {}, curvature=curvature, observe=observe, **parameters
-            )
-        return self.function(
-            state, h, **self.arguments(gradient, numbers or {}, curvature, observe, sizes), **self.spelled(parameters)
-        )
+        functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "observe": observe}
+        try:
+            if by_kernel:
+                return self.swept(state, h, noise=noise or {}, **functions, **parameters)
+            arguments = self.arguments(noise=numbers or {}, sizes=sizes, **functions)
+            return self.function(state, h, **arguments, **self.spelled(parameters))
+        except ValueError:  # as of the square root of a variance below 0
+            self.check_budget(h, of_recipe.pop("temperature", 1.0), **of_recipe)
+            raise
 
     def _numbers(self, noise: "Mapping | Key | None", state: State, by_kernel: bool) -> Mapping | None:
         """The random numbers by name; None where a kernel draws them."""
@@ -252,7 +255,7 @@ class Step:
         """Refuse a step size, temperature or parameter outside of its range, before any step."""
         requirements.check_settings(self.recipe, h, temperature, parameters, needs_heat=self.needs_heat)
 
-    def check_budget(self, h: float, temperature: float = 1.0, /, **parameters: Any) -> None:
+    def check_budget(self, h: float, /, temperature: float = 1.0, **parameters: Any) -> None:
         """Refuse parameters at which the noise T D - supplied is not positive semidefinite, or a draw has no law."""
         requirements.check_gamma_draws(self.recipe, self.flows, h, temperature, parameters)
         requirements.check_noise(self.recipe, h, temperature, parameters)

@@ -1,16 +1,37 @@
 """What is refused of a declaration: each function raises a RecipeError that says where, what, and what to do."""
 
+import random
 from collections.abc import Iterator
 
-from sympy import DiracDelta, Expr, Heaviside, ImmutableMatrix, Piecewise, S, diff, expand, sign, zeros
+from sympy import (
+    Basic,
+    DiracDelta,
+    Expr,
+    Heaviside,
+    ImmutableMatrix,
+    Piecewise,
+    Pow,
+    S,
+    acos,
+    acosh,
+    asin,
+    atanh,
+    diff,
+    expand,
+    log,
+    postorder_traversal,
+    sign,
+    zeros,
+)
 from sympy.core.function import AppliedUndef
 
-from .algebra import is_continuous
+from .algebra import is_continuous, random_value
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .marginal import eliminate_gaussians
 from .symbols import (
+    OPAQUE,
     Adapted,
     Block,
     Observed,
@@ -19,6 +40,7 @@ from .symbols import (
     Potential,
     Total,
     is_site,
+    masked,
     step_number,
     step_size,
     valid_name,
@@ -43,6 +65,7 @@ def refuse_malformed(recipe: Dynamics) -> None:
         _corners,
         _discontinuities,
         _more_of_U,
+        _not_real,
         _diffusion,
         _jumps,
         _supplied,
@@ -224,6 +247,35 @@ def _more_of_U(recipe: Dynamics) -> None:
 
 
 # ---- signs
+
+
+def _not_real(recipe: Dynamics) -> None:
+    """Entries of D, Q and supplied that are not real at every state: roots and logs of what may be below 0."""
+    for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
+        for i, a in enumerate(recipe.state):
+            for b, entry in zip(recipe.state[i:], matrix[i, i:]):
+                for part in filter(_may_be_complex, postorder_traversal(entry)):
+                    _real_everywhere(f"{recipe.name}, {label}[{a}, {b}]", part)
+
+
+def _may_be_complex(e: Basic) -> bool:
+    """Whether a function has no real value for some arguments, these perhaps among them."""
+    partial = isinstance(e, (log, asin, acos, acosh, atanh)) or isinstance(e, Pow) and not e.exp.is_Integer
+    return partial and not e.is_real
+
+
+def _real_everywhere(where: str, part: Expr) -> None:
+    """Refuse a function that has no real value at one of some random states."""
+    outside, _ = masked(part, *OPAQUE)
+    symbols = sorted(outside.free_symbols, key=lambda s: s.name)
+    draw = random.Random(2015)
+    for _ in range(STATES):
+        at = {s: random_value(s, draw) for s in symbols} | SMALL_STEP
+        value = complex(outside.xreplace({s: S(v) for s, v in at.items()}).evalf())
+        if abs(value.imag) > ROUNDING * abs(value):
+            values = ", ".join(f"{s.name} = {at[s]:.3g}" for s in symbols)
+            advice = 'Use a function that is real at every state, or declare the sign: vector(..., domain="positive").'
+            raise RecipeError(where, f"{part} is not real at {values}", do=advice)
 
 
 def _diffusion(recipe: Dynamics) -> None:

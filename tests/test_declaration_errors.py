@@ -6,8 +6,11 @@ One row of a table is one mistake and the key words of its message, in their ord
 import re
 
 import pytest
-from sympy import Abs, Function, I, Matrix, Max, Symbol, nan, oo, sign, sqrt
+import torch
+from sympy import Abs, Function, I, Matrix, Max, Symbol, acosh, floor, log, nan, oo, sign, sqrt
 
+from integrators import compile
+from integrators.noise import Key
 from recipe import (
     Energy,
     Recipe,
@@ -25,6 +28,7 @@ from recipe import (
     total,
     vector,
 )
+from recipe.symbols import step_size
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta, x, y = scalar("xi"), scalar("eta"), scalar("x"), scalar("y")
@@ -234,6 +238,47 @@ MAKERS = {"block": vector, "parameter": positive, "function": lambda name: funct
 )
 def test_names_that_could_not_stand_in_code_are_refused(kind, name, word):
     refuses(lambda: MAKERS[kind](name), f"{kind} {name!r}", word)
+
+
+@pytest.mark.parametrize(
+    "entry, words",
+    [
+        (sqrt(theta), ["D[theta, theta]", "sqrt(theta) is not real at theta = -"]),
+        (log(theta) ** 2, ["D[theta, theta]", "log(theta) is not real at theta = -"]),
+        (2 + acosh(theta), ["D[theta, theta]", "acosh(theta) is not real at theta = "]),
+        (1 + sqrt(gamma - 1), ["D[theta, theta]", "sqrt(gamma - 1) is not real at gamma = 0."]),
+    ],
+)
+def test_a_diffusion_that_is_not_real_everywhere_is_refused(entry, words):
+    refuses(lambda: Recipe(name="r", state=theta, H=U, D={theta: entry}), *words)
+
+
+def test_a_root_of_what_is_positive_is_real():
+    rate = vector("rate", domain="positive")
+    assert Recipe(name="r", state=rate, H=total(rate), D={rate: sqrt(rate) + log(rate) ** 2}).gamma
+
+
+@pytest.mark.parametrize("word", ["Euler", "B A O A B", None])
+def test_the_derivative_of_a_jump_has_no_step(word):
+    recipe = declare(D={p: 1 + floor(p) ** 2})
+    refuses(lambda: compile(recipe, word), "drift of p", "the derivative of floor(p)", "no formula for it is known")
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_budget_that_the_step_size_breaks_is_named(backend):
+    recipe = Recipe(name="r", state=theta, H=U, D={theta: 1}, supplied={theta: 100 * step_size})
+    step, state = compile(recipe, backend=backend), {"theta": torch.ones(2, 3)}
+    refuses(
+        lambda: step(state, 0.1, gradient=lambda at: at, noise=Key(0, 0)), "r, supplied", "eigenvalue -9", "h = 0.1"
+    )
+
+
+def test_a_precision_that_vanishes_at_a_point_is_one():
+    """N(0, 1/theta^2) has a density wherever theta is not 0."""
+    right = declare(H=U + total(p**2 * theta**2 - log(theta**2)) / 2).check()
+    assert "precision" not in str(right) and right.ok
+    wrong = declare(H=U + total(p**2 * Max(theta, 0)) / 2).check()
+    assert not wrong.ok and "precision 0 of p at theta = -" in str(wrong)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ..marginal import Gaussian
 from ..symbols import Block
 from ..symbols import temperature as T
 from . import ends, reach, smoothness, tails
-from .definite import least_eigenvalue, minimum_eigenvalue
+from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out
 from .finding import VERDICTS, Certificate, Finding
 from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
@@ -157,7 +157,7 @@ def _laws(gaussians: tuple[Gaussian, ...], others: list[Block]) -> str:
 def _flat(gaussians: list[Gaussian]) -> tuple[str, str] | None:
     """Where the precision of a Gaussian block is not positive."""
     for g in gaussians:
-        value, where = minimum_eigenvalue(ImmutableMatrix([[g.precision.xreplace({T: S.One})]]), points=STATES)
+        value, where = least_value(g.precision.xreplace({T: S.One}), points=STATES)
         if value <= 0:
             return f"precision {value:.3g} of {g.block} at {where}", "failed"
     return None

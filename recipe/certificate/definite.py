@@ -83,6 +83,20 @@ def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symb
     return worst, where
 
 
+def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
+    """The least value of a formula at random states, and where; signs would not tell one above 0 from one that is 0.
+
+    >>> from recipe import vector
+    >>> least_value(vector("theta")**2, points=10)[0] > 0
+    True
+    """
+    outside, _ = masked(expression, *OPAQUE)
+    symbols = sorted(outside.free_symbols, key=lambda s: s.name)
+    evaluate = numeric(symbols, [outside])
+    least, at = min((evaluate(values)[0], values) for values in _points(symbols, points, {}))
+    return float(least), ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, at)) or "every state"
+
+
 def _is_nonnegative(A: ImmutableMatrix) -> bool:
     """Whether a symmetric matrix is seen to be positive semidefinite by the signs of its principal minors."""
     if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)):
