@@ -80,7 +80,7 @@ def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
     sequence = _spelled(word, letters)
     if not sequence:
         raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
-    return Scheme(word, tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence))
+    return Scheme(" ".join(word.split()), tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence))
 
 
 def _spelled(word: str, letters: Collection[str]) -> list[str]:
@@ -89,7 +89,8 @@ def _spelled(word: str, letters: Collection[str]) -> list[str]:
         return _composed(word)
     if stripped == EULER or stripped in letters:
         return [stripped]
-    return stripped.split() if " " in stripped else _characters(stripped)
+    parts = stripped.split()
+    return parts if len(parts) > 1 else _characters(stripped)
 
 
 def _composed(word: str) -> list[str]:
