@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sympy import Derivative, Dummy
-from sympy.core.function import AppliedUndef
+from sympy import Dummy
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
@@ -53,7 +52,6 @@ def compile(
     2
     """
     _check_choices(recipe, backend, scope)
-    _check_derivatives(recipe)
     if scope == "tensor":
         _check_tensors(recipe, energy)
     frozen = _names(freeze, recipe)
@@ -151,18 +149,6 @@ def _check_choices(recipe: Recipe, backend: str, scope: str) -> None:
         raise RecipeError(f"{recipe.name}, backend {backend!r}", "no such backend", do=did_you_mean(backend, BACKENDS))
     if scope not in SCOPES:
         raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do=did_you_mean(scope, SCOPES))
-
-
-def _check_derivatives(recipe: Recipe) -> None:
-    """Refuse a drift with a derivative that no formula is known for, as that of floor."""
-    for block, row in zip(recipe.state, recipe.drift):
-        unknown = [d.expr for d in row.atoms(Derivative) if not isinstance(d.expr, AppliedUndef)]
-        if unknown:
-            raise RecipeError(
-                f"{recipe.name}, drift of {block}",
-                f"it needs the derivative of {min(map(str, unknown))}, and no formula for it is known",
-                do="Use a function with a derivative.",
-            )
 
 
 def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:

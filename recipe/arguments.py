@@ -94,6 +94,21 @@ def number(
     raise _refusal(where, name, value, _in_words("a number", bounds), what, do)
 
 
+def text(where: str, name: str, value: Any) -> str:
+    """The value, if it is a text that a file can hold; raises RecipeError for any other.
+
+    >>> text("langevin", "doc", 3)
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: langevin: doc is a text, got int. Pass doc="...".
+    """
+    if not isinstance(value, str):
+        raise RecipeError(where, f"{name} is a text, got {type(value).__name__}", do=f'Pass {name}="...".')
+    for c in value:
+        if c == "\0" or "\ud800" <= c <= "\udfff":
+            raise RecipeError(where, f"{name} is a text without the character {c!r}, got {value!r}", do="Leave it out.")
+    return value
+
+
 def _within(value: float, least: float | None, most: float | None) -> bool:
     return (least is None or least <= value) and (most is None or value <= most)
 

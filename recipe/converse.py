@@ -21,7 +21,6 @@ from sympy import (
     Tuple,
     diff,
     expand,
-    lambdify,
     linear_eq_to_matrix,
     simplify,
     zeros,
@@ -31,6 +30,7 @@ from sympy.matrices import MatrixBase
 
 from . import derive
 from .algebra import at_one_site, integrands, random_value, vanishes
+from .arrays import of_arrays
 from .declaration import Recipe
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
@@ -219,7 +219,7 @@ def _at_points(
 
     at = [constants.get(s) or numpy.array([float(z[s]) for z in points]) for s in symbols]
     with numpy.errstate(all="ignore"):
-        entries = lambdify([symbols], [*A, *b], "numpy")(at)
+        entries = of_arrays([symbols], [*A, *b])(at)
     values = numpy.array([numpy.broadcast_to(v, len(points)) for v in entries], dtype=float)
     values[:, ~numpy.isfinite(values).all(0)] = 0
     M = values[: -A.rows].reshape(A.rows, A.cols, len(points)).swapaxes(1, 2).reshape(-1, A.cols)
@@ -300,7 +300,7 @@ def _first_moments(R: Expr, recipe: Recipe) -> list[str]:
     z, volume = _grid(state)
 
     def on_grid(e: Expr) -> "ndarray":
-        return numpy.broadcast_to(lambdify([state], e, "numpy")(z), volume.shape)
+        return numpy.broadcast_to(of_arrays([state], e)(z), volume.shape)
 
     with numpy.errstate(all="ignore"):
         energy, rest = on_grid(H), on_grid(R)

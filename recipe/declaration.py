@@ -9,6 +9,7 @@ from typing import Any
 from sympy import Expr, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 
+from .arguments import text
 from .certificate import Certificate
 from .display import as_latex, as_text
 from .dynamics import Dynamics
@@ -68,6 +69,8 @@ class Recipe(Dynamics):
                 "a name is a letter followed by letters, digits, _ . or -",
                 do="Choose such a name.",
             )
+        for field in ("source", "doc", "claim"):
+            text(self.name, field, getattr(self, field))
         settle("state", state_of(self.state, self.name))
         settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))

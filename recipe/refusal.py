@@ -239,6 +239,10 @@ def _continuous(recipe: Dynamics, where: str, entry: Expr, blocks: tuple[Block, 
                 f"{choice} is not seen to be continuous, and a jump has no derivative",
                 do="Use a continuous function, or Max and Min.",
             )
+    for jump in entry.atoms(sign, Heaviside):
+        if jump.free_symbols & set(blocks):
+            what = f"{jump} is not continuous, and a jump has no derivative"
+            raise RecipeError(f"{recipe.name}, {where}", what, do="Use a continuous function, or Abs, Max and Min.")
 
 
 def _more_of_U(recipe: Dynamics) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from sympy import Add, Derivative, Dummy, Expr, Float, Function, Mul, Rational, S, Symbol, SympifyError, diff, sympify
+from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.function import AppliedUndef
 
-from .arguments import number
+from .arguments import number, text
 from .errors import RecipeError
 
 RESERVED = {
@@ -34,6 +35,10 @@ RESERVED = {
     "observe": "the observations of a step",
     "sizes": "the sizes of the tensors",
 }
+
+# The functions that are known to every backend, beside sums, products, powers, Max and Min.
+ELEMENTARY = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()
+KNOWN_FUNCTIONS = (*ELEMENTARY, "Abs", "sign", "Heaviside", "Piecewise")
 
 
 def valid_name(name: str, what: str) -> str:
@@ -303,6 +308,7 @@ _RANGES: dict[str, dict[str, Any]] = {
 def _parameter(sign: str, name: str, default: float | None, doc: str, per: Block | None) -> Parameter:
     """A parameter of this sign, its default within its range."""
     where = f"parameter {name!r}"
+    text(where, "doc", doc)
     if not (per is None or isinstance(per, Block) and per.is_vector):
         advice = "Pass the block it has one value per site of, e.g. per=theta."
         raise RecipeError(where, f"per={per} is not a vector block", do=advice)
@@ -541,7 +547,7 @@ _NOT_FINITE_AND_REAL = (S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity
 def formula(expression: Any, where: str) -> Expr:
     """A sympy expression from an expression or a number; decimals are meant exactly, 0.3 is 3/10.
 
-    Raises RecipeError for text, which is never parsed, and for what is not finite and real.
+    Raises RecipeError for text, which is never parsed, for what is not finite and real, and for unknown functions.
 
     >>> formula(0.3, "example")
     3/10
@@ -562,6 +568,10 @@ def formula(expression: Any, where: str) -> Expr:
         ) from error
     if not isinstance(value, Expr) or value.has(*_NOT_FINITE_AND_REAL):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
+    for part in value.atoms(Function, ExprWithLimits):
+        if not isinstance(part, AppliedUndef) and type(part).__name__ not in KNOWN_FUNCTIONS:
+            known = ", ".join((*KNOWN_FUNCTIONS, "sqrt", "Max", "Min"))
+            raise RecipeError(where, f"{part} is no known function", do=f"Write it with {known}.")
     # Exact, so that proofs do not meet rounding errors.
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
 

@@ -3,7 +3,7 @@
 Each entry makes its Recipe when it is called, since some are refused when they are declared.
 """
 
-from sympy import Abs, Matrix, atan, cos, exp, floor, log, sqrt, tan, tanh
+from sympy import Abs, Matrix, atan, cos, exp, log, sqrt, tan, tanh
 
 from recipe import (
     Energy,
@@ -197,7 +197,7 @@ WRONG = {
     ),
     "smooth: a pole of Q": ("smooth", lambda: two({x: 1, y: 1}, Q={(x, y): tan(x)})),
     "smooth: H with a step": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(atan(1 / theta)))),
-    "smooth: H with floor": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(floor(theta)))),
+    "smooth: H with a sawtooth": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(atan(tan(theta))))),
 }
 """Name -> the topic of the question that must not pass, and the recipe."""
 

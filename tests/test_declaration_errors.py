@@ -7,7 +7,29 @@ import re
 
 import pytest
 import torch
-from sympy import Abs, Function, I, Matrix, Max, Symbol, acosh, floor, log, nan, oo, sign, sqrt
+from sympy import (
+    Abs,
+    Function,
+    Heaviside,
+    I,
+    Matrix,
+    Max,
+    Mod,
+    Symbol,
+    acosh,
+    besselj,
+    ceiling,
+    erf,
+    erfc,
+    floor,
+    frac,
+    log,
+    nan,
+    oo,
+    sign,
+    sqrt,
+)
+from sympy import gamma as gamma_of
 
 from integrators import compile
 from integrators.noise import Key
@@ -258,10 +280,29 @@ def test_a_root_of_what_is_positive_is_real():
     assert Recipe(name="r", state=rate, H=total(rate), D={rate: sqrt(rate) + log(rate) ** 2}).gamma
 
 
-@pytest.mark.parametrize("word", ["Euler", "B A O A B", None])
-def test_the_derivative_of_a_jump_has_no_step(word):
-    recipe = declare(D={p: 1 + floor(p) ** 2})
-    refuses(lambda: compile(recipe, word), "drift of p", "the derivative of floor(p)", "no formula for it is known")
+@pytest.mark.parametrize("f", [floor, ceiling, frac, lambda x: Mod(x, 2), gamma_of, lambda x: besselj(0, x)])
+@pytest.mark.parametrize("entry", [lambda f: {"H": U + total(f)}, lambda f: {"D": {p: 1 + f}}, lambda f: {"Q": {p: f}}])
+def test_an_unknown_function_is_refused_where_it_is_declared(f, entry):
+    refuses(lambda: declare(**entry(f(p) ** 2)), str(f(p)), "is no known function", "exp, log")
+    refuses(lambda: Energy(theta, U=f(total(theta))), "Energy, U", "is no known function")
+
+
+@pytest.mark.parametrize("f", [sign, Heaviside])
+def test_an_energy_that_jumps_is_refused(f):
+    refuses(lambda: declare(H=U + total(p**2 + f(p))), "H", f"{f(p)} is not continuous", "Abs")
+
+
+@pytest.mark.parametrize("f", [erf, erfc])
+def test_error_functions_are_known(f):
+    recipe = declare(D={p: 2 + f(p)}, Q={(theta, p): -2 - f(p)})
+    assert recipe.check().ok and compile(recipe, "Euler").source
+
+
+@pytest.mark.parametrize("what", ["doc", "source", "claim"])
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_a_text_that_no_file_holds_is_refused(what, character):
+    refuses(lambda: declare(**{what: f"a {character} b"}), f"{what} is a text without the character")
+    refuses(lambda: positive("a", doc=character), "parameter 'a'", "doc is a text without the character")
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])

@@ -11,13 +11,11 @@ from sympy.core.relational import Relational
 
 from recipe import symbols
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, RESERVED, Block, is_site
+from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, Block, is_site
 
 from ..program import Draw, Local, Program
 from ..variates import Variate
 from .expressions import is_divisor, is_fraction, quotient, signed_sum
-
-FUNCTIONS = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
@@ -232,12 +230,12 @@ class Writer:
                 return f"torch.heaviside({args[0]}, torch.zeros_like({args[0]}))"
             case "sign":
                 return f"math.copysign({args[0]} != 0, {args[0]})" if is_number else f"torch.sign({args[0]})"
-        if name in FUNCTIONS:
+        if name in ELEMENTARY:
             return f"{'math' if is_number else 'torch'}.{name}({args[0]})"
         raise RecipeError(
             f"{self.program.recipe.name}, torch",
             f"there is no torch lowering for {name}: {e}",
-            do=f"Known functions: {', '.join(FUNCTIONS)}, sqrt, Abs, Max, Min, Piecewise.",
+            do=f"Known functions: {', '.join(KNOWN_FUNCTIONS)}, sqrt, Max, Min.",
         )
 
     def _extreme(self, name, values, texts):

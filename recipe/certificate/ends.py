@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sympy import Symbol, lambdify
+from sympy import Symbol
 
 from ..algebra import at_one_site
+from ..arrays import of_arrays
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
 from ..symbols import OPAQUE, Block
@@ -110,9 +111,7 @@ def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
         if block.domain == "binary":
             continue
-        functions = [
-            lambdify([explicit.coordinates], e, "numpy", cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])
-        ]
+        functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
         for _ in range(STATES):
             state = [draw_inside(b, draw) for b in explicit.blocks]
             yield z, block, Line(i, state, explicit.temperature, *functions)

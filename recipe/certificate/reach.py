@@ -12,9 +12,10 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from sympy import Abs, Max, Min, Rational, Symbol, expand, lambdify, sqrt
+from sympy import Abs, Max, Min, Rational, Symbol, expand, sqrt
 
 from ..algebra import at_one_site
+from ..arrays import of_arrays
 from ..dynamics import Dynamics
 from ..symbols import Block
 from .explicit import Explicit
@@ -111,8 +112,8 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
     """The drift (size, N) and the control directions (size, width, N), as functions of states (size, N)."""
     size = explicit.size
     rounded = replace(explicit, H=without_kinks(explicit.H), D=without_kinks(explicit.D), Q=without_kinks(explicit.Q))
-    drift = lambdify([explicit.coordinates], list(rounded.curl()), "numpy", cse=True)
-    D = lambdify([explicit.coordinates], list(rounded.D), "numpy", cse=True)
+    drift = of_arrays([explicit.coordinates], list(rounded.curl()), cse=True)
+    D = of_arrays([explicit.coordinates], list(rounded.D), cse=True)
     redrawn = np.array([[float(z == r) for r in refreshed] for z in explicit.coordinates]).reshape(size, -1)
 
     def spread(values, z):

@@ -24,7 +24,6 @@ from sympy import (
     cosh,
     erf,
     exp,
-    lambdify,
     log,
     sin,
     sinh,
@@ -32,6 +31,7 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
+from ..arrays import of_arrays
 from ..symbols import Partial, Potential, Total
 from .explicit import Explicit, draw_inside
 
@@ -102,7 +102,7 @@ def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
 def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tuple[float, float]]]:
     """(coordinate, place, values on its sides) of the jumps along lines through random states."""
     draw = random.Random(2015)
-    function = lambdify([explicit.coordinates], e, "numpy")
+    function = of_arrays([explicit.coordinates], e)
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
         if z not in e.free_symbols or block.domain == "binary":
             continue

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import Add, Expr, Symbol, expand, lambdify
+from sympy import Add, Expr, Symbol, expand
+
+from ..arrays import of_arrays
 
 FLAT = 1e-3  # of K against the radius: what grows less is not told from what does not grow
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
@@ -70,7 +72,7 @@ class _Valley:
         self.domains = domains
         self.temperature = temperature
         terms = Add.make_args(H)
-        self.terms: Callable = lambdify([self.coordinates], list(terms), "numpy", cse=True)
+        self.terms: Callable = of_arrays([self.coordinates], list(terms), cse=True)
 
     def growth(self) -> Growth:
         """Follow the valleys outwards."""

@@ -10,9 +10,10 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Mul, S, diff, lambdify
+from sympy import Expr, Mul, S, diff
 
 from recipe import Energy
+from recipe.arrays import of_arrays
 from recipe.reading import drift_of, matrix_of
 from recipe.symbols import Block
 
@@ -76,7 +77,7 @@ class Generator:
 
     def at(self, e: Expr) -> np.ndarray:
         """The values of a formula at the points."""
-        return np.broadcast_to(lambdify([self.state], e, "numpy")(self.points), self.weights.shape)
+        return np.broadcast_to(of_arrays([self.state], e)(self.points), self.weights.shape)
 
     def mean(self, derivative: Callable[..., Any]) -> tuple[float, float]:
         """E[L phi], and E|f . grad phi| + E|T D : hess phi|, of the phi whose derivative(a, ...) by blocks is given.

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, product
 
 import numpy as np
-from sympy import Abs, Expr, Float, Heaviside, Max, Min, lambdify, sign
+from sympy import Abs, Expr, Float, Heaviside, Max, Min, sign
 from sympy.core.relational import Relational
 
 from recipe import RecipeError
+from recipe.arrays import of_arrays
 from recipe.symbols import Block, formula
 
 from .charts import Chart, charts_and_ranges, roots
@@ -92,7 +93,7 @@ class _Group:
 
     def function(self, e: Expr) -> Callable[..., np.ndarray]:
         """A formula as a function of the moving blocks: by point and, on the last axis, choice of the binary ones."""
-        f = lambdify([[*self.moving, *self.latent]], e, "numpy")
+        f = of_arrays([[*self.moving, *self.latent]], e)
 
         def at(*z):
             points = [np.expand_dims(x, -1) for x in np.broadcast_arrays(*z)]
