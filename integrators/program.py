@@ -6,7 +6,7 @@ from sympy import Expr, Symbol
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, Block, Observed
+from recipe.symbols import OF_THE_STEP, Block, Observed, Total
 
 from .functions import MatrixFunction
 from .scheme import Scheme
@@ -170,6 +170,12 @@ class Program:
     def reads(self, symbol: Symbol) -> bool:
         """Whether a statement reads this symbol."""
         return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
+
+    @property
+    def sums_over_sites(self) -> bool:
+        """Whether a statement is a sum over sites, or reads their number."""
+        statements = (*self.constants, *self.statements)
+        return any(isinstance(s, Sum) or any(e.has(Total) for e in s.values) for s in statements)
 
     @property
     def gradients_per_step(self) -> int:

@@ -97,6 +97,19 @@ def check_names(program: Program, *, state: Iterable, noise: Iterable | None, ob
             )
 
 
+def check_shapes(program: Program, state: Mapping) -> None:
+    """Refuse a state that is not dense or has no axis of chains, and sums over sites where there are none."""
+    where = f"{program.recipe.name}, step"
+    for name, x in ((b.name, state[b.name]) for b in program.recipe.state if b.name in state):
+        if x.is_nested or str(x.layout) != "torch.strided":
+            raise RecipeError(where, f"{name} is no dense tensor, but {x.layout}", do="Write x.to_dense().")
+        if not x.dim():
+            raise RecipeError(where, f"{name} has no axis of chains: its shape is ()", do="Write x.unsqueeze(0), say.")
+        if not x.numel() and program.sums_over_sites:
+            what = f"it sums over sites, and {name} of the shape {tuple(x.shape)} has none"
+            raise RecipeError(where, what, do="Give it at least one chain and one site.")
+
+
 def check_curvature(program: Program, curvature: object) -> None:
     """Refuse a step without the Hessian diagonal that its formulas ask for."""
     if program.needs_curvature and curvature is None and not program.energy:

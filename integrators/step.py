@@ -152,6 +152,7 @@ class Step:
         """The state a time h later; the class says what the arguments are."""
         of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
         self.check(h, **of_recipe)
+        requirements.check_shapes(self.program, state)
         empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
         by_kernel = self.backend != "torch" and not empty
         numbers = self._numbers(noise, state, by_kernel)

@@ -302,6 +302,35 @@ def test_an_exception_of_a_file_is_one_line_that_names_its_line(refusal, tmp_pat
     assert refusal("check", str(path)).startswith(f"recipe: {path}, line {line}: {message}")
 
 
+@pytest.mark.parametrize(
+    "code, message",
+    [
+        (b"raise BaseException('odd')\n", ", line 1: BaseException: odd"),
+        (b"class Odd(BaseException): pass\nraise Odd\n", ", line 2: Odd"),
+        (b"x = [0]*10**15\n", ", line 1: MemoryError"),
+        (b"-" * 100_000 + b"1\n", ": MemoryError"),
+    ],
+)
+def test_a_file_that_raises_anything_is_told_in_one_line(refusal, tmp_path, code, message):
+    path = tmp_path / "wrong.py"
+    path.write_bytes(code)
+    assert refusal("check", str(path)).startswith(f"recipe: {path}{message}")
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ("--chains=1000000000000", "the states of all chains, 1000000000000 x 1 numbers, take 3,725 GiB, and cpu has"),
+        ("--chains=100000000000000000000", "chains is an integer <= 9223372036854775807"),
+        ("--steps=100000000000000", "the draws of theta, 64 x 10000000000000 x 1 numbers, take 2,384,186 GiB"),
+        ("--steps=100000000000000000000", "steps is an integer <= 9223372036854775807"),
+        ("--warmup=100000000000000000000", "warmup is an integer <= 9223372036854775807"),
+    ],
+)
+def test_numbers_beyond_any_memory_are_refused(refusal, option, message):
+    assert message in refusal("sample", "sgld", "--energy", "double-well", "--init=0", option)
+
+
 # ---- sample
 
 

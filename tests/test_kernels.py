@@ -246,6 +246,20 @@ def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
         assert (result[0]["theta"] - result[1]["theta"]).abs().max() < 1e-14
 
 
+@pytest.mark.parametrize("shape, what", [((0, 3), "has none"), ((2, 0), "has none"), ((), "no axis of chains")])
+def test_a_sum_over_no_sites_or_of_no_chains_is_refused(shape, what):
+    state = {"theta": torch.zeros(shape), "p": torch.zeros(shape), "xi": torch.zeros(shape[:1])}
+    for step in pair("sgnht"):
+        with pytest.raises(RecipeError, match=f"sgnht, step: .*theta.* {what}"):
+            step(state, 0.1, gradient=gradient, noise=Key(0, 0))
+
+
+def test_a_state_that_is_not_dense_is_refused():
+    for step in pair("sgld"):
+        with pytest.raises(RecipeError, match="theta is no dense tensor, but torch.sparse_coo"):
+            step({"theta": torch.eye(3).to_sparse()}, 0.1, gradient=gradient, noise=Key(0, 0))
+
+
 @pytest.mark.parametrize("key", [(-1, 0), (2**64, 0), (0, -1), (0, 2**63), (None, 0), (0, 0, -1), (0, 0, 2**32)])
 def test_a_key_that_is_none_is_refused(key):
     with pytest.raises(RecipeError, match="is not an int in|it takes|chain"):

@@ -303,6 +303,8 @@ def test_an_energy_that_falls_along_some_rays_only_is_not_warned_of(energy):
         ("booleans", call(init=torch.zeros(2, dtype=torch.bool)), ["init", "torch.bool", "float32 or float64"]),
         ("half precision", call(init=ZERO.half()), ["init", "torch.float16", "float32 or float64"]),
         ("complex", call(init=ZERO.cfloat()), ["init", "torch.complex64", "float32 or float64"]),
+        ("sparse", call(init=ZERO.to_sparse()), ["init", "layout", "sparse_coo", "x.to_dense()"]),
+        ("without values", call(init=ZERO.to("meta")), ["init", "'meta'", "no values"]),
         ("NaN", call(init=ZERO / 0), ["init", "not finite"]),
         ("text", call(init="0, 0"), ["init", "str"]),
         ("none", call(init=None), ["init", "no start", "torch.zeros(shape)"]),

@@ -35,7 +35,10 @@ def compiler() -> tuple[tuple[str, ...], str] | None:
 
     None if there is none.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # an open quote
+        return None
     for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         version = path and _version(path)

@@ -91,21 +91,23 @@ def run_file(file: str) -> dict[str, Any]:
     assert spec and spec.loader  # a file that ends in .py has them
     module = sys.modules[spec.name] = module_from_spec(spec)
     sys.path.append(str(Path(file).parent))
-    with blaming(file):
+    with blaming(file, wholly=True):
         spec.loader.exec_module(module)
     return vars(module)
 
 
 @contextmanager
-def blaming(file: str | None) -> Iterator[None]:
-    """Turn what a line of the user's file raises into a RecipeError that names the line."""
+def blaming(file: str | None, *, wholly: bool = False) -> Iterator[None]:
+    """Turn what a line of the user's file raises into a RecipeError that names the line; `wholly`: whatever it is."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         if not lines and isinstance(error, SyntaxError):
             lines = [error.lineno or 1]
-        if not lines:
+        if not lines and not wholly:
             raise
-        line = lines[-1] or 1
-        raise RecipeError(f"{file}, line {line}", f"{type(error).__name__}: {error}".rstrip(".")) from error
+        where = f"{file}, line {lines[-1] or 1}" if lines else str(file)
+        raise RecipeError(where, f"{type(error).__name__}: {error}".rstrip(".: ")) from error

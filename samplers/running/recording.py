@@ -17,6 +17,7 @@ from ..files import arrays, storage
 from ..files.lock import Lock
 from ..files.pair import NEW, Pair, Saved
 from .chains import Chains
+from .memory import check_fits
 from .moving import Moves
 from .probe import GRADIENT, Probe
 
@@ -37,6 +38,8 @@ class InMemory:
 
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """An empty tensor for the draws of a block."""
+        advice = "Keep fewer states by thin=..., or let them lie on disk by checkpoint='folder'."
+        check_fits("sample", f"the draws of {block}", shape, like, do=advice)
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def __enter__(self) -> "InMemory":

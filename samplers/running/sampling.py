@@ -31,6 +31,8 @@ from .stability import check_stability
 from .start import given_state, whole_state
 from .trial import Trial
 
+MOST = 2**63 - 1  # that a number of steps or chains can be
+
 
 def sample(
     recipe: Recipe,
@@ -150,6 +152,8 @@ def _check_counts(where: str, *, chains: Any, steps: Any, warmup: Any, thin: Any
     integer(where, "steps", steps, least=1)
     integer(where, "warmup", warmup, least=0)
     integer(where, "thin", thin, least=1)
+    for name, value in (("chains", chains), ("steps", steps), ("warmup", warmup)):
+        integer(where, name, value, most=MOST)
     integer(
         where,
         "the seed",

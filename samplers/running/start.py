@@ -13,6 +13,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.layout import Layout
 from .inputs import Inputs
+from .memory import check_fits
 
 Device = torch.device | str | None
 Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a scalar block
@@ -108,7 +109,7 @@ def _by_parameter(
     _check_alike(parts, where)
     flat = torch.cat([x.reshape(-1) for x in parts.values()])
     layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
-    return {recipe.targets[0].name: flat.expand(chains, -1).clone()}, layout
+    return {recipe.targets[0].name: _repeated(flat, chains, where)}, layout
 
 
 def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:
@@ -135,6 +136,11 @@ def _one_point(x: Any, where: str, device: Device) -> torch.Tensor:
             ) from error
     if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
         raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
+    if x.is_meta:
+        raise RecipeError(where, "it is on the device 'meta' and has no values", do="Pass a tensor of numbers.")
+    if x.is_nested or x.layout != torch.strided:
+        what = "it is a nested tensor" if x.is_nested else f"its layout is {x.layout}"
+        raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
     if x.dtype not in (torch.float32, torch.float64):
         raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
     if not x.isfinite().all():
@@ -152,7 +158,14 @@ def _chains_of(x: Any, chains: int, where: str, device: Device, *, scalar: bool)
             f"a scalar block has one number per chain, got shape {tuple(point.shape)}",
             do=f"Pass a number or shape ({chains},).",
         )
-    return point.clone() if per_chain else point.expand(chains, *point.shape).clone()
+    return point.clone() if per_chain else _repeated(point, chains, where)
+
+
+def _repeated(point: torch.Tensor, chains: int, where: str) -> torch.Tensor:
+    """A point for every chain."""
+    shape = (chains, *point.shape)
+    check_fits(where, "the states of all chains", shape, point, do="Run fewer chains.")
+    return point.expand(shape).clone()
 
 
 def _check_device(device: Device) -> None:
