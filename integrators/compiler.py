@@ -7,6 +7,7 @@ from sympy import Dummy
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.pieces import Piece
+from recipe.refusal import refuse_other_period
 from recipe.symbols import Block, Partial, Potential, masked
 
 from .flow import Flow, solve
@@ -131,6 +132,12 @@ def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
         raise RecipeError(
             f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
         )
+    domains = [b.domain for b in recipe.targets]
+    if recipe.target_is_vector:
+        domains = domains * len(energy.coordinates)
+    for coordinate, domain in zip(energy.coordinates, domains):
+        if domain.wraps:
+            refuse_other_period(f"{recipe.name}, energy", energy.U, coordinate, domain)
     if recipe.target_is_vector and not energy.is_sitewise:
         return recipe
     values = energy.on(recipe.targets)

@@ -1,20 +1,12 @@
 """The domains of blocks, as questions that tensors answer entry by entry."""
 
-from collections.abc import Callable
+import operator
 from typing import TYPE_CHECKING
 
 from recipe.symbols import Block
 
 if TYPE_CHECKING:  # tensors answer by their own operators
     from torch import Tensor
-
-CONDITIONS: dict[str, Callable[["Tensor"], "Tensor"]] = {
-    "real": lambda x: x.isfinite(),
-    "positive": lambda x: x > 0,
-    "nonnegative": lambda x: x >= 0,
-    "fraction": lambda x: (x >= 0) & (x <= 1),
-    "binary": lambda x: (x == 0) | (x == 1),
-}
 
 
 def is_bounded(block: Block) -> bool:
@@ -24,7 +16,21 @@ def is_bounded(block: Block) -> bool:
     >>> is_bounded(vector("p")), is_bounded(vector("v", domain="positive"))
     (False, True)
     """
-    return block.domain != "real"
+    return not block.domain.is_real
+
+
+def bounds(block: Block) -> list[tuple[str, float]]:
+    """The comparisons that the numbers of a domain meet, each with an end; none for a binary one.
+
+    >>> from recipe import vector
+    >>> bounds(vector("v", domain="positive")), bounds(vector("x", domain=(1, 2)))
+    ([('>', 0.0)], [('>=', 1.0), ('<=', 2.0)])
+    """
+    if block.domain.is_binary:
+        return []
+    low, high = block.domain.low, block.domain.high
+    above = [(">" if block.domain.name == "positive" else ">=", float(low))] if low.is_finite else []
+    return above + ([("<=", float(high))] if high.is_finite else [])
 
 
 def in_domain(block: Block, x: "Tensor") -> "Tensor":
@@ -35,4 +41,12 @@ def in_domain(block: Block, x: "Tensor") -> "Tensor":
     >>> in_domain(vector("v", domain="positive"), torch.tensor([0.0, 2.0]))
     tensor([False,  True])
     """
-    return CONDITIONS[block.domain](x)
+    if block.domain.is_binary:
+        return (x == 0) | (x == 1)
+    inside = x.isfinite() if block.domain.is_real else x == x
+    for sign, end in bounds(block):
+        inside &= _COMPARED[sign](x, end)
+    return inside
+
+
+_COMPARED = {">": operator.gt, ">=": operator.ge, "<=": operator.le}

@@ -3,7 +3,7 @@
 The closed forms are in `flow_rules.py`: its table RULES is tried in order, and is the place for another one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr
 
@@ -11,6 +11,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Block, Partial, step_size
 from recipe.symbols import duration as t
 
+from . import boundaries
 from .flow_rules import RULES, Solution, joined, shift
 from .numerical_flows import METHODS
 from .split import Subsystem
@@ -57,8 +58,27 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
     >>> print(solve(Subsystem("O", drift={p: -3*p}, diffusion={}, supplied={})))
     O: dp = -3*p dt  [Ornstein-Uhlenbeck]
     """
-    if piece.method:
-        return _by_method(piece, piece.method)
+    flow = _by_method(piece, piece.method) if piece.method else _by_rules(piece, name)
+    flow = replace(flow, updates=boundaries.kept_inside(flow.updates, piece))
+    reflected = boundaries.reflected(piece)
+    return _reflected(flow, piece, reflected, name) if reflected else flow
+
+
+def _reflected(flow: Flow, piece: Subsystem, blocks: list[Block], name: str) -> Flow:
+    """The flow as one that is reflected: exact for some pieces, else by a method that may be."""
+    exact = flow.exact and all(boundaries.is_exact(b, piece) for b in blocks)
+    if not exact and piece.method not in boundaries.FOLDED:
+        raise RecipeError(
+            f"{name}, piece {piece.letter!r}",
+            f"no closed form is known that is reflected at the ends of {blocks[0]}: {piece}",
+            do=f"Ask for numerical({blocks[0]}, 'reflected'), or use the word 'Euler'.",
+        )
+    rule = flow.rule if piece.method == "reflected" else f"{flow.rule}, reflected"
+    return replace(flow, rule=rule, exact=exact, even=exact)
+
+
+def _by_rules(piece: Subsystem, name: str) -> Flow:
+    """The flow by the first rule that fits each group of coupled blocks."""
     updates: dict[Block, Expr] = {}
     draws: tuple[Variate, ...] = ()
     rules = []
@@ -84,10 +104,10 @@ def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
 
 
 def _by_method(piece: Subsystem, name: str) -> Flow:
-    """The flow by a numerical method; where the piece is a mere shift, one without a boundary is exact."""
+    """The flow by a numerical method, which is exact where the piece is a mere shift."""
     method = METHODS[name]
     updates, draws = method.advance(piece)
-    exact = not method.reflects and shift(piece) is not None
+    exact = shift(piece) is not None
     return Flow(piece.letter, updates, draws, name, exact, str(piece), even=exact or method.order >= 2)
 
 

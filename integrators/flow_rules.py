@@ -144,7 +144,7 @@ def cox_ingersoll_ross(piece: Subsystem) -> Solution | None:
         return None
     x, k, c, D = row
     s = temperature * factor_terms(expand(D / x))
-    if x.domain == "real" or s == 0 or s.has(x):
+    if x.domain.is_real or s == 0 or s.has(x):
         return None
     _mean_and_spread(x, k, c)
     r = s * t * phi1(-k * t)

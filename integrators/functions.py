@@ -2,7 +2,7 @@
 
 import math
 
-from sympy import Expr, Function, S, Symbol, exp
+from sympy import Expr, Function, Piecewise, S, Symbol, exp
 
 
 class phi1(Function):
@@ -39,6 +39,50 @@ class braked(Function):
     def eval(cls, y: Expr, s: Expr) -> Expr | None:
         """Its value, where it needs no name."""
         return y if s == 0 else None
+
+
+class wrapped(Function):
+    """The point of a circle from low to high that x is."""
+
+    is_real = True
+    nargs = 3
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """1 in x."""
+        return S.One
+
+
+class folded(Function):
+    """Where a path that is at x on the line is between low and high, when it is reflected at both."""
+
+    is_real = True
+    nargs = 3
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """1 or -1 in x."""
+        return turned(*self.args)
+
+
+class turned(Function):
+    """-1 where a path that is at x on the line has been reflected an odd number of times between low and high, else 1.
+
+    `high` may be infinite.
+    """
+
+    is_real = True
+    nargs = 3
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """0 in x, but for its jumps."""
+        return S.Zero
+
+    @classmethod
+    def eval(cls, x: Expr, low: Expr, high: Expr) -> Expr | None:
+        """At a single end it is a sign."""
+        return Piecewise((S.One, x >= low), (-S.One, True)) if high.is_infinite else None
+
+
+AT_ENDS = (wrapped, folded, turned)
 
 
 class MatrixFunction(Function):

@@ -19,7 +19,7 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump) -> Flow:
     With a rate nu a chain jumps with probability 1 - e^{-nu t}.
     """
     b = jump.block
-    new, draw, law = _bernoulli(recipe, b) if b.domain == "binary" else _gaussian(recipe, b)
+    new, draw, law = _bernoulli(recipe, b) if b.domain.is_binary else _gaussian(recipe, b)
     if jump.rate is None:
         return Flow(letter, {b: new}, (draw,), "jump", True, f"{b} ~ {law}")
     turn = Uniform(b, f"turn of {b}", is_vector=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from sympy import Abs, Dummy, S, expand
+from sympy import Dummy, S, expand
 
 from recipe.errors import RecipeError
 from recipe.symbols import Partial, Total
@@ -19,15 +19,14 @@ def euler(piece: Subsystem) -> Solution:
 
 
 def reflected(piece: Subsystem) -> Solution:
-    """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive."""
-    if any(b.domain == "real" for b in piece.moving):
+    """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive, or folded at both ends of a domain."""
+    if not all(b.domain.ends for b in piece.moving):
         raise RecipeError(
             f"numerical(..., 'reflected') for {piece.letter!r}",
-            "it moves a block that may be negative",
-            do='Declare it with domain="positive", or use "euler".',
+            "it moves a block that may be negative, and has no ends",
+            do='Declare it with domain="positive", or the ends (a, b) of a box, or use "euler".',
         )
-    updates, draws = brownian(piece, piece.drift)
-    return {b: Abs(e) for b, e in updates.items()}, draws
+    return brownian(piece, piece.drift)
 
 
 def heun(piece: Subsystem) -> Solution:
@@ -64,16 +63,15 @@ def exponential(piece: Subsystem) -> Solution:
 
 
 class Method(NamedTuple):
-    """A numerical flow, its weak order, and whether it reflects at 0, so that it is not exact for a shift either."""
+    """A numerical flow, and its weak order."""
 
     advance: Callable[[Subsystem], Solution]
     order: int
-    reflects: bool = False
 
 
 METHODS: dict[str, Method] = {
     "euler": Method(euler, order=1),
     "heun": Method(heun, order=2),
-    "reflected": Method(reflected, order=1, reflects=True),
+    "reflected": Method(reflected, order=1),
     "exponential": Method(exponential, order=1),
 }

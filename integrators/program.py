@@ -171,6 +171,10 @@ class Program:
         """Whether a statement reads this symbol."""
         return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
 
+    def calls(self, *functions: type) -> bool:
+        """Whether some formula of the step calls one of these functions."""
+        return any(e.has(*functions) for s in self.statements for e in s.values)
+
     @property
     def sums_over_sites(self) -> bool:
         """Whether a statement is a sum over sites, or reads their number."""

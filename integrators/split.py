@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sympy import Add, Expr, ImmutableMatrix, S
 
@@ -19,13 +19,17 @@ Part = tuple[str, Block]  # "kick", "spring", "friction" or "noise" of the row o
 
 @dataclass(frozen=True)
 class Subsystem:
-    """The SDE of one letter: dz_b = drift_b dt + noise of covariance rate 2 (T D - supplied), all else frozen."""
+    """The SDE of one letter: dz_b = drift_b dt + noise of covariance rate 2 (T D - supplied), all else frozen.
+
+    `turning`: the momenta that turn with a block when it is reflected.
+    """
 
     letter: str
     drift: dict[Block, Expr]
     diffusion: Entries
     supplied: Entries
     method: str | None = None
+    turning: Mapping[Block, tuple[Block, ...]] = field(default_factory=dict)
 
     @property
     def moving(self) -> tuple[Block, ...]:
@@ -45,7 +49,7 @@ class Subsystem:
             return {(a, b): e for (a, b), e in entries.items() if a in blocks and b in blocks}
 
         drift = {b: f for b, f in self.drift.items() if b in blocks}
-        return Subsystem(self.letter, drift, kept(self.diffusion), kept(self.supplied), self.method)
+        return Subsystem(self.letter, drift, kept(self.diffusion), kept(self.supplied), self.method, self.turning)
 
     @property
     def injected(self) -> Entries:
@@ -108,7 +112,8 @@ def split(
                 f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}",
                 do=f'Add it to a piece, e.g. pieces={{"X": {part}({block})}}, or use another word.',
             )
-    return {letter: _subsystem(recipe, letter, own, terms) for letter, own in pieces.items()}
+    still = [b for b in recipe.state if b.name in freeze]
+    return {letter: _subsystem(recipe, letter, own, terms, still) for letter, own in pieces.items()}
 
 
 def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
@@ -157,7 +162,9 @@ def _in_words(part: str, block: Block, term: Expr) -> str:
     return f"the noise of {block}" if part == "noise" else f'"{term}" in the drift of {block}'
 
 
-def _subsystem(recipe: Recipe, letter: str, own: Piece, terms: defaultdict[Part, Expr]) -> Subsystem:
+def _subsystem(
+    recipe: Recipe, letter: str, own: Piece, terms: defaultdict[Part, Expr], still: Collection[Block]
+) -> Subsystem:
     drift: dict[Block, Expr] = {}
     for part, block in own.parts:
         if part != "noise" and terms[part, block] != 0:
@@ -174,7 +181,8 @@ def _subsystem(recipe: Recipe, letter: str, own: Piece, terms: defaultdict[Part,
             )
         diffusion[a, b] = recipe.D[i, j]
         supplied[a, b] = recipe.supplied[i, j]
-    return Subsystem(letter, drift, diffusion, supplied, own.method)
+    turning = {b: momenta for b, momenta in recipe.turned.items() if b in drift and not set(still) & set(momenta)}
+    return Subsystem(letter, drift, diffusion, supplied, own.method, turning)
 
 
 def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:

@@ -86,7 +86,7 @@ def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State
     if step.program.scope == "tensor":
         by_chain = per_tensor(by_chain, sizes or ())
     return {
-        b.name: torch.full_like(target if b.is_vector else by_chain, 1.0 if b.domain == "positive" else 0.0)
+        b.name: torch.full_like(target if b.is_vector else by_chain, float(b.domain.start))
         for b in step.recipe.entries
         if b.name not in init
     }
@@ -95,7 +95,7 @@ def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State
 def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
     outside = not in_domain(a, value).all()
     by_gradient = a.start.has(Partial)
-    vanishes = a.domain == "nonnegative" and by_gradient and not value.any()
+    vanishes = a.domain.name == "nonnegative" and by_gradient and not value.any()
     if outside or vanishes:
         what = f"outside of its domain, {a.domain}," if outside and not by_gradient else "0"
         raise RecipeError(

@@ -134,7 +134,7 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
 
 
 def random_value(symbol: Symbol, draw: random.Random) -> float:
-    """A random value that respects the sign a symbol is declared with.
+    """A random value that respects the sign or the domain a symbol is declared with.
 
     >>> from recipe import fraction
     >>> 0 < random_value(fraction("alpha"), random.Random(0)) < 1
@@ -142,6 +142,8 @@ def random_value(symbol: Symbol, draw: random.Random) -> float:
     """
     if is_fraction(symbol):
         return draw.random()
+    if isinstance(symbol, Block) and symbol.domain.is_compact:
+        return symbol.domain.inside(draw.random())
     value = draw.gauss(0, 1.5)
     if symbol.is_positive:
         return 0.1 + abs(value)

@@ -340,11 +340,13 @@ def _one_site(e: Expr, U: Potential | None, energy: Expr | None) -> Expr:
 
 
 def _grid(state: tuple[Block, ...]) -> tuple["ndarray", "ndarray"]:
-    """The coordinates of a grid, (blocks, *points), and the volumes of its cells: sinh t for a real block, or exp t."""
+    """The coordinates of a grid, (blocks, *points), and the volumes of its cells, even in the chart of each domain."""
     import numpy
 
+    from .certificate import charts
+
     t = numpy.linspace(-4.5, 4.5, 51)
-    axes = [numpy.sinh(t) if b.domain == "real" else numpy.exp(t) for b in state]
-    widths = [numpy.cosh(t) if b.domain == "real" else numpy.exp(t) for b in state]
+    axes = [charts.point(b.domain, t) for b in state]
+    widths = [numpy.exp(charts.log_slope(b.domain, t)) for b in state]
     volume = numpy.array(numpy.meshgrid(*widths, indexing="ij")).prod(0)
     return numpy.array(numpy.meshgrid(*axes, indexing="ij")), volume

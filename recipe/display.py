@@ -68,7 +68,7 @@ def _blocks(recipe: Dynamics) -> Iterator[str]:
 
 def _block(b: Block) -> str:
     kind = "vector" if b.is_vector else "scalar"
-    return f"{b} ({kind})" if b.domain == "real" else f"{b} ({kind}, {b.domain})"
+    return f"{b} ({kind})" if b.domain.is_real else f"{b} ({kind}, {b.domain})"
 
 
 def _formulas(recipe: Dynamics) -> Iterator[str]:

@@ -99,12 +99,27 @@ class Dynamics:
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
         """The blocks that move, and are neither target nor momenta."""
-        return tuple(b for b in self.state if b not in self.targets + self.momenta and b.domain != "binary")
+        return tuple(b for b in self.state if b not in self.targets + self.momenta and not b.domain.is_binary)
 
     @cached_property
     def latents(self) -> tuple[Block, ...]:
         """The binary blocks, which move by jumps alone."""
-        return tuple(b for b in self.state if b.domain == "binary")
+        return tuple(b for b in self.state if b.domain.is_binary)
+
+    @cached_property
+    def reflected(self) -> tuple[Block, ...]:
+        """The blocks that come back from the ends of their domains: those of boxes, and of pieces that reflect."""
+        asked = {b for own in self.pieces.values() if own.method == "reflected" for _, b in own.parts}
+        return tuple(b for b in self.state if b.domain.reflects or (b in asked and b.domain.ends))
+
+    @cached_property
+    def turned(self) -> dict[Block, tuple[Block, ...]]:
+        """By block of a domain with ends, the momenta that turn when it is reflected: what moves it without noise."""
+        turned = {}
+        for i, b in enumerate(self.state):
+            if b.domain.ends and self.D[i, i] == 0:
+                turned[b] = tuple(c for j, c in enumerate(self.state) if self.Q[i, j] != 0)
+        return {b: momenta for b, momenta in turned.items() if momenta}
 
     @cached_property
     def gamma(self) -> ImmutableMatrix:

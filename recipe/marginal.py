@@ -29,7 +29,7 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
     -T*log(m)*n/2 + U(theta)
     """
     gaussians: list[Gaussian] = []
-    waiting = [b for b in blocks if b.domain == "real"]
+    waiting = [b for b in blocks if b.domain.is_real]
     while (gaussian := _first_gaussian(H, waiting)) is not None:
         b, a, c = gaussian
         waiting.remove(b)

@@ -44,7 +44,7 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
     for b in blocks:
         if b not in state:
             raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
-        if b.domain == "binary":
+        if b.domain.is_binary:
             raise RecipeError(f"{name}, target", f"{b} is binary, and has no gradient", do="Keep it beside the target.")
     if len(blocks) > 1 and any(b.is_vector for b in blocks):
         raise RecipeError(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from sympy import (
     Basic,
+    Derivative,
     DiracDelta,
     Expr,
     Heaviside,
@@ -12,6 +13,7 @@ from sympy import (
     Piecewise,
     Pow,
     S,
+    Symbol,
     acos,
     acosh,
     asin,
@@ -19,14 +21,16 @@ from sympy import (
     diff,
     expand,
     log,
+    pi,
     postorder_traversal,
     sign,
     zeros,
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import is_continuous, random_value
+from .algebra import is_continuous, random_value, vanishes
 from .certificate import least_eigenvalue, minimum_eigenvalue
+from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .marginal import eliminate_gaussians
@@ -59,6 +63,7 @@ def refuse_malformed(recipe: Dynamics) -> None:
         _potentials,
         _inputs,
         _adaptations,
+        _periods,
         _values_per_site,
         _latents,
         _entries_per_site,
@@ -148,13 +153,47 @@ def _adaptations(recipe: Dynamics) -> None:
                 f"no update of {a} is given",
                 do=f"Write adapt={{{a}: ...}}, or make it a parameter.",
             )
-        if a.domain == "binary":
-            raise RecipeError(f"{recipe.name}, {a}", "an adapted quantity is not binary", do="Use another domain.")
+        if a.domain.is_binary or a.domain.wraps or a.domain.reflects:
+            what = "an adapted quantity is not binary, and has no way back from an end"
+            raise RecipeError(f"{recipe.name}, {a}", what, do="Use another domain.")
         start = a.start.xreplace({g: S.One for g in a.start.atoms(Partial)})
         for s in sorted(start.free_symbols, key=str):
             if isinstance(s, (Block, Observed)):
                 advice = "It may read parameters and grad(U)."
                 raise RecipeError(f"{recipe.name}, start of {a}", f"it reads {s}", do=advice)
+
+
+def _periods(recipe: Dynamics) -> None:
+    """Formulas that change when an angle goes round."""
+    for b in recipe.state:
+        if b.domain.wraps:
+            refuse_other_period(f"{recipe.name}, H", recipe.H, b, b.domain)
+            for label, row, column, entry in _matrix_entries(recipe):
+                refuse_other_period(f"{recipe.name}, {label}[{row}, {column}]", entry, b, b.domain)
+
+
+def refuse_other_period(where: str, e: Expr, angle: Symbol, circle: Domain) -> None:
+    """Refuse a formula that has not the period of an angle on a circle; what is opaque is taken to have it."""
+    period = circle.width
+    known, _ = masked(e, Potential, Partial, AppliedUndef, Derivative)
+    for own in (True, False):
+        change = expand(_gone_round(known, angle, period, own) - known)
+        if change != 0 and not vanishes(change):
+            what = f"it changes by {change} when {angle} goes round once, by {period}"
+            advice = f"Use functions of that period, such as cos({2 * pi / period * angle}), or declare {angle} as real."
+            raise RecipeError(where, what, do=advice)
+
+
+def _gone_round(e: Expr, angle: Symbol, period: Expr, own: bool) -> Expr:
+    """The formula of a site after an angle has gone round once: that of the site itself (`own`), or of another one."""
+    outside, sums = masked(e, Total)
+    if own:
+        outside = outside.xreplace({angle: angle + period})
+    after = {}
+    for name, total in sums.items():
+        integrand = _gone_round(total.integrand, angle, period, own=True)
+        after[name] = total + integrand - total.integrand if is_site(angle) else Total(integrand)
+    return outside.xreplace(after)
 
 
 def _values_per_site(recipe: Dynamics) -> None:
@@ -311,7 +350,7 @@ def _jumps(recipe: Dynamics) -> None:
 def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
     """A block whose law given all else is neither Gaussian nor a Bernoulli law."""
     where = f"{recipe.name}, jump {letter!r}"
-    if b.domain == "binary":
+    if b.domain.is_binary:
         cost = expand(diff(recipe.H, b))
         if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
             raise RecipeError(
@@ -353,7 +392,7 @@ def _normalisable(recipe: Dynamics) -> None:
     """Auxiliary blocks in which exp(-H) has no finite integral."""
     for block in recipe.momenta + recipe.thermostats:
         curvature = recipe.H.diff(block, 2)
-        if block.domain == "real" and not curvature.has(block) and curvature.is_nonpositive:
+        if block.domain.is_real and not curvature.has(block) and curvature.is_nonpositive:
             raise RecipeError(
                 f"{recipe.name}, H",
                 f"exp(-H) is not normalisable in {block}: d2H/d{block}2 = {curvature}",

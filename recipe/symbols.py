@@ -15,7 +15,10 @@ from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.function import AppliedUndef
 
 from .arguments import number, text
+from .domains import NAMED, Domain, domain_of
 from .errors import RecipeError
+
+DomainName = str | tuple | Domain
 
 RESERVED = {
     "h": "the step size",
@@ -62,19 +65,10 @@ def valid_name(name: str, what: str) -> str:
     return name
 
 
-_SIGNS = {
-    "real": {"real": True},
-    "positive": {"positive": True},
-    "nonnegative": {"nonnegative": True},
-    "fraction": {"nonnegative": True},
-    "binary": {"integer": True, "nonnegative": True},
-}
-
-
 def _assumptions(sign: str, where: str) -> dict[str, bool]:
-    if sign not in _SIGNS:
-        raise RecipeError(where, f"unknown domain {sign!r}", do=f"Use one of {', '.join(_SIGNS)}.")
-    return _SIGNS[sign]
+    if sign not in ("real", "positive", "nonnegative", "fraction"):
+        raise RecipeError(where, f"unknown sign {sign!r}", do="Use one of real, positive, nonnegative.")
+    return NAMED[sign].signs
 
 
 def signs_of(expression: Expr) -> dict[str, bool]:
@@ -92,18 +86,19 @@ class Block(Symbol):
     __slots__ = ("is_vector", "domain")
 
     is_vector: bool
-    domain: str
+    domain: Domain
     class_key = Symbol.class_key
 
     def __new__(cls, name, is_vector, domain="real"):
         valid_name(name, "block")
-        block = Symbol.__xnew__(cls, name, **_assumptions(domain, f"block {name!r}"))
+        domain = domain_of(domain, f"block {name!r}")
+        block = Symbol.__xnew__(cls, name, **domain.signs)
         block.is_vector = is_vector
         block.domain = domain
         return block
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector)
+        return (*super()._hashable_content(), self.is_vector, self.domain.name)
 
     def __getnewargs_ex__(self):
         return (self.name, self.is_vector, self.domain), {}
@@ -189,7 +184,7 @@ class Parameter(Symbol):
 
 
 def _reserved_symbol(name: str, sign: str) -> Symbol:
-    return Symbol.__xnew__(Symbol, name, **_SIGNS[sign])
+    return Symbol.__xnew__(Symbol, name, **NAMED[sign].signs)
 
 
 step_size = _reserved_symbol("h", "positive")
@@ -201,12 +196,14 @@ step_number = _reserved_symbol("step_number", "nonnegative")
 OF_THE_STEP = (step_size, temperature, num_data, step_number)
 
 
-def vector(name: str, *, domain: str = "real") -> Block:
+def vector(name: str, *, domain: DomainName = "real") -> Block:
     """A block with one value per site: shape `(chains, *shape)` at run time.
 
-    `domain` is "real", "positive" or "nonnegative"; a chain that leaves it is frozen and flagged like one that
-    diverges. A "binary" block is 0 or 1 and moves by jumps alone. Raises RecipeError for a name that cannot stand in
-    emitted code, and for an unknown domain.
+    `domain` is "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves it is frozen and
+    flagged like one that diverges. The ends (a, b) make a box, in which chains are reflected at both, momenta with
+    them. "periodic" is an angle from -pi to pi, ("periodic", P) one of another period, from -P/2 to P/2: formulas have
+    that period, and chains go round. A "binary" block is 0 or 1 and moves by jumps alone. Raises RecipeError for a
+    name that cannot stand in emitted code, for an unknown domain, and for ends that are not finite or a >= b.
 
     >>> vector("theta").is_vector
     True
@@ -214,7 +211,7 @@ def vector(name: str, *, domain: str = "real") -> Block:
     return Block(name, True, domain)
 
 
-def scalar(name: str, *, domain: str = "real") -> Block:
+def scalar(name: str, *, domain: DomainName = "real") -> Block:
     """A block with one value per chain: shape `(chains,)` at run time.
 
     `domain` and errors are those of `vector`.
@@ -225,7 +222,7 @@ def scalar(name: str, *, domain: str = "real") -> Block:
     return Block(name, False, domain)
 
 
-def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: str = "real") -> Adapted:
+def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: DomainName = "real") -> Adapted:
     """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
 
     `start`: its first value, an expression of parameters, and of grad(U) for one that the first gradient initialises;
@@ -331,7 +328,7 @@ def is_fraction(symbol: Symbol) -> bool:
     >>> is_fraction(fraction("alpha"))
     True
     """
-    return "fraction" in (getattr(symbol, "sign", None), getattr(symbol, "domain", None))
+    return getattr(symbol, "sign", str(getattr(symbol, "domain", ""))) == "fraction"
 
 
 def is_site(expression: Expr) -> bool:

@@ -183,7 +183,7 @@ ON_KERNELS = [n for n in CASES if not n.startswith(IN_TORCH) and len(CASES[n].re
 )
 def test_every_sampler_runs_on_a_kernel_with_data(case):
     one = CASES[case]
-    positive = one.recipe.targets[0].domain == "positive"
+    positive = one.recipe.targets[0].domain.name == "positive"
     energy = Energy(theta, U=data_total((y - z) ** 2) / 20 + total(theta**2), data=(y, x))
     more = dict(one.parameters) | dict(init=start(energy, 3).abs() + 1) if positive else dict(one.parameters)
     by_torch, by_kernel = (

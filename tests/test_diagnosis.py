@@ -94,7 +94,7 @@ def mutants(R):
 def defects(name, drift, D):
     case = CASES[name]
     R = case.recipe
-    values = case.parameters | {a.name: 0.45 if a.domain == "fraction" else 0.7 for a in R.adapted}
+    values = case.parameters | {a.name: 0.45 if a.domain.name == "fraction" else 0.7 for a in R.adapted}
     return generator_defects(drift, D, R.H, R.state, values=values | {"num_data": 3, "h": 0.1}, temperature=HOT)
 
 

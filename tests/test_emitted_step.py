@@ -668,7 +668,7 @@ TRAINED = {
     for name, case in STOCK.items()
     if case.recipe.potential
     and case.recipe.target_is_vector
-    and case.recipe.target.domain == "real"
+    and case.recipe.target.domain.is_real
     and name != "psgld-gamma"
 }
 

@@ -327,7 +327,7 @@ def test_the_injected_variance_is_one_at_every_temperature_above_the_gradients(n
             step.check_budget(h, T, **values)
         return
     step.check_budget(h, T, **values)
-    scaled = [a.name for a in step.recipe.adapted if a.domain in ("positive", "nonnegative")]
+    scaled = [a.name for a in step.recipe.adapted if a.domain.name in ("positive", "nonnegative")]
     for scale in (1e-4, 1.0, 1e4) if scaled else (1.0,):
         state = at.state | {a: scale * at.state[a] for a in scaled}
         result = called(step, state, at.noise, at.parameters | values | {"temperature": T}, step_size=h)

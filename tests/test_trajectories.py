@@ -58,7 +58,7 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
         return (chains, sites) if b.is_vector else (chains,)
 
     def scale(b):
-        return 0.2 if b in recipe.adapted and b.domain == "real" else 1.0  # a mean gradient below the root mean square
+        return 0.2 if b in recipe.adapted and b.domain.is_real else 1.0  # a mean gradient below the root mean square
 
     state = {
         b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)

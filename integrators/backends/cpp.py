@@ -3,12 +3,19 @@
 from recipe import Energy
 from recipe.symbols import Block
 
+from ..domains import bounds
+from ..functions import AT_ENDS
 from ..passes import Unsupported
 from ..program import Program
 from .template import template
 
 PRELUDE = template("prelude.hpp")
-_CONDITIONS = {"positive": "{0} > 0", "nonnegative": "{0} >= 0", "fraction": "{0} >= 0) & ({0} <= 1"}
+AT_THE_ENDS = template("prelude_domains.hpp")
+
+
+def prelude_of(program: Program) -> str:
+    """The functions that the text of a Program may need."""
+    return f"{PRELUDE}\n\n{AT_THE_ENDS}" if program.calls(*AT_ENDS) else PRELUDE
 
 
 def check_energy(program: Program) -> None:
@@ -27,7 +34,7 @@ def symbolic_energy(program: Program) -> Energy:
 
 def is_bounded(block: Block) -> bool:
     """Whether some numbers are outside of the domain of a block."""
-    return block.domain in _CONDITIONS
+    return bool(bounds(block))
 
 
 def is_inside(block: Block, name: str) -> str:
@@ -37,4 +44,9 @@ def is_inside(block: Block, name: str) -> str:
     >>> is_inside(scalar("v", domain="positive"), "v[l]")
     '(v[l] > 0)'
     """
-    return f"({_CONDITIONS[block.domain].format(name)})"
+    return " & ".join(f"({name} {sign} {_number(end)})" for sign, end in bounds(block))
+
+
+def _number(end: float) -> str:
+    """A number that a value of either precision is compared with."""
+    return str(int(end)) if end == int(end) else f"R({end!r})"

@@ -11,7 +11,7 @@ from sympy import Expr, Symbol
 from ..noise import BATCH
 from ..passes import Loop, Plan, Unsupported, is_by_site, plan, subject
 from ..program import Gradient, Let, Program, Sum
-from .cpp import PRELUDE, check_energy, is_bounded, is_inside, symbolic_energy
+from .cpp import check_energy, is_bounded, is_inside, prelude_of, symbolic_energy
 from .cpp_data import derivative_source
 from .kernel_expressions import CPP
 from .kernel_names import Names
@@ -91,7 +91,7 @@ class _Writer:
             inside=[self._check_domain(b) for b in program.recipe.entries if is_bounded(b)],
         )
         gradient = f"\n{self._carried_gradient()}\n" if self.carried else ""
-        return f"{PRELUDE}\n\n{run}\n{gradient}"
+        return f"{prelude_of(program)}\n\n{run}\n{gradient}"
 
     def name(self, s: Symbol) -> str:
         """The text of a symbol, at the site i where it has sites."""

@@ -5,7 +5,7 @@ from sympy import Symbol
 from ..passes import Loop, Pass, Plan, Segment, is_by_site, subject
 from ..program import Let, Sum
 from ..variates import Variate
-from .cpp import PRELUDE
+from .cpp import prelude_of
 from .kernel_expressions import CPP
 from .kernel_names import Names
 from .template import filled, template
@@ -22,7 +22,7 @@ def sweep_source(plan: Plan) -> str:
     writer = _Writer(plan)
     segments = [writer.segment(k, segment) for k, segment in enumerate(plan.segments)]
     title = f"// {plan.program.recipe.name}: {plan.program.scheme}"
-    return "\n\n".join([PRELUDE, title, f"{FIXED}\n", *segments])
+    return "\n\n".join([prelude_of(plan.program), title, f"{FIXED}\n", *segments])
 
 
 class _Writer:

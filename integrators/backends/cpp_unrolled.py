@@ -12,7 +12,7 @@ from recipe.symbols import Total, is_site
 from ..extraction import Extraction
 from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
 from ..program import Adapt, Draw, Gradient, Let, Program, Set, Sum
-from .cpp import PRELUDE, check_energy, is_bounded, is_inside, symbolic_energy
+from .cpp import check_energy, is_bounded, is_inside, prelude_of, symbolic_energy
 from .kernel_expressions import CPP
 from .kernel_names import Names
 from .template import filled, inner, template
@@ -72,7 +72,7 @@ class _Writer:
             store=[f"s[{r}][l] = ok ? {self.at(s, i)} : s[{r}][l];" for r, (s, i) in enumerate(self.rows)],
         )
         gradient = f"\n{filled(GRADIENT, body=self._gradient())}\n" if program.carries_gradient else ""
-        return f"{PRELUDE}\n\n{run}\n{gradient}"
+        return f"{prelude_of(program)}\n\n{run}\n{gradient}"
 
     def at(self, s: Symbol, site: int) -> str:
         """The name of a symbol at a site."""

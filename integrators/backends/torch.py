@@ -34,7 +34,7 @@ def standalone_source(program: Program, rotated: Program | None, start: Program,
     recipe, writer = program.recipe, Writer(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
-    if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain == "real":
+    if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain.is_real:
         writers = [Writer(rotated), Writer(start)]
         parts.append(step_source(rotated, writers[0], "advance"))
         if recipe.adapted:

@@ -218,7 +218,7 @@ class Writer:
             return self._choice(e.args, own)
         args = [self.text(a, own if own == "site" else None) for a in e.args]
         match name:
-            case "phi1" | "braked":
+            case "phi1" | "braked" | "wrapped" | "folded" | "turned":
                 return self.call(name, *args)
             case "Abs":
                 return f"abs({args[0]})"

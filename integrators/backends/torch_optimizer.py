@@ -187,7 +187,7 @@ def _starts(program, writer):
     for b in recipe.entries:
         if b in recipe.targets:
             continue
-        start = means.get(b, S.One if b.domain == "positive" else S.Zero)
+        start = means.get(b, b.domain.start)
         if not _is_known_at_start(start, begun):
             start = S.Zero
         if start.free_symbols & begun.keys():

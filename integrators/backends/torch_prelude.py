@@ -45,6 +45,27 @@ def braked(y, s):
     return torch.sign(y)*v.exp()
 
 
+def wrapped(x, low, high):
+    """The point of the circle from low to high that x is."""
+    width = high - low
+    y = x - width*torch.floor((x - low)/width)
+    return torch.where((y < low) | (y >= high), torch.full_like(y, low), y)
+
+
+def folded(x, low, high):
+    """Where a path that is at x on the line is between low and high, when it is reflected at both."""
+    twice = 2*(high - low)
+    y = x - low - twice*torch.floor((x - low)/twice + 0.5)
+    return (low + y.abs()).clamp(low, high)
+
+
+def turned(x, low, high):
+    """-1 where a path that is at x on the line has been reflected an odd number of times between low and high, else 1."""
+    twice = 2*(high - low)
+    y = x - low - twice*torch.floor((x - low)/twice + 0.5)
+    return torch.where(y < 0, -torch.ones_like(y), torch.ones_like(y))
+
+
 def matrix_ou(size, h, *entries):
     """e^{-Ah}, int_0^h e^{-As} ds and a square root of 2 int_0^h e^{-As} D e^{-A's} ds, entry by entry."""
     dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)

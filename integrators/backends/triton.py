@@ -4,6 +4,7 @@ Every pass is a kernel over blocks of sites, then one over chains. Blocks are cu
 holds whole groups of four, which share the words of one Philox call.
 """
 
+from ..functions import AT_ENDS
 from ..passes import Loop, Plan, is_by_site, subject
 from ..program import Sum
 from .kernel_expressions import TRITON
@@ -29,7 +30,10 @@ def triton_source(plan: Plan) -> str:
                 body = writer.over_chains(p.chain)
                 kernels.append(filled(KERNEL, name=f"chain_{i}_{j}", place=PLACE_OF_CHAIN, body=body))
     title = f"{plan.program.recipe.name}: {plan.program.scheme}"
-    return "\n\n\n".join([filled(MODULE, title=title) + "\n", *kernels]) + "\n"
+    module = filled(MODULE, title=title)
+    if plan.program.calls(*AT_ENDS):
+        module += "\nfrom integrators.backends.triton_prelude import folded, turned, wrapped"
+    return "\n\n\n".join([module + "\n", *kernels]) + "\n"
 
 
 class _Writer:

@@ -105,6 +105,32 @@ def tanh_of(x):
 
 
 @triton.jit
+def wrapped(x, low, high):
+    """The point of the circle from low to high that x is."""
+    width = high - low
+    y = x - width * tl.floor((x - low) / width)
+    return tl.where((y < low) | (y >= high), x * 0 + low, y)
+
+
+@triton.jit
+def from_end(x, low, high):
+    """How far a path at x is from low after its reflections, negative where their number is odd."""
+    twice = 2 * (high - low)
+    return x - low - twice * tl.floor((x - low) / twice + 0.5)
+
+
+@triton.jit
+def folded(x, low, high):
+    y = low + tl.abs(from_end(x, low, high))
+    return tl.where(y < low, x * 0 + low, tl.where(y > high, x * 0 + high, y))
+
+
+@triton.jit
+def turned(x, low, high):
+    return tl.where(from_end(x, low, high) < 0, x * 0 - 1, x * 0 + 1)
+
+
+@triton.jit
 def braked(y, s):
     """y after a time s of dy/ds = -y/sqrt(1 + y^2), by Newton's rule."""
     size = tl.maximum(tl.abs(y), 1.1754943508222875e-38)

@@ -12,7 +12,7 @@ from ..dynamics import Dynamics
 from ..marginal import Gaussian
 from ..symbols import Block
 from ..symbols import temperature as T
-from . import ends, reach, smoothness, tails
+from . import ends, reach, reflection, smoothness, tails
 from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out
 from .finding import VERDICTS, Certificate, Finding
@@ -41,7 +41,8 @@ def certify(
 def refutations(recipe: Dynamics, *, temperature: float = 1.0, values: Mapping | None = None) -> list[Finding]:
     """The questions that fail of those that formulas answer, without walks through random states: what a run asks."""
     case = _Case(recipe, temperature, (), dict(values or {}))
-    findings = [question(case) for question in (definite, stationary, normalisable, _marginal)]
+    questions = [definite, stationary, normalisable, _marginal, *([boundary] if case.recipe.reflected else [])]
+    findings = [question(case) for question in questions]
     return [f for f in findings if f.verdict == "failed"]
 
 
@@ -180,14 +181,16 @@ def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] |
 def boundary(case: _Case) -> Finding:
     """Whether chains stay inside of their domains."""
     question, recipe = "chains stay inside of their domains", case.recipe
-    bounded = [b for b in recipe.state if b.domain not in ("real", "binary", "periodic")]
-    if not bounded:
+    if not any(b.domain.ends for b in recipe.state):
         return Finding(question, "there is no boundary", "proved", "boundary")
-    reflected = {b for piece in recipe.pieces.values() if piece.method == "reflected" for _, b in piece.parts}
     touched = []
     for end in ends.reached_ends(case.one_site):
-        if end.block in reflected:
-            touched.append(f"{end.block} is reflected at {end.at:g}")
+        if end.block in recipe.reflected:
+            leak = reflection.leak(case.explicit, end.block)
+            if leak:
+                return Finding(question, f"{leak}: exp(-H) does not stay", "failed", "boundary")
+            turning = ", ".join(str(b) for b in recipe.turned.get(end.block, ()))
+            touched.append(f"{end.block} is reflected at {end.at:g}{' with ' if turning else ''}{turning}")
         elif end.turns_back:
             touched.append(f"{end.block} touches {end.at:g}, where D vanishes and turns it back")
         else:
@@ -232,7 +235,7 @@ def reached(case: _Case) -> Finding:
     if reach.is_reached_by_form(recipe):
         return Finding(question, "through the drift, to all", "proved", "reached")
     explicit = case.explicit
-    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b.domain != "binary"]
+    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if not b.domain.is_binary]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in redrawn]
     number, missed = reach.rank(explicit, refreshed=refreshed)
     if number < len(moving):

@@ -46,7 +46,7 @@ def reached_ends(explicit: Explicit) -> list[End]:
     return [
         End(str(z), block, at, line.has_noise and line.noise_at(at, inside) == 0)
         for z, block, line in _lines(explicit)
-        for at, inside in _finite_ends(block.domain)
+        for at, inside in block.domain.ends
         if line.is_reached(at, inside)
     ]
 
@@ -56,8 +56,9 @@ def explosions(explicit: Explicit) -> list[End]:
     return [
         End(str(z), block, at)
         for z, block, line in _lines(explicit)
-        for at in ((math.inf, -math.inf) if block.domain == "real" else (math.inf,))
-        if block.domain in ("real", "positive", "nonnegative") and line.has_noise and line.explodes(at)
+        for at in (math.inf, -math.inf)
+        if not block.domain.wraps and at in (block.domain.low, block.domain.high)
+        if line.has_noise and line.explodes(at)
     ]
 
 
@@ -68,19 +69,15 @@ def walls(explicit: Explicit) -> list[End]:
         for z, block, line in _lines(explicit)
         if line.has_noise
         for at in line.dips()
-        if _contains(block.domain, at) and line.is_wall(at)
+        if block.domain.contains(at) and line.is_wall(at)
     )
-    return [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
+    found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
+    return [end for end in found if not end.block.domain.wraps or _are_two(end, found)]
 
 
-def _finite_ends(domain: str) -> tuple[tuple[float, float], ...]:
-    """The finite ends of a domain, each with the direction to the inside."""
-    match domain:
-        case "positive" | "nonnegative":
-            return ((0.0, 1.0),)
-        case "fraction":
-            return ((0.0, 1.0), (1.0, -1.0))
-    return ()
+def _are_two(end: End, found: list[End]) -> bool:
+    """Whether a circle has another wall: a chain goes round a single one."""
+    return sum(other.coordinate == end.coordinate for other in found) > 1
 
 
 def is_integrable(recipe: Dynamics) -> bool:
@@ -99,31 +96,27 @@ def is_integrable(recipe: Dynamics) -> bool:
     return True
 
 
-def _contains(domain: str, at: float) -> bool:
-    """Whether a point is inside of a domain."""
-    return all((at - end) * inside > 0 for end, inside in _finite_ends(domain))
-
-
 def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
     """The lines along each coordinate through a few random states."""
     draw = random.Random(2015)
     drift = explicit.curl()
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if block.domain == "binary":
+        if block.domain.is_binary:
             continue
         functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
         for _ in range(STATES):
             state = [draw_inside(b, draw) for b in explicit.blocks]
-            yield z, block, Line(i, state, explicit.temperature, *functions)
+            yield z, block, Line(i, state, explicit.temperature, _scanned(block), *functions)
 
 
 @dataclass
 class Line:
-    """H, D_ii and the drift that Q makes, along coordinate i through a state."""
+    """H, D_ii and the drift that Q makes, along coordinate i through a state; `points` are those looked at for walls."""
 
     i: int
     state: list[float]
     temperature: float
+    points: np.ndarray
     H: Callable
     D: Callable
     drift: Callable
@@ -180,7 +173,7 @@ class Line:
 
     def dips(self) -> list[float]:
         """Where D comes down to 0, or H goes up or down to infinity: candidates for walls."""
-        x = np.sinh(np.linspace(-12.0, 12.0, GRID))
+        x = self.points
         points = []
         for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
             with np.errstate(all="ignore"):
@@ -196,6 +189,14 @@ class Line:
             return False
         crossing = self.on(self.drift, [at + side * 1e-9 for side in beside])
         return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
+
+
+def _scanned(block: Block) -> np.ndarray:
+    """The points of a coordinate that are looked at for walls; those of a circle go on beyond its ends."""
+    domain = block.domain
+    if not domain.is_compact:
+        return np.sinh(np.linspace(-12.0, 12.0, GRID))
+    return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))
 
 
 def _lowest(depth: Callable, low: np.ndarray, high: np.ndarray) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sympy import Add, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, sin, tanh
+from sympy import Add, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import random_value
@@ -60,14 +60,12 @@ class Explicit:
 def draw_inside(block: Block, draw: random.Random) -> float:
     """A random value inside of the domain of a block, away from its ends."""
     value = draw.gauss(0, 1)
-    match block.domain:
-        case "positive" | "nonnegative":
-            return 0.3 + abs(value)
-        case "fraction":
-            return 0.2 + 0.6 * draw.random()
-        case "binary":
-            return float(draw.random() < 0.5)
-    return value
+    domain = block.domain
+    if domain.is_binary:
+        return float(draw.random() < 0.5)
+    if domain.is_compact:
+        return domain.inside(0.2 + 0.6 * draw.random())
+    return value if domain.is_real else 0.3 + abs(value)
 
 
 def written_out(
@@ -166,10 +164,15 @@ class _Writer:
         return e.func(*(self.at(a, site) for a in e.args)).doit() if e.args else e
 
     def energy(self, U: Potential) -> Expr:
-        """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry."""
-        z = [self.symbol(b, k) for b in U.blocks for k in self.sites_of(b)]
+        """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry.
+
+        Of an angle it has the period, with sin x in the place of x^2/2.
+        """
+        rows = [(b, self.symbol(b, k)) for b in U.blocks for k in self.sites_of(b)]
+        z = [2 * pi / b.domain.width * x if b.domain.wraps else x for b, x in rows]
+        wells = [sin(x) if b.domain.wraps else x**2 / 2 for (b, _), x in zip(rows, z, strict=True)]
         coupling = Add(*(sin(x - y) / 3 for x, y in zip(z, z[1:], strict=False)))
-        return Add(*(x**2 / 2 + cos(2 * x - Rational(1, 3)) for x in z)) + coupling
+        return Add(*(well + cos(2 * x - Rational(1, 3)) for well, x in zip(wells, z, strict=True))) + coupling
 
     def function(self, f: AppliedUndef, site: int | None) -> Expr:
         """A smooth function of its arguments' sum, of the sign that is declared."""

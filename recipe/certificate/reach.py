@@ -38,7 +38,7 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
     reached |= {j.block for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive}
     while new := next((b for source in reached for b in [_next_reached(recipe, source, reached)] if b), None):
         reached.add(new)
-    return reached >= {b for b in recipe.state if b.domain != "binary"}
+    return reached >= {b for b in recipe.state if not b.domain.is_binary}
 
 
 def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block | None:
@@ -76,7 +76,7 @@ def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0)
     field, columns = _fields(explicit, refreshed)
     best = (-1, np.eye(explicit.size))
     for length in LENGTHS:
-        start = np.array([_start(z, draw) for z in explicit.coordinates])
+        start = np.array([_start(b, draw) for b in explicit.blocks])
         width = columns(start[:, None]).shape[1]
         J = _sensitivities(start, draw.normal(size=(INTERVALS * explicit.size, width)), length, field, columns)
         if not np.isfinite(J).all():
@@ -103,9 +103,11 @@ def without_kinks(e: Any) -> Any:
     return e.replace(Abs, lambda x: sqrt(x**2 + Rational(1, 10)))
 
 
-def _start(z: Symbol, draw: np.random.Generator) -> float:
+def _start(block: Block, draw: np.random.Generator) -> float:
     value = float(draw.normal())
-    return 0.3 + abs(value) if z.is_positive or z.is_nonnegative else value
+    if block.domain.is_compact:
+        return block.domain.inside(1 / (1 + math.exp(-value)))
+    return value if block.domain.is_real else 0.3 + abs(value)
 
 
 def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, Callable]:

@@ -32,7 +32,9 @@ from sympy import (
 from sympy.core.function import AppliedUndef
 
 from ..arrays import of_arrays
+from ..domains import Domain
 from ..symbols import Partial, Potential, Total
+from . import charts
 from .explicit import Explicit, draw_inside
 
 GRID, STATES = 1501, 2  # points of a line, and lines
@@ -104,7 +106,7 @@ def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tupl
     draw = random.Random(2015)
     function = of_arrays([explicit.coordinates], e)
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if z not in e.free_symbols or block.domain == "binary":
+        if z not in e.free_symbols or block.domain.is_binary:
             continue
         for _ in range(STATES):
             state = [draw_inside(b, draw) for b in explicit.blocks]
@@ -118,15 +120,11 @@ def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tupl
                 yield str(z), place, sides
 
 
-def _grid(domain: str) -> np.ndarray:
+def _grid(domain: Domain) -> np.ndarray:
     """Points of a domain, fine near 0 and near its ends; shifted, so that simple numbers lie between two of them."""
-    y = np.linspace(-9.0, 9.0, GRID) + 1e-4
-    match domain:
-        case "positive" | "nonnegative":
-            return np.exp(y)
-        case "fraction":
-            return 1 / (1 + np.exp(-y))
-    return np.sinh(y)
+    if domain.wraps:  # once round, across the place where the ends meet
+        return domain.inside(np.linspace(0.0, 1.0, GRID) + 0.1234)
+    return charts.point(domain, np.linspace(-9.0, 9.0, GRID) + 1e-4)
 
 
 def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator[tuple[float, tuple[float, float]]]:

@@ -1,6 +1,6 @@
 """Has exp(-H/T) a finite integral? In coordinates in which tails are exponential, H must grow in every direction.
 
-A real coordinate is x = sinh y, a positive one x = e^y, a fraction x = 1/(1 + e^-y). In y the energy is
+These are the y of `charts`: a real coordinate is x = sinh y, a positive one x = e^y. In y the energy is
 K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable where the least K
 on spheres |y| = r grows in proportion to r, and is not where it does not. Valleys of K, such as p = r of (p - r)^4, are
 followed outwards from sphere to sphere; along a valley of two coordinates its width counts too.
@@ -13,6 +13,9 @@ import numpy as np
 from sympy import Add, Expr, Symbol, expand
 
 from ..arrays import of_arrays
+
+from ..domains import Domain
+from . import charts
 
 FLAT = 1e-3  # of K against the radius: what grows less is not told from what does not grow
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
@@ -38,14 +41,14 @@ class Growth:
         return self.slope > FLAT
 
 
-def growth(H: Expr, domains: dict[Symbol, str], temperature: float = 1.0) -> Growth:
-    """The least growth of the energy H of explicit coordinates, whose `domains` are names of domains by symbol.
+def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> Growth:
+    """The least growth of the energy H of explicit coordinates, whose `domains` are given by symbol.
 
     >>> from sympy import symbols, log
-    >>> x, y = symbols("x y", real=True)
-    >>> growth(2*log(1 + x**2), {x: "real"}).is_integrable, growth(log(1 + x**2)/4, {x: "real"}).is_integrable
+    >>> x, y, line = *symbols("x y", real=True), Domain("real")
+    >>> growth(2*log(1 + x**2), {x: line}).is_integrable, growth(log(1 + x**2)/4, {x: line}).is_integrable
     (True, False)
-    >>> growth((x - y)**4/4, {x: "real", y: "real"}).is_integrable
+    >>> growth((x - y)**4/4, {x: line, y: line}).is_integrable
     False
     """
     groups = [_Valley(energy, {z: domains[z] for z in zs}, temperature).growth() for energy, zs in apart(H, domains)]
@@ -67,7 +70,7 @@ def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbo
 class _Valley:
     """The least K on growing spheres, for one group of coupled coordinates."""
 
-    def __init__(self, H: Expr, domains: dict[Symbol, str], temperature: float):
+    def __init__(self, H: Expr, domains: dict[Symbol, Domain], temperature: float):
         self.coordinates = list(domains)
         self.domains = domains
         self.temperature = temperature
@@ -106,16 +109,8 @@ class _Valley:
         """The coordinates x (size, N) of points y (N, size), and log |dx/dy| of each point."""
         x, jacobian = [], np.zeros(len(y))
         for z, v in zip(self.coordinates, y.T, strict=True):
-            match self.domains[z]:
-                case "positive" | "nonnegative":
-                    x.append(np.exp(v))
-                    jacobian += v
-                case "fraction":
-                    x.append(1 / (1 + np.exp(-v)))
-                    jacobian -= np.logaddexp(0, v) + np.logaddexp(0, -v)
-                case _:
-                    x.append(np.sinh(v))
-                    jacobian += np.logaddexp(v, -v) - np.log(2)
+            x.append(charts.point(self.domains[z], v))
+            jacobian += charts.log_slope(self.domains[z], v)
         return np.array(x), jacobian
 
     def K(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -117,7 +117,7 @@ def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:
     if isinstance(energy, Energy) and not energy.is_sitewise and recipe.target_is_vector:
         return torch.zeros(len(energy.coordinates))
     if not recipe.target_is_vector:
-        return {b.name: torch.tensor(1.0 if b.domain == "positive" else 0.0) for b in recipe.targets}
+        return {b.name: torch.tensor(float(b.domain.start)) for b in recipe.targets}
     raise RecipeError(
         where,
         "no start is given, and the shape of the target is not known",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from sympy import pi
 
 from integrators import noise
 from integrators.step import Step
@@ -16,6 +17,7 @@ from .inputs import Inputs
 
 RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
+SAME = 1e-3  # of a gradient, whose rounding errors in float32 are below it
 
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
@@ -51,6 +53,7 @@ class Trial:
                     f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
                     do="Start elsewhere, or mend the energy there.",
                 )
+        self._check_periods()
         if self.falls():
             warnings.warn(
                 f"{self.where}: the energy falls without bound away from the start. U is -log density: was a "
@@ -59,9 +62,28 @@ class Trial:
                 stacklevel=3,
             )
 
+    def _check_periods(self) -> None:
+        """Refuse an energy whose gradient is another one where an angle has gone round once."""
+        target = self._target()
+        for b in self.step.recipe.targets:
+            if not b.domain.wraps:
+                continue
+            round_once = target | {b.name: target[b.name] + float(b.domain.width)}
+            for name, g in self.gradient(target).items():
+                change = (self.gradient(round_once)[name] - g).abs().max()
+                if change > SAME * (1 + g.abs().max()):
+                    raise RecipeError(
+                        self.where,
+                        f"the energy is not periodic in {b}: its gradient by {name} changes by {float(change):.3g} "
+                        f"when {b} goes round once, by {b.domain.width}",
+                        do=f"Use functions of that period, such as torch.cos({2 * pi / b.domain.width * b}).",
+                    )
+
     def falls(self) -> bool:
         """Whether the energy falls far from the start, along a ray from every chain and the opposite one."""
         at = self._target()
+        if all(b.domain.is_compact for b in self.step.recipe.targets):  # there is no far
+            return False
         rays = {b: self._ray(RAYS + i, x) for i, (b, x) in enumerate(at.items())}
         slopes = []
         for r in FAR:

@@ -93,7 +93,7 @@ class Generator:
 
     def defects(self, degree: int = 4) -> dict[Expr, float]:
         """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial."""
-        blocks = [b for b in self.state if b.domain != "binary"]
+        blocks = [b for b in self.state if not b.domain.is_binary]
         values, defects = cache(self.at), {}
 
         def derivative(phi, *by):

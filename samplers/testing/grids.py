@@ -87,8 +87,8 @@ class _Group:
     """The blocks of a group: those that move, integrated over, and the binary ones, summed over."""
 
     def __init__(self, blocks: Sequence[Block]):
-        self.moving = [b for b in blocks if b.domain != "binary"]
-        self.latent = [b for b in blocks if b.domain == "binary"]
+        self.moving = [b for b in blocks if not b.domain.is_binary]
+        self.latent = [b for b in blocks if b.domain.is_binary]
         self.choices = np.array(list(product([0.0, 1.0], repeat=len(self.latent)))).T
 
     def function(self, e: Expr) -> Callable[..., np.ndarray]:

@@ -277,5 +277,5 @@ def _check_target(where: str, recipe: Recipe) -> None:
     if len(recipe.targets) > 1 or not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
     target = recipe.targets[0]
-    if target.domain != "real":
+    if not target.domain.is_real:
         raise RecipeError(where, f"{target} is {target.domain}, weights are not", do="Take another recipe.")

@@ -1,0 +1,54 @@
+"""Is a reflection at the end of a domain one of the law exp(-H)? No probability may flow through the end.
+
+The current of exp(-H/T) along a coordinate x is (-Q grad H + T rowdiv Q)_x exp(-H/T): D makes none. Where it vanishes
+at an end, a diffusion is reflected there along D, which is along x where D couples it to no other coordinate. Where x
+has no noise of its own and the current is odd in the momenta p that move it, while H is even in them, x comes back with
+-p: as much flows out with p as comes in with -p.
+"""
+
+from sympy import Expr
+
+from ..algebra import vanishes
+from ..symbols import Block
+from .explicit import Explicit
+
+
+def leak(explicit: Explicit, block: Block) -> str:
+    """Why probability flows through an end at which a block is reflected; nothing if it does not."""
+    i = explicit.blocks.index(block)
+    x = explicit.coordinates[i]
+    for end in (block.domain.low, block.domain.high):
+        if end.is_finite:
+            reason = _through(explicit, i, {x: end})
+            if reason:
+                return f"{x} is reflected at {end}, {reason}"
+    return ""
+
+
+def _through(explicit: Explicit, i: int, at_end: dict) -> str:
+    """Why probability flows through one end of coordinate i."""
+    others = [j for j in range(explicit.size) if j != i]
+    z = explicit.coordinates
+
+    def is_zero(e: Expr) -> bool:
+        e = e.subs(at_end)
+        return bool(e == 0 or vanishes(e))
+
+    shared = [z[j] for j in others if not is_zero(explicit.D[i, j])]
+    if shared:
+        return f"but shares its noise with {shared[0]}, which is not reflected with it"
+    current = explicit.curl()[i]
+    if is_zero(current):
+        return ""
+    movers = [j for j in others if explicit.Q[i, j] != 0]
+    names = ", ".join(str(z[j]) for j in movers)
+    if explicit.D[i, i] != 0:
+        return f"where {names} carries it through beside its noise: give it the one or the other"
+    if any(explicit.blocks[j].is_vector != explicit.blocks[i].is_vector for j in movers):
+        return f"but {names} moves other coordinates too, and cannot turn with this one"
+    turn = {z[j]: -z[j] for j in movers}
+    if not is_zero(explicit.H - explicit.H.xreplace(turn)):
+        return f"but H is not even in {names}, which turns there"
+    if not is_zero(current + current.xreplace(turn)):
+        return f"but its velocity is not odd in {names}, which turns there"
+    return ""

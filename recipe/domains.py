@@ -1,0 +1,161 @@
+"""Domains: where a block may be, and what becomes of it at an end.
+
+A domain lies between two ends. At those of a box a chain is reflected, those of a circle are one point; no flow leads
+back at all others, where a chain that comes out is lost, unless a piece is reflected by request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr, Rational, S, SympifyError, oo, pi, sympify
+
+from .errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The numbers between `low` and `high`, by name; `at_ends` is "lost", "reflected" or "joined".
+
+    >>> domain_of((0, 1), "example").reflects, domain_of("periodic", "example").width
+    (True, 2*pi)
+    """
+
+    name: str
+    low: Expr = -oo
+    high: Expr = oo
+    at_ends: str = "lost"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether every real number is in it, and all are different."""
+        return self.name == "real"
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether its numbers are 0 and 1 alone."""
+        return self.name == "binary"
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether both ends are finite."""
+        return self.low.is_finite and self.high.is_finite and not self.is_binary
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it is a circle: its ends are one point."""
+        return self.at_ends == "joined"
+
+    @property
+    def reflects(self) -> bool:
+        """Whether every flow is reflected at its ends."""
+        return self.at_ends == "reflected"
+
+    @property
+    def width(self) -> Expr:
+        """The distance of its ends: the period of a circle."""
+        return self.high - self.low
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """The finite ends, each with the direction to the inside; a circle has none."""
+        if self.wraps or self.is_binary:
+            return ()
+        sides = ((self.low, 1.0), (self.high, -1.0))
+        return tuple((float(end), inside) for end, inside in sides if end.is_finite)
+
+    @property
+    def start(self) -> Expr:
+        """Where a block starts for which nothing better is known: 0, 1 on a positive domain, the middle of a box."""
+        if self.name == "positive":
+            return S.One
+        return (self.low + self.high) / 2 if self.reflects else S.Zero
+
+    @property
+    def signs(self) -> dict[str, bool]:
+        """The assumptions on a symbol of this domain."""
+        if self.is_binary:
+            return {"integer": True, "nonnegative": True}
+        if self.name == "positive" or self.low > 0:
+            return {"positive": True}
+        if self.low == 0:
+            return {"nonnegative": True}
+        return {"negative": True} if self.high < 0 else {"real": True}
+
+    def inside(self, share: Any) -> Any:
+        """The number of a compact domain at a share of its width, or an array of these."""
+        return float(self.low) + share * float(self.width)
+
+    def contains(self, x: float) -> bool:
+        """Whether a number is strictly between the ends; of a circle every number is a point."""
+        return self.wraps or bool(self.low < x < self.high)
+
+    def __str__(self):
+        return self.name
+
+
+NAMED = {
+    d.name: d
+    for d in (
+        Domain("real"),
+        Domain("positive", S.Zero),
+        Domain("nonnegative", S.Zero),
+        Domain("fraction", S.Zero, S.One),
+        Domain("binary", S.Zero, S.One),
+        Domain("periodic", -pi, pi, "joined"),
+    )
+}
+
+
+def domain_of(spec: Any, where: str) -> Domain:
+    """The domain that a word, the ends (a, b) of a box, or ("periodic", period) stand for.
+
+    Raises RecipeError for another word, and for ends or a period that are not finite numbers in their order.
+
+    >>> print(domain_of(("periodic", 24), "example"), domain_of((0, 0.5), "example").high)
+    periodic(24) 1/2
+    """
+    if isinstance(spec, Domain):
+        return spec
+    if isinstance(spec, str) and spec in NAMED:
+        return NAMED[spec]
+    if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) == 2:
+        return _circle(spec[1], where) if spec[0] == "periodic" else _box(*spec, where)
+    raise RecipeError(
+        where,
+        f"unknown domain {spec!r}",
+        do=f'Use one of {", ".join(NAMED)}, ("periodic", period), or the two ends (a, b) of a box that reflects.',
+    )
+
+
+def _circle(period: Any, where: str) -> Domain:
+    """An angle of this period, about 0."""
+    period = _finite(period, "the period", where)
+    if not period > 0:
+        raise RecipeError(where, f"the period {period} is not positive", do="Give its length, such as 24.")
+    return Domain(f"periodic({period})", -period / 2, period / 2, "joined")
+
+
+def _box(low: Any, high: Any, where: str) -> Domain:
+    """The box between two ends."""
+    low, high = _finite(low, "the lower end", where), _finite(high, "the upper end", where)
+    if not low < high:
+        raise RecipeError(where, f"the box ({low}, {high}) is empty", do="The lower end of a box is below the upper one.")
+    return Domain(f"({low}, {high})", low, high, "reflected")
+
+
+def _finite(value: Any, what: str, where: str) -> Expr:
+    """A finite real number, decimals meant exactly."""
+    if isinstance(value, float):
+        value = value if value in (float("inf"), -float("inf")) or value != value else Rational(repr(value))
+    try:
+        number = sympify(value, strict=True)
+    except (SympifyError, TypeError, ValueError, AttributeError):
+        number = S.NaN
+    if isinstance(value, bool) or not (isinstance(number, Expr) and number.is_number and number.is_real):
+        raise RecipeError(
+            where,
+            f"{what} {value!r} is not a finite number",
+            do='Give a number; a half line is domain="positive", reflected by numerical(theta, "reflected").',
+        )
+    return number
