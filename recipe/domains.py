@@ -140,7 +140,9 @@ def _box(low: Any, high: Any, where: str) -> Domain:
     """The box between two ends."""
     low, high = _finite(low, "the lower end", where), _finite(high, "the upper end", where)
     if not low < high:
-        raise RecipeError(where, f"the box ({low}, {high}) is empty", do="The lower end of a box is below the upper one.")
+        raise RecipeError(
+            where, f"the box ({low}, {high}) is empty", do="The lower end of a box is below the upper one."
+        )
     return Domain(f"({low}, {high})", low, high, "reflected")
 
 

@@ -180,7 +180,9 @@ def refuse_other_period(where: str, e: Expr, angle: Symbol, circle: Domain) -> N
         change = expand(_gone_round(known, angle, period, own) - known)
         if change != 0 and not vanishes(change):
             what = f"it changes by {change} when {angle} goes round once, by {period}"
-            advice = f"Use functions of that period, such as cos({2 * pi / period * angle}), or declare {angle} as real."
+            advice = (
+                f"Use functions of that period, such as cos({2 * pi / period * angle}), or declare {angle} as real."
+            )
             raise RecipeError(where, what, do=advice)
 
 

@@ -24,7 +24,7 @@ from integrators.passes import Unsupported
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
 from samplers.energies.targets import TARGETS
 from samplers.running import launches
-from samplers.testing.arguments import IN_DOMAIN
+from samplers.testing.arguments import led_into
 from samplers.testing.cases import CASES
 
 x, y = symbols("x y", real=True)
@@ -61,7 +61,7 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
         return 0.2 if b in recipe.adapted and b.domain.is_real else 1.0  # a mean gradient below the root mean square
 
     state = {
-        b.name: torch.as_tensor(scale(b) * IN_DOMAIN[b.domain](random.normal(0.3, 0.5, size(b))), dtype=dtype)
+        b.name: torch.as_tensor(scale(b) * led_into(b.domain, random.normal(0.3, 0.5, size(b))), dtype=dtype)
         for b in recipe.entries
     }
     kernel = Trajectory(step.program, state, 7, {**values, "num_data": 3})

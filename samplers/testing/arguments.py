@@ -8,18 +8,27 @@ import numpy as np
 import torch
 
 from integrators.step import Step
+from recipe.domains import NAMED, Domain
 
 from .cases import case_of
 
 STEP_SIZE, TEMPERATURE, NUM_DATA = 0.13, 1.25, 3
-IN_DOMAIN: dict[str, Callable] = {
-    "real": lambda x: x,
-    "positive": lambda x: 0.2 + np.abs(x),
-    "nonnegative": np.abs,
-    "binary": lambda x: 1.0 * (x > 0.3),
-    "fraction": lambda x: 1 / (1 + np.exp(-x)),
-}
 Values = dict[str, Any]
+
+
+def led_into(domain: Domain, x: Any) -> Any:
+    """Real numbers as numbers of a domain.
+
+    >>> led_into(NAMED["positive"], np.array([-1.0, 2.0]))
+    array([1.2, 2.2])
+    """
+    if domain.is_real:
+        return x
+    if domain.is_binary:
+        return 1.0 * (x > 0.3)
+    if domain.is_compact:
+        return domain.inside(1 / (1 + np.exp(-x)))
+    return np.abs(x) + (0.2 if domain.name == "positive" else 0.0)
 
 
 class Inputs(NamedTuple):
@@ -77,7 +86,7 @@ def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), se
 
     def parameter(s):
         around = random.uniform(0.8, 1.25, shape if s.per else ())
-        value = IN_DOMAIN[s.sign](random.normal(0.3, 0.8)) if s.default is None else s.default
+        value = led_into(NAMED[s.sign], random.normal(0.3, 0.8)) if s.default is None else s.default
         value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
         return value if s.per and shape else float(value)
 
@@ -93,7 +102,7 @@ def _state_and_noise(step, random, chains, shape, sizes=None):
             return chains, *shape
         return (chains, len(sizes)) if sizes else (chains,)
 
-    state = {b.name: IN_DOMAIN[b.domain](random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
+    state = {b.name: led_into(b.domain, random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
     return state, {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
 
 

@@ -10,44 +10,53 @@ from scipy.special import expit, log_expit, logit
 from sympy import Expr, lambdify
 
 from recipe import RecipeError
+from recipe.domains import Domain
 from recipe.symbols import Block
 
 LEAST = 1e-17  # what is left out, of the mass and of the moments
-WINDOW = {"real": (-45.0, 45.0), "positive": (-400.0, 45.0), "nonnegative": (-400.0, 45.0), "fraction": (-400.0, 400.0)}
 FINENESS = {1: 2001, 2: 301, 3: 61}  # of the grid on which the range is looked for, by the number of coupled blocks
 
 Range = tuple[float, float]
 
 
 class Chart:
-    """x as a function of t: c + s sinh(t) on the line, e^t on the half line, logistic between 0 and 1."""
+    """x as a function of t: c + s sinh(t) on the line, e^t on the half line, low + (high - low)/(1 + e^-t) between ends."""
 
-    def __init__(self, domain: str, centre: float = 0.0, scale: float = 1.0):
-        self.on_line, self.bounded = domain == "real", domain == "fraction"
-        self.centre, self.scale = centre if self.on_line else 0.0, scale
+    def __init__(self, domain: Domain, centre: float = 0.0, scale: float = 1.0):
+        self.on_line, self.bounded = domain.is_real, domain.is_compact
+        self.low, self.width = (float(domain.low), float(domain.width)) if self.bounded else (0.0, 1.0)
+        self.centre = centre if self.on_line else self.low
+        self.scale = scale
 
     def point(self, t: Any) -> Any:
         """x at t."""
         if self.on_line:
             return self.centre + self.scale * np.sinh(t)
-        return expit(t) if self.bounded else np.exp(t)
+        return self.low + self.width * expit(t) if self.bounded else np.exp(t)
 
     def inverse(self, x: Any) -> Any:
         """t at x."""
         with np.errstate(all="ignore"):
             if self.on_line:
                 return np.arcsinh((x - self.centre) / self.scale)
-            return logit(x) if self.bounded else np.log(x)
+            return logit((x - self.low) / self.width) if self.bounded else np.log(x)
 
     def log_slope(self, t: Any) -> Any:
         """log dx/dt."""
         if self.on_line:
             return np.log(self.scale * np.cosh(t))
-        return log_expit(t) + log_expit(-t) if self.bounded else t
+        return math.log(self.width) + log_expit(t) + log_expit(-t) if self.bounded else t
 
     def units(self, x: Any) -> Any:
         """x in units of the scale, from the centre."""
         return (x - self.centre) / self.scale
+
+
+def window_of(domain: Domain) -> Range:
+    """The t at which numbers end."""
+    if domain.is_real:
+        return -45.0, 45.0
+    return -400.0, 400.0 if domain.is_compact else 45.0
 
 
 def charts_and_ranges(energy: Callable, blocks: Sequence[Block], degree: int) -> tuple[list[Chart], list[Range]]:
@@ -64,7 +73,7 @@ def charts_and_ranges(energy: Callable, blocks: Sequence[Block], degree: int) ->
             level = level - chart.log_slope(t)
         return level <= level.min() + 2
 
-    charts, windows = [Chart(b.domain) for b in blocks], [WINDOW[b.domain] for b in blocks]
+    charts, windows = [Chart(b.domain) for b in blocks], [window_of(b.domain) for b in blocks]
     ranges = _narrowed(energy, charts, windows, matters)
     for b, (low, high), window in zip(blocks, ranges, windows):
         if low == window[0] or high == window[1]:
@@ -133,7 +142,7 @@ def roots(edge: Expr, block: Block) -> set[float]:
     """The points where a formula of one block changes its sign, by bisection."""
     chart = Chart(block.domain)
     f = lambdify([block], edge, "numpy")
-    low, high = WINDOW[block.domain]
+    low, high = window_of(block.domain)
     t = np.linspace(low, high, 8000)  # an even number, so that 0 is not among them
     with np.errstate(all="ignore"):
         signs = np.sign(np.broadcast_to(f(chart.point(t)), t.shape))

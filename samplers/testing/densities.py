@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sympy import Add, Expr, Rational, diff, expand
+from sympy import Add, Expr, Rational, cos, diff, expand, pi
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, RecipeError
@@ -100,13 +100,19 @@ def _with_energy(e, energy):
 
 
 def usual_energy(blocks: Sequence[Block]) -> Expr:
-    """x^4/4 + x^2/2 - 2x/5, summed over the blocks: neither even nor quadratic.
+    """x^4/4 + x^2/2 - 2x/5, summed over the blocks, -cos(x - 2/5) of an angle: neither even nor quadratic.
 
     >>> from recipe import vector
     >>> usual_energy([vector("theta")])
     theta**4/4 + theta**2/2 - 2*theta/5
     """
-    return Add(*(b**4 / 4 + b**2 / 2 - Rational(2, 5) * b for b in blocks))
+
+    def well(b: Block) -> Expr:
+        if b.domain.wraps:
+            return -cos(2 * pi / b.domain.width * b - Rational(2, 5))
+        return b**4 / 4 + b**2 / 2 - Rational(2, 5) * b
+
+    return Add(*map(well, blocks))
 
 
 # ---- what is independent of what

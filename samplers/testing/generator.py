@@ -18,6 +18,7 @@ from recipe.reading import drift_of, matrix_of
 from recipe.symbols import Block
 
 from .densities import density, one_site, separate
+from .features import features as usual_features
 
 BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
 
@@ -32,12 +33,14 @@ def generator_defects(
     values: Mapping | None = None,
     temperature: float = 1.0,
     degree: int = 4,
+    features: Sequence[Expr] | None = None,
 ) -> dict[Expr, float]:
     """E[L phi] for every monomial phi of the blocks up to a degree, over E|f . grad phi| + E|T D : hess phi|.
 
     Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature
     T, a dict or a column; `D`: as for a Recipe; the others are those of `density`. Binary blocks are not in phi.
-    Raises RecipeError where `density` does.
+    `features`: functions of the blocks whose monomials phi are; the blocks themselves and, of angles and in boxes,
+    those of `samplers.testing.features`, if left out. Raises RecipeError where `density` does.
 
     >>> from recipe import vector, positive, potential, total, grad
     >>> theta, p, C = vector("theta"), vector("p"), positive("C", default=0.7)
@@ -46,7 +49,8 @@ def generator_defects(
     >>> {str(phi): round(x, 3) + 0.0 for phi, x in wrong.items()}
     {'theta': 0.0, 'p': 0.0, 'theta**2': 0.0, 'p*theta': 0.0, 'p**2': 0.449}
     """
-    return Generator(drift, D, H, state, energy=energy, values=values, temperature=temperature).defects(degree)
+    generator = Generator(drift, D, H, state, energy=energy, values=values, temperature=temperature)
+    return generator.defects(degree, features)
 
 
 class Generator:
@@ -91,19 +95,24 @@ class Generator:
         second = sum((D * d for D, d in curvatures if d is not None), nothing)
         return float(self.weights @ (first + second)), float(self.weights @ abs(first) + self.weights @ abs(second))
 
-    def defects(self, degree: int = 4) -> dict[Expr, float]:
-        """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial."""
+    def defects(self, degree: int = 4, features: Sequence[Expr] | None = None) -> dict[Expr, float]:
+        """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial of the features."""
         blocks = [b for b in self.state if not b.domain.is_binary]
+        chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects])
+        of_blocks = [phi for phi in chosen if phi not in self.state or phi in blocks]
         values, defects = cache(self.at), {}
 
         def derivative(phi, *by):
+            if not phi.is_polynomial(*blocks):
+                slope = diff(phi, *by)
+                return None if slope == 0 else values(slope)
             factor, rest = S.One, phi
             for b in by:
                 power = rest.as_powers_dict().get(b, 0)
                 factor, rest = factor * power, rest / b
             return float(factor) * values(rest) if factor else None
 
-        for phi in (Mul(*c) for d in range(1, degree + 1) for c in combinations_with_replacement(blocks, d)):
+        for phi in (Mul(*c) for d in range(1, degree + 1) for c in combinations_with_replacement(of_blocks, d)):
             rate, scale = self.mean(partial(derivative, phi))
             defects[phi] = rate / scale if scale else 0.0
         return defects

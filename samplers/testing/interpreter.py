@@ -49,6 +49,19 @@ def braked(y: float, s: float) -> float:
     return math.copysign(math.exp(brentq(lambda v: F(v) - F(start) + s, *ends, xtol=1e-15)), y)
 
 
+def wrapped(x: Any, low: float, high: float) -> Any:
+    """The point of a circle that x is, by its angle on the complex unit circle."""
+    middle, radius = (low + high) / 2, (high - low) / (2 * math.pi)
+    return middle + radius * np.angle(np.exp(1j * (x - middle) / radius))
+
+
+def reflections(x: Any, low: float, high: float) -> tuple[Any, Any]:
+    """Where a path that is at x on the line is between its ends, and the sign of its velocity: a zigzag."""
+    inside, number = np.modf(np.abs(x - low) / (high - low))
+    odd = number % 2 == 1
+    return low + (high - low) * np.where(odd, 1 - inside, inside), np.where(odd, -1.0, 1.0) * np.sign(x - low)
+
+
 FUNCTIONS = {
     **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
     "asin": np.arcsin,
@@ -62,6 +75,9 @@ FUNCTIONS = {
     "Abs": np.abs,
     "phi1": lambda x: special.exprel(x),
     "braked": braked,
+    "wrapped": wrapped,
+    "folded": lambda *x: reflections(*x)[0],
+    "turned": lambda *x: reflections(*x)[1],
     "Heaviside": lambda x, at_0=0.0: np.heaviside(x, 0.0),
     "Max": lambda *x: reduce(np.maximum, x),
     "Min": lambda *x: reduce(np.minimum, x),

@@ -39,6 +39,11 @@ ENERGIES = {
     "quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5),
     "double well": Energy(x, U=(x**2 - 1) ** 2 + x / 5),
 }
+# of an angle from -pi to pi, or what a box is when its width is taken for 2 pi
+OF_AN_ANGLE = {
+    "quartic": -sympy.cos(x - sympy.Rational(2, 5)),
+    "double well": sympy.cos(2 * x) + sympy.sin(x - sympy.Rational(1, 3)) / 2,
+}
 BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3) ** 2)}
 _TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
 
@@ -116,7 +121,7 @@ class Subject:
     @cached_property
     def constants(self) -> dict[str, float]:
         """The values that adapted quantities are frozen at."""
-        return {a.name: FROZEN_AT[a.domain] + 0.3 * i for i, a in enumerate(self.recipe.adapted)}
+        return {a.name: FROZEN_AT[a.domain.name] + 0.3 * i for i, a in enumerate(self.recipe.adapted)}
 
     @cached_property
     def numbers(self) -> dict[Any, float]:
@@ -280,7 +285,23 @@ def _energies(energy, recipe):
     """The energies that a recipe is checked with: one of the caller's, or all of ours."""
     if energy is not None:
         return {"energy": _of_a_site(energy, recipe)}
+    if any(b.domain.is_compact for b in recipe.targets):
+        return _between_ends(recipe.targets)
     return ENERGIES | BANANA if len(recipe.targets) == 2 else ENERGIES
+
+
+def _between_ends(blocks):
+    """Energies of targets some of which are angles, or in boxes: one well, and two."""
+    plain = sympy.symbols(f"x:{len(blocks)}", real=True)
+    energies = {}
+    for name, new in (("quartic", "one well"), ("double well", "two wells")):
+        terms = []
+        for z, b in zip(plain, blocks):
+            middle, width = (b.domain.low + b.domain.high) / 2, b.domain.width
+            angle = 2 * sympy.pi * (z - middle) / width
+            terms.append(OF_AN_ANGLE[name].subs(x, angle) if b.domain.is_compact else ENERGIES[name].U.subs(x, z))
+        energies[new] = Energy(plain, U=sympy.Add(*terms))
+    return energies
 
 
 def _of_a_site(energy, recipe):

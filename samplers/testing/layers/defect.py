@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ..features import evaluated, features_of
 from ..one_step import moments, of_degree, transition
 from ..results import Result, Results
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
@@ -12,7 +13,7 @@ DEGREE = 4  # of the monomials
 
 
 def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "one-step defect") -> Results:
-    """E_pi[phi(step)] - E_pi[phi] = O(h^(order + 1)) for all monomials phi up to degree 4."""
+    """E_pi[phi(step)] - E_pi[phi] = O(h^(order + 1)) for monomials phi of the features, up to degree 4."""
     if subject.out_of_reach:
         return subject.out_of_reach
     energy = energy or subject.first_energy
@@ -44,6 +45,8 @@ def _slope(norms: list[float]) -> float:
 def _norm(subject: Subject, energy: str, h: float) -> float:
     """The norm of (E_pi[phi(step)] - E_pi[phi])/E_pi|phi| over all monomials phi of degree 1 to 4."""
     before, after, weights = moved(subject, energy, h)
+    features = evaluated(features_of(subject.recipe), subject.recipe.state)
+    before, after = features(before), features(after)
     change = moments(after, weights, DEGREE) - moments(before, weights, DEGREE)
     change /= moments([abs(v) for v in before], weights, DEGREE)
     return float(np.linalg.norm(of_degree(change, DEGREE)))

@@ -3,6 +3,7 @@
 import sympy
 
 from ..arguments import TEMPERATURE
+from ..features import features_of
 from ..generator import BOUND, Generator
 from ..results import Result, Results
 from ..subject import Subject
@@ -28,7 +29,7 @@ def symbolic(subject: Subject) -> Results:
 
 
 def generator(subject: Subject) -> Results:
-    """E[L phi] = 0 for every monomial phi up to degree 4 at one site, with L of the SDE that the step discretises."""
+    """E[L phi] = 0 for monomials phi of degree 1 to 4 of the features of one site, L of the SDE that is discretised."""
     recipe, sde = subject.recipe, subject.wrong or subject.recipe
     if subject.unresolved:
         return subject.unresolved
@@ -42,7 +43,8 @@ def generator(subject: Subject) -> Results:
             values=subject.values,
             temperature=TEMPERATURE,
         )
-        phi, defect = max(generator.defects().items(), key=lambda item: abs(item[1]))
+        defects = generator.defects(features=features_of(recipe))
+        phi, defect = max(defects.items(), key=lambda item: abs(item[1]))
         yield Result(
             "generator",
             f"largest |E[L phi]| of its terms, of {phi}",

@@ -11,8 +11,9 @@ import torch
 from integrators import noise
 from integrators.domains import in_domain
 from recipe import Recipe
-from recipe.symbols import Block, Total
+from recipe.symbols import Total, is_site
 
+from ..features import Features, evaluated, features_of
 from ..one_step import moments
 from ..results import Result, Results
 from ..subject import Subject
@@ -142,38 +143,41 @@ def _lost(recipe: Recipe, run: Run) -> float:
 
 def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
     """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name."""
-    blocks = _blocks(subject.recipe)
+    features = _features(subject.recipe)
     expected, change = _of_the_right_step(subject.right, energy, run.h)
-    ends, worst, name = [run.end[b.name].numpy() for b in blocks], 0.0, ""
-    for powers in _powers(len(blocks)):
+    state = subject.recipe.state
+    ends = evaluated(features, state)([run.end[b.name].numpy().reshape(run.chains, -1) for b in state])
+    worst, name = 0.0, ""
+    for powers in _powers(len(features)):
         values = np.prod([v**n for v, n in zip(ends, powers) if n], axis=0).reshape(run.chains, -1).mean(-1)
         error = values.std() / run.chains**0.5
         off = max(abs(values.mean() - expected[powers]) - 3 * STEPS * abs(change[powers]), 0)
         score = off / error if error else np.inf
         if not score <= worst:
-            worst, name = score, "*".join(f"{b}^{n}" for b, n in zip(blocks, powers) if n)
+            worst, name = score, "*".join(f"{f}^{n}" for f, n in zip(features, powers) if n)
     return float(worst), name
 
 
-def _blocks(recipe: Recipe) -> list[Block]:
-    """The blocks whose moments are compared: those of the sites, if there are any."""
-    return [b for b in recipe.state if b.is_vector] or list(recipe.state)
+def _features(recipe: Recipe) -> Features:
+    """The features whose moments are compared: those of the sites, if there are any."""
+    found = features_of(recipe)
+    return tuple(f for f in found if is_site(f)) or found
 
 
 @lru_cache(maxsize=4)
 def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[np.ndarray, np.ndarray]:
     """E[phi] under exp(-H/T), and its change by one step, by the exponents of phi."""
-    blocks, state = _blocks(subject.recipe), subject.recipe.state
+    state = subject.recipe.state
+    features = evaluated(_features(subject.recipe), state)
     points, weights = subject.laws[energy]
     before, after, mass = moved(subject, energy, h)
-    before, after = ([side[state.index(b)] for b in blocks] for side in (before, after))
-    change = moments(after, mass, DEGREE) - moments(before, mass, DEGREE)
-    return moments([np.asarray(points[b]) for b in blocks], weights, DEGREE), change
+    change = moments(features(after), mass, DEGREE) - moments(features(before), mass, DEGREE)
+    return moments(features([np.asarray(points[b]) for b in state]), weights, DEGREE), change
 
 
-def _powers(blocks: int) -> Iterator[tuple[int, ...]]:
-    """Exponents of the monomials of degree 1 to 4 of one block, and of degree 2 of two."""
-    for powers in np.ndindex(*[5] * blocks):
+def _powers(features: int) -> Iterator[tuple[int, ...]]:
+    """Exponents of the monomials of degree 1 to 4 of one feature, and of degree 2 of two."""
+    for powers in np.ndindex(*[5] * features):
         most = 4 if max(powers) == sum(powers) else 2
         if 0 < sum(powers) <= most:
             yield powers
