@@ -90,6 +90,15 @@ class Domain:
         """Whether a number is strictly between the ends; of a circle every number is a point."""
         return self.wraps or bool(self.low < x < self.high)
 
+    @property
+    def in_words(self) -> str:
+        """What its numbers are, in words.
+
+        >>> NAMED["positive"].in_words, NAMED["periodic"].in_words
+        ('positive', 'from -pi to pi')
+        """
+        return f"from {self.low} to {self.high}" if self.is_compact else self.name
+
     def __str__(self):
         return self.name
 
@@ -120,7 +129,8 @@ def domain_of(spec: Any, where: str) -> Domain:
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
     if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) == 2:
-        return _circle(spec[1], where) if spec[0] == "periodic" else _box(*spec, where)
+        first, second = spec
+        return _circle(second, where) if first == "periodic" else _box(first, second, where)
     raise RecipeError(
         where,
         f"unknown domain {spec!r}",

@@ -3,7 +3,7 @@
 Each entry makes its Recipe when it is called, since some are refused when they are declared.
 """
 
-from sympy import Abs, Matrix, atan, cos, exp, log, sqrt, tan, tanh
+from sympy import Abs, Matrix, atan, cos, exp, log, pi, sin, sqrt, tan, tanh
 
 from recipe import (
     Energy,
@@ -25,12 +25,16 @@ theta, p, r, xi, eta = vector("theta"), vector("p"), vector("r"), scalar("xi"), 
 x, y, z, u, v = (scalar(name) for name in "xyzuv")
 rate = vector("rate", domain="positive")
 share = vector("share", domain="fraction")
+hour, heading = vector("hour", domain=("periodic", 24)), scalar("heading", domain="periodic")
+angle, turn = vector("angle", domain="periodic"), vector("turn", domain="periodic")
+box, walled = vector("box", domain=(-1, 2)), scalar("walled", domain=(-1, 1))
 A, gamma, mu = positive("A", default=1.0), positive("gamma", default=1.0), positive("mu", default=1.0)
 U, n = potential(theta), total(1)
 
 
-def overdamped(D, H=U, block=theta, **more):
+def overdamped(D, H=None, block=theta, **more):
     """dtheta = (-D dH/dtheta + D') dt + sqrt(2D) dW."""
+    H = potential(block) if H is None else H
     return Recipe(name="overdamped", state=(block,), H=H, D={block: D}, scheme="Euler", **more)
 
 
@@ -43,6 +47,25 @@ def two(D, H=None, Q=None, **more):
     """Two explicit coordinates, a target both."""
     H = potential(x, y) if H is None else H
     return Recipe(name="two", state=(x, y), target=(x, y), H=H, D=D, Q=Q or {}, scheme="Euler", **more)
+
+
+def walled_two(D, Q=None):
+    """Two coordinates, one in a box."""
+    H = potential(walled, y)
+    return Recipe(name="walled", state=(walled, y), target=(walled, y), H=H, D=D, Q=Q or {}, scheme="Euler")
+
+
+def bouncing(kinetic, block=None, **more):
+    """Underdamped motion in a box, or on another domain."""
+    block = box if block is None else block
+    H = potential(block) + kinetic
+    return Recipe(name="bouncing", state=(block, p), target=block, H=H, D={p: gamma}, Q={(block, p): -1}, **more)
+
+
+def isokinetic(block):
+    """dx = cos(turn) dt: a velocity of length 1 in the plane, whose direction is an angle. Minary et al. 2003."""
+    H = potential(block)
+    return Recipe(name="isokinetic", state=(block, turn), target=block, H=H, D={turn: A}, Q={(block, turn): sin(turn)})
 
 
 def thermostat(H, coupling=1, **more):
@@ -188,6 +211,56 @@ WRONG = {
         "explosion",
         lambda: overdamped((1 + theta**2) ** 3, 2 * total(log(1 + theta**2))),
     ),
+    # ---- reflections at the ends of a box
+    "reflection: a curl that flows through an end": (
+        "boundary",
+        lambda: walled_two({walled: 1, y: 1}, {(walled, y): 1}),
+    ),
+    "reflection: noise shared with what is not reflected": (
+        "boundary",
+        lambda: walled_two({walled: 1, y: 1, (walled, y): 0.5}),
+    ),
+    "reflection: a momentum beside noise": (
+        "boundary",
+        lambda: Recipe(
+            name="both",
+            state=(box, p),
+            target=box,
+            H=potential(box) + total(p**2) / 2,
+            D={box: 1, p: 1},
+            Q={(box, p): -1},
+        ),
+    ),
+    "reflection: a momentum about 1": ("boundary", lambda: bouncing(total((p - 1) ** 2) / 2)),
+    "reflection: momenta with an energy of their sum": (
+        "boundary",
+        lambda: bouncing(total(p**2) / 2 + total(p) ** 2 / 4),
+    ),
+    "reflection: an angle for a momentum": ("boundary", lambda: isokinetic(box)),
+    "reflection: a box with a barrier inside": ("reached", lambda: overdamped((box - 1) ** 2, block=box)),
+    "reflection: mass without end at the end of a box": (
+        "normalisable",
+        lambda: overdamped(1, 3 * total(log(box + 1)) / 2, box),
+    ),
+    # ---- angles
+    "angle: a circle cut by two barriers": ("reached", lambda: overdamped(sin(angle) ** 2, block=angle)),
+    "angle: D that jumps": ("smooth", lambda: overdamped(2 + tanh(1 / sin(angle)), block=angle)),
+    "angle: a momentum that no noise reaches": (
+        "reached",
+        lambda: Recipe(
+            name="pendulum",
+            state=(angle, p),
+            target=angle,
+            H=potential(angle) + total(p**2) / 2,
+            D={},
+            Q={(angle, p): -1},
+        ),
+    ),
+    "angle: a target on the line without a bound": ("normalisable", lambda: overdamped(1, total(sin(theta)))),
+    "angle: H of another period": ("declaration", lambda: overdamped(1, total(angle**2) / 2, angle)),
+    "angle: H of twice the period": ("declaration", lambda: overdamped(1, total(cos(angle / 2)), angle)),
+    "angle: D of another period": ("declaration", lambda: overdamped(2 + sin(angle / 2), block=angle)),
+    "angle: H of a mean angle": ("declaration", lambda: overdamped(1, cos(total(angle) / n), angle)),
     # ---- jumps and singularities (H.6)
     "smooth: tanh(1/x)": ("smooth", lambda: overdamped(2 + tanh(1 / theta))),
     "smooth: atan(1/x)": ("smooth", lambda: overdamped(2 + atan(1 / theta))),
@@ -199,7 +272,7 @@ WRONG = {
     "smooth: H with a step": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(atan(1 / theta)))),
     "smooth: H with a sawtooth": ("smooth", lambda: overdamped(1, total(theta**2) / 2 + total(atan(tan(theta))))),
 }
-"""Name -> the topic of the question that must not pass, and the recipe."""
+"""Name -> the topic of the question that must not pass, and the recipe, which may not be one: "declaration"."""
 
 
 def ccadl():
@@ -309,6 +382,31 @@ RIGHT = {
         D={rate: 1},
         pieces={"E": numerical(rate, "reflected")},
         scheme="E",
+    ),
+    "reflected on a half line, noise that varies": lambda: overdamped(
+        1 + rate, block=rate, pieces={"E": numerical(rate, "reflected")}
+    ),
+    "underdamped on a half line": lambda: bouncing(total(p**2) / 2, rate, pieces={"A": numerical(rate, "reflected")}),
+    "reflected in a box": lambda: overdamped(1, block=box),
+    "reflected in a box, noise that varies": lambda: overdamped(1 + box**2, block=box),
+    "reflected in a box, with a curl that vanishes at its ends": lambda: walled_two(
+        {walled: 1, y: 1}, {(walled, y): 1 - walled**2}
+    ),
+    "underdamped in a box": lambda: bouncing(total(p**2) / 2),
+    "relativistic in a box": lambda: bouncing(total(sqrt(1 + p**2))),
+    "von Mises": lambda: overdamped(1, -A * total(cos(angle)), angle),
+    "an angle, noise that vanishes at one point": lambda: overdamped(1 + cos(angle), block=angle),
+    "an hour of the day": lambda: overdamped(1, -total(cos(pi * hour / 12)), hour),
+    "underdamped on an angle": lambda: bouncing(total(p**2) / 2, angle),
+    "isokinetic on a line": lambda: isokinetic(theta),
+    "isokinetic on an angle": lambda: isokinetic(angle),
+    "microcanonical in the plane": lambda: Recipe(
+        name="microcanonical",
+        state=(x, y, heading),
+        target=(x, y),
+        H=potential(x, y),
+        D={heading: A},
+        Q={(x, heading): sin(heading), (y, heading): -cos(heading)},
     ),
     "an open metric": lambda: overdamped(function("G", theta, sign="positive")),
     "a mass per site": lambda: underdamped(U + total(p**2 / positive("m", default=1.0, per=theta)) / 2),

@@ -111,7 +111,7 @@ def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
 
 @dataclass
 class Line:
-    """H, D_ii and the drift that Q makes, along coordinate i through a state; `points` are those looked at for walls."""
+    """H, D_ii and the drift that Q makes, along coordinate i through a state; `points` are looked at for walls."""
 
     i: int
     state: list[float]

@@ -132,7 +132,7 @@ class Chains:
             return f"{infinite[-1] if infinite else None} is not finite", "Take a smaller step size."
         block = outside[-1]
         advice = f"Look at the update of {block}." if block in self.recipe.adapted else "Take a smaller step size."
-        return f"{block} has left its domain, {block.domain}", advice
+        return f"{block} has left its domain, {block.domain.in_words}", advice
 
 
 def _named(lost: list[int]) -> str:

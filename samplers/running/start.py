@@ -194,7 +194,9 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
         )
     for b in recipe.entries:
         if is_bounded(b) and b.name in blocks and not in_domain(b, blocks[b.name]).all():
-            raise RecipeError(where, f"{b} is {b.domain}, but the start is not", do=f"Start at {b.domain} values.")
+            words = b.domain.in_words
+            values = f"values {words}" if b.domain.is_compact else f"{words} values"
+            raise RecipeError(where, f"{b} is {words}, but the start is not", do=f"Start at {values}.")
 
 
 def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:

@@ -20,7 +20,7 @@ Range = tuple[float, float]
 
 
 class Chart:
-    """x as a function of t: c + s sinh(t) on the line, e^t on the half line, low + (high - low)/(1 + e^-t) between ends."""
+    """x as a function of t: c + s sinh(t) on the line, e^t on the half line, logistic between two ends."""
 
     def __init__(self, domain: Domain, centre: float = 0.0, scale: float = 1.0):
         self.on_line, self.bounded = domain.is_real, domain.is_compact

@@ -151,6 +151,8 @@ SUBSTITUTIONS = {
     "noise shared by the sites": (r'noise\["(\w+)"\]', r'noise["\1"][..., :1].expand_as(noise["\1"])'),
     "one draw used twice": (r'noise\["(\w+)2"\]', r'noise["\g<1>1"]'),
     "a total over the chains": (r"\.sum\(1\)", ".sum(1).mean().expand(len(x))"),
+    "clamped at an end of a box": (r"\bfolded\(", "torch.clamp("),
+    "a momentum that does not turn": (r"\*turned\(", "+0*turned("),
     "a term of the wrong sign": (r" \+ ", " - "),
     "another term of the wrong sign": (r" - ", " + "),
 }
