@@ -67,7 +67,7 @@ def valid_name(name: str, what: str) -> str:
 
 def _assumptions(sign: str, where: str) -> dict[str, bool]:
     if sign not in ("real", "positive", "nonnegative", "fraction"):
-        raise RecipeError(where, f"unknown sign {sign!r}", do="Use one of real, positive, nonnegative.")
+        raise RecipeError(where, f"unknown domain {sign!r}", do="Use one of real, positive, nonnegative.")
     return NAMED[sign].signs
 
 
