@@ -13,7 +13,7 @@ from integrators.split import Subsystem
 from recipe import Energy, Recipe, RecipeError, adapted, numerical, positive, potential, scalar, total, vector
 from recipe.algebra import at_one_site
 from samplers import sample
-from samplers.testing import assert_stationary, check
+from samplers.testing import assert_stationary, check, diagnose
 from samplers.testing.features import features_of
 from samplers.testing.generator import generator_defects
 from samplers.testing.interpreter import reflections, wrapped
@@ -243,6 +243,13 @@ def test_a_generator_has_its_law_for_functions_that_fit_the_ends():
         found = generator_defects(recipe.drift, recipe.D, recipe.H, recipe.state, features=phi, degree=1)
         defects[phi] = abs(next(iter(found.values())))
     assert defects[features] < 1e-9 < 0.05 < defects[recipe.state]
+
+
+def test_a_drift_of_a_box_is_diagnosed_by_functions_that_fit_its_ends():
+    recipe = SAMPLERS["underdamped in a box"]
+    right = diagnose(recipe.state, recipe.H, recipe.drift, recipe.D, parameters={"gamma": 1})
+    wrong = diagnose(recipe.state, recipe.H, {box: p, p: 1 - box}, recipe.D, parameters={"gamma": 1})
+    assert right.ok and right.results and not wrong.ok
 
 
 @pytest.mark.parametrize(

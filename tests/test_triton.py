@@ -75,6 +75,20 @@ def test_literals_are_of_the_type_of_the_state(D):
     assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
 
 
+@pytest.mark.parametrize("domain", ["periodic", (-1.1, 2.3)], ids=str)
+def test_what_is_led_back_into_its_domain(domain):
+    x = vector("x", domain=domain)
+    H = potential(x) + total(p**2) / 2
+    recipe = Recipe(name="ends", state=(x, p), target=x, H=H, D={p: 1}, Q={(x, p): -1})
+    at = torch.linspace(-0.9, 1.9, 6, dtype=torch.float64, device=DEVICE).reshape(2, 3)
+    state = {"x": at, "p": 3 * at.flip(0)}
+    results = [
+        integrators.compile(recipe, backend=backend)(state, 1.9, gradient=torch.sin, noise=Key(1, 2))
+        for backend in ("torch", "triton")
+    ]
+    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
+
+
 @pytest.mark.parametrize("name", ["sgnht", "psgld"])
 def test_parts_do_not_matter_and_are_those_of_the_other_kernels(name):
     """One tensor, or many of awkward sizes, in C++ and in Triton: the same noise, totals up to rounding."""

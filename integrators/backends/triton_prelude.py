@@ -105,28 +105,28 @@ def tanh_of(x):
 
 
 @triton.jit
-def wrapped(x, low, high):
+def wrapped(x, low: tl.constexpr, high: tl.constexpr):
     """The point of the circle from low to high that x is."""
-    width = high - low
+    width = x * 0 + high - low
     y = x - width * tl.floor((x - low) / width)
     return tl.where((y < low) | (y >= high), x * 0 + low, y)
 
 
 @triton.jit
-def from_end(x, low, high):
+def from_end(x, low: tl.constexpr, high: tl.constexpr):
     """How far a path at x is from low after its reflections, negative where their number is odd."""
-    twice = 2 * (high - low)
+    twice = 2 * (x * 0 + high - low)
     return x - low - twice * tl.floor((x - low) / twice + 0.5)
 
 
 @triton.jit
-def folded(x, low, high):
-    y = low + tl.abs(from_end(x, low, high))
+def folded(x, low: tl.constexpr, high: tl.constexpr):
+    y = tl.abs(from_end(x, low, high)) + low
     return tl.where(y < low, x * 0 + low, tl.where(y > high, x * 0 + high, y))
 
 
 @triton.jit
-def turned(x, low, high):
+def turned(x, low: tl.constexpr, high: tl.constexpr):
     return tl.where(from_end(x, low, high) < 0, x * 0 - 1, x * 0 + 1)
 
 

@@ -76,6 +76,10 @@ class Generator:
         )
         self.points = [points[b] for b in self.state]
         self.drift = [(b, self.at(e)) for b, e in zip(self.state, rows) if e != 0]
+        # what moves a block without noise of its own, and turns with it at the end of a box
+        self.turned = {
+            b: [c for c in self.state if c != b and rows[i].has(c)] for i, b in enumerate(self.state) if D[i, i] == 0
+        }
         pairs = [(i, j) for i, _ in enumerate(self.state) for j, _ in enumerate(self.state) if D[i, j] != 0]
         self.noise = [(self.state[i], self.state[j], float(temperature) * self.at(D[i, j])) for i, j in pairs]
 
@@ -98,7 +102,7 @@ class Generator:
     def defects(self, degree: int = 4, features: Sequence[Expr] | None = None) -> dict[Expr, float]:
         """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial of the features."""
         blocks = [b for b in self.state if not b.domain.is_binary]
-        chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects])
+        chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects], self.turned)
         of_blocks = [phi for phi in chosen if phi not in self.state or phi in blocks]
         values, defects = cache(self.at), {}
 
