@@ -13,7 +13,6 @@ import numpy as np
 from sympy import Add, Expr, Symbol, expand
 
 from ..arrays import of_arrays
-
 from ..domains import Domain
 from . import charts
 
