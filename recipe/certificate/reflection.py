@@ -29,16 +29,10 @@ def _through(explicit: Explicit, i: int, at_end: dict) -> str:
     """Why probability flows through one end of coordinate i."""
     others = [j for j in range(explicit.size) if j != i]
     z = explicit.coordinates
-
-    def is_zero(e: Expr) -> bool:
-        e = e.subs(at_end)
-        return bool(e == 0 or vanishes(e))
-
-    shared = [z[j] for j in others if not is_zero(explicit.D[i, j])]
+    shared = [z[j] for j in others if not _is_zero(explicit.D[i, j], at_end)]
     if shared:
         return f"but shares its noise with {shared[0]}, which is not reflected with it"
-    current = explicit.curl()[i]
-    if is_zero(current):
+    if _is_zero(explicit.curl()[i], at_end):
         return ""
     movers = [j for j in others if explicit.Q[i, j] != 0]
     names = ", ".join(str(z[j]) for j in movers)
@@ -47,8 +41,15 @@ def _through(explicit: Explicit, i: int, at_end: dict) -> str:
     if any(explicit.blocks[j].is_vector != explicit.blocks[i].is_vector for j in movers):
         return f"but {names} moves other coordinates too, and cannot turn with this one"
     turn = {z[j]: -z[j] for j in movers}
-    if not is_zero(explicit.H - explicit.H.xreplace(turn)):
+    current = explicit.curl()[i]
+    if not _is_zero(explicit.H - explicit.H.xreplace(turn), at_end):
         return f"but H is not even in {names}, which turns there"
-    if not is_zero(current + current.xreplace(turn)):
+    if not _is_zero(current + current.xreplace(turn), at_end):
         return f"but its velocity is not odd in {names}, which turns there"
     return ""
+
+
+def _is_zero(e: Expr, at_end: dict) -> bool:
+    """Whether an expression vanishes at an end, whatever the other coordinates are."""
+    e = e.subs(at_end)
+    return bool(e == 0 or vanishes(e))
