@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+KILLS ?= 200
 
 .PHONY: demo test slow lint format docs wheel scorecard bench crashtest clean
 
@@ -43,4 +44,4 @@ bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json
 
 crashtest: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python tests/crashes.py --kills 200
+	OMP_NUM_THREADS=1 $(BIN)/python tests/crashes.py --kills $(KILLS)
