@@ -125,6 +125,8 @@ def replaced(path: Path, make):
 def harm(folder: Path, earlier: Path, chance: random.Random) -> str:
     """Harm one file of the folder; what was done. `earlier`: the folder as it was some checkpoints before."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    if not files:
+        return "nothing is left"
     path, other = chance.choice(files), chance.choice(files)
     places = {
         "gone": path.unlink,
@@ -167,7 +169,7 @@ def corruptions(run, number: int, seed: int, folder: Path) -> Counter:
         at = folder / f"harmed-{k}" / "run"
         shutil.copytree(later[place], at)
         earlier = later[chance.randrange(place + 1)]
-        done = [harm(at, earlier, chance) for _ in range(chance.choice([1, 1, 1, 2, 3])) if any(at.iterdir())]
+        done = [harm(at, earlier, chance) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
         counts[outcome(run, whole, at, done)] += 1
         shutil.rmtree(at.parent)
     return counts
