@@ -34,7 +34,12 @@ def _through(explicit: Explicit, i: int, at_end: dict) -> str:
         return f"but shares its noise with {shared[0]}, which is not reflected with it"
     if _is_zero(explicit.curl()[i], at_end):
         return ""
-    movers = [j for j in others if explicit.Q[i, j] != 0]
+    return _not_turned_back(explicit, i, [j for j in others if explicit.Q[i, j] != 0], at_end)
+
+
+def _not_turned_back(explicit: Explicit, i: int, movers: list[int], at_end: dict) -> str:
+    """Why the current that other coordinates make through an end does not come back with them turned."""
+    z = explicit.coordinates
     names = ", ".join(str(z[j]) for j in movers)
     if explicit.D[i, i] != 0:
         return f"where {names} carries it through beside its noise: give it the one or the other"
