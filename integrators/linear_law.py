@@ -94,7 +94,7 @@ def linear_chain(
     recipe, program = step.recipe, step.program
     if len(recipe.targets) > 1:
         raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
-    K = torch.as_tensor(stiffness, dtype=torch.float64)
+    K = torch.as_tensor(stiffness, dtype=torch.float64, device="cpu")
     K = torch.diag(K) if K.dim() == 1 else K
     sites = len(K)
 
@@ -105,7 +105,7 @@ def linear_chain(
     draws = {d.name: d.block.is_vector for d in program.draws}
     evaluations = program.gradients_per_step if gradient_noise else 0
     widths = [sites if is_vector else 1 for is_vector in (*blocks.values(), *draws.values(), *[True] * evaluations)]
-    basis = torch.eye(sum(widths), dtype=torch.float64)
+    basis = torch.eye(sum(widths), dtype=torch.float64, device="cpu")
     probes = torch.cat([torch.zeros_like(basis[:1]), basis])
 
     inputs = iter(probes.split(widths, 1))

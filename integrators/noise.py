@@ -245,7 +245,9 @@ def _keyed(
     """The function with a generator whose seed is a Philox number of (seed, step, draw, first_chain)."""
 
     def of_step(k: int) -> Sampler:
-        high, low = (int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, first_chain=first_chain)[0])
+        high, low = (
+            int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
+        )
 
         def sampler(parameter: torch.Tensor) -> torch.Tensor:
             return function(parameter, torch.Generator(device or "cpu").manual_seed(high << 31 | low))

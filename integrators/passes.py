@@ -4,6 +4,7 @@ A pass is one loop over all sites; it ends where a sum of what it computes is ne
 computed between passes. A gradient is the caller's: it ends a segment. Every writer of kernels prints the one Plan.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -108,8 +109,16 @@ class Plan:
     @cached_property
     def written(self) -> frozenset[Symbol]:
         """The blocks that a step sets."""
-        loops = (loop for segment in self.segments for p in segment.passes for loop in (p.sites, p.chain))
-        return frozenset(s for loop in loops for s in loop.stores if isinstance(s, Block))
+        return _stored(self.segments)
+
+    def written_from(self, segment: Segment) -> frozenset[Symbol]:
+        """The blocks that a step sets in a segment, or in a later one."""
+        first = next(k for k, s in enumerate(self.segments) if s is segment)
+        return self._written_from[first]
+
+    @cached_property
+    def _written_from(self):
+        return [_stored(self.segments[first:]) for first in range(len(self.segments))]
 
     @cached_property
     def most_sums(self) -> int:
@@ -120,6 +129,12 @@ class Plan:
     def supplied(self) -> frozenset[Symbol]:
         """The derivatives and statistics that the caller supplies."""
         return frozenset(supplied(self.program))
+
+
+def _stored(segments: Sequence[Segment]) -> frozenset[Symbol]:
+    """The blocks that segments set."""
+    loops = (loop for segment in segments for p in segment.passes for loop in (p.sites, p.chain))
+    return frozenset(s for loop in loops for s in loop.stores if isinstance(s, Block))
 
 
 def plan(program: Program) -> Plan:

@@ -101,6 +101,8 @@ def check_shapes(program: Program, state: Mapping) -> None:
     """Refuse a state that is not dense or has no axis of chains, and sums over sites where there are none."""
     where = f"{program.recipe.name}, step"
     for name, x in ((b.name, state[b.name]) for b in program.recipe.state if b.name in state):
+        if not _is_tensor(x):
+            raise RecipeError(where, f"{name} is a {type(x).__name__}", do="Pass a tensor (chains, *shape).")
         if x.is_nested or str(x.layout) != "torch.strided":
             raise RecipeError(where, f"{name} is no dense tensor, but {x.layout}", do="Write x.to_dense().")
         if not x.dim():
@@ -167,6 +169,9 @@ def _extremes(where: str, s: Parameter, value: Any) -> tuple[float, float]:
     """The smallest and the largest number of a parameter's value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value), float(value)
+    if _is_odd(value):
+        kind = f"{value.dtype} {tuple(value.shape)}, {value.layout} on {value.device}"
+        raise RecipeError(where, f"'{s.name}' is {kind}", do="Pass dense real numbers, on 'cpu' or 'cuda'.")
     if not hasattr(value, "min"):
         raise RecipeError(where, f"'{s.name}' is a number or a tensor, got {type(value).__name__}", do="Pass a float.")
     if not s.per and _is_tensor(value) and value.numel() > 1:
@@ -176,6 +181,13 @@ def _extremes(where: str, s: Parameter, value: Any) -> tuple[float, float]:
             do="Declare it with per=theta for one value per site.",
         )
     return float(value.min()), float(value.max())
+
+
+def _is_odd(value: Any) -> bool:
+    """Whether a tensor has no smallest number."""
+    if not _is_tensor(value):
+        return False
+    return str(value.layout) != "torch.strided" or value.is_complex() or value.is_meta or not value.numel()
 
 
 def _is_tensor(value: object) -> bool:

@@ -150,31 +150,39 @@ class Step:
         **parameters: Any,
     ) -> State:
         """The state a time h later; the class says what the arguments are."""
+        from .forms import Form, parameters_like  # imports torch
+
         of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
         self.check(h, **of_recipe)
         requirements.check_shapes(self.program, state)
-        empty = any(not state[b.name].numel() for b in self.recipe.state if b.name in state)
-        by_kernel = self.backend != "torch" and not empty
-        numbers = self._numbers(noise, state, by_kernel)
+        numbers: Mapping | None = None  # a key draws them
+        if noise is None or isinstance(noise, Mapping):
+            numbers = noise or {}
         requirements.check_names(self.program, state=state, noise=numbers, observe=observe or {})
         requirements.check_curvature(self.program, curvature)
+        form = Form.of(self.program, state, sizes)
         requirements.check_dtype(self.recipe, state, self.dtype)
-        requirements.check_sizes(self.program, state, sizes)
-        functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "observe": observe}
+        if self.program.carries_gradient and "gradient" in state:
+            form.check_derivative("state['gradient']", state["gradient"])
+        functions: dict[str, Any] = {
+            "gradient": form.derivative("gradient", gradient),
+            "curvature": form.derivative("curvature", curvature),
+            "observe": form.observations(observe or {}),
+        }
+        parameters = parameters_like(self.recipe, parameters, state[self.recipe.entries[0].name])
+        by_kernel = self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state)
+        if numbers is not None:
+            noise = numbers = form.noise(numbers)
         try:
             if by_kernel:
-                return self.swept(state, h, noise=noise or {}, **functions, **parameters)
+                return self.swept(state, h, noise=noise, **functions, **parameters)
+            if not isinstance(noise, Mapping) and noise is not None:
+                numbers = self.drawn(noise, state)
             arguments = self.arguments(noise=numbers or {}, sizes=sizes, **functions)
             return self.function(state, h, **arguments, **self.spelled(parameters))
         except ValueError:  # as of the square root of a variance below 0
             self.check_budget(h, of_recipe.pop("temperature", 1.0), **of_recipe)
             raise
-
-    def _numbers(self, noise: "Mapping | Key | None", state: State, by_kernel: bool) -> Mapping | None:
-        """The random numbers by name; None where a kernel draws them."""
-        if noise is None or isinstance(noise, Mapping):
-            return noise or {}
-        return None if by_kernel else self.drawn(noise, state)
 
     def swept(
         self,

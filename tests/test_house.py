@@ -203,6 +203,12 @@ def test_kernels_and_printers_take_a_program_never_a_step(room):
     assert not [m for m, targets in arrows().items() if within(m, room) and NEVER[room] in targets]
 
 
+def test_addresses_of_tensors_are_taken_in_one_place():
+    """It asks what a tensor is before it hands its memory to compiled code."""
+    takers = [str(path.relative_to(ROOT)) for path in SOURCES if re.search(r"data_ptr|_storage\(", path.read_text())]
+    assert takers == ["integrators/kernels/addresses.py"]
+
+
 # ---- docstrings and annotations
 
 

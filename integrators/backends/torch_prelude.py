@@ -68,8 +68,8 @@ def turned(x, low, high):
 
 def matrix_ou(size, h, *entries):
     """e^{-Ah}, int_0^h e^{-As} ds and a square root of 2 int_0^h e^{-As} D e^{-A's} ds, entry by entry."""
-    dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
-    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=torch.float64) for e in entries))
+    dtype, device = next(((e.dtype, e.device) for e in entries if torch.is_tensor(e)), (None, "cpu"))
+    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=torch.float64, device=device) for e in entries))
     A, D = torch.stack(entries, -1).unflatten(-1, (2, size, size)).unbind(-3)
     doublings = max(0, math.ceil(math.log2(max(1e-9, float(A.abs().amax())*size*h))))
     step, scale = h/2**doublings, D.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
@@ -88,8 +88,8 @@ def matrix_ou(size, h, *entries):
 
 def square_root(size, *entries):
     """The lower Cholesky factor of a positive semidefinite matrix, row by row; a vanishing pivot leaves its column 0."""
-    dtype = next((e.dtype for e in entries if torch.is_tensor(e)), None)
-    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=dtype or torch.float64) for e in entries))
+    dtype, device = next(((e.dtype, e.device) for e in entries if torch.is_tensor(e)), (None, "cpu"))
+    entries = torch.broadcast_tensors(*(torch.as_tensor(e, dtype=dtype or torch.float64, device=device) for e in entries))
     C, L = [entries[i*size:(i + 1)*size] for i in range(size)], [[] for _ in range(size)]
     for j in range(size):
         square = C[j][j] - sum(L[j][k]**2 for k in range(j))

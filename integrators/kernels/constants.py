@@ -37,7 +37,7 @@ class Constants:
     def __init__(self, program: Program, wanted: Sequence[Symbol], shape: Sequence[int]):
         self.wanted, self.shape, self.where = wanted, tuple(shape), program.recipe.name
         self.names = marked_names(program)
-        like = torch.empty((1,) * (1 + bool(shape)), dtype=torch.float64)
+        like = torch.empty((1,) * (1 + bool(shape)), dtype=torch.float64, device="cpu")
         self.like = like.expand(1, *shape) if shape else like
         source = constants_source(program, wanted)
         self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
@@ -50,7 +50,8 @@ class Constants:
         return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
 
     def _spread(self, s, value):
-        value = torch.as_tensor(value, dtype=torch.float64)
+        device = value.device if isinstance(value, torch.Tensor) else "cpu"
+        value = torch.as_tensor(value, dtype=torch.float64, device=device)
         try:
             return value.expand(self.shape)
         except RuntimeError as error:

@@ -54,18 +54,26 @@ class CppLauncher:
             for at in range(0, sites, SITES_OF_ITEM)
         ]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
-        self.sums = np.empty(max(1, parts.chains * len(runs) * plan.most_sums))
+        self.room = max(1, parts.chains * len(runs) * plan.most_sums)
+        self.sums: np.ndarray | None = None
         self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # whose addresses the struct has
         pointers = [a.ctypes.data for a in self.arrays]
-        self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), *pointers, 0, self.sums.ctypes.data)
+        self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), *pointers)
 
     def set_constants(self, numbers: np.ndarray) -> None:
         """Take the constants of the steps to come."""
         self.numbers = numbers
         self.sweep.constants = numbers.ctypes.data
 
+    def release(self) -> None:
+        """Forget the memory of sums, which grows with the chains."""
+        self.sums = None
+
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch a segment; its noise is that of the key, or is in the tables."""
+        if self.sums is None:
+            self.sums = np.empty(self.room)
+            self.sweep.sums = self.sums.ctypes.data
         if key is not None:
             self.sweep.seed, self.sweep.step, self.sweep.first_chain = key.seed, key.step, key.first_chain
         getattr(self.library, f"segment_{segment}")(ctypes.byref(self.sweep))
@@ -96,8 +104,8 @@ class TritonLauncher:
         blocks = np.array(list(_blocks(parts)), np.int64).reshape(-1, 2)
         self.items = len(blocks)
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
-        count = max(1, parts.chains * self.items * plan.most_sums)
-        self.sums = torch.empty(count, dtype=torch.float64, device=parts.device)
+        self.room = max(1, parts.chains * self.items * plan.most_sums)
+        self.sums: torch.Tensor | None = None
         self.key = torch.zeros(2, dtype=torch.int64, device=parts.device)
         self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[parts.dtype]
         self.sent: np.ndarray | None = None
@@ -110,6 +118,10 @@ class TritonLauncher:
         """Take the constants of the steps to come."""
         self.numbers = self._on_device(numbers)
 
+    def release(self) -> None:
+        """Forget the memory of sums, which grows with the chains."""
+        self.sums = None
+
     def _send_tables(self):
         """The tables of addresses on the device, sent again where they have changed."""
         tables = self.tables.all()
@@ -121,8 +133,10 @@ class TritonLauncher:
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch the passes of a segment; its noise is that of the key, or is in the tables."""
+        if self.sums is None:
+            self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
         if key is not None:
-            self.key.copy_(torch.tensor([_signed(key.seed), _signed(key.step)]))
+            self.key.copy_(torch.tensor([_signed(key.seed), _signed(key.step)], device="cpu"))
         arguments = (
             *self.places,
             *self._send_tables(),

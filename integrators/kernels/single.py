@@ -10,8 +10,9 @@ import torch
 from recipe.errors import RecipeError
 
 from ..noise import Key
-from ..passes import Segment
+from ..passes import Plan, Segment
 from ..program import Gradient, Observe, Program
+from .addresses import check_graph, plain
 from .sweep import Sweep
 
 IDLE = 8  # kernels that are kept for calls to come
@@ -64,12 +65,13 @@ def step_by_kernel(
     Raises RecipeError as `Sweep` does, and for a gradient that is none.
     """
     entries = program.recipe.entries
-    before = {b.name: state[b.name].contiguous() for b in entries}
+    _check_graphs(program, parameters)
+    before = {b.name: _readable(program, f"state[{b.name!r}]", state[b.name]) for b in entries}
     # no two Programs share an identity here: a kernel holds its own
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
     kernel = _pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
-    caller = _Caller(program, before, after, gradient, curvature, observe or {}, state.get("gradient"))
+    caller = _Caller(program, kernel.plan, before, after, gradient, curvature, observe or {}, state.get("gradient"))
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
     kernel(h, caller.supply, noise=noise, **parameters)
     _pool.put_back(key, kernel)
@@ -81,6 +83,7 @@ class _Caller:
     """What the caller supplies in a step; `latest` is the latest gradient, at first the one that is carried over."""
 
     program: Program
+    plan: Plan
     before: dict
     after: dict
     gradient: Any
@@ -102,10 +105,14 @@ class _Caller:
         return []
 
     def _target(self, segment):
-        """The target as it stands before a segment."""
-        at = {
-            b.name: (self.after if b in segment.written else self.before)[b.name] for b in self.program.recipe.targets
-        }
+        """The target as it stands before a segment; a copy where it moves on, for the caller may keep it."""
+        moves_on = self.plan.written_from(segment)
+        at = {}
+        for b in self.program.recipe.targets:
+            if b not in segment.written:
+                at[b.name] = self.before[b.name]
+            else:
+                at[b.name] = self.after[b.name].clone() if b in moves_on else self.after[b.name]
         return at if len(at) > 1 else next(iter(at.values()))
 
     def _derivative(self, segment, source, order):
@@ -131,6 +138,19 @@ class _Caller:
                 do="It is a function of theta, to a tensor of its shape, or a dict by block.",
             )
         return [[v] if b.is_vector else v for v, (b, _) in zip(values, names)]
+
+
+def _readable(program, what, t):
+    """The values of a tensor of the caller's, as they lie in memory."""
+    where = f"{program.recipe.name}, {what}"
+    check_graph(where, t)
+    return plain(where, t)
+
+
+def _check_graphs(program, parameters):
+    for name, value in parameters.items():
+        if torch.is_tensor(value):
+            check_graph(f"{program.recipe.name}, parameter '{name}'", value)
 
 
 def _in_parts(program, state):

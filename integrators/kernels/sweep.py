@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from recipe.errors import RecipeError
 
 from ..noise import Key
 from ..passes import Segment, plan
 from ..program import Gradient, Observe, Program
+from .addresses import NamedTensors, check_apart, check_graph, plain, starts
 from .constants import Constants, check_numbers
 from .launchers import LAUNCHERS
-from .tables import NamedTensors, Parts, Tables, addresses, check_apart
+from .tables import Parts, Tables
 
 
 def _nothing(segment: Segment) -> Sequence:
@@ -37,47 +39,55 @@ class Sweep:
         check_numbers(f"{self.recipe.name}, {backend}", self.parts.dtype, self.parts.device, launcher.devices())
         self.constants = Constants(program, self.plan.constants, self.parts.shape_of_chain)
         self.tables = Tables(self.plan, len(self.parts.sites))
-        self._own = self._allocate()
+        self._arrays = {s: row for row, s in enumerate(self.plan.arrays)}
+        self._numbers = {s: row for row, s in enumerate(self.plan.numbers)}
         self._setting: tuple | None = None
-        self._held_constants: list = []
         self._bound: NamedTensors = []
-        self._addresses: list[int] = []
+        self._starts: list[int] = []
+        self._moved: list[torch.Tensor] = []
+        self._has_room = False
         self._launch = launcher(program, self.plan, self.parts, self.tables)
 
-    def _allocate(self):
+    def _make_room(self):
         """Memory for what is neither in the state nor supplied by the caller."""
-        own: list = []
         for k, s in enumerate(self.plan.arrays):
             if s not in self.recipe.entries and s not in self.plan.supplied:
-                own.append(self.parts.empty())
-                self.tables.array_out[k] = addresses(own[-1])
+                self.tables.put(self.tables.array_out, k, s.name, self.parts.empty())
         for k, s in enumerate(self.plan.numbers):
             if s not in self.recipe.entries:
-                own.append(torch.empty(self.parts.chains, dtype=self.parts.dtype, device=self.parts.device))
-                self.tables.number_out[k] = own[-1].data_ptr()
-        return own
+                number = torch.empty(self.parts.chains, dtype=self.parts.dtype, device=self.parts.device)
+                self.tables.put(self.tables.number_out, k, s.name, [number])
+        self._has_room = True
 
     def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
         """Read the blocks from `state` and write them to `out`, which is the state itself if left out."""
         out = state if out is None else out
+        if not self._has_room:
+            self._make_room()
         for b in self.recipe.entries:
-            check = self.parts.check_parts if b.is_vector else self.parts.check_number
-            check(f"state[{b.name!r}]", state[b.name])
-            check(f"out[{b.name!r}]", out[b.name])
-        for k, s in enumerate(self.plan.arrays):
-            if s in self.recipe.entries:
-                self.tables.array_in[k] = addresses(state[s.name])
-                self.tables.array_out[k] = addresses(out[s.name])
-        for k, s in enumerate(self.plan.numbers):
-            if s in self.recipe.entries:
-                self.tables.number_in[k] = state[s.name].data_ptr()
-                self.tables.number_out[k] = out[s.name].data_ptr()
+            self._bind(b, f"state[{b.name!r}]", state[b.name], self.tables.array_in, self.tables.number_in)
+            self._bind(b, f"out[{b.name!r}]", out[b.name], self.tables.array_out, self.tables.number_out)
         read = [] if out is state else self._named(state)
         written = self._named(out)
         check_apart(self.recipe.name, read, written)
         self._bound = read + written
-        self._addresses = addresses(t for _, t in self._bound)
+        self._starts = starts(t for _, t in self._bound)
+        moved = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
+        self._moved = [t for value in moved for t in (value if isinstance(value, (list, tuple)) else [value])]
         return self
+
+    def _bind(self, b, what, value, arrays, numbers):
+        """Put a block of the state into the tables that it is in."""
+        if b.is_vector:
+            self.parts.check_parts(what, value)
+            self._put(arrays, self._arrays, b, what, value)
+        else:
+            self.parts.check_number(what, value)
+            self._put(numbers, self._numbers, b, what, [value])
+
+    def _put(self, table, rows, s, what, tensors):
+        if s in rows:
+            self.tables.put(table, rows[s], what, tensors)
 
     def _named(self, state: Mapping) -> NamedTensors:
         """The tensors of a state by name."""
@@ -85,11 +95,19 @@ class Sweep:
         parts = [(f"{name}[{k}]", t) for name in vectors for k, t in enumerate(state[name])]
         return parts + [(b.name, state[b.name]) for b in self.recipe.entries if not b.is_vector]
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether it goes over the sites more than once, and so reads of a gradient after it has written."""
+        return sum(len(segment.passes) for segment in self.plan.segments) > 1
+
     def release(self) -> None:
-        """Forget the tensors of the last call, those bound and the parameters; `bind` comes before the next one."""
-        self._bound, self._addresses = [], []
-        if self._setting is None:
-            self._held_constants = []
+        """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
+        self._bound = []
+        self._moved = []
+        self._setting = None
+        self._has_room = False
+        self.tables.forget(*self.tables.all())
+        self._launch.release()
 
     def __call__(
         self,
@@ -112,18 +130,20 @@ class Sweep:
         key = noise if isinstance(noise, Key) else None
         if key is not None:
             key.check(self.parts.chains)
-        self.tables.drawn[:] = 0
-        held = [] if key is not None else self._place_noise(noise)
+        self.tables.draw_inside()
+        if key is None:
+            self._place_noise(noise)
         for k, segment in enumerate(self.plan.segments):
             if segment.before is not None:
-                held.append(self._place(segment.before, supply(segment)))
+                self._place(segment.before, supply(segment))
+            increment_version(self._moved)
             self._launch(k, key)
 
     def step(
         self,
         h: float,
         key: Key,
-        gradient: Sequence[torch.Tensor],
+        gradient: Sequence[int],
         observe: Mapping,
         /,
         *,
@@ -133,18 +153,19 @@ class Sweep:
     ) -> None:
         """One step of an optimizer form, whose bound tensors have not moved.
 
-        `gradient`: a dense tensor for each part, laid out as the part is; `observe`: the observations by name.
+        `gradient`: where a tensor for each part begins, each in memory as the part is; the caller keeps them.
+        `observe`: the observations by name.
         """
         self._set_constants(h, temperature, step_number, parameters)
-        self.tables.drawn[:] = 0
-        held = []
+        self.tables.draw_inside()
         for k, segment in enumerate(self.plan.segments):
             match segment.before:
                 case Gradient(((_, g),), _):
-                    self.tables.array_out[self.plan.arrays.index(g)] = addresses(gradient)
+                    self.tables.array_out[self._arrays[g]] = gradient
                 case Observe(name, observed) as statement:
                     value = observe[observed.name]
-                    held.append(self._place(statement, [self._in_shapes(value) if name.is_vector else value]))
+                    self._place(statement, [self._in_shapes(value) if name.is_vector else value])
+            increment_version(self._moved)
             self._launch(k, key)
 
     def _in_shapes(self, value):
@@ -154,8 +175,8 @@ class Sweep:
 
     def _check_unmoved(self):
         """Refuse bound tensors whose memory is another by now."""
-        for (name, t), address in zip(self._bound, self._addresses):
-            if t.data_ptr() != address:
+        for (name, _), now, before in zip(self._bound, starts(t for _, t in self._bound), self._starts):
+            if now != before:
                 raise RecipeError(
                     f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again."
                 )
@@ -167,46 +188,43 @@ class Sweep:
         if self._setting is not None and all(map(_are_same, setting, self._setting)):
             return
         values = self.constants(h, temperature, numbers["step"], parameters)
-        self._held_constants = []
         for j, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                parts = self.parts.cut(value)
-                self.tables.per_site[j] = addresses(parts)
-                self._held_constants.append(parts)
+                self.tables.put(self.tables.per_site, j, self.plan.constants[j].name, self.parts.cut(value))
         self._launch.set_constants(np.array([0.0 if isinstance(v, torch.Tensor) else v for v in values] or [0.0]))
         has_tensors = any(isinstance(v, torch.Tensor) for v in parameters.values())
         self._setting = None if has_tensors else setting
 
     def _place_noise(self, noise):
-        """Put the addresses of random numbers into the table; returns the tensors that are there."""
-        held = []
+        """Put the addresses of random numbers into the table."""
         for k, d in enumerate(self.program.draws):
+            what = f"noise[{d.name!r}]"
             tensors = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
-            parts = [t.to(self.parts.dtype).contiguous() for t in tensors]
+            parts = [self._readable(what, t) for t in tensors]
             if d.is_vector:
-                self.parts.check_parts(f"noise[{d.name!r}]", parts)
+                self.parts.check_parts(what, parts)
             else:
-                (number,) = parts
-                self.parts.check_number(f"noise[{d.name!r}]", number)
-            held.append(parts)
-            self.tables.drawn[k, : len(parts)] = addresses(parts)
-        return held
+                self.parts.check_number(what, *parts)
+            self.tables.put(self.tables.drawn, k, what, parts)
 
     def _place(self, statement, values):
-        """Put the addresses of what the caller supplies into the tables; returns the tensors that are there."""
+        """Put the addresses of what the caller supplies into the tables."""
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
-        return [self._place_one(s, value) for s, value in zip(names, values, strict=True)]
+        for s, value in zip(names, values, strict=True):
+            if s in self._numbers:
+                number = self._readable(s.name, value)
+                self.parts.check_number(s.name, number)
+                self._put(self.tables.number_out, self._numbers, s, s.name, [number])
+            else:
+                parts = [self._readable(s.name, t) for t in value]
+                self.parts.check_parts(s.name, parts)
+                self._put(self.tables.array_out, self._arrays, s, s.name, parts)
 
-    def _place_one(self, s, value):
-        if s in self.plan.numbers:
-            number = value.to(self.parts.dtype).contiguous()
-            self.parts.check_number(s.name, number)
-            self.tables.number_out[self.plan.numbers.index(s)] = number.data_ptr()
-            return number
-        parts = [t.contiguous() for t in value]
-        self.parts.check_parts(s.name, parts)
-        self.tables.array_out[self.plan.arrays.index(s)] = addresses(parts)
-        return parts
+    def _readable(self, what, t):
+        """The values of a tensor that only this step reads."""
+        where = f"{self.recipe.name}, {what}"
+        check_graph(where, t)
+        return plain(where, t)
 
 
 def _are_same(some: Mapping, others: Mapping) -> bool:

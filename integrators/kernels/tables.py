@@ -1,6 +1,6 @@
 """The tensors of a kernel of one step, and the tables of their addresses."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,11 +8,9 @@ import numpy as np
 import torch
 
 from recipe import Recipe
-from recipe.errors import RecipeError
 
 from ..passes import Plan
-
-NamedTensors = list[tuple[str, torch.Tensor]]
+from .addresses import addresses, check_form, plain
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ class Parts:
 
     def cut(self, value: torch.Tensor) -> list[torch.Tensor]:
         """A value per site of a chain, cut into the parts."""
-        value = value.to(dtype=self.dtype, device=self.device).reshape(-1)
-        return [value[at : at + n].contiguous() for at, n in zip(self.offset, self.sites)]
+        values = plain(self.name, value.to(dtype=self.dtype, device=self.device)).reshape(-1)
+        return [values[at : at + n] for at, n in zip(self.offset, self.sites)]
 
     def check_parts(self, what: str, tensors: Iterable[torch.Tensor]) -> None:
         """Refuse tensors that a kernel cannot go over."""
@@ -70,33 +68,45 @@ class Parts:
         self._check(what, tensor, (self.chains,))
 
     def _check(self, what, t, shape):
-        where = f"{self.name}, {what}"
-        if t.dtype != self.dtype or t.device != self.device:
-            raise RecipeError(
-                where, f"it is {t.dtype} on {t.device}, the others {self.dtype} on {self.device}", do="Convert one."
-            )
-        if t.shape != shape:
-            raise RecipeError(
-                where,
-                f"its shape is {tuple(t.shape)}, not {tuple(shape)}",
-                do="A vector has the target's shapes, a scalar one value per chain.",
-            )
-        if not t.is_contiguous():
-            raise RecipeError(
-                where, f"its memory has holes or another order, strides {t.stride()}", do="Pass t.contiguous()."
-            )
+        check_form(f"{self.name}, {what}", t, self.dtype, self.device, shape)
 
 
 class Tables:
-    """Addresses of tensors: by row and part of what has sites, by row of what has one number for each chain."""
+    """Addresses of tensors: by row and part of what has sites, by row of what has one number for each chain.
+
+    The tensors are kept as long as their addresses are here.
+    """
 
     def __init__(self, plan: Plan, parts: int):
+        self.name = plan.program.recipe.name
         self.array_in = _rows(len(plan.arrays), parts)
         self.array_out = _rows(len(plan.arrays), parts)
         self.number_in = _rows(len(plan.numbers))
         self.number_out = _rows(len(plan.numbers))
         self.drawn = _rows(len(plan.program.draws), parts)
         self.per_site = _rows(len(plan.constants), parts)
+        self._kept: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
+
+    def put(self, table: np.ndarray, row: int, what: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Put the addresses of a row into one of the tables; refused for what `addresses` refuses."""
+        found = addresses(f"{self.name}, {what}", tensors)
+        if table.ndim == 1:
+            (table[row],) = found
+        else:
+            table[row, : len(found)] = found
+        self._kept[id(table), row] = tensors
+
+    def draw_inside(self) -> None:
+        """Forget random numbers that a step was given: kernels draw those of the next."""
+        if any(table == id(self.drawn) for table, _ in self._kept):
+            self.forget(self.drawn)
+
+    def forget(self, *tables: np.ndarray) -> None:
+        """Let go of the tensors of these tables, and of their addresses."""
+        for table in tables:
+            table[:] = 0
+        of = {id(table) for table in tables}
+        self._kept = {place: tensors for place, tensors in self._kept.items() if place[0] not in of}
 
     def all(self) -> tuple[np.ndarray, ...]:
         """In the order in which kernels take them."""
@@ -105,28 +115,3 @@ class Tables:
 
 def _rows(count, *parts):
     return np.zeros((max(1, count), *parts), np.int64)
-
-
-def addresses(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Where the numbers of tensors begin."""
-    return [t.data_ptr() for t in tensors]
-
-
-def check_apart(name: str, read: NamedTensors, written: NamedTensors) -> None:
-    """Refuse memory that is written under two names, or written under one and read under another."""
-    spans = sorted([*_spans(read, False), *_spans(written, True)])
-    end, owner, owner_is_written = -1, "", False
-    for start, stop, what, is_written in spans:
-        if start < end and owner != what and (is_written or owner_is_written):
-            raise RecipeError(
-                f"{name}, {owner}", f"it and {what} share memory", do="Give every block memory of its own."
-            )
-        if stop > end:
-            end, owner, owner_is_written = stop, what, is_written
-
-
-def _spans(tensors: NamedTensors, is_written: bool) -> Iterable[tuple[int, int, str, bool]]:
-    """Where the numbers of tensors begin and end."""
-    for what, t in tensors:
-        if t.numel():
-            yield t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what, is_written

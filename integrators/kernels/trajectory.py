@@ -16,6 +16,7 @@ from ..backends.cpp_unrolled import UNROLLED_SITES, sites_of, unrolled_source
 from ..noise import Key
 from ..passes import inputs
 from ..program import Program
+from .addresses import address, addresses, plain
 from .constants import NUMBER_TYPES, Constants, check_numbers
 from .native import library
 
@@ -36,10 +37,10 @@ class _Data(ctypes.Structure):
     ]
 
     def __init__(self, tensors: Sequence[torch.Tensor], batch_size: int | None):
-        self.tensors = [_padded(t).contiguous() for t in tensors]
-        self.pointers = torch.tensor([t.data_ptr() for t in self.tensors], dtype=torch.int64)
+        self.tensors = [_padded(plain("data", t)) for t in tensors]
+        self.pointers = (ctypes.c_void_p * len(tensors))(*addresses("data", self.tensors))
         rows = len(tensors[0]) if tensors else 0
-        super().__init__(self.pointers.data_ptr(), rows, batch_size or rows, batch_size is not None, rows)
+        super().__init__(ctypes.addressof(self.pointers), rows, batch_size or rows, batch_size is not None, rows)
 
 
 def _padded(column):
@@ -96,7 +97,7 @@ class Trajectory:
         self.rows = self._rows(recipe.entries, 0)
         self.gradient_rows = self._rows(recipe.targets if self.program.carries_gradient else (), _end(self.rows))
         self.numbers = self._numbers(carried)
-        self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64)
+        self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device="cpu")
         is_taken = carried is not None or not self.program.carries_gradient
         self.gradient_step = OF_NO_STEP if is_taken else TO_BE_TAKEN
 
@@ -125,7 +126,8 @@ class Trajectory:
         """The numbers of all chains, [row][chain]; lanes without a chain repeat the first one."""
         padded = -(-self.chains // self.width) * self.width
         like = next(iter(self.state.values()))
-        numbers = torch.empty((max(_end(self.rows), _end(self.gradient_rows)), padded), dtype=like.dtype)
+        shape = (max(_end(self.rows), _end(self.gradient_rows)), padded)
+        numbers = torch.empty(shape, dtype=like.dtype, device="cpu")
         for name, rows in self.rows.items():
             numbers[list(rows), : self.chains] = self.state[name].reshape(self.chains, len(rows)).T
         numbers[:, self.chains :] = numbers[:, :1]
@@ -156,9 +158,9 @@ class Trajectory:
                 do="Keep every thin-th of one step or more.",
             )
         table, stride = self._table(first_step, settings)
-        kept = torch.tensor([r for name in keep for r in self.rows[name]], dtype=torch.int64)
+        kept = torch.tensor([r for name in keep for r in self.rows[name]], dtype=torch.int64, device="cpu")
         draws = max(0, -(-(steps - first_kept) // thin))
-        drawn = torch.empty((draws, len(kept), self.numbers.shape[1]), dtype=self.numbers.dtype)
+        drawn = self.numbers.new_empty((draws, len(kept), self.numbers.shape[1]))
         integer = ctypes.c_int64
         self._take_carried_gradient(first_step)
         of_data = (ctypes.byref(self.rows_of_data), integer(self.gradient_step)) if self.by_site else ()
@@ -202,7 +204,7 @@ class Trajectory:
     def _row(self, h, temperature, number):
         """The constants of one step, each spread over its sites, in one tensor."""
         values = self._constants(h, temperature, number, self.parameters) or [0.0]
-        return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in values])
+        return torch.cat([torch.as_tensor(v, dtype=torch.float64, device="cpu").reshape(-1) for v in values])
 
     def _take_carried_gradient(self, first_step):
         """Take the gradient that the first step carries, where none has been."""
@@ -240,4 +242,4 @@ def _end(rows: dict[str, range]) -> int:
 
 
 def _at(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+    return ctypes.c_void_p(address("trajectory", tensor))

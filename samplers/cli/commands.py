@@ -164,7 +164,7 @@ def _point(recipe: Recipe, text: str) -> Any:
     """The start of one chain, its numbers in the order of the coordinates."""
     import torch
 
-    point = torch.tensor([_number(part, f"--init {text}") for part in text.split(",")])
+    point = torch.tensor([_number(part, f"--init {text}") for part in text.split(",")], device="cpu")
     if recipe.targets[0].is_vector:
         return point
     if len(point) != len(recipe.targets):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from integrators import noise
+from integrators.kernels.addresses import plain
 from recipe import Energy
 from recipe.arguments import integer
 from recipe.errors import RecipeError
@@ -26,7 +27,7 @@ class Data:
 
     def __init__(self, tensors: Any, batch_size: int | None, *, like: torch.Tensor) -> None:
         self.alone = not isinstance(tensors, (tuple, list))
-        self.tensors = _as_tensors((tensors,) if self.alone else tensors)
+        self.tensors = _as_tensors((tensors,) if self.alone else tensors, like.device)
         _check_rows(self.tensors)
         _check_like(self.tensors, like)
         self.rows = len(self.tensors[0])
@@ -55,6 +56,8 @@ class Data:
                 do="Pass one tensor for each, in this order.",
             )
         for d, t in zip(energy.data, self.tensors):
+            if t.is_complex():
+                raise RecipeError(WHERE, f"the column {d} is {t.dtype}", do="Pass real numbers: x.real, say.")
             wanted = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
             if tuple(t.shape) != wanted:
                 raise RecipeError(
@@ -62,7 +65,7 @@ class Data:
                     f"the column {d} has the shape {tuple(t.shape)}, not {wanted}",
                     do="It has one number per row and site." if d.is_vector else "It has one number per row.",
                 )
-        numbers = tuple(t.to(theta.dtype).contiguous() for t in self.tensors)
+        numbers = tuple(plain(WHERE, t.to(theta.dtype)) for t in self.tensors)
         return Data(numbers, self.batch_size, like=theta)
 
     def rows_for(
@@ -97,9 +100,10 @@ class Data:
         return tensors[0] if self.alone else tensors
 
 
-def _as_tensors(values: Any) -> tuple[torch.Tensor, ...]:
+def _as_tensors(values: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Tensors as they are, and other numbers as tensors in this place."""
     try:
-        return tuple(t if torch.is_tensor(t) else torch.as_tensor(t) for t in values)
+        return tuple(t if torch.is_tensor(t) else torch.as_tensor(t, device=device) for t in values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RecipeError(
             WHERE, f"a {type(values[0]).__name__} is no tensor ({error})", do="Pass a tensor or a tuple of tensors."

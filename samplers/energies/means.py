@@ -17,7 +17,7 @@ def chunks(take: Callable[[torch.Tensor], Any], rows: int, size: int) -> Iterato
     >>> list(chunks(torch.arange(4.0).take, 4, 3))
     [(0.75, tensor([0., 1., 2.])), (0.25, tensor([3.]))]
     """
-    for some in torch.arange(rows).split(size):
+    for some in torch.arange(rows, device="cpu").split(size):
         yield len(some) / rows, take(some)
 
 
@@ -40,7 +40,7 @@ def check_mean(
     recipe.errors.RecipeError: doctest: on 4 rows it is 6, on the halves of them 1 and 5. Return the mean, nothing \
 that couples rows or is random.
     """
-    some = torch.arange(min(rows, size, PROBED))
+    some = torch.arange(min(rows, size, PROBED), device="cpu")
     if len(some) < 2:
         return
     whole = float(value(take(some)))

@@ -66,6 +66,7 @@ def _checked(
                 do=f"It is a function of {arguments} of one chain, to a tensor.",
             ) from error
         _check_value(value, observed.name, theta.shape if observed.is_vector else theta.shape[:1], where)
+        value = value.to(theta.dtype)
         return per_tensor(value, layout.sizes) if by_tensor and not observed.is_vector else value
 
     return observation

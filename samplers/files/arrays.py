@@ -31,7 +31,7 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
     tensor([[0., 0., 0.],
             [0., 0., 0.]])
     """
-    like = torch.empty(0, dtype=dtype)
+    like = torch.empty(0, dtype=dtype, device="cpu")
     size = math.prod(shape) * like.element_size()
     try:
         with os.fdopen(regular.opened(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
@@ -40,7 +40,7 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
                 os.posix_fallocate(file.fileno(), 0, size)
             file.truncate(size)
             if not size:
-                return torch.empty(shape, dtype=dtype), None
+                return torch.empty(shape, dtype=dtype, device="cpu"), None
             array = np.memmap(file, dtype=like.numpy().dtype, mode="r+", shape=shape)
             return torch.from_numpy(array), array
     except OSError as error:

@@ -92,7 +92,7 @@ def make_folder(folder: Path) -> None:
 
 def digest(x: torch.Tensor) -> str:
     """The SHA-256 of a tensor's type, shape and numbers."""
-    return _sha256({"": x.detach().cpu().contiguous()}, {})
+    return _sha256({"": x.detach().cpu().resolve_conj().resolve_neg().contiguous()}, {})
 
 
 def _sha256(values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> str:

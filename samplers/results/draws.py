@@ -156,7 +156,7 @@ class Draws(Mapping):
                 f"the function turns shape {tuple(values.shape)} into {got}",
                 do="Keep the axes of chains and draws: pass torch.square, say.",
             )
-        h = torch.ones(self.draws, dtype=torch.float64) if self.step_sizes is None else self.step_sizes
+        h = torch.ones(self.draws, dtype=torch.float64, device="cpu") if self.step_sizes is None else self.step_sizes
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 
     def summary(self, var_names: str | Iterable[str] | None = None) -> Any:

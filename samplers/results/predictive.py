@@ -18,7 +18,7 @@ class _Means:
     def __init__(self) -> None:
         self.draws = 0
         self._weight = 0.0
-        self._means = dict.fromkeys(self._names, torch.zeros((), dtype=torch.float64))
+        self._means = dict.fromkeys(self._names, torch.zeros((), dtype=torch.float64, device="cpu"))
 
     def __repr__(self) -> str:
         shape = f" for {' x '.join(map(str, self._shape))}" if self.draws else ""

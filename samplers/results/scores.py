@@ -79,7 +79,7 @@ class Reliability:
             ax = pyplot.subplots()[1]
         full = (self.count > 0).cpu()
         bins = len(self.count)
-        centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
+        centre = (torch.arange(bins, dtype=torch.float64, device="cpu") + 0.5) / bins
         heights = self.accuracy.cpu()[full]
         ax.bar(centre[full].numpy(), heights.numpy(), width=1 / bins, edgecolor="white", label="accuracy")
         ax.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")

@@ -44,7 +44,7 @@ def _per_component(values: torch.Tensor, statistic: Callable, chains: int = 1) -
     """A statistic of (chains, draws) for every component; nan where it has none, as ArviZ would log a line of each."""
     x = values.to("cpu", torch.float64)
     x = x.flatten(2) if x.dim() > 2 else x[:, :, None]
-    result = torch.full(x.shape[2:], math.nan, dtype=torch.float64)
+    result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
         for k, component in enumerate(x.unbind(2)):
             if component.isfinite().all() and component.min() < component.max():

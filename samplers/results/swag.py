@@ -40,8 +40,8 @@ class SWAG:
         self.rank = integer("SWAG", "rank", rank, least=2, do="Choose how many deviations to keep, 20 if unsure.")
         self.count = 0
         self._kinds: dict[str | None, Kind] = {}  # by name; the name of a lone tensor is None
-        self._mean = torch.zeros((), dtype=torch.float64)
-        self._variance = torch.zeros((), dtype=torch.float64)
+        self._mean = torch.zeros((), dtype=torch.float64, device="cpu")
+        self._variance = torch.zeros((), dtype=torch.float64, device="cpu")
         self._deviations: deque[torch.Tensor] = deque(maxlen=rank)
 
     @classmethod

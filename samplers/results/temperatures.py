@@ -181,7 +181,7 @@ def _by_name(where: str, first: Mapping[str, Any], second: Any) -> dict[str, tup
 def _numbers(where: str, values: Any) -> torch.Tensor:
     """A tensor of finite numbers in float64."""
     try:
-        x = torch.as_tensor(values).detach().to(torch.float64)
+        x = (values if torch.is_tensor(values) else torch.as_tensor(values, device="cpu")).detach().to(torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RecipeError(
             where, f"these are no numbers ({error})", do="Give tensors, or dicts of them by name."

@@ -42,7 +42,7 @@ def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: l
             "first_chain": inputs.first_chain,
             "backend": backend,
             "parameters": inputs.parameters,
-            "settings": torch.tensor(plan.every_setting(), dtype=torch.float64),
+            "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
         }
     )

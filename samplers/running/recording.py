@@ -215,7 +215,7 @@ class InFolder(InMemory):
         if end > begin:
             self.stretches.append([end, *(_checksum(x[:, begin:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
-        sizes = torch.tensor(self.step_sizes, dtype=torch.float64)
+        sizes = torch.tensor(self.step_sizes, dtype=torch.float64, device="cpu")
         state = _named("probe.state.", self.probe.at(chains.state, chains.moved))
         self.mark = self.pair.write(
             {"step_sizes": sizes} | _named("chains.", tensors) | self.at_start | state,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import integrators
+from integrators.forms import parameters_like
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.certificate.certify import refutations
@@ -130,18 +131,19 @@ def sample(
     rows = data_of(energy, data, batch_size, target, where)
     fast = backend != "torch" and plan.length >= WORTH_COMPILING
     derivatives = derivatives_of(energy, plan.steps, target, layout, rows, observe, compiled=fast, where=where)
-    inputs = Inputs(derivatives, layout, seed, first_chain, parameters)
+    like = next(iter(start.values()))
+    inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where).check()
 
     state = whole_state(plan.step, start, energy, inputs, plan.temperature(0))
     mover = mover_of(plan, state, inputs, kept, backend)
-    like = {name: state[name] for name in kept}
+    kept_blocks = {name: state[name] for name in kept}
     if checkpoint is None:
-        record = InMemory(like, plan.draws)
+        record = InMemory(kept_blocks, plan.draws)
     else:
         same = fingerprint(plan, inputs, energy, start, kept, mover.backend)
         probe = Probe(recipe, inputs, start)
-        record = InFolder(checkpoint, like, plan.draws, every=checkpoint_every, settings=same, probe=probe)
+        record = InFolder(checkpoint, kept_blocks, plan.draws, every=checkpoint_every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": temperature, "phases": phases}
     run = Run(plan, inputs, Chains(recipe, state, where), mover, record, asked)
     return run.go(progress=progress, watch=watch)

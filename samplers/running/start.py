@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from integrators.domains import in_domain, is_bounded
+from integrators.kernels.addresses import check_plain, plain
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
 from recipe import Energy, Recipe
@@ -136,16 +137,12 @@ def _one_point(x: Any, where: str, device: Device) -> torch.Tensor:
             ) from error
     if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
         raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
-    if x.is_meta:
-        raise RecipeError(where, "it is on the device 'meta' and has no values", do="Pass a tensor of numbers.")
-    if x.is_nested or x.layout != torch.strided:
-        what = "it is a nested tensor" if x.is_nested else f"its layout is {x.layout}"
-        raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
+    check_plain(where, x)
     if x.dtype not in (torch.float32, torch.float64):
         raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
     if not x.isfinite().all():
         raise RecipeError(where, "it is not finite", do="Start at finite values.")
-    return x.detach() if device is None else x.detach().to(device)
+    return plain(where, x if device is None else x.to(device))
 
 
 def _chains_of(x: Any, chains: int, where: str, device: Device, *, scalar: bool) -> torch.Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from integrators.kernels.addresses import Alike, starts
 from integrators.kernels.sweep import Sweep
 from integrators.lower import of_the_loss
 from integrators.noise import Key
@@ -27,19 +28,21 @@ class TextEngine:
         others = [b for b in recipe.entries if b not in recipe.targets]
         self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
         self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
-        self.addresses = [p.data_ptr() for p in params]
-        self.strides = [p.stride() for p in params]
+        self.starts = starts(params)
+        self.as_parameters = Alike(params)
+        self.as_gradients = Alike([p.detach() for p in params])
 
     def takes(self, gradients: Sequence[Any]) -> bool:
         """Whether the gradients are there, and lie in memory as the parameters do."""
-        try:
-            return [g.stride() for g in gradients] == self.strides
-        except (AttributeError, RuntimeError):  # none, or sparse
-            return False
+        return self.as_gradients(gradients)
 
     def fits(self, group: Mapping[str, Any]) -> bool:
-        """Whether it is still these tensors that move."""
-        return [p.data_ptr() for p in group["params"]] == self.addresses
+        """Whether it is still these tensors that move, where they were."""
+        return starts(group["params"]) == self.starts
+
+    def fits_closely(self, group: Mapping[str, Any]) -> bool:
+        """Whether they are also of the form that they were of; gradients that are taken as a rule say so."""
+        return self.fits(group) and self.as_parameters(group["params"])
 
     def move(
         self,
@@ -91,6 +94,7 @@ class KernelEngine(TextEngine):
         state: dict[str, Any] = {self.target: [flat(p)[None] for p in params]}
         state |= {b: [flat(t)[None] for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
         self.sweep = Sweep(program, state, backend).bind(state)
+        self.written_before_read = set(starts(params)) if self.sweep.has_passes else set()
 
     def fits(self, group: Mapping[str, Any]) -> bool:
         """Whether it is still these tensors that move, with or without weight decay as before."""
@@ -112,7 +116,11 @@ class KernelEngine(TextEngine):
         parameters["num_data"] = num_data
         if self.prior:
             parameters["prior_precision"] = num_data * weight_decay
-        self.sweep.step(h, key, gradients, observe, **parameters)
+        found = self.as_gradients.addresses(gradients)
+        if not self.written_before_read.isdisjoint(found):  # a gradient that is its parameter
+            gradients = [g.clone() for g in gradients]
+            found = self.as_gradients.addresses(gradients)
+        self.sweep.step(h, key, found, observe, **parameters)
 
 
 def as_functions(observe: Mapping[str, torch.Tensor]) -> dict[str, Any]:

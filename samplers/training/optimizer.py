@@ -20,7 +20,7 @@ from .blocks import begin, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
 from .rates import SETTINGS, Rates, Setting
-from .tensors import check_gradients, check_parameters, usable_gradients
+from .tensors import check_gradients, check_gradients_apart, check_parameters, observations_like, usable_gradients
 
 BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
@@ -158,13 +158,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def _move(self, index: int, group: dict[str, Any], observe: Mapping[str, torch.Tensor]) -> None:
         engine = self._engines.get(index)
+        if observe:
+            observe = observations_like(f"{self.where}, step", self.recipe, observe, group["params"])
         gradients = [p.grad for p in group["params"]]
-        if engine is None or not engine.takes(gradients):
+        to_be_checked = group["step_number"] % CHECKED == 0
+        if engine is None or to_be_checked or not engine.takes(gradients) or not engine.fits(group):
             gradients = usable_gradients(self.where, group["params"], index)
-        if engine is None or not engine.fits(group):
-            engine = self._engines[index] = self._engine(index, group, gradients, observe)
+            if engine is None or not engine.fits_closely(group):
+                check_gradients_apart(f"{self.where}, step", group["params"], gradients)
+                engine = self._engines[index] = self._engine(index, group, gradients, observe)
         self._clipping.see(gradients)
-        if group["step_number"] % CHECKED == 0:
+        if to_be_checked:
             check_gradients(self.where, group, gradients, index)
         setting = self._setting(index, group)
         engine.move(

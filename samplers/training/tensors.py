@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from integrators.kernels.addresses import check_apart, check_plain, plain, starts
+from recipe import Recipe
 from recipe.errors import RecipeError
 
 FLOATS = torch.float32, torch.float64
@@ -60,7 +62,41 @@ def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
         )
     if g.layout is not torch.strided:
         raise RecipeError(f"{where}, step", f"the gradient of {name} is sparse", do="Use sparse=False.")
-    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+    if g.dtype != p.dtype or g.device != p.device or g.shape != p.shape:
+        raise RecipeError(
+            f"{where}, step",
+            f"the gradient of {name} is {_kind(g)}, the parameter {_kind(p)}",
+            do="Call zero_grad() and loss.backward() anew.",
+        )
+    values = plain(f"{where}, the gradient of {name}", g) if g.is_neg() or type(g) is not torch.Tensor else g.detach()
+    return values if values.stride() == p.stride() else torch.empty_like(p).copy_(values)
+
+
+def _kind(t: torch.Tensor) -> str:
+    return f"{t.dtype} {tuple(t.shape)} on {t.device}"
+
+
+def observations_like(
+    where: str, recipe: Recipe, values: Mapping[str, torch.Tensor], params: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The observations of one chain as numbers of the parameters' type: `(1,)` for a scalar, `(1, sites)` for a vector.
+
+    Raises RecipeError for those that have another number of values.
+    """
+    sites = sum(p.numel() for p in params)
+    observed = {o.name: (1, sites) if o.is_vector else (1,) for o in recipe.observations}
+    return {
+        name: _observation(f"{where}, observe[{name!r}]", values[name], observed[name], params[0]) for name in observed
+    }
+
+
+def _observation(where: str, value: torch.Tensor, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    check_plain(where, value)
+    if value.is_complex() or value.numel() != math.prod(shape) or value.device != like.device:
+        raise RecipeError(
+            where, f"it is {_kind(value)}", do=f"Pass {math.prod(shape)} real number(s) on {like.device}."
+        )
+    return plain(where, value.to(like.dtype)).reshape(shape)
 
 
 def check_gradients(where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int) -> None:
@@ -80,9 +116,17 @@ def check_gradients(where: str, group: Mapping[str, Any], gradients: Sequence[to
         )
 
 
+def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    """Refuse gradients that lie across the parameters' memory; one that is a whole parameter is read before that."""
+    own = set(starts(params))
+    others = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in own]
+    check_apart(where, others, [(f"parameter {k}", p) for k, p in enumerate(params)])
+
+
 def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
     """Refuse parameters that cannot be moved."""
     for k, p in enumerate(params):
+        check_plain(f"{where}, parameter {k}", p)
         fault = _fault(p, params[0])
         if fault:
             raise RecipeError(
@@ -91,9 +135,7 @@ def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
                 do="Pass float32 or float64 weights of one device that the loss depends on; "
                 "mixed precision keeps float32 weights and computes under torch.autocast.",
             )
-    spans = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size()) for p in params if p.numel())
-    if any(a[1] > b[0] for a, b in zip(spans, spans[1:])):
-        raise RecipeError(where, "two parameters share memory", do="Pass each tensor once.")
+    check_apart(where, [], [(f"parameter {k}", p) for k, p in enumerate(params)])
 
 
 def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
@@ -101,6 +143,8 @@ def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
         return "requires no gradient"
     if p.dtype not in FLOATS:
         return f"is {p.dtype}"
+    if p.is_neg():
+        return "is a lazy negative: pass one of x.resolve_neg()"
     if (p.dtype, p.device) != (first.dtype, first.device):
         return f"is {p.dtype} on {p.device}, the first {first.dtype} on {first.device}"
     if not _is_dense(p):

@@ -1,0 +1,119 @@
+"""The form of the tensors that a step takes, the same on every backend."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from recipe import Recipe
+from recipe.errors import RecipeError
+
+from .kernels.addresses import check_form
+from .program import Program
+from .requirements import check_sizes
+
+FLOATS = torch.float32, torch.float64
+
+
+@dataclass(frozen=True)
+class Form:
+    """Type and place of the numbers of a state, and the shapes of its vector and its scalar blocks, chains first.
+
+    >>> from integrators import compile
+    >>> from samplers import SGLD
+    >>> Form.of(compile(SGLD).program, {"theta": torch.zeros(4, 2)}, None).vector
+    torch.Size([4, 2])
+    """
+
+    program: Program
+    dtype: torch.dtype
+    device: torch.device
+    vector: torch.Size
+    scalar: torch.Size
+
+    @classmethod
+    def of(cls, program: Program, state: Mapping, sizes: Sequence[int] | None) -> "Form":
+        """That of a state; refused where its blocks differ, or are no floats."""
+        entries = program.recipe.entries
+        first = next((b for b in entries if b.is_vector), entries[0])
+        like = state[first.name]
+        where = f"{program.recipe.name}, state[{first.name!r}]"
+        if not torch.is_tensor(like) or like.dtype not in FLOATS:
+            got = like.dtype if torch.is_tensor(like) else f"a {type(like).__name__}"
+            raise RecipeError(where, f"it is {got}, steps move float32 and float64", do="Convert it: x.float().")
+        if like.dim() == 0:
+            raise RecipeError(where, "it has no axis of chains", do="Pass x[None] for one chain.")
+        check_sizes(program, state, sizes)
+        scalar = torch.Size((len(like), len(sizes)) if program.scope == "tensor" and sizes else (len(like),))
+        form = cls(program, like.dtype, like.device, like.shape, scalar)
+        for b in entries:
+            form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
+        return form
+
+    def check(self, what: str, t: object, is_vector: bool) -> None:
+        """Refuse a value of another form."""
+        where = f"{self.program.recipe.name}, {what}"
+        check_form(where, t, self.dtype, self.device, self.vector if is_vector else self.scalar)
+
+    def noise(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Random numbers as numbers of the state's type; those of a law that depends on the state are functions."""
+        numbers = dict(values)
+        for d in self.program.draws:
+            if not callable(numbers[d.name]):
+                numbers[d.name] = self._of_the_type(numbers[d.name])
+                self.check(f"noise[{d.name!r}]", numbers[d.name], d.is_vector)
+        return numbers
+
+    def _of_the_type(self, value):
+        is_real = torch.is_tensor(value) and not value.is_complex()
+        return value.to(self.dtype) if is_real else value
+
+    def derivative(self, what: str, value: Any) -> Any:
+        """A derivative by the target, or a function to one, whose form is checked; None where there is none."""
+        if callable(value):
+            return lambda theta: self.check_derivative(what, value(theta))
+        return value if value is None else self.check_derivative(what, value)
+
+    def check_derivative(self, what: str, value: Any) -> Any:
+        """A derivative by the target; refused where it is of another form, a tensor or a dict by block."""
+        targets = self.program.recipe.targets
+        if not isinstance(value, Mapping):
+            self.check(what, value, targets[0].is_vector)
+            return value
+        for b in targets:
+            if b.name not in value:
+                where = f"{self.program.recipe.name}, {what}"
+                raise RecipeError(where, f"it has no '{b.name}'", do="It is a dict by block.")
+            self.check(what, value[b.name], b.is_vector)
+        return value
+
+    def observations(self, functions: Mapping[str, Callable]) -> dict[str, Callable]:
+        """Functions of the target, to numbers of the state's type: statistics may be of any."""
+        observed = {o.name: o for o in self.program.recipe.observations}
+        return {name: self._observation(observed[name], f) for name, f in functions.items() if name in observed}
+
+    def _observation(self, observed, function):
+        def value_of(theta):
+            value = self._of_the_type(function(theta))
+            self.check(f"observe[{observed.name!r}]", value, observed.is_vector)
+            return value
+
+        return value_of
+
+
+def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.Tensor) -> dict[str, Any]:
+    """The parameters, those of one value per site as numbers of the type of a block, which they have to lie with."""
+    per_site = {s.name for s in recipe.parameters if s.per}
+    values = dict(parameters)
+    for name in per_site & values.keys():
+        value = values[name]
+        if torch.is_tensor(value) and value.dim():
+            if value.device != like.device:
+                raise RecipeError(
+                    f"{recipe.name}, parameter '{name}'",
+                    f"it is on {value.device}, the state on {like.device}",
+                    do=f"Move it: x.to({str(like.device)!r}).",
+                )
+            values[name] = value.to(like.dtype)
+    return values
