@@ -49,6 +49,8 @@ class Form:
         form = cls(program, like.dtype, like.device, like.shape, scalar)
         for b in entries:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
+        if program.carries_gradient and "gradient" in state:
+            form.check_derivative("state['gradient']", state["gradient"])
         return form
 
     def check(self, what: str, t: object, is_vector: bool) -> None:
@@ -68,6 +70,16 @@ class Form:
     def _of_the_type(self, value):
         is_real = torch.is_tensor(value) and not value.is_complex()
         return value.to(self.dtype) if is_real else value
+
+    def functions(
+        self, gradient: Any, curvature: Callable | None, observe: Mapping[str, Callable] | None
+    ) -> dict[str, Any]:
+        """What the caller answers, by name, as functions whose values are checked."""
+        return {
+            "gradient": self.derivative("gradient", gradient),
+            "curvature": self.derivative("curvature", curvature),
+            "observe": self.observations(observe or {}),
+        }
 
     def derivative(self, what: str, value: Any) -> Any:
         """A derivative by the target, or a function to one, whose form is checked; None where there is none."""

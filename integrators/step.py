@@ -162,27 +162,23 @@ class Step:
         requirements.check_curvature(self.program, curvature)
         form = Form.of(self.program, state, sizes)
         requirements.check_dtype(self.recipe, state, self.dtype)
-        if self.program.carries_gradient and "gradient" in state:
-            form.check_derivative("state['gradient']", state["gradient"])
-        functions: dict[str, Any] = {
-            "gradient": form.derivative("gradient", gradient),
-            "curvature": form.derivative("curvature", curvature),
-            "observe": form.observations(observe or {}),
-        }
+        functions = form.functions(gradient, curvature, observe)
         parameters = parameters_like(self.recipe, parameters, state[self.recipe.entries[0].name])
-        by_kernel = self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state)
         if numbers is not None:
-            noise = numbers = form.noise(numbers)
+            noise = form.noise(numbers)
         try:
-            if by_kernel:
-                return self.swept(state, h, noise=noise, **functions, **parameters)
-            if not isinstance(noise, Mapping) and noise is not None:
-                numbers = self.drawn(noise, state)
-            arguments = self.arguments(noise=numbers or {}, sizes=sizes, **functions)
-            return self.function(state, h, **arguments, **self.spelled(parameters))
+            return self._moved(state, h, noise, sizes, functions, parameters)
         except ValueError:  # as of the square root of a variance below 0
             self.check_budget(h, of_recipe.pop("temperature", 1.0), **of_recipe)
             raise
+
+    def _moved(self, state, h, noise, sizes, functions, parameters):
+        """The state a time h later, of arguments that have been checked."""
+        if self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state):
+            return self.swept(state, h, noise=noise, **functions, **parameters)
+        drawn = noise if isinstance(noise, Mapping) else self.drawn(noise, state)
+        arguments = self.arguments(noise=drawn, sizes=sizes, **functions)
+        return self.function(state, h, **arguments, **self.spelled(parameters))
 
     def swept(
         self,

@@ -37,13 +37,14 @@ def check_plain(where: str, t: object) -> None:
     """Refuse what `plain` refuses."""
     if not isinstance(t, torch.Tensor):
         raise RecipeError(where, f"it is a {type(t).__name__}, no tensor", do="Pass a tensor.")
-    if t.layout is not torch.strided:
-        raise RecipeError(where, f"it is {t.layout}", do="Pass x.to_dense().")
+    if t.layout is not torch.strided or t.is_nested:
+        what = "it is a nested tensor" if t.is_nested else f"its layout is {t.layout}"
+        raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
     if not _is_common(type(t)):
         name = type(t).__name__
         raise RecipeError(where, f"it is a {name}, which has operations of its own", do="Pass a torch.Tensor.")
     if t.is_meta:
-        raise RecipeError(where, "it is on meta, where no numbers are", do="Make it on 'cpu', or on 'cuda'.")
+        raise RecipeError(where, "it is on the device 'meta' and has no values", do="Pass a tensor of numbers.")
     if torch._C._functorch.is_functorch_wrapped_tensor(t):
         raise RecipeError(
             where, "torch.func transforms it, and it has no memory of its own", do="Use backend='torch' there."
@@ -54,8 +55,9 @@ def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, 
     """Refuse what is no dense tensor of this type, in this place and of this shape."""
     if not isinstance(t, torch.Tensor):
         raise RecipeError(where, f"it is {type(t).__name__}, no tensor", do="Pass a tensor.")
-    if t.layout is not torch.strided:
-        raise RecipeError(where, f"it is {t.layout}", do="Pass x.to_dense().")
+    if t.layout is not torch.strided or t.is_nested:
+        what = "it is a nested tensor" if t.is_nested else f"its layout is {t.layout}"
+        raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
     if t.dtype != dtype or t.device != device:
         raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {dtype} on {device}", do="Convert one.")
     if t.shape != shape:
