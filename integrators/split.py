@@ -119,14 +119,14 @@ def split(
 def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
     """The drift terms of every part, D_bb for the noise, at the temperature's symbol; 0 for frozen blocks."""
     auxiliary = {*recipe.momenta, *recipe.thermostats}
-    terms: defaultdict[Part, Expr] = defaultdict(lambda: S.Zero)
+    summands: defaultdict[Part, list[Expr]] = defaultdict(list)
     for i, block in enumerate(recipe.state):
         if block.name in freeze:
             continue
         for term in Add.make_args(recipe.tempered_drift[i]):
-            terms[_part(term, auxiliary), block] += term
-        terms["noise", block] = recipe.D[i, i]
-    return terms
+            summands[_part(term, auxiliary), block].append(term)
+        summands["noise", block].append(recipe.D[i, i])
+    return defaultdict(lambda: S.Zero, {part: Add(*own) for part, own in summands.items()})
 
 
 def _part(term: Expr, auxiliary: Collection[Block]) -> str:

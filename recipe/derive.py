@@ -5,7 +5,9 @@ Gamma_i = sum_j d(D+Q)_ij/dz_j (the row divergence). Rows of vector blocks stand
 the sites appears where a row of a scalar block meets a vector block.
 """
 
-from sympy import Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
+from functools import lru_cache
+
+from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
 
 from .symbols import Block, Total, masked, total
 
@@ -71,9 +73,16 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
     """
     rows = []
     for i, row in enumerate(state):
-        products = (over_sites(A[i, j] * diff(H, column), row, column) for j, column in enumerate(state))
-        rows.append(terms(sum(products)))
+        columns = enumerate(zip(state, _gradient(H, state), strict=True))
+        products = (over_sites(A[i, j] * slope, row, column) for j, (column, slope) in columns)
+        rows.append(terms(Add(*products)))
     return ImmutableMatrix(rows)
+
+
+@lru_cache(maxsize=64)
+def _gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
+    """dH/dz, which the drift, the current and the residual ask for again and again."""
+    return tuple(diff(H, z) for z in state)
 
 
 def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
@@ -90,5 +99,6 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     F is that of `circulation`, as are the arguments.
     """
     F = circulation(drift, H, D, state)
-    rows = [expand(-diff(f, block) + f * diff(H, block)) for f, block in zip(F, state)]
+    slopes = _gradient(H, state)
+    rows = [expand(-diff(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
     return expand(sum(total(row) if block.is_vector else row for row, block in zip(rows, state)))

@@ -1,10 +1,10 @@
 """A symbolic energy of the target, to be compiled together with a recipe."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-from sympy import Expr, Symbol, diff
+from sympy import Add, Expr, Symbol, diff
 
 from .data import DataTotal, Datum, bounded
 from .errors import RecipeError, did_you_mean
@@ -95,12 +95,12 @@ class Energy:
     @property
     def gradient(self) -> tuple[Expr, ...]:
         """dU/dx for each coordinate, in their order."""
-        return tuple(bounded(diff(self.U, c)) for c in self.coordinates)
+        return _derivatives(self.U, self.coordinates, 1)
 
     @property
     def curvature(self) -> tuple[Expr, ...]:
         """d2U/dx2 for each coordinate: the Hessian diagonal."""
-        return tuple(bounded(diff(self.U, c, 2)) for c in self.coordinates)
+        return _derivatives(self.U, self.coordinates, 2)
 
     def on(self, blocks: tuple[Block, ...]) -> Expr:
         """U as an expression of a recipe's target blocks, one for each coordinate; RecipeError for another number.
@@ -118,6 +118,16 @@ class Energy:
                 do="Give one coordinate for each block.",
             )
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))
+
+
+@lru_cache(maxsize=64)
+def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
+    """The derivatives by each coordinate alone, each of the terms that read it: many terms read few coordinates."""
+    terms: dict[Symbol, list[Expr]] = {c: [] for c in coordinates}
+    for term in Add.make_args(U):
+        for c in term.free_symbols & terms.keys():
+            terms[c].append(term)
+    return tuple(bounded(diff(Add(*own), c, order)) for c, own in terms.items())
 
 
 def _as_tuple(values: Any) -> tuple:

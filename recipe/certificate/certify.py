@@ -172,7 +172,7 @@ def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] |
     if growth.is_integrable:
         return None
     if growth.is_undecided:
-        return "not decided: H is too steep for numbers", "open"
+        return f"not decided: {growth.open}", "open"
     where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
     at = "" if case.temperature == 1 else f" at temperature {case.temperature:g}"
     return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"

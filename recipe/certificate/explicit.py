@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sympy import Add, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
+from sympy import Add, Derivative, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import random_value
@@ -161,7 +161,10 @@ class _Writer:
                 return self.number(e, site)
             case AppliedUndef():
                 return self.function(e, site)
-        return e.func(*(self.at(a, site) for a in e.args)).doit() if e.args else e
+        if not e.args:
+            return e
+        whole = e.func(*(self.at(a, site) for a in e.args))
+        return whole.doit() if isinstance(e, Derivative) else whole
 
     def energy(self, U: Potential) -> Expr:
         """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry.

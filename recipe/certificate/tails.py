@@ -18,6 +18,7 @@ from . import charts
 
 FLAT = 1e-3  # of K against the radius: what grows less is not told from what does not grow
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
+MOST = 12  # coupled coordinates whose valleys are followed
 STARTS = 6  # directions that are tried anew on every sphere, for each coordinate
 NOISE = 0.05  # rounding errors of K that are borne, in units of the radius
 
@@ -28,10 +29,11 @@ class Growth:
 
     slope: float
     at: dict[Symbol, float]
+    open: str = "H is too steep for numbers"  # why it is undecided, where it is
 
     @property
     def is_undecided(self) -> bool:
-        """Whether numbers do not reach far enough to tell."""
+        """Whether numbers do not tell."""
         return self.slope != self.slope
 
     @property
@@ -43,6 +45,8 @@ class Growth:
 def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> Growth:
     """The least growth of the energy H of explicit coordinates, whose `domains` are given by symbol.
 
+    It is undecided where that of a group of coupled ones is, unless that of another does not grow.
+
     >>> from sympy import symbols, log
     >>> x, y, line = *symbols("x y", real=True), Domain("real")
     >>> growth(2*log(1 + x**2), {x: line}).is_integrable, growth(log(1 + x**2)/4, {x: line}).is_integrable
@@ -51,7 +55,11 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
     False
     """
     groups = [_Valley(energy, {z: domains[z] for z in zs}, temperature).growth() for energy, zs in apart(H, domains)]
-    return min(groups, key=lambda g: g.slope)
+    undecided = [g for g in groups if g.is_undecided]
+    least = min((g for g in groups if not g.is_undecided), key=lambda g: g.slope, default=None)
+    if least is None or (least.is_integrable and undecided):
+        return undecided[0]
+    return least
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
@@ -79,6 +87,8 @@ class _Valley:
     def growth(self) -> Growth:
         """Follow the valleys outwards."""
         draw, size = np.random.default_rng(2015), len(self.coordinates)
+        if size > MOST:
+            return Growth(float("nan"), {}, f"{size} coupled coordinates are too many to search")
         kept = np.empty((0, size))
         heights: list[float] = []
         places: list[np.ndarray] = []

@@ -25,8 +25,8 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
     step_size = plan.stages[0].step_size(0)
     if not is_affine(step.recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
         return
-    hessian = sympy.Matrix([energy.curvature]) if energy.is_sitewise else sympy.hessian(energy.U, energy.coordinates)
-    if hessian.free_symbols or hessian.atoms(Total):
+    hessian = _constant_hessian(energy)
+    if hessian is None:
         return
     matrix = [[float(e) for e in row] for row in hessian.tolist()]
     chain = linear_chain(step, step_size, matrix, temperature=plan.temperature(0), **parameters)
@@ -37,3 +37,14 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
             f"the step is unstable at step_size = {step_size:g}: its spectral radius is {chain.spectral_radius:.4g}",
             do="Take a smaller step size.",
         )
+
+
+def _constant_hessian(energy: Energy) -> sympy.Matrix | None:
+    """The second derivatives of a quadratic U; None of any other."""
+    rows = []
+    for slope in energy.gradient:
+        row = [sympy.diff(slope, c) if c in slope.free_symbols else sympy.S.Zero for c in energy.coordinates]
+        if any(e.free_symbols or e.atoms(Total) for e in row):
+            return None
+        rows.append(row)
+    return sympy.Matrix(rows)

@@ -1,0 +1,48 @@
+"""Large formulas: what a run costs before its first draw grows with their size, and not faster by much."""
+
+import subprocess
+import sys
+
+import pytest
+
+MAKE = """
+import time
+from sympy import Add, Symbol, sin
+import samplers, torch
+from recipe import Energy, Recipe, total, vector
+from samplers import SGLD
+
+def terms(n):
+    theta, p = vector("theta"), vector("p")
+    H = Add(total(p**2) / 2, *(total(sin(k * theta) + theta**2) / k for k in range(1, n + 1)))
+    return Recipe(name="terms", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}), None, 3
+
+def coordinates(n):
+    x = [Symbol(f"x{i}", real=True) for i in range(n)]
+    return SGLD, Energy(x, U=Add(*((a - b**2) ** 2 + a**2 for a, b in zip(x, x[1:] + x[:1])))), n
+
+def first_draw(recipe, energy, sites):
+    init = torch.full((sites,), 0.1, dtype=torch.float64)
+    samplers.sample(recipe, energy, init=init, chains=2, steps=2, step_size=1e-3, progress=False)
+"""
+
+
+@pytest.mark.parametrize("formula, size", [("terms", 200), ("coordinates", 60)])
+def test_the_first_draw_of_a_large_formula_takes_seconds(formula, size):
+    """About 2 s of CPU; three times that is allowed to a busy machine."""
+    code = f"{MAKE}\nbegin = time.process_time()\nfirst_draw(*{formula}({size}))\nprint(time.process_time() - begin)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 6, run.stdout
+
+
+def test_sixty_coupled_coordinates_are_too_many_to_search_and_the_certificate_says_so():
+    from sympy import Add
+
+    from recipe import Recipe, scalar
+
+    x = [scalar(f"x{i}") for i in range(14)]
+    H = Add(*((a - b) ** 4 / 4 + a**2 / 2 for a, b in zip(x, x[1:] + x[:1])))
+    certificate = Recipe(name="ring", state=x, target=x, H=H, D=dict.fromkeys(x, 1)).check()
+    finding = certificate["normalisable"]
+    assert finding.verdict == "open" and "14 coupled coordinates are too many to search" in finding.answer
+    assert certificate.ok and not certificate.exact
