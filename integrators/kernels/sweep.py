@@ -104,7 +104,8 @@ class Sweep:
         """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
         self._bound = []
         self._moved = []
-        self._setting = None
+        if self.tables.per_site.any():  # values that go with their tensors
+            self._setting = None
         self._has_room = False
         self.tables.forget(*self.tables.all())
         self._launch.release()
