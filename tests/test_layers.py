@@ -1,9 +1,10 @@
 """The layers of checks: every stock sampler passes them with every word, and what is wrong is named."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
-from sympy import Symbol, exp, symbols, tanh
+from sympy import Symbol, exp, log, symbols
 
 import integrators
 from recipe import (
@@ -18,7 +19,6 @@ from recipe import (
     numerical,
     positive,
     potential,
-    refresh,
     scalar,
     total,
     vector,
@@ -27,7 +27,7 @@ from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
 from samplers.testing.mutation import OF_FORMULAS, planted
-from samplers.testing.results import Report, Result, timed
+from samplers.testing.results import LeftOut, Report, Result, timed
 from samplers.testing.subject import Subject
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
@@ -173,7 +173,8 @@ def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
 
 
 def test_an_opaque_recipe_is_checked_by_its_formulas():
-    report = check(Recipe(name="opaque", state=(theta,), H=U, D={theta: function("G", theta, sign="positive")}))
+    with pytest.warns(LeftOut, match="opaque: left out .* a function is opaque"):
+        report = check(Recipe(name="opaque", state=(theta,), H=U, D={theta: function("G", theta, sign="positive")}))
     assert report.ok and {r.layer for r in report.results} == {"symbolic"}
     assert report.notes[0].endswith("bind()") and all(name in report.notes[0] for name in LAYERS if name != "symbolic")
 
@@ -188,35 +189,29 @@ def test_a_step_stands_for_its_recipe_word_and_pieces():
         check(step, "Euler")
 
 
-def test_what_is_left_out_is_said_with_the_reason():
-    """Four blocks; a jump in three coupled ones, all with noise, in 4^5 ways; parameters that imply a step size."""
-    four = Recipe(
-        name="four",
-        state=(theta, p, xi, r),
-        target=theta,
-        H=U + total(p**2 + r**2) / 2 + n * xi**2 / 2,
-        D={p: 1 + xi**2, r: 1},
-        Q={(theta, p): -1, (p, r): theta},
-    )
-    three = Recipe(
-        name="three",
-        state=(theta, p, xi),
-        target=theta,
-        D={theta: 1 + p**2 / 4, p: 1, xi: 1 / n},
-        H=U + total((p - tanh(theta)) ** 2) / 2 + n * (xi - total(tanh(theta)) / n) ** 2 / 2,
-        Q={(theta, p): -1, (p, xi): p / n},
-        jumps={"J": refresh(p, rate=gamma)},
-        scheme="J Euler J",
-    )
+def test_what_is_left_out_is_said_with_the_reason_and_one_warning():
+    """Parameters that imply a step size; a law without moments."""
+    heavy = Recipe(name="heavy", state=(theta,), H=total(log(1 + theta**2)) * 2, D={theta: 1}, scheme="Euler")
     for recipe, reason, layers in (
-        (four, "4 blocks", ["symbolic", "differential"]),
-        (CASES["vsgd"].recipe, "imply a step size", []),
-        (three, "points of state and noise", ["symbolic", "generator", "differential"]),
+        (CASES["vsgd"].recipe, "imply a step size", ["one-step defect", "stationary start", "non-Gaussian"]),
+        (heavy, "no finite integral", ["generator", "one-step defect", "stationary start"]),
     ):
-        report = check(recipe)
-        assert report.ok and any(reason in note for note in report.notes)
-        assert not layers or [*dict.fromkeys(r.layer for r in report.results)] == layers
-    assert report.seconds < 20
+        with pytest.warns(LeftOut) as warned:
+            report = assert_stationary(recipe)
+        assert len(warned) == 1 and str(warned[0].message) == report.warning and warned[0].filename == __file__
+        assert report.ok and [layer for layer, _ in report.left_out] == layers
+        assert all(reason in why for _, why in report.left_out) and reason in report.warning
+        assert any(note.startswith("left out") and reason in note for note in report.notes)
+        assert report.to_dict()["left_out"] == [list(pair) for pair in report.left_out]
+
+
+def test_what_does_not_apply_is_no_gap():
+    """A linear law of what is not linear."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftOut)
+        report = check(SGNHT, layers=["linear law"])
+    assert not report.left_out and [layer for layer, _ in report.inapplicable] == ["linear law"]
+    assert report.notes == ("does not apply  linear law: the step is not affine for a quadratic U, site by site",)
 
 
 @pytest.mark.parametrize(

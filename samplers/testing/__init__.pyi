@@ -7,7 +7,7 @@ from .diagnosis import diagnose as diagnose, Diagnosis as Diagnosis
 from .layers import LAYERS as LAYERS
 from .mutation import mutants as mutants, Mutant as Mutant
 from .properties import PROPERTIES as PROPERTIES, residual_is_zero as residual_is_zero
-from .results import Report as Report, Result as Result
+from .results import LeftOut as LeftOut, Report as Report, Result as Result
 from .strategies import (
     recipes as recipes,
     schemes as schemes,

@@ -1,5 +1,6 @@
 """All layers of checks of a recipe and a word."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from recipe import Energy, Recipe, RecipeError
 from recipe.errors import did_you_mean
 
 from .layers import LAYERS
-from .results import Report, Result, timed
+from .results import Inapplicable, LeftOut, Report, Result, timed
 from .subject import is_open, subject_of
 
 OPEN = "a function is opaque: give it by recipe.bind()"
@@ -27,27 +28,37 @@ def check(
 
     A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters,
     else values away from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all
-    of them, in place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. The report notes
-    which layers had nothing to check, as all but the formulas of an opaque recipe.
+    of them, in place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. What had to be left
+    out, as all but the formulas of an opaque recipe, stands in `left_out` of the report, and is warned of once.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
     True
     """
+    report = _checked(recipe, scheme, pieces=pieces, energy=energy, layers=layers, values=values)
+    _warn(report)
+    return report
+
+
+def _warn(report):
+    """Warn the caller of `check` or `assert_stationary` of what was left out."""
+    if report.left_out:
+        warnings.warn(report.warning, LeftOut, stacklevel=3)
+
+
+def _checked(recipe, scheme, *, pieces, energy, layers, values):
     subject = subject_of(recipe, scheme, pieces=pieces, energy=energy, values=values)
     opaque = is_open(subject.recipe)
     results: list[Result] = []
-    left_out: dict[str | None, list[str]] = {}
+    not_run: list[tuple[str, str]] = []
     for name in _names(layers):
-        if opaque and name != "symbolic":
-            left_out.setdefault(OPEN, []).append(name)
-            continue
-        of_layer, reason = timed(LAYERS[name](subject))
+        of_layer, reason = ([], OPEN) if opaque and name != "symbolic" else timed(LAYERS[name](subject))
         results += of_layer
-        if not of_layer:
-            left_out.setdefault(reason, []).append(name)
-    notes = (f"left out  {', '.join(names)}: {reason}" for reason, names in left_out.items())
-    return Report(subject.recipe.name, tuple(results), tuple(notes))
+        if reason:
+            not_run.append((name, reason))
+    inapplicable = tuple(pair for pair in not_run if isinstance(pair[1], Inapplicable))
+    left_out = tuple(pair for pair in not_run if not isinstance(pair[1], Inapplicable))
+    return Report(subject.recipe.name, tuple(results), left_out, inapplicable)
 
 
 def _names(layers):
@@ -71,12 +82,15 @@ def assert_stationary(
     pieces: Mapping | None = None,
     layers: str | Sequence[str] | None = None,
     **values: float,
-) -> None:
-    """Raise AssertionError, with the equations that are violated, unless `check` passes.
+) -> Report:
+    """The report of `check`; raise AssertionError, with the equations that are violated, unless it passes.
 
     >>> from samplers import SGLD
-    >>> assert_stationary(SGLD, layers=["symbolic"])
+    >>> assert_stationary(SGLD, layers=["symbolic"]).left_out
+    ()
     """
-    report = check(recipe, scheme, pieces=pieces, energy=energy, layers=layers, **values)
+    report = _checked(recipe, scheme, pieces=pieces, energy=energy, layers=layers, values=values)
     if not report.ok:
         raise AssertionError(f"{report.name} is not stationary:\n" + "\n".join(map(str, report.failures)))
+    _warn(report)
+    return report

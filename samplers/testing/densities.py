@@ -12,7 +12,7 @@ from sympy.core.function import AppliedUndef
 
 from recipe import Energy, RecipeError
 from recipe.algebra import at_one_site
-from recipe.symbols import Block, Partial, Potential, formula
+from recipe.symbols import Block, Partial, Potential, formula, is_site, total
 from recipe.symbols import temperature as T
 
 from .charts import LEAST
@@ -71,6 +71,22 @@ def one_site(
     >>> one_site()(total(p**2)/m - grad(potential(theta)))
     10*p**2/17 - theta**3 - theta + 2/5
     """
+    with_numbers = closed(temperature=temperature, values=values, energy=energy)
+    return lambda e: at_one_site(with_numbers(e))
+
+
+def closed(
+    *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
+) -> Callable[[Any], Expr]:
+    """The function that puts U and numbers into a formula: an expression of blocks and totals of them.
+
+    `temperature`, `values`, `energy`: as for `density`.
+
+    >>> from recipe import vector, positive, potential, total
+    >>> theta, p, m = vector("theta"), vector("p"), positive("m", default=1.7)
+    >>> closed(energy=theta**2 / 2)(potential(theta) + total(p**2)/m)
+    10*total(p**2)/17 + total(theta**2)/2
+    """
     values = {getattr(s, "name", s): v for s, v in (values or {}).items()}
 
     def value_of(s):
@@ -79,22 +95,23 @@ def one_site(
             raise RecipeError("density", f"'{s}' has no value", do=f"Give values={{{s.name!r}: ...}}.")
         return formula(value, f"density, values[{s.name!r}]")
 
-    def number(e):
-        e = at_one_site(_with_energy(formula(e, "density"), energy))
+    def with_numbers(e):
+        e = _with_energy(formula(e, "density"), energy)
         if e.has(AppliedUndef):
             opaque = next(iter(e.atoms(AppliedUndef)))
             raise RecipeError("density", f"{opaque} is opaque", do="Give it, by recipe.bind.")
         named = [s for s in e.free_symbols if not isinstance(s, Block) or s.name in values or hasattr(s, "start")]
         return e.xreplace({s: value_of(s) for s in named})
 
-    return number
+    return with_numbers
 
 
 def _with_energy(e, energy):
-    """A formula with U and its derivatives given."""
+    """A formula with U and its derivatives given, U as a sum over sites."""
     for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
         V = usual_energy(U.blocks) if energy is None else energy
         V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
+        V = total(V) if is_site(V) else V
         e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
     return e
 

@@ -30,7 +30,7 @@ from recipe.symbols import (
 )
 from recipe.symbols import temperature as T
 
-from .generator import BOUND, Generator
+from .generator import BOUND, generator_at_one_site
 from .missing import SDE, curl_of, missing_drift, shares_of, short
 from .results import Result
 
@@ -169,7 +169,7 @@ def _generator(state, formulas, **options):
     """The generator of an SDE whose formulas are H, the drift and D, in one list."""
     H, *rest = formulas
     size = len(state)
-    return Generator(rest[:size], ImmutableMatrix(size, size, rest[size:]), H, state, **options)
+    return generator_at_one_site(rest[:size], ImmutableMatrix(size, size, rest[size:]), H, state, **options)
 
 
 def _notes_on_numbers(defects, stand_ins):

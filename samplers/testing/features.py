@@ -11,7 +11,9 @@ import numpy as np
 from sympy import Expr, Mul, cos, lambdify, pi, sin
 
 from recipe import Recipe
-from recipe.symbols import Block
+from recipe.symbols import Block, is_site
+
+from .sites import Sites
 
 Features = tuple[Expr, ...]
 
@@ -56,6 +58,11 @@ def _odd(x: Block) -> Expr:
     """A function that vanishes at the ends."""
     way = x - x.domain.low
     return sin(pi * way / x.domain.width) if x.domain.is_compact else way / (1 + way**2)
+
+
+def features_over(recipe: Recipe, sites: Sites) -> Features:
+    """The features of a recipe as functions of the coordinates of several sites."""
+    return tuple(sites.at(f, k) for f in features_of(recipe) for k in range(sites.number if is_site(f) else 1))
 
 
 def evaluated(features: Features, state: Sequence[Block]) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:

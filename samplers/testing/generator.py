@@ -1,16 +1,17 @@
-"""The generator of an SDE against its law, by quadrature: E[L phi] = 0 for every phi.
+"""The generator of an SDE against its law, by quadrature or by exact draws: E[L phi] = 0 for every phi.
 
 L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW, and E[L phi] = d/dt E[phi(z_t)] at
 the start from exp(-H/T): 0 for every phi if that law is invariant.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Mul, S, diff
+from sympy import Expr, ImmutableMatrix, Mul, S, diff
 
 from recipe import Energy
 from recipe.arrays import of_arrays
@@ -21,6 +22,7 @@ from .densities import density, one_site, separate
 from .features import features as usual_features
 
 BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
+STANDARD_ERRORS = 7.5  # of a mean of draws: a right one is beyond it once in 1e13 times
 
 
 def generator_defects(
@@ -49,36 +51,53 @@ def generator_defects(
     >>> {str(phi): round(x, 3) + 0.0 for phi, x in wrong.items()}
     {'theta': 0.0, 'p': 0.0, 'theta**2': 0.0, 'p*theta': 0.0, 'p**2': 0.449}
     """
-    generator = Generator(drift, D, H, state, energy=energy, values=values, temperature=temperature)
+    generator = generator_at_one_site(drift, D, H, state, energy=energy, values=values, temperature=temperature)
     return generator.defects(degree, features)
 
 
+def generator_at_one_site(
+    drift: Mapping | Sequence,
+    D: Any,
+    H: Expr,
+    state: Sequence[Block],
+    *,
+    energy: Energy | Expr | None = None,
+    values: Mapping | None = None,
+    temperature: float = 1.0,
+) -> "Generator":
+    """The generator under exp(-H/T) of one site; the arguments are those of `generator_defects`."""
+    number = one_site(temperature=temperature, values=values, energy=energy)
+    rows = [number(e) for e in drift_of(drift, tuple(state), "diagnose")]
+    D = matrix_of(D, tuple(state), +1, "generator, D").applyfunc(number)
+    points, weights = density(H, state, temperature=temperature, values=values, energy=energy, integrands=[*rows, *D])
+    return Generator(state, rows, D, points, weights, H=number(H), temperature=temperature)
+
+
 class Generator:
-    """E[L phi] under exp(-H/T) of one site; the arguments are those of `generator_defects`."""
+    """E[L phi] under a law that is given by points and weights.
+
+    `drift`, `D` and `H`: expressions of the coordinates `state`, numbers otherwise. `drawn`: the points are
+    independent draws, so that means are uncertain, and what may be chance counts as 0.
+    """
 
     def __init__(
         self,
-        drift: Mapping | Sequence,
-        D: Any,
-        H: Expr,
         state: Sequence[Block],
+        drift: Sequence[Expr],
+        D: ImmutableMatrix,
+        points: Mapping[Block, np.ndarray],
+        weights: np.ndarray,
         *,
-        energy: Energy | Expr | None = None,
-        values: Mapping | None = None,
+        H: Expr = S.Zero,
         temperature: float = 1.0,
+        drawn: bool = False,
     ):
-        number = one_site(temperature=temperature, values=values, energy=energy)
-        self.state, self.H = tuple(state), number(H)
-        rows = [number(e) for e in drift_of(drift, self.state, "diagnose")]
-        D = matrix_of(D, self.state, +1, "generator, D").applyfunc(number)
-        points, self.weights = density(
-            H, self.state, temperature=temperature, values=values, energy=energy, integrands=[*rows, *D]
-        )
+        self.state, self.H, self.weights, self.drawn = tuple(state), H, weights, drawn
         self.points = [points[b] for b in self.state]
-        self.drift = [(b, self.at(e)) for b, e in zip(self.state, rows) if e != 0]
+        self.drift = [(b, self.at(e)) for b, e in zip(self.state, drift) if e != 0]
         # what moves a block without noise of its own, and turns with it at the end of a box
         self.turned = {
-            b: [c for c in self.state if c != b and rows[i].has(c)] for i, b in enumerate(self.state) if D[i, i] == 0
+            b: [c for c in self.state if c != b and drift[i].has(c)] for i, b in enumerate(self.state) if D[i, i] == 0
         }
         pairs = [(i, j) for i, _ in enumerate(self.state) for j, _ in enumerate(self.state) if D[i, j] != 0]
         self.noise = [(self.state[i], self.state[j], float(temperature) * self.at(D[i, j])) for i, j in pairs]
@@ -97,7 +116,14 @@ class Generator:
         curvatures = ((D, derivative(a, b)) for a, b, D in self.noise)
         first = sum((f * d for f, d in slopes if d is not None), nothing)
         second = sum((D * d for D, d in curvatures if d is not None), nothing)
-        return float(self.weights @ (first + second)), float(self.weights @ abs(first) + self.weights @ abs(second))
+        rate, scale = self.weights @ (first + second), self.weights @ abs(first) + self.weights @ abs(second)
+        return self._beyond_chance(float(rate), first + second), float(scale)
+
+    def _beyond_chance(self, rate, terms):
+        """A mean without what may be chance, where the points are draws."""
+        if not self.drawn:
+            return rate
+        return math.copysign(max(abs(rate) - STANDARD_ERRORS * terms.std() / len(terms) ** 0.5, 0), rate)
 
     def defects(self, degree: int = 4, features: Sequence[Expr] | None = None) -> dict[Expr, float]:
         """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial of the features."""

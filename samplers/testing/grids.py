@@ -23,6 +23,11 @@ PANEL = 12.0  # the greatest length of a panel, in t
 NODES = (12, 16, 20, 26, 32, 40, 50, 64, 80, 100, 130, 160, 200, 250, 320, 400)
 POINTS = 3_000_000
 
+
+class Unresolved(RecipeError):
+    """No grid holds the law: too many coordinates are coupled, or their scales are too far apart."""
+
+
 GroupLaw = tuple[dict[Block, np.ndarray], np.ndarray, np.ndarray]  # points by block, weights, sizes
 
 
@@ -33,10 +38,10 @@ def law_of(
 
     `formulas`: H of all groups, then integrands. `nodes`, `degree` and what is raised: as for `density`.
     """
-    group = _Group(blocks)
+    group = Group(blocks)
     moving = group.moving
     if len(moving) > 3:
-        raise RecipeError(
+        raise Unresolved(
             "density, H",
             f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}",
             do="At most three can be integrated over.",
@@ -61,7 +66,7 @@ def law_of(
         if before is not None and np.all(abs(now - before) <= tolerances):
             return grid.law()
         before = now
-    raise RecipeError(
+    raise Unresolved(
         "density",
         f"a grid of {POINTS:,} points does not resolve exp(-H) over {', '.join(map(str, blocks))}",
         do="Give values= at which its scales are closer.",
@@ -83,7 +88,7 @@ def _panels(edges, nodes):
     return ((low + high) / 2 + (high - low) / 2 * x).ravel(), ((high - low) / 2 * w).ravel()
 
 
-class _Group:
+class Group:
     """The blocks of a group: those that move, integrated over, and the binary ones, summed over."""
 
     def __init__(self, blocks: Sequence[Block]):
@@ -123,7 +128,7 @@ class _Group:
 class _Grid:
     """Points z of the moving blocks, weights by point and choice of the binary ones, and z in units of the law."""
 
-    def __init__(self, group: _Group, energy: Callable, charts: Sequence[Chart], axes: Sequence[Rule]):
+    def __init__(self, group: Group, energy: Callable, charts: Sequence[Chart], axes: Sequence[Rule]):
         t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
         self.group = group
         self.z = [chart.point(x) for chart, x in zip(charts, t)]

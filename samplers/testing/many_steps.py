@@ -12,7 +12,7 @@ import numpy as np
 from integrators.step import Step
 
 from .one_step import transition
-from .quadrature import Rule
+from .quadrature import Rule, golub_welsch, recurrence
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,12 @@ class CoordinateLaw:
     @cached_property
     def recurrence(self) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients a, b of the orthonormal polynomials: b_k q_{k+1} = (x - a_k) q_k - b_{k-1} q_{k-1}."""
-        at, weight = self.grid
-        q = [np.ones_like(at)]
-        a, b = [], []
-        for k in range(self.nodes):
-            a.append(weight @ (at * q[k] ** 2))
-            rest = at * q[k]
-            rest -= (np.array(q) @ (weight * rest)) @ np.array(q)
-            b.append(math.sqrt(weight @ rest**2))
-            q.append(rest / (b[k] or 1.0))
-        return np.array(a), np.array(b)
+        return recurrence(*self.grid, self.nodes)
 
     @cached_property
     def quadrature(self) -> Rule:
         """Gauss nodes and weights (Golub & Welsch 1969)."""
-        a, b = self.recurrence
-        nodes, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))
-        return nodes, vectors[0] ** 2
+        return golub_welsch(*self.recurrence)
 
     def polynomials(self, at: np.ndarray, degree: int) -> np.ndarray:
         """q_0, ..., q_degree at some points, a row each."""

@@ -8,6 +8,7 @@ the SDE or a flow is wrong.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .quadrature import Rule, gamma, gaussian, grid
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 
+MOST_MONOMIALS = 210  # whose moments are compared
 AT_ONCE = 4096  # points whose monomials are summed at once: they stay in the cache
 
 
@@ -36,6 +38,7 @@ def transition(
     draw_nodes: int = 9,
     gradient_nodes: int | None = None,
     chart: Callable | None = None,
+    sites: int = 1,
     least: float = 0.0,
     **arguments: Any,
 ) -> tuple[Arrays, Arrays, np.ndarray]:
@@ -51,7 +54,8 @@ def transition(
     assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
     noisy = step.program.gradients_per_step if gradient_noise else 0
     errors_of_gradients = [gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy
-    points, weights = grid([*law.values(), *(_nodes(d, draw_nodes) for d in draws), *errors_of_gradients])
+    axes = [_nodes(d, draw_nodes) for d in draws for _ in range(sites if d.is_vector else 1)]
+    points, weights = grid([*law.values(), *axes, *errors_of_gradients])
     if coupling:
         weights = weights * np.exp(-coupling(*points[:size]) / temperature)
         weights /= weights.sum()
@@ -60,16 +64,17 @@ def transition(
     def moved(points):
         """Where the step takes the points, and the weights of those draws whose law depends on the state."""
         factors: Arrays = []
-        z, numbers = points[:size], points[size : size + len(draws)]
+        z, numbers = points[:size], _by_draw(points[size : size + len(axes)], draws, sites)
         blocks = chart(*z) if chart else z
         state = {b.name: _shaped(x, b) for b, x in zip(recipe.state, blocks)}
-        state |= {a.name: _shaped(np.full(len(points[0]), constants[a.name]), a) for a in recipe.adapted}
+        frozen = {a: np.full(_shape(a, len(points[0]), sites), constants[a.name]) for a in recipe.adapted}
+        state |= {a.name: _shaped(x, a) for a, x in frozen.items()}
         noise = {
             d.name: BY_NODES[d.kind](x, factors) if d.kind in BY_NODES else _shaped(x, d)
             for d, x in zip(draws, numbers)
         }
         variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
-        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(draws) :]])
+        errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(axes) :]])
 
         def noisy_gradient(theta):
             return gradient(theta) + next(errors)
@@ -99,12 +104,26 @@ def _nodes(draw, nodes):
     return np.arange(nodes), np.ones(nodes)
 
 
+def _shape(kind, points, sites):
+    return (points, sites) if kind.is_vector and sites > 1 else (points,)
+
+
 def _shaped(x, kind):
-    return torch.as_tensor(x)[:, None] if kind.is_vector else torch.as_tensor(x)
+    x = torch.as_tensor(x)
+    return x[:, None] if kind.is_vector and x.ndim == 1 else x
+
+
+def _by_draw(axes, draws, sites):
+    """The numbers of every draw: of one site its axis, of several (points, sites)."""
+    if sites == 1:
+        return axes
+    left = iter(axes)
+    return [np.stack([next(left) for _ in range(sites)], -1) if d.is_vector else next(left) for d in draws]
 
 
 def _flat(state, recipe):
-    return [state[b.name].flatten().numpy() for b in recipe.state]
+    """The values of a state by coordinate: of every block site after site."""
+    return [x for b in recipe.state for x in state[b.name].reshape(len(state[b.name]), -1).T.numpy()]
 
 
 def _at(points, k, u):
@@ -199,6 +218,44 @@ def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> n
             products = (products[:, None] * powers).reshape(-1, products.shape[1])
         table += (products @ last.T).ravel()
     return table.reshape([size] * len(values))
+
+
+def exponents(coordinates: int, degree: int) -> list[tuple[int, ...]]:
+    """Those of all monomials of total degree 1 to a degree, lower degrees first.
+
+    >>> exponents(2, 2)
+    [(1, 0), (0, 1), (2, 0), (1, 1), (0, 2)]
+    """
+    factors = (c for d in range(1, degree + 1) for c in combinations_with_replacement(range(coordinates), d))
+    return [tuple(map(c.count, range(coordinates))) for c in factors]
+
+
+def fitting_degree(coordinates: int, most: int = 4) -> int:
+    """The degree, `most` at the most, up to which there are not too many monomials.
+
+    >>> fitting_degree(3), fitting_degree(7)
+    (4, 3)
+    """
+    return next((d for d in range(most, 1, -1) if math.comb(coordinates + d, d) <= MOST_MONOMIALS), 1)
+
+
+def low_moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
+    """E of the monomials of `exponents`, in their order: of many coordinates there is no table.
+
+    >>> low_moments([np.array([1.0, 3.0]), np.ones(2)], np.array([0.5, 0.5]), 2)
+    array([2., 1., 5., 2., 1.])
+    """
+    powers = exponents(len(values), degree)
+    means = np.zeros(len(powers))
+    for first in range(0, len(weights), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        products = {(0,) * len(values): np.ones(len(weights[part]))}
+        for power in powers:
+            i = next(k for k, n in enumerate(power) if n)
+            lower = tuple(n - (k == i) for k, n in enumerate(power))
+            products[power] = products[lower] * values[i][part]
+        means += np.array([products[power] @ weights[part] for power in powers])
+    return means
 
 
 def _powers(x, degree):

@@ -41,6 +41,34 @@ def gamma(shape: float, scale: float = 1.0, nodes: int = 12) -> Rule:
     return scale * x, vectors[0] ** 2
 
 
+def recurrence(points: np.ndarray, weights: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients a, b of the polynomials orthonormal under weights: b_k q_{k+1} = (x - a_k) q_k - b_{k-1} q_{k-1}."""
+    q = [np.ones_like(points)]
+    a, b = [], []
+    for k in range(nodes):
+        a.append(weights @ (points * q[k] ** 2))
+        rest = points * q[k]
+        rest -= (np.array(q) @ (weights * rest)) @ np.array(q)
+        b.append(math.sqrt(weights @ rest**2))
+        q.append(rest / (b[k] or 1.0))
+    return np.array(a), np.array(b)
+
+
+def golub_welsch(a: np.ndarray, b: np.ndarray) -> Rule:
+    """The Gauss points and weights of a recurrence. Golub & Welsch (1969)."""
+    nodes, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))
+    return nodes, vectors[0] ** 2
+
+
+def gauss(points: np.ndarray, weights: np.ndarray, nodes: int) -> Rule:
+    """The Gauss points and weights of a law on a fine grid: its moments up to the degree 2 nodes - 1.
+
+    >>> gauss(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.5, 0.25]), 1)
+    (array([1.]), array([1.]))
+    """
+    return golub_welsch(*recurrence(points, weights / weights.sum(), nodes))
+
+
 def thermostat(mean: float, variance: float, kink: float, nodes: int = 14) -> Rule:
     """The points and weights of a normal law whose integrand has a kink."""
     reach = 8.5 * math.sqrt(variance)

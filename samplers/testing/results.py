@@ -55,16 +55,40 @@ class Result:
         return "<=" if self.ok else ">"
 
 
+class Inapplicable(str):
+    """Why a layer asks nothing of a recipe: its question does not arise, so that nothing is left out."""
+
+
+class LeftOut(UserWarning):
+    """A layer of checks had to be left out."""
+
+
 Results = Generator[Result, None, str | None]  # of a layer: it returns why it has nothing to check, if so
 
 
 @dataclass(frozen=True)
 class Report:
-    """The results of several checks of one sampler; `notes` say what was not checked, and why."""
+    """The results of several checks of one sampler.
+
+    `left_out`: (layer, reason) for each layer that could not be run, `inapplicable` for each whose question does not
+    arise.
+    """
 
     name: str
     results: tuple[Result, ...]
-    notes: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    inapplicable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not checked, a line for every reason."""
+        lines = [f"left out  {text}" for text in _by_reason(self.left_out)]
+        return (*lines, *(f"does not apply  {text}" for text in _by_reason(self.inapplicable)))
+
+    @property
+    def warning(self) -> str:
+        """What was left out in one line; nothing if everything was checked."""
+        return f"{self.name}: left out {'; '.join(_by_reason(self.left_out))}" if self.left_out else ""
 
     @property
     def ok(self) -> bool:
@@ -87,6 +111,7 @@ class Report:
             "name": self.name,
             "ok": self.ok,
             "results": [r.to_dict() for r in self.results],
+            "left_out": [list(pair) for pair in self.left_out],
             "notes": list(self.notes),
         }
 
@@ -95,6 +120,14 @@ class Report:
         lines += [f"  {result}" for result in self.results]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """The layers with their reasons, those of one reason together."""
+    layers: dict[str, list[str]] = {}
+    for layer, reason in pairs:
+        layers.setdefault(reason, []).append(layer)
+    return [f"{', '.join(names)}: {reason}" for reason, names in layers.items()]
 
 
 def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:

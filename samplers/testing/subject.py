@@ -25,14 +25,14 @@ from recipe.symbols import temperature as T
 
 from .arguments import NUM_DATA, TEMPERATURE
 from .cases import Case, case_of
-from .densities import density
 from .interpreter import evaluate
+from .laws import Law, Laws
+from .sites import Sites, sites_of
 
 Points = dict[Block, np.ndarray]
 
 FROZEN_AT = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 DRAW_NODES, GRADIENT_NODES, MOST_POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
-LEAST_WEIGHT = 1e-11  # of a point that is kept, where there are many
 
 x, y = sympy.symbols("x y", real=True)
 ENERGIES = {
@@ -146,26 +146,47 @@ class Subject:
     # ---- its law
 
     @cached_property
+    def sites(self) -> Sites:
+        """The coordinates that its law is over: those of one site, or of several where sites feel each other."""
+        return Sites(self.recipe.state, sites_of(self.recipe))
+
+    @cached_property
+    def stationary(self) -> Laws:
+        """exp(-H/T) for every energy of the target."""
+        return (
+            self.right.stationary if self.right is not self else Laws(self.recipe, self.sites, TEMPERATURE, self.values)
+        )
+
+    @cached_property
+    def laws(self) -> dict[str, Law]:
+        """By energy, exp(-H/T) as points and weights."""
+        if self.right is not self:
+            return self.right.laws
+        return {name: self.stationary.law(self.energy(name), self.noise_points) for name in self.energies}
+
+    @cached_property
     def unresolved(self) -> str:
-        """Why one site cannot be integrated over; nothing if it can."""
-        if len(self.recipe.state) > 3:
-            return f"a site has {len(self.recipe.state)} blocks, and the checks integrate over three at most"
+        """Why there is no law to compare with; nothing if there is one."""
         try:
             _ = self.laws
         except RecipeError as error:
-            return str(error)
+            return f"{error.where}: {error.what}; give energy= or values of parameters for which it has them all"
         return ""
 
     @cached_property
     def out_of_reach(self) -> str:
-        """Why one site and the noise of a step cannot be integrated over; nothing if they can."""
-        if self.unresolved:
-            return self.unresolved
+        """Why chains cannot be compared with the law; nothing if they can."""
         if self.case.step_size is not None:
             return "its parameters imply a step size, so that there is no limit h -> 0"
-        _, weights = self.laws[self.first_energy]
-        size = len(weights) * self.noise_points
-        return f"{size:,} points of state and noise, more than {MOST_POINTS:,}" if size > MOST_POINTS else ""
+        return self.unresolved
+
+    def is_by_quadrature(self, name: str) -> bool:
+        """Whether state and noise of one step are integrated over; else they are drawn."""
+        law, program = self.laws[name], self.still.program
+        several = self.sites.number > 1
+        if law.drawn or several and (any(self.recipe.supplied) or any(d.kind != "normal" for d in program.draws)):
+            return False
+        return len(law.weights) * self.noise_points <= MOST_POINTS
 
     @property
     def first_energy(self) -> str:
@@ -175,7 +196,10 @@ class Subject:
     @property
     def noise_points(self) -> int:
         """The points of the quadrature over the random numbers of one step."""
-        points = [{"uniform": 2, "poisson": 100}.get(d.kind, DRAW_NODES) for d in self.still.program.draws]
+        points = [
+            {"uniform": 2, "poisson": 100}.get(d.kind, DRAW_NODES) ** (self.sites.number if d.is_vector else 1)
+            for d in self.still.program.draws
+        ]
         noisy = self.still.program.gradients_per_step if any(self.recipe.supplied) else 0
         return prod(points) * GRADIENT_NODES**noisy
 
@@ -183,27 +207,6 @@ class Subject:
         """U of the target blocks, a formula."""
         U, blocks = self.energies[name], self.recipe.targets
         return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
-
-    @cached_property
-    def laws(self) -> dict[str, tuple[Points, np.ndarray]]:
-        """By energy, the points of exp(-H/T) by block, and their weights."""
-        if self.right is not self:
-            return self.right.laws
-        return {name: self._law(name) for name in self.energies}
-
-    def _law(self, name):
-        points, weights = density(
-            self.recipe.H,
-            self.recipe.state,
-            temperature=TEMPERATURE,
-            energy=self.energy(name),
-            nodes={1: 300, 2: None}.get(len(self.recipe.state), 32),
-            degree=4,
-            values=self.values,
-            integrands=(*self.recipe.drift, *self.recipe.D),
-        )
-        kept = weights > (LEAST_WEIGHT if len(weights) > 10_000 else 0)
-        return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
 
     # ---- its gradients
 
@@ -225,15 +228,20 @@ class Subject:
 
     def gradient_variance(self, h: float, points: Points) -> Any:
         """2 S m/(h c^2), the variance of gradients that meet the budget S: m in a step, each with the factor c."""
-        rows = [i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0]
-        if not rows:
+        if not any(self.recipe.supplied):
             return 0.0
+        budget, factor = self._budget_and_factor
         at, shape = {**self.numbers, step_size: h, **points}, np.shape(next(iter(points.values())))
-        drift, g = self.recipe.drift[rows[0]], sympy.Dummy()
-        (slope,) = drift.atoms(Partial)
-        budget = evaluate(self.recipe.supplied[rows[0], rows[0]], at, shape)
-        factor = evaluate(sympy.diff(drift.xreplace({slope: g}), g), at, shape)
+        budget, factor = evaluate(budget, at, shape), evaluate(factor, at, shape)
         return 2 * self.still.program.gradients_per_step * budget / (h * factor**2)
+
+    @cached_property
+    def _budget_and_factor(self) -> tuple[sympy.Expr, sympy.Expr]:
+        """S and c of the first block whose gradients are noisy."""
+        row = next(i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0)
+        drift, g = self.recipe.drift[row], sympy.Dummy()
+        (slope,) = drift.atoms(Partial)
+        return self.recipe.supplied[row, row], sympy.diff(drift.xreplace({slope: g}), g)
 
 
 # ---- the subject of a recipe
@@ -285,6 +293,8 @@ def _energies(energy, recipe):
     """The energies that a recipe is checked with: one of the caller's, or all of ours."""
     if energy is not None:
         return {"energy": _of_a_site(energy, recipe)}
+    if recipe.potential is None:
+        return {"its own": ENERGIES["quartic"]}
     if any(b.domain.is_compact for b in recipe.targets):
         return _between_ends(recipe.targets)
     return ENERGIES | BANANA if len(recipe.targets) == 2 else ENERGIES

@@ -2,9 +2,7 @@
 
 import sympy
 
-from ..arguments import TEMPERATURE
-from ..features import features_of
-from ..generator import BOUND, Generator
+from ..generator import BOUND
 from ..results import Result, Results
 from ..subject import Subject
 
@@ -29,21 +27,12 @@ def symbolic(subject: Subject) -> Results:
 
 
 def generator(subject: Subject) -> Results:
-    """E[L phi] = 0 for monomials phi of degree 1 to 4 of the features of one site, L of the SDE that is discretised."""
-    recipe, sde = subject.recipe, subject.wrong or subject.recipe
+    """E[L phi] = 0 for monomials phi of degree 1 to 4 of the features, with L of the SDE that is discretised."""
+    sde = subject.wrong or subject.recipe
     if subject.unresolved:
         return subject.unresolved
     for name in subject.energies:
-        generator = Generator(
-            sde.tempered_drift,
-            sde.D,
-            recipe.H,
-            recipe.state,
-            energy=subject.energy(name),
-            values=subject.values,
-            temperature=TEMPERATURE,
-        )
-        defects = generator.defects(features=features_of(recipe))
+        defects = subject.stationary.defects(sde, subject.energy(name))
         phi, defect = max(defects.items(), key=lambda item: abs(item[1]))
         yield Result(
             "generator",

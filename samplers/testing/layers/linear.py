@@ -12,7 +12,7 @@ from recipe import Recipe
 from recipe.symbols import Partial, Total, step_size
 
 from ..interpreter import van_loan
-from ..results import Result, Results
+from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 
 STIFFNESSES = (0.7, 2.3)
@@ -25,12 +25,12 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     """
     recipe, step = subject.recipe, subject.still
     if not is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
-        return "the step is not affine for a quadratic U, site by site"
+        return Inapplicable("the step is not affine for a quadratic U, site by site")
     budgets = _budgets(recipe)
     pieces = split(recipe, step.scheme, all_letters(recipe, subject.pieces))
     numerical = any(piece.method not in (None, "euler") for piece in pieces.values())
     if numerical or any(e.xreplace(budgets) != 0 for e in recipe.supplied):
-        return "a budget reads what moves, or a piece is numerical"
+        return Inapplicable("a budget reads what moves, or a piece is numerical")
     numbers = {**subject.numbers, **budgets, step_size: h}
     settings = {**subject.settings, **{s.name: v for s, v in budgets.items()}}
     for k in STIFFNESSES:
@@ -39,7 +39,9 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
             decay, spread = _over(float(fraction) * h, *_matrices(pieces[letter], recipe, numbers, k), pieces[letter])
             M, V = decay @ M, decay @ V @ decay.T + spread
         if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
-            return "the law of the linear step depends on its start: noise or a jump has to reach every block"
+            return Inapplicable(
+                "the law of the linear step depends on its start: noise or a jump has to reach every block"
+            )
         yield Result(
             "linear law",
             "relative error of the stationary covariance",

@@ -3,24 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from integrators import noise
 from integrators.domains import in_domain
 from recipe import Recipe
-from recipe.symbols import Total, is_site
 
-from ..features import Features, evaluated, features_of
-from ..one_step import moments
-from ..results import Result, Results
+from ..features import evaluated, features_of
+from ..one_step import exponents
+from ..results import Inapplicable, Result, Results
 from ..subject import Subject
-from .defect import DEGREE, moved, one_step_defect
+from .chains import exact_start, moved_chains, noise_of, opposite, sites_of_a_run
+from .defect import is_resolved, moved, one_step_defect
 
 BOUND = 7.5  # standard errors: a right sampler is beyond it once in 1e13 comparisons
-STEPS = 8
+STEPS, HALVINGS = 8, 6
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
     moves = _moves(subject.recipe, run)
     displacement = float((moves**2).mean())
     yield Result(layer, "mean square displacement", displacement, 1e-8, "the chains move", about, least=True)
-    for name, (a, b) in _pairs(moves, run).items():
+    for name, (a, b) in _pairs(moves, run, subject.sites.number == 1).items():
         correlation = float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * a.size**0.5
         yield Result(
             layer,
@@ -81,55 +81,28 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
 
 
 def _run(subject: Subject, energy: str) -> Run:
-    """The chains of a subject from exact draws, on gradients that are as noisy as their budget."""
-    step = subject.still
-    h = 0.05 if step.order == 2 else 0.01
-    sites = 2 if subject.recipe.target_is_vector and not _coupled(subject.recipe) else 1
-    slope, generator = subject.derivative(energy, 1), torch.Generator().manual_seed(subject.seed)
-
-    def noisy_slope(theta):
-        at = {b: state[b.name].numpy() for b in subject.recipe.state}
-        spread = np.sqrt(np.broadcast_to(subject.gradient_variance(h, at), theta.shape))
-        return slope(theta) + torch.as_tensor(spread) * torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
-
-    start = _exact_draws(subject, energy, sites)
-    drawn = _noise(subject, sites)
-    gradient = noisy_slope if any(subject.recipe.supplied) else slope
-    state = start
-    for k in range(STEPS):
-        numbers = {name: v[k] for name, v in drawn.items()}
-        state = step(state, h, gradient=gradient, noise=numbers, **subject.curvature(energy), **subject.settings)
-    return Run(start, state, h, subject.chains, sites)
+    """The chains of a subject from exact draws, with the steps of the right ones."""
+    right = _right_run(subject.right, energy)
+    if subject is subject.right:
+        return right
+    start = exact_start(subject, energy, subject.chains)
+    end = moved_chains(subject, energy, start, right.h, noise_of(subject, STEPS, subject.chains))
+    return Run(start, end, right.h, subject.chains, sites_of_a_run(subject))
 
 
-def _exact_draws(subject: Subject, energy: str, sites: int) -> dict[str, torch.Tensor]:
-    """A state from exp(-H/T), its adapted quantities at their constants."""
-    points, weights = subject.laws[energy]
-    size = (subject.chains, sites)
-    pick = np.random.default_rng(subject.seed).choice(len(weights), size=size, p=weights / weights.sum())
-
-    def shaped(block, values):
-        return torch.as_tensor(values if block.is_vector else values[:, 0])
-
-    start = {b.name: shaped(b, np.asarray(points[b])[pick]) for b in subject.recipe.state}
-    frozen = {a.name: shaped(a, np.full(size, subject.constants[a.name])) for a in subject.recipe.adapted}
-    return start | frozen
-
-
-def _noise(subject: Subject, sites: int) -> dict[str, Any]:
-    """The random numbers of all steps by draw, step by step."""
-    kinds = noise.KINDS | noise.STATE_DEPENDENT
-    drawn = {}
-    for i, draw in enumerate(subject.still.program.draws):
-        shape = (sites,) if draw.is_vector else ()
-        drawn[draw.name] = kinds[draw.kind](subject.seed, range(STEPS), i, subject.chains, shape, dtype=torch.float64)
-    return drawn
-
-
-def _coupled(recipe: Recipe) -> bool:
-    """Whether the sites of a chain feel each other."""
-    totals = any(t.integrand.free_symbols for e in (*recipe.drift, *recipe.D) for t in e.atoms(Total))
-    return totals or any(not b.is_vector for b in recipe.state)
+@lru_cache(maxsize=4)
+def _right_run(right: Subject, energy: str) -> Run:
+    """The right chains, at a step at which they do not run away from where they start."""
+    h = 0.05 if right.still.order == 2 else 0.01
+    start, numbers = exact_start(right, energy, right.chains), noise_of(right, STEPS, right.chains)
+    widest = {b: 10 * (start[b.name].abs().max() + start[b.name].std()) for b in right.recipe.state}
+    for k in range(HALVINGS):
+        end = moved_chains(right, energy, start, h, numbers)
+        far = [b for b, most in widest.items() if b.domain.is_real and not (end[b.name].abs() <= most).all()]
+        if not far or k == HALVINGS - 1:
+            break
+        h /= 4
+    return Run(start, end, h, right.chains, sites_of_a_run(right))
 
 
 # ---- its statistics
@@ -142,45 +115,72 @@ def _lost(recipe: Recipe, run: Run) -> float:
 
 
 def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
-    """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name."""
-    features = _features(subject.recipe)
+    """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name.
+
+    It is off the moment of the law, or where that is known by draws only, that of the start of the same chains.
+    """
+    features = features_of(subject.recipe)
     expected, change = _of_the_right_step(subject.right, energy, run.h)
-    state = subject.recipe.state
-    ends = evaluated(features, state)([run.end[b.name].numpy().reshape(run.chains, -1) for b in state])
+    before, after = (_features(subject.recipe, side) for side in (run.start, run.end))
     worst, name = 0.0, ""
     for powers in _powers(len(features)):
-        values = np.prod([v**n for v, n in zip(ends, powers) if n], axis=0).reshape(run.chains, -1).mean(-1)
-        error = values.std() / run.chains**0.5
-        off = max(abs(values.mean() - expected[powers]) - 3 * STEPS * abs(change[powers]), 0)
-        score = off / error if error else np.inf
+        start, values = (_monomial(side, powers) for side in (before, after))
+        if expected is None:
+            values, centre = values - start, 0.0
+            spread = values.std()
+        else:  # that of the law, since a wrong chain may spread so far that nothing stands out
+            centre, spread = expected[powers], start.std()
+        error = spread / run.chains**0.5
+        off = max(abs(values.mean() - centre) - 3 * STEPS * abs(change[powers]), 0)
+        score = off / error if error else (np.inf if off else 0.0)
         if not score <= worst:
             worst, name = score, "*".join(f"{f}^{n}" for f, n in zip(features, powers) if n)
     return float(worst), name
 
 
-def _features(recipe: Recipe) -> Features:
-    """The features whose moments are compared: those of the sites, if there are any."""
-    found = features_of(recipe)
-    return tuple(f for f in found if is_site(f)) or found
+def _features(recipe: Recipe, state: dict[str, Any]) -> list[np.ndarray]:
+    """The features of all blocks: (chains, sites) each."""
+    arrays = [np.asarray(state[b.name]) for b in recipe.state]
+    return evaluated(features_of(recipe), recipe.state)([x.reshape(len(x), -1) for x in arrays])
+
+
+def _monomial(features: list[np.ndarray], powers: tuple[int, ...]) -> np.ndarray:
+    """A monomial by chain, the mean of its sites."""
+    return np.asarray(prod(f**n for f, n in zip(features, powers) if n)).mean(-1)
+
+
+Moments = dict[tuple[int, ...], float]
 
 
 @lru_cache(maxsize=4)
-def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """E[phi] under exp(-H/T), and its change by one step, by the exponents of phi."""
-    state = subject.recipe.state
-    features = evaluated(_features(subject.recipe), state)
-    points, weights = subject.laws[energy]
+def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[Moments | None, Moments]:
+    """E[phi] under exp(-H/T), if it is known better than by draws, and its change by one step, by exponents of phi."""
+    recipe, sites = subject.recipe, subject.sites
+    if not is_resolved(subject, energy):
+        return None, _drawn_change(subject, energy, h)
     before, after, mass = moved(subject, energy, h)
-    change = moments(features(after), mass, DEGREE) - moments(features(before), mass, DEGREE)
-    return moments(features([np.asarray(points[b]) for b in state]), weights, DEGREE), change
+    sides = (sites.arrays(dict(zip(sites.coordinates, side))) for side in (before, after))
+    start, end = (_moments(_features(recipe, {b.name: x for b, x in side.items()}), mass) for side in sides)
+    return start, {p: end[p] - start[p] for p in start}
+
+
+def _moments(features: list[np.ndarray], weights: np.ndarray) -> Moments:
+    return {p: float(weights @ _monomial(features, p)) for p in _powers(len(features))}
+
+
+def _drawn_change(subject: Subject, energy: str, h: float) -> Moments:
+    """The change of E[phi] by one step from the same draws, with the normal numbers of both signs."""
+    chains = subject.chains
+    start, (numbers,) = exact_start(subject, energy, chains), noise_of(subject, 1, chains)
+    signed = ((1, numbers), (-1, opposite(subject, numbers)))
+    ends = [moved_chains(subject, energy, start, h, [one], sign) for sign, one in signed]
+    before, *after = (_moments(_features(subject.recipe, x), np.full(chains, 1 / chains)) for x in (start, *ends))
+    return {p: sum(end[p] for end in after) / 2 - before[p] for p in before}
 
 
 def _powers(features: int) -> Iterator[tuple[int, ...]]:
-    """Exponents of the monomials of degree 1 to 4 of one feature, and of degree 2 of two."""
-    for powers in np.ndindex(*[5] * features):
-        most = 4 if max(powers) == sum(powers) else 2
-        if 0 < sum(powers) <= most:
-            yield powers
+    """Exponents of the monomials of degree 1 to 4 of one feature, and of degree 2 and 3 of several."""
+    return (p for p in exponents(features, 4) if sum(p) < 4 or max(p) == 4)
 
 
 def _moves(recipe: Recipe, run: Run) -> np.ndarray:
@@ -189,14 +189,14 @@ def _moves(recipe: Recipe, run: Run) -> np.ndarray:
     return np.stack(moves, -1).reshape(run.chains, -1)
 
 
-def _pairs(moves: np.ndarray, run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _pairs(moves: np.ndarray, run: Run, independent_sites: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Moves that should be independent, by the name of the second."""
     half = run.chains // 2
     pairs = {
         "the next chain": (moves, np.roll(moves, 1, 0)),
         "the other half of the chains": (moves[:half], moves[half : 2 * half]),
     }
-    if run.sites > 1:
+    if independent_sites and run.sites > 1:
         pairs["the next site"] = (moves[:, :1], moves[:, 1:2])
     return pairs
 
@@ -204,7 +204,7 @@ def _pairs(moves: np.ndarray, run: Run) -> dict[str, tuple[np.ndarray, np.ndarra
 def non_gaussian(subject: Subject) -> Results:
     """The one-step defect and a stationary start on the other energies, such as a double well."""
     if len(subject.energies) < 2:
-        return "the energy is given"
+        return Inapplicable("there is one energy, which is given")
     reason = None
     for energy in [*subject.energies][1:]:
         reason = yield from one_step_defect(subject, energy, "non-Gaussian")
