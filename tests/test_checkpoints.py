@@ -225,7 +225,7 @@ def bowl(scale):
         (dict(energy=bowl(3.0)), "another energy"),
         (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
         (dict(temperature=lambda k: 2.0), "settings"),
-        (dict(freeze="xi"), "frozen"),
+        (dict(freeze="V"), "frozen"),
         (dict(energy=bowl(1.0)), None),
     ],
 )
@@ -241,12 +241,12 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, mess
         progress=False,
         checkpoint=tmp_path,
     )
-    first = samplers.sample(samplers.SGNHT, **how)
+    first = samplers.sample(samplers.PSGLD, **how)
     if message is None:
-        assert torch.equal(samplers.sample(samplers.SGNHT, **how | change)["theta"], first["theta"])
+        assert torch.equal(samplers.sample(samplers.PSGLD, **how | change)["theta"], first["theta"])
         return
     with pytest.raises(RecipeError, match=message):
-        samplers.sample(samplers.SGNHT, **how | change)
+        samplers.sample(samplers.PSGLD, **how | change)
 
 
 # ---- the same energy

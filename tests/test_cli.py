@@ -1,7 +1,6 @@
 import ast
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -443,14 +442,13 @@ def test_diverged_chains_are_named(run):
     ]
     _, out, error = run(*argv)
     diverged = plain_json(run(*argv, "--json")[1])["info"]["diverged"]
-    assert 0 < len(diverged) < 64
-    assert ", ".join(f"chain {chain} at step {step}" for chain, step in diverged.items()) in out
+    assert 8 < len(diverged) < 64
+    named = ", ".join(f"chain {chain} at step {step}" for chain, step in list(diverged.items())[:8])
+    assert f"{named}, and {len(diverged) - 8} others" in out
     assert "diverged: none" not in out
-    *warned, left_out = error.splitlines()
+    lost, left_out = error.splitlines()
     assert f"leaves out {len(diverged)} of 64 chains" in left_out
-    assert 0 < len(warned) <= len(diverged) and all(line.startswith("recipe: sgld, ") for line in warned)
-    named = re.findall(r"\d+", " ".join(re.search(r"chains? ([\d, ]+) diverged", line)[1] for line in warned))
-    assert sorted(named) == sorted(diverged)
+    assert lost.startswith(f"recipe: sgld, sample: {len(diverged)} of 64 chains are lost")
 
 
 def test_what_is_not_a_number_is_null_in_json(answer):

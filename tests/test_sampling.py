@@ -667,6 +667,7 @@ def test_info_says_what_was_run():
         "warmup": 3,
         "thin": 2,
         "seed": 4,
+        "law": "exact",
         "temperature": 0.9,
         "batch_size": 2,
         "parameters": {"C": 2.0, "B": 0.5},

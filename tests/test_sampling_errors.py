@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from sympy import log, symbols
+from sympy import symbols
 from torch.nn import Linear, Parameter
 
 import samplers
@@ -130,7 +130,6 @@ def test_a_wrong_number_is_refused(call, words, no_step):
     [
         ("Langevin", call(UnderdampedLangevin, BOWL, step_size=3.0), ["unstable", "= 3", "spectral radius", "smaller"]),
         ("SGLD just beyond 2/k", call(SGLD, BOWL, step_size=0.51), ["unstable", "= 0.51", "spectral radius is 1.04"]),
-        ("energy without a minimum", call(SGLD, Energy((a, b), U=-(a**2) - b**2)), ["unstable", "spectral radius"]),
     ]
 )
 def test_an_unstable_step_is_refused_where_the_energy_is_known_to_be_quadratic(call, words, no_step):
@@ -248,8 +247,16 @@ def test_an_error_inside_of_the_energy_is_raised_as_it_is(energy, error, words, 
             call(energy=lambda theta: theta.log().sum(), init=torch.tensor([[1.0, 1.0], [1.0, 0.0]])),
             ["not finite", "chain 1"],
         ),
-        ("symbolic", call(energy=Energy((a, b), U=log(a) + b**2)), ["gradient by theta", "not finite", "chain 0"]),
-        ("symbolic by site", call(energy=Energy(theta, U=total(log(theta)))), ["theta", "not finite", "chain 0"]),
+        (
+            "symbolic",
+            call(energy=Energy((a, b), U=a**-2 + a**2 + b**2)),
+            ["gradient by theta", "not finite", "chain 0"],
+        ),
+        (
+            "symbolic by site",
+            call(energy=Energy(theta, U=total(theta**-2 + theta**2))),
+            ["theta", "not finite", "chain 0"],
+        ),
         (
             "explicit",
             call(EXPLICIT, lambda z: z["x"].log() + z["y"] ** 2, init=ORIGIN),
@@ -270,10 +277,8 @@ def test_a_start_without_a_finite_gradient_is_refused(call, words, no_step):
         (SGLD, lambda sign: lambda theta: sign * torch.log1p(theta**2).sum(), ZERO),
         (SGLD, lambda sign: lambda parts: sign * (bowl(parts["w"]) + bowl(parts["c"])), {"w": ZERO, "c": ZERO}),
         (EXPLICIT, lambda sign: lambda z: sign * (z["x"] ** 2 + z["y"] ** 2), ORIGIN),
-        (SGLD, lambda sign: Energy((a, b), U=sign * log(1 + a**2 + b**4)), ZERO),
-        (SGLD, lambda sign: Energy(theta, U=sign * total(theta**4)), ZERO),
     ],
-    ids=["gaussian", "laplace", "cauchy", "by-name", "explicit", "symbolic", "by-site"],
+    ids=["gaussian", "laplace", "cauchy", "by-name", "explicit"],
 )
 def test_a_log_density_in_place_of_an_energy_is_warned_of(recipe, energy, init, sign, warned):
     with warnings.catch_warnings(record=True) as caught:
@@ -285,8 +290,8 @@ def test_a_log_density_in_place_of_an_energy_is_warned_of(recipe, energy, init, 
 
 @pytest.mark.parametrize(
     "energy",
-    [lambda theta: theta.sum(), lambda theta: (theta.clamp(min=-3) ** 2).sum(), Energy((a, b), U=(a**2 - 1) ** 2 - b)],
-    ids=["linear", "bounded", "linear-in-one"],
+    [lambda theta: theta.sum(), lambda theta: (theta.clamp(min=-3) ** 2).sum()],
+    ids=["linear", "bounded"],
 )
 def test_an_energy_that_falls_along_some_rays_only_is_not_warned_of(energy):
     with warnings.catch_warnings():

@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
-from sympy import Expr, ImmutableMatrix, S
+from sympy import Expr, ImmutableMatrix, S, Symbol
 
 from ..algebra import vanishes
 from ..derive import residual
+from ..domains import Domain
 from ..dynamics import Dynamics
+from ..energy import Energy
 from ..marginal import Gaussian
 from ..symbols import Block
 from ..symbols import temperature as T
@@ -18,6 +20,7 @@ from .explicit import Explicit, written_out
 from .finding import VERDICTS, Certificate, Finding
 from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
 
+REAL = Domain("real")
 STATES = 2000
 SITES = 2  # at which numerical questions are asked
 
@@ -36,14 +39,6 @@ def certify(
     for question in (definite, stationary, smooth, normalisable, boundary, explosion, _marginal, reached):
         findings.append(question(case))
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
-
-
-def refutations(recipe: Dynamics, *, temperature: float = 1.0, values: Mapping | None = None) -> list[Finding]:
-    """The questions that fail of those that formulas answer, without walks through random states: what a run asks."""
-    case = _Case(recipe, temperature, (), dict(values or {}))
-    questions = [definite, stationary, normalisable, _marginal, *([boundary] if case.recipe.reflected else [])]
-    findings = [question(case) for question in questions]
-    return [f for f in findings if f.verdict == "failed"]
 
 
 class _Case:
@@ -109,7 +104,8 @@ def stationary(case: _Case) -> Finding:
     question, recipe = "exp(-H) is stationary", case.recipe
     if case.still:
         rest = residual(case.drift, recipe.H / T, T * recipe.D, recipe.state)
-        question = f"exp(-H) is stationary while {', '.join(map(str, case.still))} are held still"
+        held = "is" if len(case.still) == 1 else "are"
+        question = f"exp(-H) is stationary while {', '.join(map(str, case.still))} {held} held still"
     else:
         rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state)
     match vanishes(rest):
@@ -168,14 +164,33 @@ def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] |
     """Why what is left of exp(-H/T) has no finite integral over these blocks, and how that is known."""
     explicit = written_out(case.recipe, SITES, temperature=case.temperature, values=case.values, H=rest)
     domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
-    growth = tails.growth(explicit.with_numbers_but(domains), domains, case.temperature)
+    return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
+
+
+def _flat_tail(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> tuple[str, str] | None:
+    """Why exp(-H/T) has no finite integral over coordinates with these domains, and how that is known."""
+    growth = tails.growth(H, domains, temperature)
     if growth.is_integrable:
         return None
     if growth.is_undecided:
         return f"not decided: {growth.open}", "open"
     where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
-    at = "" if case.temperature == 1 else f" at temperature {case.temperature:g}"
+    at = "" if temperature == 1 else f" at temperature {temperature:g}"
     return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"
+
+
+def normalisable_energy(energy: Energy, domain: Domain = REAL, *, temperature: float = 1.0) -> Finding:
+    """Whether exp(-U/T) of an energy of explicit coordinates, all of one domain, has a finite integral.
+
+    >>> from sympy import symbols
+    >>> x, y = symbols("x y", real=True)
+    >>> normalisable_energy(Energy((x, y), U=(x - y)**2)).verdict
+    'failed'
+    """
+    coordinates = ", ".join(map(str, energy.coordinates))
+    failure = _flat_tail(energy.U, dict.fromkeys(energy.coordinates, domain), temperature)
+    answer, verdict = failure or ("by its tails", "checked")
+    return Finding(f"exp(-U) is normalisable in {coordinates}", answer, verdict, "normalisable")
 
 
 def boundary(case: _Case) -> Finding:

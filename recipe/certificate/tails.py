@@ -3,14 +3,15 @@
 These are the y of `charts`: a real coordinate is x = sinh y, a positive one x = e^y. In y the energy is
 K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable where the least K
 on spheres |y| = r grows in proportion to r, and is not where it does not. Valleys of K, such as p = r of (p - r)^4, are
-followed outwards from sphere to sphere; along a valley of two coordinates its width counts too.
+followed outwards from sphere to sphere; along a valley of two coordinates its width counts too. A quadratic form of
+real coordinates is integrable where its least eigenvalue is positive.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import Add, Expr, Symbol, expand
+from sympy import Add, Expr, Poly, Symbol, expand
 
 from ..arrays import of_arrays
 from ..domains import Domain
@@ -20,6 +21,10 @@ FLAT = 1e-3  # of K against the radius: what grows less is not told from what do
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
 MOST = 12  # coupled coordinates whose valleys are followed
 STARTS = 6  # directions that are tried anew on every sphere, for each coordinate
+TURNS = 60  # of every direction on a sphere, for each coordinate but the first
+MOST_TURNS = 100
+MANY = 8  # coordinates, above which every second sphere is looked at, and the best directions alone are moved
+BEST = 24  # of these
 NOISE = 0.05  # rounding errors of K that are borne, in units of the radius
 
 
@@ -54,12 +59,37 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
     >>> growth((x - y)**4/4, {x: line, y: line}).is_integrable
     False
     """
-    groups = [_Valley(energy, {z: domains[z] for z in zs}, temperature).growth() for energy, zs in apart(H, domains)]
+    groups = [_growth(energy, {z: domains[z] for z in zs}, temperature) for energy, zs in apart(H, domains)]
     undecided = [g for g in groups if g.is_undecided]
     least = min((g for g in groups if not g.is_undecided), key=lambda g: g.slope, default=None)
     if least is None or (least.is_integrable and undecided):
         return undecided[0]
     return least
+
+
+def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth:
+    """The least growth over one group of coupled coordinates."""
+    form = _quadratic_form(H, domains)
+    if form is None:
+        return _Valley(H, domains, temperature).growth()
+    values, vectors = np.linalg.eigh(form)
+    slope = np.inf if values[0] > 1e-12 * abs(values).max() else 0.0
+    return Growth(slope, {z: RADII[-1] * float(x) for z, x in zip(domains, vectors[:, 0], strict=True)})
+
+
+def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None:
+    """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None where H is no such polynomial."""
+    if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
+        return None
+    matrix = np.zeros((len(domains), len(domains)))
+    for powers, coefficient in Poly(H, *domains).terms():
+        at = [i for i, power in enumerate(powers) for _ in range(power)]
+        if len(at) > 2 or not coefficient.is_number:
+            return None
+        if len(at) == 2:
+            matrix[at[0], at[1]] += float(coefficient) / 2
+            matrix[at[1], at[0]] += float(coefficient) / 2
+    return matrix
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
@@ -92,11 +122,14 @@ class _Valley:
         kept = np.empty((0, size))
         heights: list[float] = []
         places: list[np.ndarray] = []
-        for r in RADII:
+        radii = RADII if size <= MANY else RADII[1::2]
+        for r in radii:
             fresh = draw.normal(size=(STARTS * size if size > 1 else 0, size))
-            axes = np.vstack([np.eye(size), -np.eye(size)])
-            u = np.vstack([kept, axes, fresh])
+            axes = np.vstack([np.eye(size), np.ones(size)])
+            u = np.vstack([kept, axes, -axes, fresh])
             u /= np.linalg.norm(u, axis=1, keepdims=True)
+            if size > MANY:
+                u = u[np.argsort(np.nan_to_num(self.K(r * u)[0], nan=np.inf))[:BEST]]
             u, K, noise = self.descend(u, r, draw)
             order = np.argsort(K)[: 4 + 2 * size]
             kept = u[order]
@@ -109,8 +142,8 @@ class _Valley:
             places.append(r * u[best])
         if len(heights) < 4:
             return Growth(float("nan"), {})
-        radii = RADII[: len(heights)]
-        slope = (heights[-1] - heights[-4]) / (radii[-1] - radii[-4])
+        last = len(heights) - 1
+        slope = (heights[last] - heights[last - 3]) / (radii[last] - radii[last - 3])
         x = self.x_of(places[-1][None])[0]
         return Growth(float(slope), dict(zip(self.coordinates, map(float, x[:, 0]), strict=True)))
 
@@ -138,7 +171,7 @@ class _Valley:
         if size == 1:
             return u, K, noise
         turn = np.full(len(u), 0.3)
-        for _ in range(60 * (size - 1)):
+        for _ in range(min(TURNS * (size - 1), MOST_TURNS)):
             tangent = draw.normal(size=u.shape)
             tangent -= (tangent * u).sum(1, keepdims=True) * u
             tangent /= np.linalg.norm(tangent, axis=1, keepdims=True) + 1e-300

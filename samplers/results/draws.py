@@ -16,6 +16,8 @@ from ..files import storage
 from . import plots
 from .statistics import arviz_module
 
+NAMED = 8  # lost chains that are named
+
 
 class UnknownBlock(RecipeError, KeyError):
     """The RecipeError of a missing key, so that `in` and `get` work as in any mapping."""
@@ -88,8 +90,13 @@ class Draws(Mapping):
             for name, value in self.items()
         ]
         if self.diverged:
-            lines.append("  diverged: " + ", ".join(f"chain {c} at step {s}" for c, s in self.diverged.items()))
+            lines.append(f"  diverged: {self._losses()}")
         return "\n".join(lines)
+
+    def _losses(self) -> str:
+        lost = [f"chain {chain} at step {step}" for chain, step in self.diverged.items()]
+        others = len(lost) - NAMED
+        return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
 
     def _title(self) -> str:
         run = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"

@@ -1,7 +1,6 @@
 """The chains of a run: the state they have come to, and those of them that are lost."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +39,7 @@ class Chains:
         self.moved = 0
         self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
         self.diverged: dict[int, int] = {}
+        self.reason = ""
         self._bounded = [b for b in recipe.entries if is_bounded(b)]
 
     def __len__(self) -> int:
@@ -65,24 +65,31 @@ class Chains:
         self.moved += steps
 
     def lose(self, lost: Mapping[int, int], new: Mapping[str, torch.Tensor]) -> Diverged | None:
-        """Flag chains, given with the step at which they were lost, and warn; the error to raise where none is left.
+        """Flag chains, given with the step at which they were lost; the error to raise where none is left.
 
         `new`: where that step would have led the first of them, `(*shape)` by block.
         """
         reason, advice = self._reason(new)
+        if not self.diverged:
+            self.reason = f"{reason}. {advice}"
         self.diverged |= lost
         self.alive[list(lost)] = False
-        if not self.alive.any():
-            last = max(lost.values())
-            return Diverged(self.where, f"every chain has diverged, the last at step {last}: {reason}", do=advice)
-        first = next(iter(lost))
-        warnings.warn(
-            f"{self.where}: {_named(list(lost))} diverged at step {lost[first]}, {reason}. Frozen at the last finite "
-            f"state: {advice[0].lower()}{advice[1:]}",
-            RuntimeWarning,
-            stacklevel=7,
+        if self.alive.any():
+            return None
+        last = max(lost.values())
+        return Diverged(self.where, f"every chain has diverged, the last at step {last}: {reason}", do=advice)
+
+    def losses(self) -> str | None:
+        """Which chains were lost and why the first of them was, in a sentence; None where all are alive."""
+        if not self.diverged:
+            return None
+        lost = [f"chain {chain} diverged at step {step}" for chain, step in self.diverged.items()]
+        others = len(lost) - NAMED
+        named = ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
+        return (
+            f"{self.where}: {len(lost)} of {len(self)} chains are lost, and stay at their last finite state: {named}, "
+            f"{self.reason}"
         )
-        return None
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
         """What `restore` needs: tensors and plain data."""
@@ -94,7 +101,8 @@ class Chains:
                 tensors[f"state.{name}"] = x
         if self.rows is not None:
             tensors["rows"] = self.rows
-        return tensors, {"moved": self.moved, "diverged": {str(chain): step for chain, step in self.diverged.items()}}
+        diverged = {str(chain): step for chain, step in self.diverged.items()}
+        return tensors, {"moved": self.moved, "diverged": diverged, "reason": self.reason}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         """Go on from a snapshot. Raises ValueError for that of other chains, before anything is changed."""
@@ -111,6 +119,7 @@ class Chains:
         self.rows = rows if "gradient" in self.state else None
         self.moved = account["moved"]
         self.diverged = {int(chain): step for chain, step in account["diverged"].items()}
+        self.reason = account["reason"]
 
     def _leaving(self, new: Mapping[str, torch.Tensor]) -> list[int]:
         """The chains alive whose numbers are not finite, or outside of their domains."""
@@ -133,14 +142,6 @@ class Chains:
         block = outside[-1]
         advice = f"Look at the update of {block}." if block in self.recipe.adapted else "Take a smaller step size."
         return f"{block} has left its domain, {block.domain.in_words}", advice
-
-
-def _named(lost: list[int]) -> str:
-    """Chains by their numbers, the first few of many."""
-    if len(lost) == 1:
-        return f"chain {lost[0]}"
-    numbers = f"chains {', '.join(map(str, lost[:NAMED]))}"
-    return f"{numbers} and {len(lost) - NAMED} others" if len(lost) > NAMED else numbers
 
 
 def _of_chain(state: Mapping[str, torch.Tensor], chain: int) -> dict[str, torch.Tensor]:

@@ -50,7 +50,13 @@ class Run:
                 error.draws = self._draws(began) if record.step_sizes else None
                 raise
             record.save(self.chains, now=True)
+            self._warn_of_losses()
             return self._draws(began)
+
+    def _warn_of_losses(self) -> None:
+        message = self.chains.losses()
+        if message is not None:
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def _warn_of_end(self) -> None:
         warnings.warn(
@@ -81,6 +87,7 @@ class Run:
             "warmup": self.plan.warmup,
             "thin": self.plan.thin,
             "seed": self.inputs.seed,
+            "law": self.asked["law"],
             "temperature": temperature if isinstance(temperature, (int, float)) else repr(temperature),
             "batch_size": None if data is None else data.batch_size,
             "seconds": round(time.monotonic() - began, 3),

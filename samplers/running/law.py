@@ -1,0 +1,99 @@
+"""Whether the draws of a run have the law that its recipe claims: the certificate of what each stage makes."""
+
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from recipe import Certificate, Energy, Recipe
+from recipe.arguments import is_number
+from recipe.certificate.certify import normalisable_energy
+from recipe.certificate.finding import VERDICTS, Finding
+from recipe.errors import RecipeError
+
+from .plan import Plan, Stage
+
+DESCENT = "none: at temperature 0 chains descend to a mode"
+ADVICE = {
+    "boundary": "No step size mends this: let D vanish at the end, reflect there, or sample a map of it to the reals.",
+    "explosion": "No step size mends this: let D grow slower.",
+    "normalisable": "U is -log density: mend its sign if a log-density was handed in, or add a prior.",
+}
+
+
+def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str) -> str:
+    """What a plan promises of its draws, stage by stage, in the words of the certificate.
+
+    Asked at the parameters of the run, the extremes of the temperature, and with what is frozen held still. Phases
+    at temperature 0 and those without draws promise nothing. Raises RecipeError where a finding fails; warns once
+    where the law is invariant and chains need not reach it.
+    """
+    symbolic = energy if isinstance(energy, Energy) and not energy.data else None
+    values = {name: value for name, x in parameters.items() if (value := _number(x)) is not None}
+    promises: dict[str, None] = {}
+    doubts: dict[str, None] = {}
+    for number, stage in enumerate(plan.stages):
+        if not stage.phase.keep:
+            continue
+        place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
+        findings = _findings(stage, symbolic, values)
+        for finding in findings:
+            if finding.verdict == "failed" and finding.topic != "claim":
+                raise _refusal(place, stage, finding)
+            if finding.verdict == "warning" and finding.topic != "claim":
+                doubts[f"{finding.question}? {finding.answer}"] = None
+        promises[_promise(findings)] = None
+    if doubts:
+        warnings.warn(f"{where}: {'; '.join(doubts)}", RuntimeWarning, stacklevel=3)
+    return "; then ".join(promises)
+
+
+def _findings(stage: Stage, energy: Energy | None, values: Mapping[str, float]) -> list[Finding]:
+    """Everything that is known of the law of a stage's draws, at the extremes of its temperature."""
+    temperatures = {T for T in stage.probes()[1] if T > 0}
+    findings: list[Finding] = []
+    for T in sorted({min(temperatures), max(temperatures)} if temperatures else ()):
+        findings += _certificate(stage.step.recipe, energy, T, stage.step.frozen, tuple(values.items())).findings
+    return findings
+
+
+@lru_cache(maxsize=128)
+def _certificate(
+    recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple
+) -> Certificate:
+    """The certificate of a recipe whose U is an energy where that is symbolic."""
+    if energy is None or recipe.potential is None:
+        return recipe.check(temperature=temperature, freeze=freeze, **dict(values))
+    if energy.is_sitewise == recipe.target_is_vector:
+        return recipe.bind(U=energy).check(temperature=temperature, freeze=freeze, **dict(values))
+    opaque = recipe.check(temperature=temperature, freeze=freeze, **dict(values))
+    target = normalisable_energy(energy, recipe.targets[0].domain, temperature=temperature)
+    return Certificate(recipe.name, (target, *opaque.findings))
+
+
+def _number(x: Any) -> float | None:
+    """A parameter as a number: of one value per site the one nearest to 0, at which the least moves."""
+    if is_number(x):
+        return float(x)
+    if torch.is_tensor(x) and x.numel():
+        flat = x.detach().flatten()
+        return float(flat[flat.abs().argmin()])
+    return None
+
+
+def _refusal(where: str, stage: Stage, finding: Finding) -> RecipeError:
+    frozen = stage.step.frozen
+    what = f"the recipe has not the law it claims: {finding.question}? {finding.answer}"
+    if frozen:
+        advice = f"Let {', '.join(frozen)} move, or freeze it in a Phase at temperature 0 or with keep=False."
+    else:
+        advice = ADVICE.get(finding.topic, "See recipe.check().")
+    return RecipeError(where, what, do=advice)
+
+
+def _promise(findings: list[Finding]) -> str:
+    """The claim of a stage: the weakest of those at its temperatures."""
+    claims = [f for f in findings if f.topic == "claim"]
+    return max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT

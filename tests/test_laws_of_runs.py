@@ -1,0 +1,122 @@
+"""A run is asked what its certificate is asked: a law that is not the one claimed is refused before the first step."""
+
+import warnings
+
+import pytest
+import sympy
+import torch
+from certificates import RIGHT, WRONG, U, overdamped, p, rate, theta, underdamped
+
+import samplers
+from recipe import Energy, RecipeError, nonnegative, total
+from samplers import SGHMC, SGLD, SGNHT, Phase
+
+a, b = sympy.symbols("a b", real=True)
+
+
+def bowl(theta):
+    return (theta**2).sum() / 2
+
+
+def run(recipe, energy=bowl, **settings):
+    settings = {"init": torch.ones(2), "chains": 2, "steps": 4, "step_size": 0.01, "progress": False} | settings
+    return samplers.sample(recipe, energy, **settings)
+
+
+def run_of(recipe):
+    """Two steps of a recipe, with a Gaussian for an opaque U."""
+    start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5) for b in recipe.targets}
+    energy = None
+    if recipe.potential is not None:
+        energy = bowl if recipe.target_is_vector else lambda z: sum(x**2 for x in z.values()) / 2
+    scheme = None if recipe.scheme or recipe.jumps else "Euler"
+    return run(recipe, energy, init=start if len(start) > 1 else start[recipe.target.name], scheme=scheme, steps=2)
+
+
+@pytest.mark.parametrize("name", [*WRONG, *RIGHT])
+def test_a_run_answers_as_the_certificate_does(name):
+    recipe = RIGHT[name]() if name in RIGHT else WRONG[name][1]()
+    if name == "an open metric":
+        recipe = recipe.bind(G=lambda theta: 1 + theta**2)
+    certificate = recipe.check()
+    failed = [f for f in certificate.findings if f.verdict == "failed"]
+    doubts = [f.question for f in certificate.findings if f.verdict == "warning" and f.topic != "claim"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        if failed:
+            with pytest.raises(RecipeError) as refusal:
+                run_of(recipe)
+            assert failed[0].question in str(refusal.value) and failed[0].answer in str(refusal.value)
+        else:
+            assert run_of(recipe).info["law"] == certificate["claim"].answer
+    messages = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    assert len(messages) == bool(doubts) and all(doubt in messages[0] for doubt in doubts)
+
+
+# ---- what is asked about is what runs: parameters, temperature, energies, frozen blocks
+
+
+def test_parameters_are_those_of_the_run():
+    recipe = underdamped(U + total(p**2) / 2, nonnegative("C", default=1.0, per=theta))
+    assert run(recipe, scheme="Euler").info["law"] == "exact"
+    for still in (0.0, torch.tensor([1.0, 0.0])):
+        with pytest.warns(RuntimeWarning, match="the noise reaches every block.*never"):
+            assert run(recipe, scheme="Euler", C=still).info["law"] == "invariant; not ergodic"
+
+
+@pytest.mark.parametrize(
+    "energy",
+    [
+        Energy((a, b), U=0.9 * sympy.log(1 + a**2 + b**2)),
+        Energy((a, b), U=-sympy.log(1 + a**2 + b**4)),
+        Energy((a, b), U=(a - b) ** 2),
+        Energy((a, b), U=(a**2 - 1) ** 2 - b),
+        Energy(theta, U=-total(theta**4)),
+        Energy(theta, U=total(sympy.log(1 + theta**2)) / 4),
+    ],
+    ids=lambda energy: str(energy.U),
+)
+def test_a_symbolic_energy_without_a_finite_integral_is_refused(energy):
+    with pytest.raises(RecipeError, match="is normalisable.*no finite integral.*-log density.*prior"):
+        run(SGLD, energy)
+
+
+def test_a_heavy_tail_is_refused_at_the_temperature_at_which_it_is_too_heavy():
+    heavy = Energy(theta, U=total(sympy.log(1 + theta**2)))
+    assert run(SGLD, heavy).info["law"] == "exact"
+    with pytest.raises(RecipeError, match="no finite integral at temperature 3"):
+        run(SGLD, heavy, temperature=3.0)
+    with pytest.raises(RecipeError, match="no finite integral at temperature 3"):
+        run(SGLD, heavy, temperature=lambda k: 3.0 - 0.5 * k)
+
+
+@pytest.mark.parametrize("recipe, still", [(SGNHT, "xi"), (SGHMC, "p")], ids=["sgnht", "sghmc"])
+def test_a_block_that_is_held_still_is_refused_unless_the_temperature_is_0_or_no_draws_are_kept(recipe, still):
+    for settings in ({"freeze": still}, {"steps": 1000, "phases": [Phase(2), Phase(2, freeze=(still,))]}):
+        with pytest.raises(RecipeError, match=f"while {still} is held still.*Let {still} move.*temperature 0"):
+            run(recipe, **settings)
+    burn_in, cold = Phase(2, freeze=(still,), keep=False), Phase(2, freeze=(still,), temperature=0.0)
+    assert run(recipe, steps=1000, phases=[burn_in, Phase(2)]).info["law"] == "exact"
+    refined = run(recipe, steps=1000, phases=[Phase(2), cold])
+    assert refined.info["law"] == "exact; then none: at temperature 0 chains descend to a mode"
+
+
+def test_a_symbolic_energy_with_a_finite_integral_is_taken():
+    assert run(SGLD, Energy((a, b), U=sympy.log(1 + a**2 + b**4))).info["law"] == "exact"
+
+
+def test_a_boundary_that_no_step_size_mends_is_not_answered_by_a_smaller_step():
+    with pytest.raises(RecipeError, match="stay inside of their domains.*No step size mends this: let D vanish") as e:
+        run(overdamped(1, total(rate - sympy.log(rate) / 2), rate), None)
+    assert "smaller step" not in str(e.value)
+
+
+def test_many_chains_that_diverge_are_named_in_one_warning():
+    start = torch.zeros(60, 2, dtype=torch.float64)
+    start[:30] = 50.0
+    with pytest.warns(RuntimeWarning, match="30 of 60 chains are lost.*chain 0 diverged.*and 22 others") as caught:
+        draws = run(SGLD, lambda theta: (theta**4).sum() / 4, init=start, chains=60, steps=20, step_size=0.1)
+    assert len(caught) == 1 and len(draws.diverged) == 30
+    assert "and 22 others" in repr(draws)
+    with pytest.warns(RuntimeWarning, match="leaves out 30 of 60 chains"):
+        assert draws.average("theta", torch.square).max() < 10
