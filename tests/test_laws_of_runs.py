@@ -18,6 +18,10 @@ def bowl(theta):
     return (theta**2).sum() / 2
 
 
+def pendulum(angle):
+    return -angle.cos().sum()
+
+
 def run(recipe, energy=bowl, **settings):
     settings = {"init": torch.ones(2), "chains": 2, "steps": 4, "step_size": 0.01, "progress": False} | settings
     return samplers.sample(recipe, energy, **settings)
@@ -28,12 +32,13 @@ def run_of(recipe):
     start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5) for b in recipe.targets}
     energy = None
     if recipe.potential is not None:
-        energy = bowl if recipe.target_is_vector else lambda z: sum(x**2 for x in z.values()) / 2
+        own = [pendulum if b.domain.wraps else bowl for b in recipe.targets]
+        energy = own[0] if len(own) == 1 else lambda z: sum(f(x) for f, x in zip(own, z.values(), strict=True))
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
     return run(recipe, energy, init=start if len(start) > 1 else start[recipe.target.name], scheme=scheme, steps=2)
 
 
-@pytest.mark.parametrize("name", [*WRONG, *RIGHT])
+@pytest.mark.parametrize("name", [*(name for name, (topic, _) in WRONG.items() if topic != "declaration"), *RIGHT])
 def test_a_run_answers_as_the_certificate_does(name):
     recipe = RIGHT[name]() if name in RIGHT else WRONG[name][1]()
     if name == "an open metric":
