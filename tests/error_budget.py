@@ -121,12 +121,12 @@ CLAIMS = {
         times=8,
     ),
     "layers": Claim(
-        "the worst of 3 to 20 moments after some steps from an exact start; correlations with other chains and sites",
+        "the worst of 4 to 60 moments after some steps from an exact start; correlations with other chains and sites",
         "exp(-H/T) up to the defect of every step; 0",
         "E theta^2 15 % off (2e4 chains, standard error 1 %)",
         14.0,
         times=20_000,
-        each=3e-12,
+        each=9e-12,
     ),
     "audits": Claim(
         "an audit of a right sampler", "its verdict is right", "a temperature twice as high", 50.0, times=25

@@ -7,12 +7,13 @@ from functools import cache
 
 import pytest
 
-from samplers import SGNHT, UnderdampedLangevin
+from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS
 from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from samplers.testing.scorecard import alarms, is_equivalent, main
 from samplers.testing.subject import subject_of
+from samplers.testing.unsound import KINDS, unsound_recipes
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,45 @@ def test_the_scorecard_is_a_table_and_data(tmp_path, capsys):
     main(["--out", str(tmp_path), "--runs", "4", "--processes", "1", "sgld"])
     text = (tmp_path / "scorecard.md").read_text()
     assert text in capsys.readouterr().out
-    assert "100.00% of the others are killed" in text and "| sgld | 13 | 12 |" in text
+    assert "100.00% of the others are killed" in text and "| sgld | 17 | 16 |" in text
+    assert "| properness | 1 | 1 | 1 | 0 |" in text and "| reach | 2 | 2 | 2 | 0 |" in text
     data = json.loads((tmp_path / "scorecard.json").read_text())
-    assert len(data["mutants"]) == 13 and data["alarms"]["false alarms"] == 0
+    assert len(data["mutants"]) == 17 and data["alarms"]["false alarms"] == 0
+
+
+# ---- recipes without the law that they promise
+
+
+@pytest.mark.parametrize("name", ["sgld", "sgrld-cir", "sgrld-dense", "hmc", "sgnht", "sgld-sa-gibbs", "psgld-gamma"])
+def test_every_unsound_recipe_is_seen_by_the_certificate(name):
+    """And the right one by none of its questions."""
+    recipe = CASES[name].recipe
+    assert recipe.check().exact
+    for one in unsound_recipes(recipe):
+        assert one.killing_time("symbolic") is not None, f"{one.kind}: {one.mistake}"
+        assert one.killing_time("generator") is None
+
+
+def test_the_kinds_of_unsound_recipes_fail_by_the_questions_that_are_for_them():
+    """And not before: a law of temperature 1 is right there, and what is held still is right while it moves."""
+    topics = {"properness": "normalisable", "boundary": "boundary", "reach": "reached", "temperature": "marginal"}
+    topics["frozen blocks"] = "stationary"
+    seen = set()
+    for one in (*unsound_recipes(SGNHT), *unsound_recipes(SGLD)):
+        certificate = one.certificate()
+        if certificate is None:  # refused when it is declared
+            assert one.kind == "properness"
+            continue
+        assert certificate[topics[one.kind]].verdict in ("failed", "warning"), one.mistake
+        if one.kind == "temperature":
+            assert one.certificate(temperature=1.0)["marginal"].verdict == "proved"
+        if one.kind in ("properness", "boundary", "reach"):
+            assert one.declare().residual() == 0
+        seen.add(one.kind)
+    assert seen == set(KINDS)
+
+
+def test_a_jump_of_a_binary_block_moves_nothing_else():
+    """So that without noise the rest is not reached."""
+    (one,) = [one for one in unsound_recipes(CASES["sgld-sa-gibbs"].recipe) if one.mistake == "no noise"]
+    assert one.certificate()["reached"].verdict == "warning"

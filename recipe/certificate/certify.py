@@ -236,7 +236,7 @@ def _marginal(case: _Case) -> Finding:
 def reached(case: _Case) -> Finding:
     """Whether the noise reaches every block, so that there is one law and not many."""
     question, recipe = "the noise reaches every block", case.recipe
-    redrawn = {j.block for j in recipe.jumps.values()}
+    redrawn = {j.block for j in recipe.jumps.values() if not j.block.domain.is_binary}
     if not any(recipe.D) and not redrawn:
         return Finding(
             question, "there is no noise: invariant, but not ergodic without refreshment", "warning", "reached"
@@ -254,7 +254,8 @@ def reached(case: _Case) -> Finding:
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in redrawn]
     number, missed = reach.rank(explicit, refreshed=refreshed)
     if number < len(moving):
-        directions = reach.described(explicit, missed)
+        still = [b.domain.is_binary for b in explicit.blocks]
+        directions = reach.described(explicit, missed[~missed[:, still].any(1)])
         answer = f"it never reaches {directions}: invariant, but not ergodic"
         return Finding(question, answer, "warning", "reached")
     return Finding(

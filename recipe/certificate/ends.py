@@ -178,7 +178,9 @@ class Line:
         for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
             with np.errstate(all="ignore"):
                 values = np.nan_to_num(depth(x), nan=-1e300)
-                lows = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))[:LOOKS]
+                lows = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
+                deepest, nearest = (lows[np.argsort(by[lows])[:LOOKS]] for by in (values, abs(x)))
+                lows = np.union1d(deepest, nearest)
                 points += _lowest(depth, x[lows - 1], x[lows + 1])
         return points
 

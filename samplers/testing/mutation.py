@@ -33,6 +33,11 @@ class Mutant:
     mistake: str
     subject: Subject
 
+    @property
+    def kind(self) -> str:
+        """What is changed: the SDE or the text."""
+        return "text" if self.subject.wrong is None else "SDE"
+
     def killed_by(self) -> tuple[str | None, float]:
         """The first layer that fails, deterministic ones first, and the seconds that it took."""
         started = time.perf_counter()

@@ -23,6 +23,7 @@ from .cases import CASES
 from .layers import LAYERS, non_gaussian, stationary_start
 from .mutation import DETERMINISTIC, Mutant, mutants
 from .subject import subject_of
+from .unsound import Unsound, unsound_recipes
 
 STOCHASTIC = (stationary_start, non_gaussian)
 EQUIVALENT = "it computes the same numbers"
@@ -33,6 +34,7 @@ class Row:
     """A mutant: the seconds that each layer took to kill it, None where it did not; `reason` why nothing did."""
 
     sampler: str
+    kind: str
     mistake: str
     seconds: dict[str, float | None]
     reason: str | None = None
@@ -40,7 +42,7 @@ class Row:
     @property
     def killed(self) -> bool:
         """Whether a layer killed it."""
-        return any(self.seconds.values())
+        return self.killed_by(self.seconds)
 
     def killed_by(self, layers: Iterable[str]) -> bool:
         """Whether one of some layers killed it."""
@@ -48,21 +50,25 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain data."""
-        row: dict[str, Any] = {"sampler": self.sampler, "mistake": self.mistake, "killed": self.seconds}
+        row: dict[str, Any] = {"sampler": self.sampler, "kind": self.kind, "mistake": self.mistake}
+        row["killed"] = self.seconds
         return row if self.reason is None else {**row, "reason": self.reason}
 
 
 def judged(name: str) -> list[Row]:
     """Every mutant of a stock sampler."""
     torch.set_num_threads(1)
-    return [_judged(name, mutant) for mutant in mutants(replace(subject_of(CASES[name].recipe), chains=4000))]
+    recipe = CASES[name].recipe
+    wrong: list[Mutant | Unsound] = [*mutants(replace(subject_of(recipe), chains=4000)), *unsound_recipes(recipe)]
+    return [_judged(name, mutant) for mutant in wrong]
 
 
-def _judged(name: str, mutant: Mutant) -> Row:
-    row = Row(name, mutant.mistake, {layer: mutant.killing_time(layer) for layer in LAYERS})
+def _judged(name: str, mutant: Mutant | Unsound) -> Row:
+    row = Row(name, mutant.kind, mutant.mistake, {layer: mutant.killing_time(layer) for layer in LAYERS})
     if row.killed:
         return row
-    return replace(row, reason=EQUIVALENT if is_equivalent(mutant) else "unknown")
+    equivalent = isinstance(mutant, Mutant) and is_equivalent(mutant)
+    return replace(row, reason=EQUIVALENT if equivalent else "unknown")
 
 
 def is_equivalent(mutant: Mutant) -> bool:
@@ -130,7 +136,9 @@ def summary(rows: list[Row], counts: dict[str, Any]) -> str:
         f"({counts['comparisons']} comparisons); {counts['p-values']} p-values, "
         f"uniform with p = {counts['uniform with p']:.2g}",
         "",
-        *_table(rows),
+        *_table(rows, "sampler"),
+        "",
+        *_table(rows, "kind"),
         "",
         "Survivors:",
         "",
@@ -147,12 +155,12 @@ def _median_time(rows: list[Row]) -> float:
     )
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
-    """A line for each sampler: its mutants, how many are killed, and by which layer."""
-    yield "| sampler | mutants | killed | " + " | ".join(LAYERS) + " |"
+def _table(rows: list[Row], by: str) -> Iterator[str]:
+    """A line for each sampler, or kind of mistake: its mutants, how many are killed, and by which layer."""
+    yield f"| {by} | mutants | killed | " + " | ".join(LAYERS) + " |"
     yield "|---" * (3 + len(LAYERS)) + "|"
-    for name in dict.fromkeys(row.sampler for row in rows):
-        own = [row for row in rows if row.sampler == name]
+    for name in dict.fromkeys(getattr(row, by) for row in rows):
+        own = [row for row in rows if getattr(row, by) == name]
         counts = [len(own), sum(row.killed for row in own)]
         counts += [sum(row.killed_by([layer]) for row in own) for layer in LAYERS]
         yield f"| {name} | {' | '.join(map(str, counts))} |"

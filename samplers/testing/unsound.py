@@ -1,0 +1,170 @@
+"""Recipes made from right ones whose formulas are a recipe still, and whose chain has not the law that they promise.
+
+Invariance does not see them: the Fokker-Planck residual of all but the frozen ones is 0. They are improper, reach a
+boundary, are not reached by the noise, hold at temperature 1 alone, or hold while all blocks move alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from sympy import Add, ImmutableMatrix, S, expand, log, sqrt, zeros
+
+from recipe import Energy, Recipe, RecipeError
+from recipe.certificate import Certificate
+from recipe.marginal import eliminate_gaussians
+from recipe.symbols import Block, scalar, total, vector
+
+from .cases import case_of
+
+KINDS = ("properness", "boundary", "reach", "temperature", "frozen blocks")
+ELSEWHERE = 3.0  # the temperature at which a law of temperature 1 is asked for
+
+Change = tuple[str, Callable[[], Recipe]]  # what is wrong, and the recipe
+
+
+@dataclass(frozen=True)
+class Unsound:
+    """A recipe, or what moves of it beside `freeze`, that has another law than it promises, at a temperature."""
+
+    kind: str
+    mistake: str
+    declare: Callable[[], Recipe]
+    temperature: float = 1.0
+    freeze: tuple[str, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)
+
+    def certificate(self, temperature: float | None = None) -> Certificate | None:
+        """What is known of it; None where it is refused as soon as it is declared."""
+        try:
+            recipe = self.declare()
+        except RecipeError:
+            return None
+        values = {s.name: self.values[s.name] for s in recipe.parameters if s.name in self.values}
+        return recipe.check(temperature=temperature or self.temperature, freeze=self.freeze, **values)
+
+    def killing_time(self, layer: str) -> float | None:
+        """The seconds that the formulas take to show it, or None; no other layer is asked."""
+        if layer != "symbolic":
+            return None
+        started = time.perf_counter()
+        certificate = self.certificate()
+        return None if certificate is not None and certificate.exact else time.perf_counter() - started
+
+
+def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
+    """All of them that can be made of a right recipe.
+
+    >>> from samplers import SGLD
+    >>> [f"{one.kind}: {one.mistake}" for one in unsound_recipes(SGLD)][-1]
+    'reach: no noise'
+    """
+    values: dict[str, Any] = case_of(recipe).parameters
+    for kind, changes in (
+        ("properness", _improper(recipe)),
+        ("boundary", _open_ends(recipe)),
+        ("reach", _unreached(recipe)),
+    ):
+        for mistake, declare in changes:
+            yield Unsound(kind, mistake, declare, values=values)
+    for mistake, declare in _of_one_temperature(recipe):
+        yield Unsound("temperature", mistake, declare, temperature=ELSEWHERE, values=values)
+    moving = [b for b in recipe.state if not b.domain.is_binary]
+    for b in moving if len(moving) > 1 else []:
+        yield Unsound("frozen blocks", f"{b} held still", lambda: recipe, freeze=(b.name,), values=values)
+
+
+def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+    """The recipe with other formulas, without the words and budgets that were made for the old ones."""
+    plain: dict[str, Any] = {"pieces": {}, "scheme": None, "schemes": {}, "supplied": {}, "conversions": {}}
+    return replace(recipe, **(plain | changes))
+
+
+# ---- properness
+
+
+def _improper(recipe: Recipe) -> Iterator[Change]:
+    """The energy of an auxiliary block, or of the target, of the wrong sign."""
+    terms = Add.make_args(expand(recipe.H))
+    for b in recipe.momenta + recipe.thermostats:
+        own = Add(*(t for t in terms if t.has(b)))
+        yield f"the energy of {b} of the wrong sign", partial(_changed, recipe, H=recipe.H - 2 * own)
+    if any(b.domain.is_compact for b in recipe.targets):
+        return
+    if recipe.potential is None:
+        yield "H of the wrong sign", partial(_changed, recipe, H=-recipe.H)
+        return
+    concave = Add(*(-(b**4) / 4 for b in recipe.targets))
+    U = Energy(recipe.targets, U=total(concave) if recipe.target_is_vector else concave)
+    yield "a concave U", lambda: recipe.bind(U=U)
+
+
+# ---- boundary
+
+
+def _open_ends(recipe: Recipe) -> Iterator[Change]:
+    """A target on a half line whose D does not vanish at 0."""
+    if recipe.adapt or recipe.jumps:
+        return
+    for b in recipe.targets:
+        i = recipe.state.index(b)
+        if b.domain.is_real:
+            yield f"{b} on a half line", partial(_on_a_half_line, recipe, b)
+        elif recipe.D[i, i].has(b) and not b.domain.reflects:
+            D = recipe.D.as_mutable()
+            D[i, i] = S.One
+            yield f"constant noise at the end of {b}", partial(_changed, recipe, D=ImmutableMatrix(D))
+
+
+def _on_a_half_line(recipe: Recipe, b: Block) -> Recipe:
+    half = (vector if b.is_vector else scalar)(b.name, domain="positive")
+
+    def there(e):
+        return e.xreplace({b: half})
+
+    return _changed(
+        recipe,
+        state=tuple(map(there, recipe.state)),
+        target=tuple(map(there, recipe.targets)) if len(recipe.targets) > 1 else there(recipe.targets[0]),
+        H=there(recipe.H),
+        D=recipe.D.applyfunc(there),
+        Q=recipe.Q.applyfunc(there),
+        marginal=None if recipe.marginal is None else there(recipe.marginal),
+    )
+
+
+# ---- reach
+
+
+def _unreached(recipe: Recipe) -> Iterator[Change]:
+    """A wall in the noise of the target, a target that nothing moves, no noise at all."""
+    for b in recipe.targets:
+        i = recipe.state.index(b)
+        if recipe.D[i, i] != 0 and b.domain.is_real and not any(recipe.Q[i, :]):
+            D = recipe.D.as_mutable()
+            D[i, :] *= b
+            D[:, i] *= b  # the entry of b alone twice
+            yield f"the noise of {b} times {b}^2", partial(_changed, recipe, D=ImmutableMatrix(D))
+        if recipe.D[i, i] == 0:
+            Q = recipe.Q.as_mutable()
+            Q[i, :], Q[:, i] = zeros(1, Q.cols), zeros(Q.rows, 1)
+            yield f"nothing moves {b}", partial(_changed, recipe, Q=ImmutableMatrix(Q))
+    of_latents = {letter: jump for letter, jump in recipe.jumps.items() if jump.block.domain.is_binary}
+    yield "no noise", partial(_changed, recipe, D={}, jumps=of_latents)
+
+
+# ---- temperature
+
+
+def _of_one_temperature(recipe: Recipe) -> Iterator[Change]:
+    """A mass of theta, for momenta that are normal, whose logarithm is not multiplied by the temperature."""
+    if recipe.adapt or recipe.latents or not recipe.target_is_vector:
+        return
+    (theta,) = recipe.targets
+    gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta)
+    for p in (g.block for g in gaussians if g.block.is_vector):
+        mass = 1 + theta**2
+        H = recipe.H.xreplace({p: p / sqrt(mass)}) + total(log(mass)) / 2
+        yield f"a mass of {theta} for {p}, its log not times T", partial(_changed, recipe, H=H)
