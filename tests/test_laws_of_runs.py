@@ -1,4 +1,4 @@
-"""A run is asked what its certificate is asked: a law that is not the one claimed is refused before the first step."""
+"""`check`, `sample` and `assert_stationary` answer alike: a law that is not the one claimed is refused."""
 
 import warnings
 
@@ -10,6 +10,7 @@ from certificates import RIGHT, WRONG, U, overdamped, p, rate, theta, underdampe
 import samplers
 from recipe import Energy, RecipeError, nonnegative, total
 from samplers import SGHMC, SGLD, SGNHT, Phase
+from samplers.testing import assert_stationary
 
 a, b = sympy.symbols("a b", real=True)
 
@@ -27,7 +28,7 @@ def run(recipe, energy=bowl, **settings):
     return samplers.sample(recipe, energy, **settings)
 
 
-def run_of(recipe):
+def steps_of(recipe):
     """Two steps of a recipe, with a Gaussian for an opaque U."""
     start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5) for b in recipe.targets}
     energy = None
@@ -38,24 +39,38 @@ def run_of(recipe):
     return run(recipe, energy, init=start if len(start) > 1 else start[recipe.target.name], scheme=scheme, steps=2)
 
 
+def warned(call):
+    """What a call returns or raises, and the texts of its RuntimeWarnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        try:
+            answer = call()
+        except (RecipeError, AssertionError) as error:
+            answer = error
+    return answer, [str(w.message) for w in caught if w.category is RuntimeWarning]
+
+
 @pytest.mark.parametrize("name", [*(name for name, (topic, _) in WRONG.items() if topic != "declaration"), *RIGHT])
-def test_a_run_answers_as_the_certificate_does(name):
+def test_check_sample_and_assert_stationary_answer_alike(name):
     recipe = RIGHT[name]() if name in RIGHT else WRONG[name][1]()
     if name == "an open metric":
         recipe = recipe.bind(G=lambda theta: 1 + theta**2)
     certificate = recipe.check()
     failed = [f for f in certificate.findings if f.verdict == "failed"]
     doubts = [f.question for f in certificate.findings if f.verdict == "warning" and f.topic != "claim"]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
-        if failed:
-            with pytest.raises(RecipeError) as refusal:
-                run_of(recipe)
-            assert failed[0].question in str(refusal.value) and failed[0].answer in str(refusal.value)
-        else:
-            assert run_of(recipe).info["law"] == certificate["claim"].answer
-    messages = [str(w.message) for w in caught if w.category is RuntimeWarning]
-    assert len(messages) == bool(doubts) and all(doubt in messages[0] for doubt in doubts)
+    scheme = None if recipe.scheme or recipe.jumps else "Euler"
+    draws, of_run = warned(lambda: steps_of(recipe))
+    report, of_checks = warned(lambda: assert_stationary(recipe, scheme=scheme, layers="symbolic"))
+    if failed:
+        assert isinstance(draws, RecipeError) and failed[0].question in str(draws) and failed[0].answer in str(draws)
+        assert isinstance(report, AssertionError)
+        assert failed[0].topic == "stationary" or failed[0].answer in str(report)
+        assert of_run == of_checks == []
+    else:
+        assert draws.info["law"] == certificate["claim"].answer
+        assert report.ok and len(report.doubts) == len(doubts)
+        for messages in (of_run, of_checks):
+            assert len(messages) == bool(doubts) and all(doubt in messages[0] for doubt in doubts)
 
 
 # ---- what is asked about is what runs: parameters, temperature, energies, frozen blocks

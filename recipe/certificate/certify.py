@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sympy import Expr, ImmutableMatrix, S, Symbol
 
@@ -34,7 +34,12 @@ def certify(
     is not among them has its default, or random values.
     Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
     """
-    case = _Case(recipe, temperature, freeze, dict(values or {}))
+    return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())))
+
+
+@lru_cache(maxsize=64)
+def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple) -> Certificate:
+    case = _Case(recipe, temperature, freeze, dict(values))
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry")]
     for question in (definite, stationary, smooth, normalisable, boundary, explosion, _marginal, reached):
         findings.append(question(case))

@@ -29,7 +29,8 @@ def check(
     A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters,
     else values away from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all
     of them, in place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. What had to be left
-    out, as all but the formulas of an opaque recipe, stands in `left_out` of the report, and is warned of once.
+    out, as all but the formulas of an opaque recipe, stands in `left_out` of the report, and is warned of once; so is a
+    law that is invariant and need not be reached, in `doubts`.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
@@ -41,9 +42,11 @@ def check(
 
 
 def _warn(report):
-    """Warn the caller of `check` or `assert_stationary` of what was left out."""
+    """Warn the caller of `check` or `assert_stationary` of what was left out, and of what chains need not reach."""
     if report.left_out:
         warnings.warn(report.warning, LeftOut, stacklevel=3)
+    if report.doubts:
+        warnings.warn(f"{report.name}: {'; '.join(report.doubts)}", RuntimeWarning, stacklevel=3)
 
 
 def _checked(recipe, scheme, *, pieces, energy, layers, values):
@@ -58,7 +61,9 @@ def _checked(recipe, scheme, *, pieces, energy, layers, values):
             not_run.append((name, reason))
     inapplicable = tuple(pair for pair in not_run if isinstance(pair[1], Inapplicable))
     left_out = tuple(pair for pair in not_run if not isinstance(pair[1], Inapplicable))
-    return Report(subject.recipe.name, tuple(results), left_out, inapplicable)
+    findings = subject.certificate.findings if "symbolic" in _names(layers) else ()
+    doubts = tuple(f"{f.question}? {f.answer}" for f in findings if f.verdict == "warning" and f.topic != "claim")
+    return Report(subject.recipe.name, tuple(results), left_out, inapplicable, doubts)
 
 
 def _names(layers):

@@ -71,18 +71,20 @@ class Report:
     """The results of several checks of one sampler.
 
     `left_out`: (layer, reason) for each layer that could not be run, `inapplicable` for each whose question does not
-    arise.
+    arise. `doubts`: why chains need not have the law, though it is invariant.
     """
 
     name: str
     results: tuple[Result, ...]
     left_out: tuple[tuple[str, str], ...] = ()
     inapplicable: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not checked, a line for every reason."""
-        lines = [f"left out  {text}" for text in _by_reason(self.left_out)]
+        """What is doubted and what was not checked, a line for every reason."""
+        lines = [f"warning  {text}" for text in self.doubts]
+        lines += [f"left out  {text}" for text in _by_reason(self.left_out)]
         return (*lines, *(f"does not apply  {text}" for text in _by_reason(self.inapplicable)))
 
     @property
@@ -112,6 +114,7 @@ class Report:
             "ok": self.ok,
             "results": [r.to_dict() for r in self.results],
             "left_out": [list(pair) for pair in self.left_out],
+            "doubts": list(self.doubts),
             "notes": list(self.notes),
         }
 

@@ -17,7 +17,7 @@ from sympy.core.function import AppliedUndef
 
 import integrators
 from integrators.step import Step
-from recipe import Energy, Recipe, RecipeError
+from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
 from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
@@ -88,6 +88,13 @@ class Subject:
     def mutant(self, *, wrong: Recipe | None = None, alter: Callable[[Step], Step] = unaltered) -> "Subject":
         """The same with a mistake."""
         return replace(self, wrong=wrong, alter=alter, origin=self)
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """What is known of the law of the SDE that is discretised, at the values that are asked about."""
+        sde = self.wrong or self.recipe
+        known = {s.name for s in sde.parameters}
+        return sde.check(**{name: x for name, x in self.case.values.items() if name in known})
 
     # ---- what is compiled
 
