@@ -94,7 +94,8 @@ class Subject:
         """What is known of the law of the SDE that is discretised, at the values that are asked about."""
         sde = self.wrong or self.recipe
         known = {s.name for s in sde.parameters}
-        return sde.check(**{name: x for name, x in self.case.values.items() if name in known})
+        values: dict[str, Any] = {name: x for name, x in self.case.values.items() if name in known}
+        return sde.check(**values)
 
     # ---- what is compiled
 
