@@ -55,9 +55,9 @@ def test_decimals_are_exact_in_a_proof():
 
 def test_a_chain_that_leaves_a_positive_domain_is_frozen_and_flagged():
     w = vector("w", domain="positive")
-    R = Recipe(name="half-line", state=(w,), H=potential(w), D={w: 1}, scheme="Euler")
+    R = Recipe(name="half-line", state=(w,), H=potential(w), D={w: w}, scheme="Euler")
     with pytest.warns(RuntimeWarning, match="w has left its domain"):
-        draws = samplers.sample(R, bowl, init=torch.full((2,), 0.8), **quick | dict(steps=40))
+        draws = samplers.sample(R, bowl, init=torch.full((2,), 0.8), **quick | dict(steps=40, step_size=0.1))
     assert draws.diverged and (draws["w"] > 0).all()
 
 

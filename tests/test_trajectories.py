@@ -168,7 +168,11 @@ def test_a_run_keeps_the_draws_that_the_torch_run_keeps(warmup, steps, thin):
 
 
 def test_schedules_phases_and_temperatures():
-    phases = [samplers.Phase(50, keep=False, temperature=2.0), samplers.Phase(70, freeze=("xi",)), samplers.Phase(40)]
+    phases = [
+        samplers.Phase(50, keep=False, temperature=2.0),
+        samplers.Phase(70, freeze=("xi",), temperature=0.0),
+        samplers.Phase(40),
+    ]
     runs = [
         samplers.sample(
             samplers.SGNHT,
@@ -195,7 +199,7 @@ def test_lost_chains_are_the_same_and_are_told_alike():
                 samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **RUN | dict(step_size=0.05, chains=64)
             )
         runs_by_backend[backend] = run.diverged, run["theta"]
-        assert all("theta is not finite. Frozen" in str(w.message) for w in seen) and seen
+        assert len(seen) == 1 and "theta is not finite. Take a smaller step size" in str(seen[0].message)
     assert runs_by_backend["torch"][0] == runs_by_backend["cpp"][0] != {}
     assert (
         (runs_by_backend["torch"][1] - runs_by_backend["cpp"][1]) / runs_by_backend["torch"][1].abs().clamp(min=1)

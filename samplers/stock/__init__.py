@@ -1,67 +1,76 @@
-"""The stock samplers, one short file each; `catalogue` lists them by name."""
+"""The stock samplers, one short file each; `catalogue` has them by name, and imports a file when it is asked for."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from recipe import Recipe
 
-from .atmc import ATMC
-from .atmc_relativistic import RelativisticATMC
-from .hmc import HMC
-from .isgd import ISGD, ISGDIdeal
-from .msgnht import MSGNHT
-from .psgld import PSGLD, PSGLDGamma, PSGLDSameStep
-from .santa import SANTA
-from .sgfs import SGFS
-from .sghmc import SGHMC
-from .sghmc_adaptive import AdaptiveSGHMC
-from .sghmc_relativistic import RelativisticSGHMC
-from .sghmc_sa import SGHMCSA, SGHMCSAClassification, SGHMCSAGibbs, SGHMCSAMarginal
-from .sgld import SGLD
-from .sgld_preconditioned import PreconditionedSGLD
-from .sgld_sa import SGLDSA, SGLDSAClassification, SGLDSAGibbs, SGLDSAMarginal
-from .sgnht import SGNHT
-from .sgrhmc import SGRHMC
-from .sgrld import SGRLD
-from .sgrld_cir import SGRLDCIR
-from .sgrld_dense import SGRLDDense
-from .sgrld_simplex import SGRLDSimplex
-from .underdamped_langevin import UnderdampedLangevin
-from .vsgd import VSGD
-
-catalogue = {
-    recipe.name: recipe
-    for recipe in (
-        SGLD,
-        PreconditionedSGLD,
-        PSGLD,
-        PSGLDSameStep,
-        PSGLDGamma,
-        SGRLD,
-        SGRLDDense,
-        SGRLDSimplex,
-        SGRLDCIR,
-        SGFS,
-        VSGD,
-        ISGDIdeal,
-        ISGD,
-        UnderdampedLangevin,
-        SGHMC,
-        AdaptiveSGHMC,
-        SGRHMC,
-        RelativisticSGHMC,
-        HMC,
-        SGNHT,
-        MSGNHT,
-        ATMC,
-        RelativisticATMC,
-        SANTA,
-        SGLDSA,
-        SGLDSAMarginal,
-        SGLDSAGibbs,
-        SGLDSAClassification,
-        SGHMCSA,
-        SGHMCSAMarginal,
-        SGHMCSAGibbs,
-        SGHMCSAClassification,
-    )
+_FILES = {  # name of the recipe: its file, and the Python name
+    "sgld": ("sgld", "SGLD"),
+    "sgld-preconditioned": ("sgld_preconditioned", "PreconditionedSGLD"),
+    "psgld": ("psgld", "PSGLD"),
+    "psgld-same-step": ("psgld", "PSGLDSameStep"),
+    "psgld-gamma": ("psgld", "PSGLDGamma"),
+    "sgrld": ("sgrld", "SGRLD"),
+    "sgrld-dense": ("sgrld_dense", "SGRLDDense"),
+    "sgrld-simplex": ("sgrld_simplex", "SGRLDSimplex"),
+    "sgrld-cir": ("sgrld_cir", "SGRLDCIR"),
+    "sgfs": ("sgfs", "SGFS"),
+    "vsgd": ("vsgd", "VSGD"),
+    "isgd-ideal": ("isgd", "ISGDIdeal"),
+    "isgd": ("isgd", "ISGD"),
+    "underdamped-langevin": ("underdamped_langevin", "UnderdampedLangevin"),
+    "sghmc": ("sghmc", "SGHMC"),
+    "sghmc-adaptive": ("sghmc_adaptive", "AdaptiveSGHMC"),
+    "sgrhmc": ("sgrhmc", "SGRHMC"),
+    "sghmc-relativistic": ("sghmc_relativistic", "RelativisticSGHMC"),
+    "hmc": ("hmc", "HMC"),
+    "sgnht": ("sgnht", "SGNHT"),
+    "msgnht": ("msgnht", "MSGNHT"),
+    "atmc": ("atmc", "ATMC"),
+    "atmc-relativistic": ("atmc_relativistic", "RelativisticATMC"),
+    "santa": ("santa", "SANTA"),
+    "sgld-sa": ("sgld_sa", "SGLDSA"),
+    "sgld-sa-marginal": ("sgld_sa", "SGLDSAMarginal"),
+    "sgld-sa-gibbs": ("sgld_sa", "SGLDSAGibbs"),
+    "sgld-sa-classification": ("sgld_sa", "SGLDSAClassification"),
+    "sghmc-sa": ("sghmc_sa", "SGHMCSA"),
+    "sghmc-sa-marginal": ("sghmc_sa", "SGHMCSAMarginal"),
+    "sghmc-sa-gibbs": ("sghmc_sa", "SGHMCSAGibbs"),
+    "sghmc-sa-classification": ("sghmc_sa", "SGHMCSAClassification"),
 }
 
-__all__ = [name for name, value in globals().items() if isinstance(value, Recipe)]
+
+class Catalogue(Mapping[str, Recipe]):
+    """The stock samplers by the names of their recipes, in the order of the families.
+
+    >>> catalogue["sghmc"].name, len(catalogue)
+    ('sghmc', 32)
+    """
+
+    def __getitem__(self, name: str) -> Recipe:
+        file, attribute = _FILES[name]
+        return getattr(import_module(f"{__name__}.{file}"), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILES)
+
+    def __len__(self) -> int:
+        return len(_FILES)
+
+    def __repr__(self) -> str:
+        return f"catalogue of {', '.join(self)}"
+
+    def __contains__(self, name: object) -> bool:
+        return name in _FILES
+
+
+catalogue = Catalogue()
+_NAMES = {attribute: name for name, (_, attribute) in _FILES.items()}
+__all__ = sorted(_NAMES)
+
+
+def __getattr__(name: str) -> Recipe:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return catalogue[_NAMES[name]]
