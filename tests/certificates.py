@@ -3,7 +3,7 @@
 Each entry makes its Recipe when it is called, since some are refused when they are declared.
 """
 
-from sympy import Abs, Matrix, atan, cos, exp, log, pi, sin, sqrt, tan, tanh
+from sympy import Abs, Matrix, Max, atan, cos, exp, log, pi, sin, sqrt, tan, tanh
 
 from recipe import (
     Energy,
@@ -23,7 +23,8 @@ from recipe import (
 
 theta, p, r, xi, eta = vector("theta"), vector("p"), vector("r"), scalar("xi"), scalar("eta")
 x, y, z, u, v = (scalar(name) for name in "xyzuv")
-rate = vector("rate", domain="positive")
+rate, scale = vector("rate", domain="positive"), scalar("scale", domain="positive")
+choice = vector("choice", domain="binary")
 share = vector("share", domain="fraction")
 hour, heading = vector("hour", domain=("periodic", 24)), scalar("heading", domain="periodic")
 angle, turn = vector("angle", domain="periodic"), vector("turn", domain="periodic")
@@ -66,6 +67,23 @@ def isokinetic(block):
     """dx = cos(turn) dt: a velocity of length 1 in the plane, whose direction is an angle. Minary et al. 2003."""
     H = potential(block)
     return Recipe(name="isokinetic", state=(block, turn), target=block, H=H, D={turn: A}, Q={(block, turn): sin(turn)})
+
+
+def half_noisy(H):
+    """Underdamped motion with noise for x > 0 alone."""
+    return Recipe(name="half-noisy", state=(x, y), target=x, H=H + y**2 / 2, D={y: Max(0, x)}, Q={(x, y): -1})
+
+
+def nose_hoover_langevin():
+    """Noise on the thermostat alone. Leimkuhler, Noorizadeh & Theil 2009."""
+    return Recipe(
+        name="nose-hoover-langevin",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+        D={xi: gamma / (n * mu)},
+        Q={(theta, p): -1, (p, xi): p / (n * mu)},
+    )
 
 
 def thermostat(H, coupling=1, **more):
@@ -187,7 +205,52 @@ WRONG = {
             Q={(theta, p): -1, (p, xi): p / (n * mu)},
         ),
     ),
+    "reach: a wall on the top between two wells": (
+        "reached",
+        lambda: overdamped(theta**2, total((theta**2 - 1) ** 2) / 4),
+    ),
+    "reach: noise of the mean square, of one site": ("reached", lambda: overdamped(total(theta**2) / n)),
+    "reach: momentum drawn anew at a rate of 0": (
+        "reached",
+        lambda: Recipe(
+            name="never",
+            state=(theta, p),
+            target=theta,
+            H=U + total(p**2) / 2,
+            D={},
+            Q={(theta, p): -1},
+            jumps={"R": refresh(p, rate=nonnegative("nu", default=0.0))},
+            scheme="B A R A B",
+        ),
+    ),
+    "reach: a binary block that no jump draws": (
+        "reached",
+        lambda: Recipe(
+            name="undrawn",
+            state=(theta, choice),
+            target=theta,
+            H=total((theta - choice) ** 2) / 2,
+            D={theta: 1},
+            scheme="Euler",
+        ),
+    ),
+    "reach: a thermostat of equal springs keeps the plane of motion": (
+        "reached",
+        lambda: nose_hoover_langevin().bind(U=Energy(theta, U=total(theta**2) / 2)),
+    ),
+    "reach: no noise in the left one of two wells": ("reached", lambda: half_noisy(2 * (x**2 - 1) ** 2)),
     # ---- boundaries and explosions (H.3, H.4)
+    "explosion: a curl that grows faster than a Cauchy law falls": (
+        "explosion",
+        lambda: Recipe(
+            name="swept",
+            state=(x, y),
+            target=x,
+            H=log(1 + x**2) + y**2 / 2,
+            D={y: 1},
+            Q={(x, y): -((1 + x**2) ** 2)},
+        ),
+    ),
     "boundary: constant noise on a half line": ("boundary", lambda: overdamped(1, potential(rate), rate)),
     "boundary: constant noise between 0 and 1": ("boundary", lambda: overdamped(1, potential(share), share)),
     "boundary: a momentum runs off a half line": (
@@ -243,6 +306,10 @@ WRONG = {
         lambda: overdamped(1, 3 * total(log(box + 1)) / 2, box),
     ),
     # ---- angles
+    "angle: a circle cut by two barriers, one at the top of H": (
+        "reached",
+        lambda: overdamped(sin(angle) ** 2, -total(cos(angle)), angle),
+    ),
     "angle: a circle cut by two barriers": ("reached", lambda: overdamped(sin(angle) ** 2, block=angle)),
     "angle: D that jumps": ("smooth", lambda: overdamped(2 + tanh(1 / sin(angle)), block=angle)),
     "angle: a momentum that no noise reaches": (
@@ -333,14 +400,7 @@ RIGHT = {
         Q={(theta, p): -1, (p, r): -gamma},
     ),
     "underdamped by the word U B U": lambda: underdamped(U + total(p**2) / 2, pieces={"U": (theta, p)}, scheme=None),
-    "Nose-Hoover-Langevin": lambda: Recipe(
-        name="nose-hoover-langevin",
-        state=(theta, p, xi),
-        target=theta,
-        H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
-        D={xi: gamma / (n * mu)},
-        Q={(theta, p): -1, (p, xi): p / (n * mu)},
-    ),
+    "Nose-Hoover-Langevin": nose_hoover_langevin,
     "Nose-Hoover chain with noise at its end": lambda: Recipe(
         name="nose-hoover-chain",
         state=(theta, p, xi, eta),
@@ -364,6 +424,42 @@ RIGHT = {
     "non-reversible": lambda: two({x: 1, y: 1}, Q={(x, y): 3}),
     "banana": lambda: two({x: 1, y: 1}, x**2 / 2 + 5 * (y - x**2) ** 2),
     "funnel": lambda: two({x: 1, y: 1}, x**2 / 18 + x / 2 + exp(-x) * y**2 / 2),
+    "funnel of two sites": lambda: Recipe(
+        name="funnel",
+        state=(theta, xi),
+        target=theta,
+        H=xi**2 / 18 + total(theta**2) * exp(-xi) / 2 + n * xi / 2,
+        D={theta: 1, xi: 1},
+        scheme="Euler",
+    ),
+    "horseshoe": lambda: Recipe(
+        name="horseshoe",
+        state=(theta, rate),
+        target=theta,
+        H=total(theta**2 / (2 * rate**2) + log(rate) + log(1 + rate**2)),
+        D={theta: 1, rate: rate**2},
+        scheme="Euler",
+    ),
+    "a common scale of all sites": lambda: Recipe(
+        name="scaled",
+        state=(theta, scale),
+        target=theta,
+        H=total(theta**2) / (2 * scale**2) + n * log(scale) + log(1 + scale**2),
+        D={theta: 1, scale: scale**2},
+        scheme="Euler",
+    ),
+    "a Cauchy block and a width that falls with it": lambda: two(
+        {x: 1, y: 1}, x**2 * (1 + y**2) / 2 + log(1 + y**2) / 2
+    ),
+    "noise in one half of a bowl": lambda: half_noisy(x**2 / 2),
+    "noise along brackets": lambda: Recipe(
+        name="heisenberg",
+        state=(x, y, z),
+        target=(x, y, z),
+        H=(x**2 + y**2 + z**2) / 2,
+        D=Matrix([[1, 0, -y / 2], [0, 1, x / 2], [-y / 2, x / 2, (x**2 + y**2) / 4]]),
+        scheme="Euler",
+    ),
     "Student target": lambda: overdamped(1, 3 * total(log(1 + theta**2 / 5))),
     "Student target, noise that grows": lambda: overdamped(1 + theta**2, 3 * total(log(1 + theta**2 / 5))),
     "double well": lambda: overdamped(1, 2 * total((theta**2 - 1) ** 2)),

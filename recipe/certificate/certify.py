@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
-from sympy import Expr, ImmutableMatrix, S, Symbol
+from sympy import Expr, Float, ImmutableMatrix, S, Symbol
 
 from ..algebra import vanishes
 from ..derive import residual
@@ -12,7 +12,7 @@ from ..domains import Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
 from ..marginal import Gaussian
-from ..symbols import Block
+from ..symbols import Block, Total
 from ..symbols import temperature as T
 from . import ends, reach, reflection, smoothness, tails
 from .definite import least_eigenvalue, least_value
@@ -64,6 +64,26 @@ class _Case:
     def explicit(self) -> Explicit:
         """Over a few sites, with an energy in the place of an opaque U."""
         return written_out(self.recipe, SITES, temperature=self.temperature, values=self.values)
+
+    @cached_property
+    def unlike(self) -> Explicit:
+        """Over so many sites that one scalar block for all cannot hide what they keep: two in a plane keep no plane."""
+        shared = {b.is_vector for b in self.recipe.state} == {True, False}
+        if not shared:
+            return self.explicit
+        return written_out(self.recipe, SITES + 1, temperature=self.temperature, values=self.values)
+
+    @cached_property
+    def redrawn(self) -> set[Block]:
+        """The blocks that jumps redraw, at a rate that is not 0."""
+        return {jump.block for jump in self.recipe.jumps.values() if not self._is_never(jump.rate)}
+
+    def _is_never(self, rate: Expr | None) -> bool:
+        """Whether a rate is 0 at the values in use."""
+        if rate is None:
+            return False
+        numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
+        return rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None}).is_zero is True
 
     @cached_property
     def one_site(self) -> Explicit:
@@ -230,7 +250,14 @@ def explosion(case: _Case) -> Finding:
         z, at = found[0].coordinate, found[0].at
         answer = f"{z} reaches {at} in a finite time: D grows faster there than exp(H), by Feller's test"
         return Finding(question, answer, "failed", "explosion")
-    return Finding(question, "by Feller's test along every coordinate", "checked", "explosion")
+    carried = ends.carried_without_mean(case.one_site)
+    if carried:
+        answer = f"{carried} has no finite mean under exp(-H): whether Q carries chains there is not decided"
+        return Finding(question, answer, "open", "explosion")
+    answer = "by Feller's test along every coordinate"
+    if recipe.potential is not None and any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
+        answer += ", for a U that grows as a square"
+    return Finding(question, answer, "checked", "explosion")
 
 
 def _marginal(case: _Case) -> Finding:
@@ -240,32 +267,49 @@ def _marginal(case: _Case) -> Finding:
 
 def reached(case: _Case) -> Finding:
     """Whether the noise reaches every block, so that there is one law and not many."""
-    question, recipe = "the noise reaches every block", case.recipe
-    redrawn = {j.block for j in recipe.jumps.values() if not j.block.domain.is_binary}
-    if not any(recipe.D) and not redrawn:
-        return Finding(
-            question, "there is no noise: invariant, but not ergodic without refreshment", "warning", "reached"
-        )
+    question = "the noise reaches every block"
+    answer, verdict = _unmoved(case) or _walled(case) or _reached(case)
+    return Finding(question, answer, verdict, "reached")
+
+
+def _unmoved(case: _Case) -> tuple[str, str] | None:
+    """What nothing random moves: a binary block that no jump draws, or all of a recipe without noise."""
+    recipe, redrawn = case.recipe, case.redrawn
+    stuck = [b for b in recipe.state if b.domain.is_binary and b not in redrawn]
+    if stuck:
+        return f"{stuck[0]} is binary, and no jump draws it: invariant, but not ergodic", "warning"
+    if any(recipe.D) or any(not b.domain.is_binary for b in redrawn):
+        return None
+    return "there is no noise: invariant, but not ergodic without refreshment", "warning"
+
+
+def _walled(case: _Case) -> tuple[str, str] | None:
+    """A wall inside of the domain, at one site, and what is beyond it at more."""
     found = ends.walls(case.one_site)
-    if found:
-        answer = (
-            f"no chain passes {found[0].coordinate} = {found[0].at:g}, where D vanishes: invariant, but not ergodic"
-        )
-        return Finding(question, answer, "warning", "reached")
-    if reach.is_reached_by_form(recipe):
-        return Finding(question, "through the drift, to all", "proved", "reached")
-    explicit = case.explicit
+    if not found:
+        return None
+    wall = f"no chain passes {found[0].coordinate} = {found[0].at:g}, where D vanishes"
+    if case.recipe.D.has(Total) and not ends.walls(case.explicit):
+        return f"of one site {wall}; of more it may", "open"
+    return f"{wall}: invariant, but not ergodic", "warning"
+
+
+def _reached(case: _Case) -> tuple[str, str]:
+    """Whether noise, drift and jumps reach every coordinate, by the form of the drift or by a rank."""
+    if reach.is_reached_by_form(case.recipe):
+        return "through the drift, to all", "proved"
+    explicit = case.unlike
     moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if not b.domain.is_binary]
-    refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in redrawn]
-    number, missed = reach.rank(explicit, refreshed=refreshed)
+    refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]
+    number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving])
     if number < len(moving):
         still = [b.domain.is_binary for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])
-        answer = f"it never reaches {directions}: invariant, but not ergodic"
-        return Finding(question, answer, "warning", "reached")
-    return Finding(
-        question, f"rank {number} of {len(moving)} at random states, at these parameters", "checked", "reached"
-    )
+        return f"it never reaches {directions}: invariant, but not ergodic", "warning"
+    silent = reach.silent(explicit, refreshed)
+    if silent is not None:
+        return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
+    return f"rank {number} of {len(moving)} at random states, at these parameters", "checked"
 
 
 # ---- the promise

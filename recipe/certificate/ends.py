@@ -12,16 +12,19 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
-from sympy import Symbol
+from sympy import Abs, Symbol, log
 
 from ..algebra import at_one_site
 from ..arrays import of_arrays
+from ..domains import Domain
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
 from ..symbols import OPAQUE, Block
+from . import tails
 from .explicit import Explicit, draw_inside
 
 FALLS = -1e-3  # a slope of L: what falls less is not told from what does not fall
@@ -64,13 +67,7 @@ def explosions(explicit: Explicit) -> list[End]:
 
 def walls(explicit: Explicit) -> list[End]:
     """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
-    times = Counter(
-        (str(z), block, round(at, 5) + 0.0)
-        for z, block, line in _lines(explicit)
-        if line.has_noise
-        for at in line.dips()
-        if block.domain.contains(at) and line.is_wall(at)
-    )
+    times = Counter((str(z), block, at) for z, block, line in _lines(explicit) if line.has_noise for at in line.walls())
     found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
     return [end for end in found if not end.block.domain.wraps or _are_two(end, found)]
 
@@ -96,6 +93,24 @@ def is_integrable(recipe: Dynamics) -> bool:
     return True
 
 
+def carried_without_mean(explicit: Explicit) -> str:
+    """An entry of Q that has no finite mean under exp(-H/T), as far as tails tell; nothing if all have.
+
+    Such a one may carry a chain to infinity in a finite time, which no test along D sees.
+    """
+    domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True)}
+    moving = {z: domain for z, domain in domains.items() if not domain.is_binary}
+    H = explicit.with_numbers_but(moving)
+    for i, j in combinations(range(explicit.size), 2):
+        entry = explicit.Q[i, j]
+        if not entry.free_symbols:
+            continue
+        tail = tails.growth(H - explicit.temperature * log(1 + Abs(entry)), moving, explicit.temperature)
+        if not tail.is_integrable and not tail.is_undecided:
+            return f"Q[{explicit.coordinates[i]}, {explicit.coordinates[j]}]"
+    return ""
+
+
 def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
     """The lines along each coordinate through a few random states."""
     draw = random.Random(2015)
@@ -106,17 +121,17 @@ def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
         functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
         for _ in range(STATES):
             state = [draw_inside(b, draw) for b in explicit.blocks]
-            yield z, block, Line(i, state, explicit.temperature, _scanned(block), *functions)
+            yield z, block, Line(i, state, explicit.temperature, block.domain, *functions)
 
 
 @dataclass
 class Line:
-    """H, D_ii and the drift that Q makes, along coordinate i through a state; `points` are looked at for walls."""
+    """H, D_ii and the drift that Q makes, along coordinate i through a state."""
 
     i: int
     state: list[float]
     temperature: float
-    points: np.ndarray
+    domain: Domain
     H: Callable
     D: Callable
     drift: Callable
@@ -173,7 +188,7 @@ class Line:
 
     def dips(self) -> list[float]:
         """Where D comes down to 0, or H goes up or down to infinity: candidates for walls."""
-        x = self.points
+        x = _scanned(self.domain)
         points = []
         for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
             with np.errstate(all="ignore"):
@@ -184,6 +199,10 @@ class Line:
                 points += _lowest(depth, x[lows - 1], x[lows + 1])
         return points
 
+    def walls(self) -> set[float]:
+        """The points inside of the domain that are reached from neither side, each of them once."""
+        return {round(at, 5) + 0.0 for at in self.dips() if self.domain.contains(at) and self.is_wall(at)}
+
     def is_wall(self, at: float) -> bool:
         """Whether a point is reached from neither side, and Q does not carry the chain across."""
         beside = (1.0, -1.0)
@@ -193,9 +212,8 @@ class Line:
         return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
 
 
-def _scanned(block: Block) -> np.ndarray:
+def _scanned(domain: Domain) -> np.ndarray:
     """The points of a coordinate that are looked at for walls; those of a circle go on beyond its ends."""
-    domain = block.domain
     if not domain.is_compact:
         return np.sinh(np.linspace(-12.0, 12.0, GRID))
     return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))

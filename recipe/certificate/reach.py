@@ -6,6 +6,7 @@ all controls (Sussmann & Jurdjevic 1972), so that one random path tells it.
 """
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -18,11 +19,13 @@ from ..algebra import at_one_site
 from ..arrays import of_arrays
 from ..dynamics import Dynamics
 from ..symbols import Block
-from .explicit import Explicit
+from .explicit import SEED, Explicit, draw_inside
 
 INTERVALS = 3  # of constant controls, for each coordinate
 LENGTHS = (0.5, 1.5, 3.0)  # of the paths, in time: long ones tell high brackets from rounding errors
 STEP = 0.01  # at most, of Runge and Kutta, whose errors must not look like a motion
+REGIONS = 200  # states that are looked at for a region without noise
+LEFT_WITHIN, PATIENT = 30.0, 0.04  # the time in which the drift must leave it, and the steps
 SMALL = 1e-7  # of the greatest singular value
 
 
@@ -90,6 +93,43 @@ def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0)
     return best
 
 
+def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | None:
+    """A coordinate whose noise is 0 in a whole region, which the drift is not seen to leave from everywhere; else None.
+
+    Motion without noise may go in circles there, which no rank at a random state sees. Noise that depends on a binary
+    block counts as that of both its values.
+    """
+    draw = random.Random(SEED)
+    states = np.array([[draw_inside(b, draw) for b in explicit.blocks] for _ in range(REGIONS)]).T
+    binary = np.array([b.domain.is_binary for b in explicit.blocks])[:, None]
+    for i, z in enumerate(explicit.coordinates):
+        if z in refreshed or not explicit.D[i, i].free_symbols:
+            continue
+        noise = of_arrays([explicit.coordinates], explicit.D[i, i], cse=True)
+
+        def is_noisy(x: np.ndarray, noise: Callable = noise) -> np.ndarray:
+            values = [np.asarray(noise(np.where(binary, bit, x)), dtype=float) for bit in (0.0, 1.0)]
+            return np.any([np.broadcast_to(v, x.shape[1:]) != 0 for v in values], axis=0)
+
+        dead = ~is_noisy(states)
+        if dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_noisy):
+            return z
+    return None
+
+
+def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
+    """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to where there is noise."""
+    field = _rowwise(explicit, list(explicit.curl()))
+    is_out = np.zeros(z.shape[1], dtype=bool)
+    with np.errstate(all="ignore"):
+        for _ in range(math.ceil(LEFT_WITHIN / PATIENT)):
+            z = _runge_kutta(field, z, PATIENT)
+            is_out |= is_noisy(z) & np.isfinite(z).all(axis=0)
+            if is_out.all():
+                return True
+    return False
+
+
 def without_kinks(e: Any) -> Any:
     """The formula with round corners: |x| as sqrt(x^2 + 1/10), so that one path sees both sides of a kink.
 
@@ -114,18 +154,20 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
     """The drift (size, N) and the control directions (size, width, N), as functions of states (size, N)."""
     size = explicit.size
     rounded = replace(explicit, H=without_kinks(explicit.H), D=without_kinks(explicit.D), Q=without_kinks(explicit.Q))
-    drift = of_arrays([explicit.coordinates], list(rounded.curl()), cse=True)
-    D = of_arrays([explicit.coordinates], list(rounded.D), cse=True)
+    D = _rowwise(rounded, list(rounded.D))
     redrawn = np.array([[float(z == r) for r in refreshed] for z in explicit.coordinates]).reshape(size, -1)
-
-    def spread(values, z):
-        return np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in values])
 
     def columns(z):
         jumps = np.broadcast_to(redrawn[..., None], (*redrawn.shape, z.shape[1]))
-        return np.concatenate([spread(D(z), z).reshape(size, size, -1), jumps], axis=1)
+        return np.concatenate([D(z).reshape(size, size, -1), jumps], axis=1)
 
-    return lambda z: spread(drift(z), z), columns
+    return _rowwise(rounded, list(rounded.curl())), columns
+
+
+def _rowwise(explicit: Explicit, formulas: list) -> Callable:
+    """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
+    compiled = of_arrays([explicit.coordinates], formulas, cse=True)
+    return lambda z: np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in compiled(z)])
 
 
 def _sensitivities(
@@ -150,9 +192,14 @@ def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callab
             return field(x) + np.einsum("ijn,jn->in", columns(x), u)
 
         for _ in range(steps):
-            a = velocity(z)
-            b = velocity(z + dt / 2 * a)
-            c = velocity(z + dt / 2 * b)
-            d = velocity(z + dt * c)
-            z = z + dt / 6 * (a + 2 * b + 2 * c + d)
+            z = _runge_kutta(velocity, z, dt)
     return z
+
+
+def _runge_kutta(velocity: Callable, z: np.ndarray, dt: float) -> np.ndarray:
+    """One classical step of fourth order."""
+    a = velocity(z)
+    b = velocity(z + dt / 2 * a)
+    c = velocity(z + dt / 2 * b)
+    d = velocity(z + dt * c)
+    return z + dt / 6 * (a + 2 * b + 2 * c + d)

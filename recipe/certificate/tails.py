@@ -3,8 +3,9 @@
 These are the y of `charts`: a real coordinate is x = sinh y, a positive one x = e^y. In y the energy is
 K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable where the least K
 on spheres |y| = r grows in proportion to r, and is not where it does not. Valleys of K, such as p = r of (p - r)^4, are
-followed outwards from sphere to sphere; along a valley of two coordinates its width counts too. A quadratic form of
-real coordinates is integrable where its least eigenvalue is positive.
+followed outwards from sphere to sphere. The width of a valley counts too: any one's of two coordinates, and of more
+where the valley is an axis, as that of a common scale. A quadratic form of real coordinates is integrable where its
+least eigenvalue is positive.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ MOST_TURNS = 100
 MANY = 8  # coordinates, above which every second sphere is looked at, and the best directions alone are moved
 BEST = 24  # of these
 NOISE = 0.05  # rounding errors of K that are borne, in units of the radius
+WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,7 @@ class _Valley:
         if size > MOST:
             return Growth(float("nan"), {}, f"{size} coupled coordinates are too many to search")
         kept = np.empty((0, size))
-        heights: list[float] = []
-        places: list[np.ndarray] = []
+        spheres: list[tuple[float, np.ndarray, np.ndarray]] = []
         radii = RADII if size <= MANY else RADII[1::2]
         for r in radii:
             fresh = draw.normal(size=(STARTS * size if size > 1 else 0, size))
@@ -138,14 +139,27 @@ class _Valley:
                 return Growth(np.inf, {})
             if np.isnan(K[best]) or noise[best] > NOISE * r:
                 break
-            heights.append(K[best] - self.log_width(u[best], r, K[best]))
-            places.append(r * u[best])
-        if len(heights) < 4:
+            spheres.append((r, u, K))
+        if len(spheres) < 4:
             return Growth(float("nan"), {})
-        last = len(heights) - 1
-        slope = (heights[last] - heights[last - 3]) / (radii[last] - radii[last - 3])
-        x = self.x_of(places[-1][None])[0]
+        before, _ = self.heaviest(*spheres[-4])
+        after, place = self.heaviest(*spheres[-1])
+        slope = (after - before) / (spheres[-1][0] - spheres[-4][0])
+        x = self.x_of(place[None])[0]
         return Growth(float(slope), dict(zip(self.coordinates, map(float, x[:, 0]), strict=True)))
+
+    def heaviest(self, r: float, u: np.ndarray, K: np.ndarray) -> tuple[float, np.ndarray]:
+        """The least K less the log of a valley's width on a sphere, and the place; u are directions, K the heights."""
+        _, different = np.unique(np.round(u, 12), axis=0, return_index=True)
+        widest = (u.shape[1] - 1) * np.log(2 * r)
+        least, place = np.inf, r * u[np.argmin(K)]
+        for i in different[np.argsort(K[different])]:
+            if not K[i] - widest < least:
+                break
+            height = K[i] - self.log_width(u[i], r, K[i])
+            if height < least:
+                least, place = height, r * u[i]
+        return float(least), place
 
     def x_of(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coordinates x (size, N) of points y (N, size), and log |dx/dy| of each point."""
@@ -189,17 +203,61 @@ class _Valley:
                 helped |= better
             turn = np.where(helped, turn * 1.6, turn * 0.5)
             turn = np.clip(turn, 1e-15, 0.5)
-        return u, K, noise
+        straight = np.where(abs(u) < 1e-6, 0.0, u)
+        straight /= np.linalg.norm(straight, axis=1, keepdims=True)
+        tried, errors = self.K(r * straight)
+        better = tried <= K
+        return np.where(better[:, None], straight, u), np.where(better, tried, K), np.where(better, errors, noise)
 
     def log_width(self, u: np.ndarray, r: float, low: float) -> float:
-        """The log of the width, along the circle, of a valley of two coordinates: where K has risen by 1."""
-        if len(u) != 2:
+        """The log of the volume, on the sphere, of a valley around r u; 0 where it is not known."""
+        if not np.isfinite(low):
             return 0.0
-        across = np.array([-u[1], u[0]])
-        widths = []
-        for sign in (1.0, -1.0):
-            angle = 10.0 ** np.linspace(-15, 0, 121)
-            at = np.outer(np.cos(angle), u) + sign * np.outer(np.sin(angle), across)
-            risen = self.K(r * at)[0] > low + 1
-            widths.append(angle[risen.argmax()] if risen.any() else 1.0)
-        return float(np.log(r * sum(widths)))
+        if len(u) == 2:
+            across = np.array([-u[1], u[0]])
+            return float(np.log(r) + np.logaddexp(self.log_end(u, across, r, low), self.log_end(u, -across, r, low)))
+        if len(u) > 2 and np.count_nonzero(u) == 1:
+            return self.log_ellipsoid(u, r, low)
+        return 0.0
+
+    def log_end(self, u: np.ndarray, across: np.ndarray, r: float, low: float) -> float:
+        """The log of the angle, from u towards `across`, at which K has risen by 1; at most 0."""
+
+        def risen(log_angle: np.ndarray) -> np.ndarray:
+            angle = np.exp(np.atleast_1d(log_angle))
+            return self.K(r * (np.outer(np.cos(angle), u) + np.outer(np.sin(angle), across)))[0] > low + 1
+
+        is_out = risen(WIDTHS)
+        if not is_out.any():
+            return 0.0
+        high = WIDTHS[is_out.argmax()]
+        least = WIDTHS[max(is_out.argmax() - 1, 0)]
+        for _ in range(30):
+            middle = (least + high) / 2
+            least, high = (least, middle) if risen(middle)[0] else (middle, high)
+        return float(high)
+
+    def log_ellipsoid(self, u: np.ndarray, r: float, low: float) -> float:
+        """The log of the volume of a valley along an axis u, by the curvatures of K across.
+
+        A direction in which K is not seen to curve up is taken for a wide one.
+        """
+        across = [e for e, at in zip(np.eye(len(u)), u, strict=True) if at == 0]
+        widths = [r * np.exp(max(self.log_end(u, e, r, low), self.log_end(u, -e, r, low))) for e in across]
+        steps = 0.3 * np.array(widths)[:, None] * np.array(across)
+        number = len(across)
+
+        def rise(*parts: np.ndarray) -> float:
+            return float(self.K((r * u + sum(parts))[None])[0][0]) - low
+
+        form = np.empty((number, number))
+        for i, a in enumerate(steps):
+            form[i, i] = rise(a) + rise(-a)
+            for j, b in enumerate(steps[:i]):
+                form[i, j] = form[j, i] = (rise(a, b) - rise(a, -b) - rise(-a, b) + rise(-a, -b)) / 4
+        if not np.isfinite(form).all():
+            return 0.0
+        curvatures = np.linalg.eigvalsh(form)
+        if curvatures[0] < 1e-3:
+            return 0.0
+        return float(np.sum(np.log(0.3 * np.array(widths))) - np.sum(np.log(curvatures)) / 2)
