@@ -3,6 +3,7 @@
 from recipe import __version__ as __version__
 
 from .compiler import compile
+from .metropolis import metropolised
 from .step import Step
 
-__all__ = ["Step", "compile"]
+__all__ = ["Step", "compile", "metropolised"]

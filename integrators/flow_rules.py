@@ -161,12 +161,14 @@ def rotation(piece: Subsystem) -> Solution | None:
     A, (cq, cp) = affine
     q, p = piece.moving
     a, b = -A[0, 1], A[1, 0]
-    if A[0, 0] != 0 or A[1, 1] != 0 or not ((a * b).is_positive and a.is_positive):
+    if A[0, 0] != 0 or A[1, 1] != 0 or not (a * b).is_positive:
         return None
-    angle, q0, p0 = sqrt(a * b) * t, cp / b, -cq / a
+    rate = sqrt(a * b)
+    angle, q0, p0 = rate * t, cp / b, -cq / a
+    of_p, of_q = (sqrt(a / b), sqrt(b / a)) if a.is_positive else (a / rate, b / rate)
     return {
-        q: q0 + cos(angle) * (q - q0) + sqrt(a / b) * sin(angle) * (p - p0),
-        p: p0 + cos(angle) * (p - p0) - sqrt(b / a) * sin(angle) * (q - q0),
+        q: q0 + cos(angle) * (q - q0) + of_p * sin(angle) * (p - p0),
+        p: p0 + cos(angle) * (p - p0) - of_q * sin(angle) * (q - q0),
     }, ()
 
 

@@ -1,0 +1,246 @@
+"""The work of a step: its exponential averages to 1 from an exact start, and a step that is accepted by it is exact.
+
+Both hold at every step size, in every word and at every temperature; the plain step is visibly wrong at these sizes.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from sympy import S
+
+import integrators
+from integrators import metropolis, noise
+from recipe import Energy, Recipe, RecipeError, potential, refresh, scalar, total, vector
+from samplers import ATMC, HMC, PSGLD, SGHMC, SGLD, SGNHT, SGRHMC, SGRLD, RelativisticSGHMC, UnderdampedLangevin
+
+CHAINS, STEPS, TEMPERATURE, MASS = 4000, 60, 0.8, 1.7
+theta, p, xi = vector("theta"), vector("p"), scalar("xi")
+QUARTIC = Energy(theta, U=total(theta**4) / 4)
+n = total(1)
+
+NOSE_HOOVER = Recipe(
+    name="nose-hoover",
+    state=(theta, p, xi),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2 + n * xi**2 / 2,
+    D={},
+    Q={(theta, p): -1, (p, xi): p / n},
+    jumps={"R": refresh(p)},
+    scheme="R A' B O B A'",
+    pieces={},
+)
+METRIC = SGRLD.bind(inverse_metric=lambda theta: 1 / (1 + theta**2) + S(1) / 4)
+
+# recipe, word, step size, parameters, words in a proposal
+CASES = {
+    "MALA": (SGLD, "Euler", 0.4, {}, 1),
+    "MALA in a metric": (METRIC, "Euler", 0.3, {}, 1),
+    "GHMC": (UnderdampedLangevin, "B A O A B", 0.9, {"m": MASS}, 1),
+    "Langevin, no palindrome": (UnderdampedLangevin, "A B O", 0.7, {"m": MASS}, 1),
+    "Langevin, force with friction": (UnderdampedLangevin, "F A", 0.5, {"m": MASS}, 1),
+    "SGHMC, force with friction by Euler": (SGHMC, "A G", 0.4, {"C": 1.0, "m": MASS}, 1),
+    "HMC": (HMC, None, 0.9, {"m": MASS}, 1),
+    "HMC of four steps": (HMC, None, 0.6, {"m": MASS}, 4),
+    "SGNHT": (SGNHT, "B A' O A' B", 0.8, {"A": 1.0}, 1),
+    "SGNHT, no palindrome": (SGNHT, "A' O B", 0.5, {"A": 1.0}, 1),
+    "Nose-Hoover": (NOSE_HOOVER, None, 0.6, {}, 1),
+    "ATMC": (ATMC, "A' F A'", 0.4, {}, 1),
+}
+
+
+def exact_start(step, parameters, chains=CHAINS):
+    """The state of chains from exp(-H/T), half of them in each direction."""
+    draw = torch.Generator().manual_seed(7)
+    x = torch.linspace(-6, 6, 20_001, dtype=torch.float64)
+    law = torch.exp(-(x**4) / 4 / TEMPERATURE).cumsum(0)
+    at = torch.searchsorted(law / law[-1], torch.rand(chains, 1, generator=draw, dtype=torch.float64))
+    state = {"theta": x[at.clamp(max=20_000)]}
+    for b in step.recipe.entries:
+        shape = (chains, 1) if b.is_vector else (chains,)
+        normal = TEMPERATURE**0.5 * torch.randn(shape, generator=draw, dtype=torch.float64)
+        match b.name:
+            case "p":
+                state["p"] = normal * parameters.get("m", 1.0) ** 0.5
+            case "xi":
+                state["xi"] = normal + parameters.get("A", 0.0)
+            case "direction":
+                state["direction"] = torch.where(torch.rand(shape, generator=draw) < 0.5, 1.0, -1.0).double()
+            case "work" | "accepted":
+                state[b.name] = torch.zeros(shape, dtype=torch.float64)
+    return state
+
+
+@dataclass(frozen=True)
+class Account:
+    """The mean of exp(-W/T) with its standard error, and how many standard errors E theta^2 or E theta^4 is off."""
+
+    identity: float
+    error: float
+    off: float
+    accepted: float
+
+    @property
+    def is_exact(self):
+        """Whether the moments are right."""
+        return self.off < 4
+
+    @property
+    def averages_to_one(self):
+        """Whether exp(-W/T) does."""
+        return abs(self.identity - 1) < 5 * self.error
+
+
+def account(step, state, h, parameters, steps=STEPS):
+    """What some steps from an exact start say."""
+    weights, powers = [], {2: [], 4: []}
+    chains = len(state["theta"])
+    for k in range(steps):
+        state = step(state, h, noise=noise.Key(3, k), temperature=TEMPERATURE, **parameters)
+        weights.append(torch.exp(-state.get("work", torch.zeros(chains)) / TEMPERATURE))
+        for power, values in powers.items():
+            values.append(state["theta"][:, 0] ** power)
+    x = torch.linspace(-6, 6, 20_001, dtype=torch.float64)
+    density = torch.exp(-(x**4) / 4 / TEMPERATURE)
+    off = []
+    for power, values in powers.items():
+        of_chain = torch.stack(values[steps // 4 :]).mean(0)
+        true = (density * x**power).sum() / density.sum()
+        off.append(float(abs(of_chain.mean() - true) / (of_chain.std() / chains**0.5)))
+    weight = torch.stack(weights).mean(0)
+    accepted = float(state.get("accepted", torch.zeros(chains)).mean()) / steps
+    # NaN, where chains have run away, is far off
+    worst = max(x if x == x else float("inf") for x in off)
+    return Account(float(weight.mean()), float(weight.std()) / chains**0.5, worst, accepted)
+
+
+def accounts(name, share=1.0, **settings):
+    """The account of a case, at a share of its step size."""
+    recipe, word, h, parameters, repeat = CASES[name]
+    step = integrators.metropolised(recipe, word, energy=QUARTIC, repeat=repeat, backend="cpp")
+    return account(step, exact_start(step, parameters), share * h, parameters, **settings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_accepted_step_is_exact_at_a_step_size_at_which_the_plain_one_is_far_off(name):
+    recipe, word, h, parameters, repeat = CASES[name]
+    exact = accounts(name)
+    assert exact.is_exact and 0.4 < exact.accepted < 1
+    plain = integrators.compile(recipe.bind(U=QUARTIC), word, backend="cpp")
+    assert repeat > 1 or account(plain, exact_start(plain, parameters), h, parameters, 4 * STEPS).off > 8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_exponential_of_the_work_averages_to_one_from_an_exact_start(name):
+    exact = accounts(name, share=0.5)
+    assert exact.averages_to_one and exact.error < 0.01
+
+
+def test_a_step_in_cpp_is_that_in_torch():
+    for name in ("MALA in a metric", "Langevin, no palindrome", "SGNHT", "Nose-Hoover"):
+        recipe, word, h, parameters, repeat = CASES[name]
+        after = {}
+        for backend in ("torch", "cpp"):
+            step = integrators.metropolised(recipe, word, energy=QUARTIC, backend=backend)
+            state = exact_start(step, parameters, chains=64)
+            for k in range(5):
+                state = step(state, h, noise=noise.Key(3, k), temperature=TEMPERATURE, **parameters)
+            after[backend] = state
+        for block, x in after["torch"].items():
+            torch.testing.assert_close(after["cpp"][block], x, rtol=1e-10, atol=1e-10)
+
+
+# ---- mistakes
+
+
+def changed(monkeypatch, change):
+    """Let every letter have its work changed."""
+    works = metropolis.works
+    monkeypatch.setattr(
+        metropolis, "works", lambda *a: {letter: change(letter, one) for letter, one in works(*a).items()}
+    )
+
+
+MISTAKES = {
+    "no heat of MALA": ("MALA", lambda letter, one: replace(one, heat=S.Zero)),
+    "no determinant": ("Nose-Hoover", lambda letter, one: replace(one, heat=S.Zero)),
+    "determinant of the other sign": ("Nose-Hoover", lambda letter, one: replace(one, heat=-one.heat)),
+    "friction of a thermostat called balanced": (
+        "SGNHT",
+        lambda letter, one: replace(one, balanced=one.balanced or letter == "O"),
+    ),
+    "a force with friction called balanced": (
+        "Langevin, force with friction",
+        lambda letter, one: replace(one, balanced=one.balanced or letter == "F"),
+    ),
+    "friction without its own change of H": (
+        "GHMC",
+        lambda letter, one: replace(one, balanced=one.balanced and letter != "O"),
+    ),
+    "no logarithm of the metric": (
+        "MALA in a metric",
+        lambda letter, one: replace(one, heat=one.heat.replace(lambda e: e.func.__name__ == "log", lambda e: S.Zero)),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_work_breaks_the_identity_or_the_law(mistake, monkeypatch):
+    name, change = MISTAKES[mistake]
+    changed(monkeypatch, change)
+    large, small = accounts(name), accounts(name, share=0.5)
+    assert not large.is_exact or not small.averages_to_one
+
+
+def test_a_word_that_is_not_reversed_breaks_the_law(monkeypatch):
+    monkeypatch.setattr(type(integrators.compile(SGLD).scheme), "is_palindrome", True)
+    assert not accounts("Langevin, no palindrome").is_exact
+
+
+def test_chains_that_all_start_forwards_do_not_have_the_law():
+    recipe, word, _, parameters, _ = CASES["SGNHT, no palindrome"]
+    step = integrators.metropolised(recipe, word, energy=QUARTIC, backend="cpp")
+    state = exact_start(step, parameters, chains=150_000)
+    even = account(step, state, 0.3, parameters, steps=8)
+    forwards = account(step, state | {"direction": torch.ones_like(state["direction"])}, 0.3, parameters, steps=8)
+    assert even.is_exact and forwards.off > 5
+
+
+# ---- what is said, and what is refused
+
+
+def test_a_step_says_which_flows_carry_work():
+    text = str(integrators.metropolised(UnderdampedLangevin, energy=QUARTIC))
+    assert "exact at every step size" in text
+    assert "B: dp = -direction*theta**3 dt  [shift, work dH]" in text
+    assert "[Ornstein-Uhlenbeck, no work]" in text
+    assert "work dH + heat" in str(integrators.metropolised(SGNHT, energy=QUARTIC))
+
+
+@pytest.mark.parametrize(
+    "recipe, settings, message",
+    [
+        (SGLD, {"energy": None}, "U is opaque.*recipe.bind"),
+        (PSGLD, {}, "V adapt to the path.*Freeze"),
+        (UnderdampedLangevin, {"scheme": "Euler"}, "work of 'Euler'.*no density.*noise of its own"),
+        (
+            SGRHMC.bind(inverse_metric=lambda theta: 1 / (1 + theta**2)),
+            {},
+            "'heun' is not reversed by -Q.*exact pieces",
+        ),
+        (RelativisticSGHMC, {}, "work of 'R'.*friction without the noise that goes with it.*one piece"),
+        (SGLD, {"repeat": 0}, "repeat"),
+        (SGLD, {"repeat": 1.5}, "repeat"),
+    ],
+    ids=["opaque", "adaptive", "noiseless block", "heun", "friction apart", "no repetition", "half a repetition"],
+)
+def test_a_step_whose_path_does_not_lead_back_is_refused(recipe, settings, message):
+    with pytest.raises(RecipeError, match=message):
+        integrators.metropolised(recipe, **{"energy": QUARTIC} | settings)
+
+
+def test_a_temperature_of_0_is_refused():
+    step = integrators.metropolised(SGLD, energy=QUARTIC)
+    state = exact_start(step, {}, chains=2)
+    with pytest.raises(RecipeError, match="temperature"):
+        step(state, 0.1, noise=noise.Key(3, 0), temperature=0.0)
