@@ -10,7 +10,7 @@ A coordinate without noise of its own, which Q moves, comes to b where H is fini
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -67,7 +67,9 @@ def explosions(explicit: Explicit) -> list[End]:
 
 def walls(explicit: Explicit) -> list[End]:
     """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
-    times = Counter((str(z), block, at) for z, block, line in _lines(explicit) if line.has_noise for at in line.walls())
+    varying = [z for i, z in enumerate(explicit.coordinates) if z in explicit.D[i, i].free_symbols]
+    lines = _lines(explicit, varying) if varying else ()
+    times = Counter((str(z), block, at) for z, block, line in lines if line.has_noise for at in line.walls())
     found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
     return [end for end in found if not end.block.domain.wraps or _are_two(end, found)]
 
@@ -111,12 +113,12 @@ def carried_without_mean(explicit: Explicit) -> str:
     return ""
 
 
-def _lines(explicit: Explicit) -> Iterator[tuple[Symbol, Block, "Line"]]:
-    """The lines along each coordinate through a few random states."""
+def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator[tuple[Symbol, Block, "Line"]]:
+    """The lines along each coordinate, or some of them, through a few random states."""
     draw = random.Random(2015)
     drift = explicit.curl()
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if block.domain.is_binary:
+        if block.domain.is_binary or (along is not None and z not in along):
             continue
         functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
         for _ in range(STATES):
