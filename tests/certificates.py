@@ -239,7 +239,27 @@ WRONG = {
         lambda: nose_hoover_langevin().bind(U=Energy(theta, U=total(theta**2) / 2)),
     ),
     "reach: no noise in the left one of two wells": ("reached", lambda: half_noisy(2 * (x**2 - 1) ** 2)),
+    "reach: a diagonal without noise": ("reached", lambda: two({x: (x - y) ** 2, y: (x - y) ** 2})),
+    "reach: no noise across a diagonal": (
+        "reached",
+        lambda: two(Matrix([[1 + (x - y) ** 2, 1 - (x - y) ** 2], [1 - (x - y) ** 2, 1 + (x - y) ** 2]])),
+    ),
+    "reach: a circle without noise": (
+        "reached",
+        lambda: two({x: (x**2 + y**2 - 1) ** 2, y: (x**2 + y**2 - 1) ** 2}, (x**2 + y**2) / 2),
+    ),
     # ---- boundaries and explosions (H.3, H.4)
+    "explosion: Cauchy along a diagonal, and noise that grows there": (
+        "explosion",
+        lambda: two(
+            {
+                (x, x): (1 + (x + y) ** 2) ** 2 + 1,
+                (x, y): (1 + (x + y) ** 2) ** 2 - 1,
+                (y, y): (1 + (x + y) ** 2) ** 2 + 1,
+            },
+            log(1 + (x + y) ** 2) + (x - y) ** 2 / 2,
+        ),
+    ),
     "explosion: a curl that grows faster than a Cauchy law falls": (
         "explosion",
         lambda: Recipe(
@@ -458,6 +478,19 @@ RIGHT = {
         target=(x, y, z),
         H=(x**2 + y**2 + z**2) / 2,
         D=Matrix([[1, 0, -y / 2], [0, 1, x / 2], [-y / 2, x / 2, (x**2 + y**2) / 4]]),
+        scheme="Euler",
+    ),
+    "noise that vanishes on an axis, which motion crosses": lambda: two({x: 1, y: x**2}),
+    "noise of each coordinate by the other": lambda: two({x: y**2, y: x**2}),
+    "noise that grows without end": lambda: overdamped(exp(theta), total(theta**2) / 2),
+    "noise that dies out": lambda: overdamped(1 / (1 + exp(-theta)), total(theta**2) / 2),
+    "a positive scale that a curl drives": lambda: Recipe(
+        name="driven",
+        state=(u, scale),
+        target=(u, scale),
+        H=u**2 / 2 + scale - 2 * log(scale),
+        D={scale: scale},
+        Q={(u, scale): scale},
         scheme="Euler",
     ),
     "Student target": lambda: overdamped(1, 3 * total(log(1 + theta**2 / 5))),

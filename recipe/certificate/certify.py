@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from sympy import Expr, Float, ImmutableMatrix, S, Symbol
+from sympy.core.function import AppliedUndef
 
 from ..algebra import vanishes
 from ..derive import residual
@@ -14,7 +15,7 @@ from ..energy import Energy
 from ..marginal import Gaussian
 from ..symbols import Block, Total
 from ..symbols import temperature as T
-from . import ends, reach, reflection, smoothness, tails
+from . import ends, reach, reflection, smoothness, surfaces, tails
 from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out
 from .finding import VERDICTS, Certificate, Finding
@@ -67,8 +68,8 @@ class _Case:
 
     @cached_property
     def unlike(self) -> Explicit:
-        """Over so many sites that one scalar block for all cannot hide what they keep: two in a plane keep no plane."""
-        shared = {b.is_vector for b in self.recipe.state} == {True, False}
+        """Over so many sites that what they share cannot hide what they keep: two keep no plane, and always one mean."""
+        shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
         if not shared:
             return self.explicit
         return written_out(self.recipe, SITES + 1, temperature=self.temperature, values=self.values)
@@ -250,9 +251,9 @@ def explosion(case: _Case) -> Finding:
         z, at = found[0].coordinate, found[0].at
         answer = f"{z} reaches {at} in a finite time: D grows faster there than exp(H), by Feller's test"
         return Finding(question, answer, "failed", "explosion")
-    carried = ends.carried_without_mean(case.one_site)
-    if carried:
-        answer = f"{carried} has no finite mean under exp(-H): whether Q carries chains there is not decided"
+    entry = ends.entry_without_mean(case.one_site)
+    if entry:
+        answer = f"{entry} has no finite mean under exp(-H): whether it carries chains there is not decided"
         return Finding(question, answer, "open", "explosion")
     answer = "by Feller's test along every coordinate"
     if recipe.potential is not None and any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
@@ -287,7 +288,11 @@ def _walled(case: _Case) -> tuple[str, str] | None:
     """A wall inside of the domain, at one site, and what is beyond it at more."""
     found = ends.walls(case.one_site)
     if not found:
-        return None
+        point = None if case.recipe.D.has(AppliedUndef) else surfaces.wall(case.unlike)
+        if point is None:
+            return None
+        at = ", ".join(f"{z} = {x:.2g}" for z, x in point.items())
+        return f"no chain passes a surface through {at}, where D vanishes: invariant, but not ergodic", "warning"
     wall = f"no chain passes {found[0].coordinate} = {found[0].at:g}, where D vanishes"
     if case.recipe.D.has(Total) and not ends.walls(case.explicit):
         return f"of one site {wall}; of more it may", "open"

@@ -31,6 +31,7 @@ FALLS = -1e-3  # a slope of L: what falls less is not told from what does not fa
 STATES = 4  # of the other coordinates
 NEAR, FAR = 8.0, 24.0  # where the slope of L is taken, in y: x is b + e^-24 at the nearest
 LOOKS = 20  # dips that are looked into
+NOTHING = 600.0  # of H/T, above which no chain comes
 GRID = 4001  # points of a coordinate that are looked at for walls, in x = sinh y to 1e5
 
 
@@ -95,21 +96,28 @@ def is_integrable(recipe: Dynamics) -> bool:
     return True
 
 
-def carried_without_mean(explicit: Explicit) -> str:
-    """An entry of Q that has no finite mean under exp(-H/T), as far as tails tell; nothing if all have.
+def entry_without_mean(explicit: Explicit) -> str:
+    """An entry of D or Q that has no finite mean under exp(-H/T), as far as tails tell; nothing if all have.
 
-    Such a one may carry a chain to infinity in a finite time, which no test along D sees.
+    Such a one may carry a chain to infinity in a finite time. An entry of D that its own coordinate alone enters is
+    not looked at: Feller's test along the coordinate says more.
     """
-    domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True)}
+    coordinates = explicit.coordinates
+    domains = {z: b.domain for z, b in zip(coordinates, explicit.blocks, strict=True)}
     moving = {z: domain for z, domain in domains.items() if not domain.is_binary}
     H = explicit.with_numbers_but(moving)
+    entries = {
+        f"D[{z}, {z}]": D for z, D in zip(coordinates, explicit.D.diagonal(), strict=True) if D.free_symbols - {z}
+    }
     for i, j in combinations(range(explicit.size), 2):
-        entry = explicit.Q[i, j]
-        if not entry.free_symbols:
+        entries[f"D[{coordinates[i]}, {coordinates[j]}]"] = explicit.D[i, j]
+        entries[f"Q[{coordinates[i]}, {coordinates[j]}]"] = explicit.Q[i, j]
+    for name, entry in entries.items():
+        if not entry.free_symbols & set(moving):
             continue
         tail = tails.growth(H - explicit.temperature * log(1 + Abs(entry)), moving, explicit.temperature)
         if not tail.is_integrable and not tail.is_undecided:
-            return f"Q[{explicit.coordinates[i]}, {explicit.coordinates[j]}]"
+            return name
     return ""
 
 
@@ -206,8 +214,14 @@ class Line:
         return {round(at, 5) + 0.0 for at in self.dips() if self.domain.contains(at) and self.is_wall(at)}
 
     def is_wall(self, at: float) -> bool:
-        """Whether a point is reached from neither side, and Q does not carry the chain across."""
+        """Whether a point is reached from neither side, and Q does not carry the chain across.
+
+        Where exp(-H/T) is 0 beside it for numbers, there is nothing to be cut off.
+        """
         beside = (1.0, -1.0)
+        H = self.on(self.H, [self.state[self.i], *(at + side * np.exp(-NEAR) for side in beside)]) / self.temperature
+        if (H[1:] - H[0] > NOTHING).any():
+            return False
         if not all(self.slope(at, side) >= FALLS for side in beside):
             return False
         crossing = self.on(self.drift, [at + side * 1e-9 for side in beside])

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from sympy import Add, Derivative, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
@@ -66,6 +67,12 @@ def draw_inside(block: Block, draw: random.Random) -> float:
     if domain.is_compact:
         return domain.inside(0.2 + 0.6 * draw.random())
     return value if domain.is_real else 0.3 + abs(value)
+
+
+def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> np.ndarray:
+    """Random states inside of the domains of blocks, `(len(blocks), number)`."""
+    draw = random.Random(seed)
+    return np.array([[draw_inside(b, draw) for b in blocks] for _ in range(number)]).T
 
 
 def written_out(

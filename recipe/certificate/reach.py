@@ -6,7 +6,6 @@ all controls (Sussmann & Jurdjevic 1972), so that one random path tells it.
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -19,7 +18,7 @@ from ..algebra import at_one_site
 from ..arrays import of_arrays
 from ..dynamics import Dynamics
 from ..symbols import Block
-from .explicit import SEED, Explicit, draw_inside
+from .explicit import SEED, Explicit, draws_inside
 
 INTERVALS = 3  # of constant controls, for each coordinate
 LENGTHS = (0.5, 1.5, 3.0)  # of the paths, in time: long ones tell high brackets from rounding errors
@@ -99,8 +98,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
     Motion without noise may go in circles there, which no rank at a random state sees. Noise that depends on a binary
     block counts as that of both its values.
     """
-    draw = random.Random(SEED)
-    states = np.array([[draw_inside(b, draw) for b in explicit.blocks] for _ in range(REGIONS)]).T
+    states = draws_inside(explicit.blocks, REGIONS, SEED)
     binary = np.array([b.domain.is_binary for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
         if z in refreshed or not explicit.D[i, i].free_symbols:

@@ -1,0 +1,103 @@
+"""Is there a surface that no chain crosses? One where a D of full rank elsewhere vanishes along the normal.
+
+Random segments meet it where the least eigenvalue of D is 0. A point of it is one of a wall where Feller's integral of
+exp(H/T)/D_nn diverges along the normal n, from both sides, and where Q does not carry chains across.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from sympy import Symbol
+
+from ..arrays import of_arrays
+from .explicit import SEED, Explicit, draws_inside
+
+MOST = 8  # coordinates
+SEGMENTS, GRID = 12, 400
+POINTS = 3  # of a surface at least, which all must be walls
+TINY = 1e-10  # of the least eigenvalue, against that at random states
+NEAR = 1e-4  # how far from the surface its normal is taken
+
+
+def wall(explicit: Explicit) -> dict[Symbol, float] | None:
+    """A point of a surface that no chain crosses; None where none is found."""
+    looked_at = 1 < explicit.size <= MOST and bool(explicit.D.free_symbols)
+    if not looked_at or any(b.domain.wraps or b.domain.is_binary for b in explicit.blocks):
+        return None
+    fields = _Fields(explicit)
+    states = draws_inside(explicit.blocks, 2 * SEGMENTS, SEED)
+    usual = float(np.median(fields.least(states)))
+    if not fields.least(states).min() > TINY * usual:
+        return None
+    points = [c for a, b in zip(states.T[::2], states.T[1::2], strict=True) for c in _zeros(fields, a, b, usual)]
+    if len(points) < POINTS or not all(fields.is_wall(c) for c in points):
+        return None
+    return dict(zip(explicit.coordinates, map(float, points[0]), strict=True))
+
+
+def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[np.ndarray]:
+    """The points between a and b (size,) at which the least eigenvalue of D is 0, against a usual one."""
+    found = []
+
+    def least(t: np.ndarray) -> np.ndarray:
+        return fields.least(a[:, None] + (b - a)[:, None] * t)
+
+    t = np.linspace(0.0, 1.0, GRID)
+    values = least(t)
+    is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0.1 * usual)
+    for k in 1 + np.flatnonzero(is_dip):
+        low, high = t[k - 1], t[k + 1]
+        for _ in range(60):
+            third = (high - low) / 3
+            left, right = least(np.array([low + third, high - third]))
+            low, high = (low, high - third) if left < right else (low + third, high)
+        if least(np.array([low]))[0] < TINY * usual:
+            found.append(a + (b - a) * low)
+    return found
+
+
+class _Fields:
+    """H/T, D and the drift of Q, as functions of states z (size, N)."""
+
+    def __init__(self, explicit: Explicit):
+        self.size = explicit.size
+        self.temperature = explicit.temperature
+        self.formulas: dict[str, Callable] = {
+            name: of_arrays([explicit.coordinates], list(e), cse=True)
+            for name, e in (("H", [explicit.H]), ("D", explicit.D), ("curl", explicit.curl()))
+        }
+
+    def values(self, name: str, z: np.ndarray) -> np.ndarray:
+        """The values of one of them, `(number, N)`."""
+        with np.errstate(all="ignore"):
+            values = self.formulas[name](z)
+        return np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in values])
+
+    def least(self, z: np.ndarray) -> np.ndarray:
+        """The least eigenvalue of D."""
+        D = self.values("D", z).T.reshape(-1, self.size, self.size)
+        return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
+
+    def normal(self, c: np.ndarray) -> np.ndarray:
+        """The normal of the surface at c, where the root of the least eigenvalue grows fastest."""
+        beside = c + NEAR * np.ones(self.size) / np.sqrt(self.size)
+        shifts = NEAR * 1e-2 * np.eye(self.size)
+        rise = [self.least(np.stack([beside + s, beside - s], axis=1)) for s in shifts]
+        slope = np.array([np.sqrt(max(up, 0.0)) - np.sqrt(max(down, 0.0)) for up, down in rise])
+        return slope / max(float(np.linalg.norm(slope)), 1e-300)
+
+    def is_wall(self, c: np.ndarray) -> bool:
+        """Whether no chain crosses the surface at c."""
+        n = self.normal(c)
+        at = c[:, None]
+        curl = self.values("curl", at)[:, 0]
+        if not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
+            return False
+        return all(self.diverges(at + side * n[:, None] * np.array([1e-3, 1e-2]), n) for side in (1.0, -1.0))
+
+    def diverges(self, z: np.ndarray, n: np.ndarray) -> bool:
+        """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by two points (size, 2)."""
+        D = np.einsum("i,ijk,j->k", n, self.values("D", z).reshape(self.size, self.size, 2), n)
+        with np.errstate(all="ignore"):
+            L = self.values("H", z)[0] / self.temperature - np.log(D)
+        return bool(L[0] - L[1] > 0.95 * np.log(10))
