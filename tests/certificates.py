@@ -239,6 +239,10 @@ WRONG = {
         lambda: nose_hoover_langevin().bind(U=Energy(theta, U=total(theta**2) / 2)),
     ),
     "reach: no noise in the left one of two wells": ("reached", lambda: half_noisy(2 * (x**2 - 1) ** 2)),
+    "reach: a well without end in the law between two halves": (
+        "reached",
+        lambda: overdamped(1, total(theta**2) / 2 - total(log(theta**2))),
+    ),
     "reach: a diagonal without noise": ("reached", lambda: two({x: (x - y) ** 2, y: (x - y) ** 2})),
     "reach: no noise across a diagonal": (
         "reached",

@@ -68,7 +68,7 @@ class _Case:
 
     @cached_property
     def unlike(self) -> Explicit:
-        """Over so many sites that what they share cannot hide what they keep: two keep no plane, and always one mean."""
+        """Over so many sites that what they share cannot hide what they keep: two keep no plane."""
         shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
         if not shared:
             return self.explicit

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from sympy import Abs, Symbol, log
+from sympy import Abs, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
 
 from ..algebra import at_one_site
 from ..arrays import of_arrays
@@ -31,6 +31,7 @@ FALLS = -1e-3  # a slope of L: what falls less is not told from what does not fa
 STATES = 4  # of the other coordinates
 NEAR, FAR = 8.0, 24.0  # where the slope of L is taken, in y: x is b + e^-24 at the nearest
 LOOKS = 20  # dips that are looked into
+FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # at finite arguments
 NOTHING = 600.0  # of H/T, above which no chain comes
 GRID = 4001  # points of a coordinate that are looked at for walls, in x = sinh y to 1e5
 
@@ -68,7 +69,10 @@ def explosions(explicit: Explicit) -> list[End]:
 
 def walls(explicit: Explicit) -> list[End]:
     """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
-    varying = [z for i, z in enumerate(explicit.coordinates) if z in explicit.D[i, i].free_symbols]
+    entered = [explicit.D[i, i].free_symbols for i in range(explicit.size)]
+    varying = [
+        z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or _may_be_infinite(explicit.H, z)
+    ]
     lines = _lines(explicit, varying) if varying else ()
     times = Counter((str(z), block, at) for z, block, line in lines if line.has_noise for at in line.walls())
     found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
@@ -119,6 +123,12 @@ def entry_without_mean(explicit: Explicit) -> str:
         if not tail.is_integrable and not tail.is_undecided:
             return name
     return ""
+
+
+def _may_be_infinite(H: Expr, z: Symbol) -> bool:
+    """Whether H has a logarithm, a pole or another function of z that may be infinite at a finite z."""
+    poles = any(e.exp.is_nonnegative is not True and e.base.has(z) for e in H.atoms(Pow))
+    return poles or any(e.has(z) and not isinstance(e, FINITE) for e in H.atoms(Function))
 
 
 def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator[tuple[Symbol, Block, "Line"]]:
