@@ -10,13 +10,13 @@ A coordinate without noise of its own, which Q moves, comes to b where H is fini
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from sympy import Abs, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
+from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
 
 from ..algebra import at_one_site
 from ..arrays import of_arrays
@@ -116,13 +116,19 @@ def entry_without_mean(explicit: Explicit) -> str:
     for i, j in combinations(range(explicit.size), 2):
         entries[f"D[{coordinates[i]}, {coordinates[j]}]"] = explicit.D[i, j]
         entries[f"Q[{coordinates[i]}, {coordinates[j]}]"] = explicit.Q[i, j]
+    entries = {name: e for name, e in entries.items() if e.free_symbols & set(moving)}
+    if not entries or _has_mean(H, entries.values(), moving, explicit.temperature):
+        return ""
     for name, entry in entries.items():
-        if not entry.free_symbols & set(moving):
-            continue
-        tail = tails.growth(H - explicit.temperature * log(1 + Abs(entry)), moving, explicit.temperature)
-        if not tail.is_integrable and not tail.is_undecided:
+        if not _has_mean(H, [entry], moving, explicit.temperature):
             return name
     return ""
+
+
+def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], temperature: float) -> bool:
+    """Whether the sum of the sizes of entries has a finite mean under exp(-H/T), or numbers do not tell."""
+    tail = tails.growth(H - temperature * log(1 + Add(*map(Abs, entries))), domains, temperature)
+    return tail.is_integrable or tail.is_undecided
 
 
 def _may_be_infinite(H: Expr, z: Symbol) -> bool:
