@@ -4,7 +4,7 @@ A bool is no number. A refusal reads `where: name is an integer >= 1, got 0. Pas
 message, `do` the advice.
 """
 
-from math import inf
+from math import isfinite
 from typing import Any, cast
 
 from .errors import RecipeError
@@ -31,7 +31,10 @@ def is_number(value: Any, kinds: Kinds = (int, float)) -> bool:
     """
     if isinstance(value, bool) or not isinstance(value, kinds):
         return False
-    return -inf < cast(float, value) < inf
+    try:
+        return isfinite(cast(float, value))
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def integer(

@@ -94,7 +94,14 @@ class Recipe(Dynamics):
         if not self.claim:
             frozen = ", ".join(a.name for a in self.adapted)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
-        refuse_malformed(self)
+        try:
+            refuse_malformed(self)
+        except RecursionError as error:
+            raise RecipeError(
+                self.name,
+                "a formula is nested more deeply than Python's recursion limit lets sympy go",
+                do="Write it flatter, or call sys.setrecursionlimit(10_000) before.",
+            ) from error
 
     def check(self, *, temperature: float = 1.0, freeze: Sequence[str] = (), **parameters: float) -> Certificate:
         """What is known of the law of the chain: proved, checked by numbers, open, or failed, question by question.

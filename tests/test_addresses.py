@@ -325,7 +325,7 @@ def test_autograd_sees_that_weights_have_moved(backend):
 # ---- defaults of torch that are others
 
 ENTRANCES = """
-import sys, torch, warnings
+import sys, tempfile, torch, warnings
 warnings.simplefilter("error")
 import integrators, samplers
 from integrators.noise import Key
@@ -361,6 +361,8 @@ for backend in ("torch", "cpp"):
         (p**2).sum().backward()
         optimizer.step()
     show("optimizer", p, optimizer.state[p]["p"])
+    show("folder", samplers.sample(samplers.SGLD, energy, init=zero, steps=5, step_size=1e-2, progress=False,
+                                   backend=backend, checkpoint=tempfile.mkdtemp())["theta"])
 show("long", samplers.sample(samplers.SGLD, TARGETS["banana"], init=zero, steps=20_000, step_size=1e-3,
                              progress=False)["theta"])
 print(draws.summary().to_string(), len(str(draws)))

@@ -490,6 +490,7 @@ def test_what_is_not_a_number_is_null_in_json(answer):
         ("sample sgld --energy gaussian --steps -1", "steps is an integer >= 1, got -1"),
         ("sample sgld --energy gaussian --step-size 0", "the step size is a positive number, got 0.0"),
         ("sample sgld --energy gaussian --temperature -1", "the temperature is a number >= 0, got -1.0"),
+        ("sample sgld --energy gaussian --out MINE", "--out MINE: it exists, and is not a file of draws"),
         ("sample sgld --energy gaussian --out no/such/draws", "--out no/such/draws: there is no such folder"),
     ],
 )

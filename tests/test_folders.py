@@ -236,3 +236,10 @@ def test_a_checkpoint_with_other_tensors_is_refused(tensor, change, tmp_path):
 def test_what_is_made_is_a_regular_file(tmp_path):
     sampled(tmp_path)
     assert all(stat.S_ISREG(path.lstat().st_mode) for path in tmp_path.iterdir())
+
+
+def test_draws_may_be_changed_in_place_and_the_files_keep_theirs(tmp_path):
+    first = sampled(tmp_path)["theta"]
+    kept = first.clone()
+    first.zero_()
+    assert torch.equal(sampled(tmp_path)["theta"], kept)

@@ -46,3 +46,16 @@ def test_sixty_coupled_coordinates_are_too_many_to_search_and_the_certificate_sa
     finding = certificate["normalisable"]
     assert finding.verdict == "open" and "14 coupled coordinates are too many to search" in finding.answer
     assert certificate.ok and not certificate.exact
+
+
+def test_a_formula_that_is_nested_too_deeply_is_refused_where_it_is_declared():
+    from sympy import sqrt
+
+    from recipe import Recipe, RecipeError, total, vector
+
+    theta = vector("theta")
+    e = total(theta**2)
+    for _ in range(150):
+        e = sqrt(1 + e)
+    with pytest.raises(RecipeError, match="nested more deeply"):
+        Recipe(name="deep", state=(theta,), H=e, D={theta: 1})

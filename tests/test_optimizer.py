@@ -439,6 +439,7 @@ def one(**more):
         (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
         (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
         (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),
+        (lambda O: O([one()], num_data=10**30, lr=0.1), "num_data"),
         (lambda O: O([one()], num_data=5.0, lr=0.1), "num_data"),
         (lambda O: O([one()], num_data=5, lr=-1.0), "lr = -1"),
         (lambda O: O([one()], num_data=5, lr=math.nan), "lr = nan"),

@@ -55,6 +55,30 @@ def of_rows(theta, rows):
     return ((rows - theta) ** 2).sum()
 
 
+def _shrinks(theta):
+    with torch.no_grad():
+        theta.mul_(0.5)
+    return bowl(theta)
+
+
+def _shifts(theta, rows):
+    rows.sub_(1)
+    return of_rows(theta, rows)
+
+
+class _Square(torch.autograd.Function):
+    """|theta|^2/2, in the form that torch.func does not take."""
+
+    @staticmethod
+    def forward(ctx, theta):
+        ctx.save_for_backward(theta)
+        return bowl(theta)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope * ctx.saved_tensors[0]
+
+
 def call(recipe=SGLD, energy=bowl, **more):
     """A run of 2 chains and 3 steps."""
     given = {"init": ZERO, "chains": 2, "steps": 3, "step_size": 0.1, "progress": False}
@@ -105,6 +129,9 @@ def refused(call, words) -> str:
         ("parameter of another kind", call(SGHMC, C="1"), ["'C'", "number or a tensor", "got str"]),
         ("parameter with too many values", call(SGHMC, C=torch.ones(2)), ["'C'", "one number", "(2,)", "per=theta"]),
         ("parameter per site of the wrong shape", call(PreconditionedSGLD, G=torch.ones(3)), ["'G'", "(3,)", "(2,)"]),
+        ("step size beyond floats", call(step_size=10**400), ["step size", "positive", "got 1000"]),
+        ("temperature beyond floats", call(temperature=10**400), ["temperature", ">= 0", "got 1000"]),
+        ("everything frozen", call(SGHMC, freeze=("theta", "p")), ["nothing moves", "theta, p"]),
         ("steps zero", call(steps=0), ["steps", "integer >= 1", "got 0"]),
         ("steps negative", call(steps=-5), ["steps", "integer >= 1", "got -5"]),
         ("steps not an integer", call(steps=2.5), ["steps", "integer >= 1", "got 2.5"]),
@@ -203,6 +230,10 @@ def test_an_opaque_function_must_be_bound(no_step):
         ),
         ("its own random numbers", call(energy=lambda theta: bowl(theta) + torch.randn(2).sum()), ["energy", "random"]),
         ("changes theta in place", call(energy=lambda theta: theta.mul_(2).sum()), ["energy", "in-place"]),
+        ("changes theta in place, unseen by autograd", call(energy=_shrinks), ["energy", "in place", "clone"]),
+        ("changes the data in place", call(energy=_shifts, data=ROWS.clone()), ["energy", "in place", "data"]),
+        ("complex", call(energy=lambda theta: bowl(theta) + 0j), ["energy", "complex", ".real"]),
+        ("an autograd function of the old kind", call(energy=lambda theta: _Square.apply(theta)), ["many chains"]),
         ("no argument", call(energy=lambda: ZERO.sum()), ["energy", "argument", "theta"]),
         ("two arguments without data", call(energy=of_rows), ["energy", "argument", "data="]),
         ("one argument with data", call(data=ROWS), ["energy", "2 argument", "(theta, batch)"]),
@@ -446,3 +477,18 @@ def test_phases_count_their_own_steps_and_so_can_be_put_together():
     draws = call(SGLD, bowl, phases=[Phase(7, keep=False), *cycle.phases], steps=1000)()
     kept = [cycle(k) for k in range(20) if cycle.sampling(k)]
     assert draws.step_sizes.tolist() == pytest.approx(kept)
+
+
+def test_a_schedule_beyond_floats_is_refused():
+    with pytest.raises(RecipeError, match="at step 2"):
+        call(schedule=lambda k: 10**400 if k == 2 else 0.1)()
+
+
+def test_finite_states_whose_sum_overflows_are_lost_by_the_name_of_their_block():
+    with pytest.raises(RecipeError, match="the last at step 0: theta is not finite"):
+        call(energy=lambda theta: -(theta * 3e37).sum(), init=torch.full((3,), 1.5e38), step_size=0.1)()
+
+
+def test_a_process_without_a_console_has_no_bar(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    assert call(progress=True)()["theta"].shape == (2, 3, 2)

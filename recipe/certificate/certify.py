@@ -12,6 +12,7 @@ from ..derive import residual
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
+from ..errors import RecipeError
 from ..marginal import Gaussian
 from ..symbols import Block, Total
 from ..symbols import temperature as T
@@ -33,8 +34,12 @@ def certify(
 
     `freeze`: names of blocks that are held still; the rest is asked about. `values`: numbers by name; a parameter that
     is not among them has its default, or random values.
-    Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
+    Raises RecipeError where nothing moves. Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
     """
+    if all(b.name in freeze for b in recipe.state):
+        raise RecipeError(
+            f"{recipe.name}, check", f"nothing moves while {', '.join(freeze)} are held still", do="Let a block move."
+        )
     return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())))
 
 

@@ -136,8 +136,16 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
     for option, file in (("--out", out), ("--plot", plot)):
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise RecipeError(f"{option} {file}", "there is no such folder", do="Make it first.")
+    if out is not None and Path(out).is_file() and not _is_of_draws(Path(out)):
+        raise RecipeError(f"--out {out}", "it exists, and is not a file of draws", do="Choose another name.")
     if plot is not None and Path(plot).suffix not in PICTURES:
         raise RecipeError(f"--plot {plot}", "it is no picture by its name", do=f"End it in {', '.join(PICTURES)}.")
+
+
+def _is_of_draws(path: Path) -> bool:
+    """Whether a file begins as `Draws.save` writes it: eight bytes of length, and a header."""
+    with open(path, "rb") as file:
+        return b'{"__metadata__":{"draws":' in file.read(64)
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def explained(where: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         message = str(error).splitlines()[0]
-        if not any(word in message for word in ("vmap: ", "numpy()", "in-place")):
+        if not any(word in message for word in ("vmap", "functorch", "numpy()", "in-place")):
             raise
         raise RecipeError(
             where,
@@ -156,10 +156,30 @@ def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None
     _check_callable(energy, data)
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
     batch = () if data is None else (data.first(),)
-    with torch.enable_grad(), explained(ENERGY):
+    with torch.enable_grad(), explained(ENERGY), _unchanged(at, *batch):
         value = _call(energy, layout.by_name(at), batch)
     _check_value(value)
     _check_vectorises(energy, at, layout, batch)
+
+
+@contextmanager
+def _unchanged(*arguments: Any) -> Iterator[None]:
+    """Refuse an energy that writes into theta, which are the chains themselves, or into the data."""
+    tensors = [x for argument in arguments for x in _tensors(argument) if not x.is_inference()]
+    versions = [x._version for x in tensors]
+    yield
+    if any(x._version != version for x, version in zip(tensors, versions)):
+        raise RecipeError(
+            ENERGY,
+            "it changes its arguments in place, and with them the chains or the data",
+            do="Write x = x * 2 for x *= 2, or work on x.clone().",
+        )
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    if isinstance(argument, Mapping):
+        return list(argument.values())
+    return [argument] if torch.is_tensor(argument) else list(argument)
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:
@@ -208,6 +228,8 @@ def _check_value(value: Any) -> None:
             f"it must return one number (a 0-dim tensor) for one chain, got {got}",
             do="Sum over data and coordinates: U is on the sum scale.",
         )
+    if value.is_complex():
+        raise RecipeError(ENERGY, f"it returns a complex number, {value.dtype}", do="Return value.real.")
     if not value.requires_grad:
         raise RecipeError(
             ENERGY,

@@ -49,3 +49,23 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
             f"there is no room for {size} bytes of draws ({error.strerror or error})",
             do="Choose another folder, or a larger thin.",
         ) from error
+
+
+def private(path: Path, like: torch.Tensor) -> torch.Tensor:
+    """The numbers of a file, in the shape of `like`, mapped so that what is written to them does not reach the file.
+
+    `like`: the tensor that `mapped` gave, which stays where no such map can be made.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "x.draws"
+    >>> x, file = mapped(path, (3,), torch.float32)
+    >>> private(path, x).add_(1), x
+    (tensor([1., 1., 1.]), tensor([0., 0., 0.]))
+    """
+    if not like.numel():
+        return like
+    try:
+        with os.fdopen(regular.opened(path, os.O_RDONLY), "rb") as file:
+            return torch.from_numpy(np.memmap(file, dtype=like.numpy().dtype, mode="c", shape=tuple(like.shape)))
+    except (OSError, ValueError):  # more than the memory that the system promises, or a file that is gone
+        return like

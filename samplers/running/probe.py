@@ -39,7 +39,7 @@ class Probe:
         sites = sum(x[0].numel() for x in blocks)
         self.total = len(blocks[0])
         number = max(1, min(self.total, CHAINS, NUMBERS // sites))
-        self.chains = torch.linspace(0, self.total - 1, number).round().long()
+        self.chains = torch.linspace(0, self.total - 1, number, device="cpu").round().long()
         self.tolerance = TOLERANCE[blocks[0].dtype]
 
     def at(self, state: Blocks, number: int) -> dict[str, torch.Tensor]:
@@ -104,7 +104,8 @@ def sketch(value: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
     """A few numbers of the value of each chain, `(chains, buckets)`."""
     blocks = list(value.values()) if isinstance(value, Mapping) else [value]
     flat = torch.cat([x.reshape(len(x), -1) for x in blocks], 1)
-    generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, flat.shape[1:], generator=generator, dtype=torch.int8).to(flat) * 2 - 1
+    generator = torch.Generator("cpu").manual_seed(0)
+    signs = torch.randint(0, 2, flat.shape[1:], generator=generator, dtype=torch.int8, device="cpu")
+    signs = signs.to(flat) * 2 - 1
     padded = torch.nn.functional.pad(flat * signs, (0, -flat.shape[1] % BUCKETS))
     return padded.reshape(len(flat), -1, BUCKETS).sum(1, dtype=torch.float64).cpu()

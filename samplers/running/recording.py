@@ -226,8 +226,11 @@ class InFolder(InMemory):
         self.saved = time.monotonic()
 
     def draws(self) -> Blocks:
-        """What has been kept so far, `(chains, draws, *shape)` by block, where the chains are."""
-        return {b: x.to(self.device[b]) for b, x in super().draws().items()}
+        """What has been kept so far, `(chains, draws, *shape)` by block, where the chains are; no part of the files."""
+        kept = super().draws()
+        if len(self.step_sizes) == self.number:
+            kept = {b: arrays.private(self._file(b), x) for b, x in kept.items()}
+        return {b: x.to(self.device[b]) for b, x in kept.items()}
 
 
 def _account_of(folder: Path, saved: Saved) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -51,6 +52,7 @@ class Progress:
         self.chains = chains
         self.record = record
         self.watch = watch
+        shown = shown and sys.stderr is not None  # a process without a console has none
         self.bar = Bar(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
         self.looks = watch is not None or (shown and not self.bar.disable)
         self.masses = masses(plan.step.recipe, parameters, plan.step.frozen) if self.looks else {}

@@ -135,8 +135,9 @@ class Optimizer(torch.optim.Optimizer):
     ) -> Any:
         """One step; returns the loss of `closure`, if there is one, which computes it and its gradient anew.
 
-        `observe` has the statistics that a recipe asks for, by name. Raises RecipeError, before anything moves, for
-        gradients that are missing, sparse or not finite, and for observations that are missing.
+        `observe` has the statistics that a recipe asks for, by name. Raises RecipeError, before the group moves, for
+        gradients that are missing or sparse, and for observations that are missing; every 50th step for gradients that
+        are not finite.
         """
         loss = None
         if closure is not None:

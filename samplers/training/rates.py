@@ -75,6 +75,7 @@ class Rates:
             "num_data",
             num_data,
             least=1,
+            most=2**63 - 1,
             what=f"num_data is the number of data, a positive integer, got {num_data!r}",
             do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
         )
