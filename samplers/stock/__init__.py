@@ -67,7 +67,7 @@ class Catalogue(Mapping[str, Recipe]):
 
 catalogue = Catalogue()
 _NAMES = {attribute: name for name, (_, attribute) in _FILES.items()}
-__all__ = sorted(_NAMES)
+__all__ = ["Catalogue", "catalogue"]
 
 
 def __getattr__(name: str) -> Recipe:
