@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 from sympy import Add, Derivative, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
@@ -69,10 +68,10 @@ def draw_inside(block: Block, draw: random.Random) -> float:
     return value if domain.is_real else 0.3 + abs(value)
 
 
-def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> np.ndarray:
-    """Random states inside of the domains of blocks, `(len(blocks), number)`."""
+def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> list[list[float]]:
+    """Random states inside of the domains of blocks, one after the other."""
     draw = random.Random(seed)
-    return np.array([[draw_inside(b, draw) for b in blocks] for _ in range(number)]).T
+    return [[draw_inside(b, draw) for b in blocks] for _ in range(number)]
 
 
 def written_out(

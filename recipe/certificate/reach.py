@@ -98,7 +98,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
     Motion without noise may go in circles there, which no rank at a random state sees. Noise that depends on a binary
     block counts as that of both its values.
     """
-    states = draws_inside(explicit.blocks, REGIONS, SEED)
+    states = np.array(draws_inside(explicit.blocks, REGIONS, SEED)).T
     binary = np.array([b.domain.is_binary for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
         if z in refreshed or not explicit.D[i, i].free_symbols:

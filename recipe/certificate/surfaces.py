@@ -25,7 +25,7 @@ def wall(explicit: Explicit) -> dict[Symbol, float] | None:
     if not looked_at or any(b.domain.wraps or b.domain.is_binary for b in explicit.blocks):
         return None
     fields = _Fields(explicit)
-    states = draws_inside(explicit.blocks, 2 * SEGMENTS, SEED)
+    states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED)).T
     usual = float(np.median(fields.least(states)))
     if not fields.least(states).min() > TINY * usual:
         return None
