@@ -131,20 +131,22 @@ def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
     return bool(piece.diffusion)
 
 
-def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
-    """-T log|det dz'/dz| of a flow without noise that is reversed by -s."""
-    where = f"{recipe.name}, work of {flow.letter!r}"
+def _refuse_irreversible(piece: Subsystem, flow: Flow, where: str) -> None:
+    """Refuse a flow without noise that the one of -s does not undo."""
     for f in piece.drift.values():
         even = f + reversed_in_time(f)
         if even.expand() != 0 and vanishes(even) is None:
             what = f"its drift has friction without the noise that goes with it, {even / 2}: no path leads back"
             raise RecipeError(where, what, do="Put the friction and the noise of a block into one piece.")
     if not flow.exact:
-        raise RecipeError(
-            where,
-            f"the method {flow.rule!r} is not reversed by -Q: no path leads back",
-            do="Use exact pieces, B A B say.",
-        )
+        what = f"the method {flow.rule!r} is not reversed by -Q: no path leads back"
+        raise RecipeError(where, what, do="Use exact pieces, B A B say.")
+
+
+def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
+    """-T log|det dz'/dz| of a flow without noise."""
+    where = f"{recipe.name}, work of {flow.letter!r}"
+    _refuse_irreversible(piece, flow, where)
     blocks = list(flow.updates)
     if any(x.has(*blocks) for e in flow.updates.values() for x in e.atoms(Total)):
         raise RecipeError(where, "it moves a block by a total of its own sites", do="Cut it finer.")
