@@ -52,12 +52,12 @@ def compile(
     >>> compile(UnderdampedLangevin, "B A O A B").order
     2
     """
-    _check_choices(recipe, backend, scope)
+    check_choices(recipe, backend, scope)
     if scope == "tensor":
         _check_tensors(recipe, energy)
     frozen = _names(freeze, recipe)
     letters = all_letters(recipe, pieces)
-    word = _word(recipe, scheme, letters)
+    word = word_of(recipe, scheme, letters)
     if energy is not None:
         recipe = _with_energy(recipe, energy)
     flows = solve_all(recipe, word, letters, frozen)
@@ -100,7 +100,7 @@ def solve_all(
     return flows
 
 
-def _word(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -> Scheme:
+def word_of(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -> Scheme:
     """The word that is asked for: the recipe's own one if none is, or one that it has under this name."""
     if scheme is None:
         scheme = recipe.scheme or default_word(recipe, letters)
@@ -120,8 +120,8 @@ def _names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> tuple
     return names
 
 
-def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
-    """The recipe with U given, where the pieces need more of it than a gradient function can say."""
+def check_symbolic(recipe: Recipe, energy: object) -> None:
+    """Refuse what is no symbolic energy, one that the recipe does not ask for, and one of another period."""
     if not isinstance(energy, Energy):
         raise RecipeError(
             f"{recipe.name}, energy",
@@ -138,6 +138,11 @@ def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
     for coordinate, domain in zip(energy.coordinates, domains):
         if domain.wraps:
             refuse_other_period(f"{recipe.name}, energy", energy.U, coordinate, domain)
+
+
+def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
+    """The recipe with U given, where the pieces need more of it than a gradient function can say."""
+    check_symbolic(recipe, energy)
     if recipe.target_is_vector and not energy.is_sitewise:
         return recipe
     values = energy.on(recipe.targets)
@@ -149,7 +154,8 @@ def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
 # ---- what compile asks of its arguments
 
 
-def _check_choices(recipe: Recipe, backend: str, scope: str) -> None:
+def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
+    """Refuse what is no recipe, and names of other backends and scopes."""
     if not isinstance(recipe, Recipe):
         raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
     if backend not in BACKENDS:

@@ -15,12 +15,11 @@ from recipe.arguments import integer
 from recipe.symbols import Block
 from recipe.symbols import temperature as T
 
-from .compiler import default_word
+from .compiler import check_choices, check_symbolic, word_of
 from .flow import Flow
 from .lower import lower
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, verify
 from .scheme import Move, Scheme, Word
-from .scheme import scheme as read_scheme
 from .split import all_letters
 from .step import Step
 from .variates import Uniform
@@ -54,13 +53,13 @@ def metropolised(
     >>> print(step.program.stages[-1].title)
     accept with the probability min(1, exp(-work/T)), or stay and turn round
     """
+    check_choices(recipe, backend)
     if energy is not None:
+        check_symbolic(recipe, energy)
         recipe = recipe.bind(U=energy)
     integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
     letters = all_letters(recipe, pieces)
-    word = scheme or recipe.scheme or default_word(recipe, letters)
-    word = recipe.schemes.get(word, word) if isinstance(word, str) else word
-    read = read_scheme(word, [*letters, *recipe.jumps])
+    read = word_of(recipe, scheme, letters)
     both_ways = directed(recipe)
     moves, flows = _path(recipe, read, works(both_ways, read, all_letters(both_ways, pieces)), repeat)
     program = _accepting(lower(both_ways, Scheme(read.text, moves), flows), recipe.state)

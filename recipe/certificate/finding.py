@@ -20,6 +20,11 @@ class Finding:
     verdict: str
     topic: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """The question with its answer."""
+        return f"{self.question}? {self.answer}"
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -31,12 +36,22 @@ class Certificate:
     @property
     def ok(self) -> bool:
         """Whether no finding failed; warnings and open questions are allowed."""
-        return all(f.verdict != "failed" for f in self.findings)
+        return not self.failures
 
     @property
     def exact(self) -> bool:
         """Whether every question is proved or checked: the chain has the law that the recipe claims."""
         return all(f.verdict in ("proved", "checked") for f in self.findings)
+
+    @property
+    def failures(self) -> list[Finding]:
+        """The findings that failed, the claim the last of them."""
+        return [f for f in self.findings if f.verdict == "failed"]
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why chains need not have the law, though it is invariant, in words."""
+        return [f.in_words for f in self.findings if f.verdict == "warning" and f.topic != "claim"]
 
     def __getitem__(self, topic: str) -> Finding:
         return next(f for f in self.findings if f.topic == topic)

@@ -19,6 +19,17 @@ from .statistics import arviz_module
 NAMED = 8  # lost chains that are named
 
 
+def named(diverged: Mapping[int, int], how: str) -> str:
+    """The chains that are lost with their steps, the first few of many.
+
+    >>> named({3: 10, 5: 12}, "at step")
+    'chain 3 at step 10, chain 5 at step 12'
+    """
+    lost = [f"chain {chain} {how} {step}" for chain, step in diverged.items()]
+    others = len(lost) - NAMED
+    return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
+
+
 class UnknownBlock(RecipeError, KeyError):
     """The RecipeError of a missing key, so that `in` and `get` work as in any mapping."""
 
@@ -90,13 +101,8 @@ class Draws(Mapping):
             for name, value in self.items()
         ]
         if self.diverged:
-            lines.append(f"  diverged: {self._losses()}")
+            lines.append(f"  diverged: {named(self.diverged, 'at step')}")
         return "\n".join(lines)
-
-    def _losses(self) -> str:
-        lost = [f"chain {chain} at step {step}" for chain, step in self.diverged.items()]
-        others = len(lost) - NAMED
-        return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
 
     def _title(self) -> str:
         run = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"

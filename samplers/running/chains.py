@@ -10,9 +10,7 @@ from integrators.domains import in_domain, is_bounded
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from ..results.draws import Draws
-
-NAMED = 8  # lost chains whose numbers a warning lists
+from ..results.draws import Draws, named
 
 
 class Diverged(RecipeError):
@@ -83,12 +81,9 @@ class Chains:
         """Which chains were lost and why the first of them was, in a sentence; None where all are alive."""
         if not self.diverged:
             return None
-        lost = [f"chain {chain} diverged at step {step}" for chain, step in self.diverged.items()]
-        others = len(lost) - NAMED
-        named = ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
         return (
-            f"{self.where}: {len(lost)} of {len(self)} chains are lost, and stay at their last finite state: {named}, "
-            f"{self.reason}"
+            f"{self.where}: {len(self.diverged)} of {len(self)} chains are lost, and stay at their last finite state: "
+            f"{named(self.diverged, 'diverged at step')}, {self.reason}"
         )
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:

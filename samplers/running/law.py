@@ -38,25 +38,24 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
         if not stage.phase.keep:
             continue
         place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
-        findings = _findings(stage, symbolic, values)
-        for finding in findings:
-            if finding.verdict == "failed" and finding.topic != "claim":
-                raise _refusal(place, stage, finding)
-            if finding.verdict == "warning" and finding.topic != "claim":
-                doubts[f"{finding.question}? {finding.answer}"] = None
-        promises[_promise(findings)] = None
+        certificates = _certificates(stage, symbolic, values)
+        for certificate in certificates:
+            if not certificate.ok:
+                raise _refusal(place, stage, certificate.failures[0])
+            doubts |= dict.fromkeys(certificate.doubts)
+        promises[_promise(certificates)] = None
     if doubts:
         warnings.warn(f"{where}: {'; '.join(doubts)}", RuntimeWarning, stacklevel=3)
     return "; then ".join(promises)
 
 
-def _findings(stage: Stage, energy: Energy | None, values: Mapping[str, float]) -> list[Finding]:
-    """Everything that is known of the law of a stage's draws, at the extremes of its temperature."""
+def _certificates(stage: Stage, energy: Energy | None, values: Mapping[str, float]) -> list[Certificate]:
+    """What is known of the law of a stage's draws, at the extremes of its temperature; nothing at 0."""
     temperatures = {T for T in stage.probes()[1] if T > 0}
-    findings: list[Finding] = []
-    for T in sorted({min(temperatures), max(temperatures)} if temperatures else ()):
-        findings += _certificate(stage.step.recipe, energy, T, stage.step.frozen, tuple(values.items())).findings
-    return findings
+    return [
+        _certificate(stage.step.recipe, energy, T, stage.step.frozen, tuple(values.items()))
+        for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
+    ]
 
 
 @lru_cache(maxsize=128)
@@ -85,7 +84,7 @@ def _number(x: Any) -> float | None:
 
 def _refusal(where: str, stage: Stage, finding: Finding) -> RecipeError:
     frozen = stage.step.frozen
-    what = f"the recipe has not the law it claims: {finding.question}? {finding.answer}"
+    what = f"the recipe has not the law it claims: {finding.in_words}"
     if frozen:
         advice = f"Let {', '.join(frozen)} move, or freeze it in a Phase at temperature 0 or with keep=False."
     else:
@@ -93,7 +92,7 @@ def _refusal(where: str, stage: Stage, finding: Finding) -> RecipeError:
     return RecipeError(where, what, do=advice)
 
 
-def _promise(findings: list[Finding]) -> str:
+def _promise(certificates: list[Certificate]) -> str:
     """The claim of a stage: the weakest of those at its temperatures."""
-    claims = [f for f in findings if f.topic == "claim"]
+    claims = [certificate["claim"] for certificate in certificates]
     return max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT

@@ -61,8 +61,7 @@ def _checked(recipe, scheme, *, pieces, energy, layers, values):
             not_run.append((name, reason))
     inapplicable = tuple(pair for pair in not_run if isinstance(pair[1], Inapplicable))
     left_out = tuple(pair for pair in not_run if not isinstance(pair[1], Inapplicable))
-    findings = subject.certificate.findings if "symbolic" in _names(layers) else ()
-    doubts = tuple(f"{f.question}? {f.answer}" for f in findings if f.verdict == "warning" and f.topic != "claim")
+    doubts = tuple(subject.certificate.doubts) if "symbolic" in _names(layers) else ()
     return Report(subject.recipe.name, tuple(results), left_out, inapplicable, doubts)
 
 

@@ -20,7 +20,7 @@ def symbolic(subject: Subject) -> Results:
         f"-div(f rho) + sum_ij d_i d_j (D_ij rho) = 0, but it is rho times {rest}",
     )
     if rest == 0:
-        failed = [f for f in subject.certificate.findings if f.verdict == "failed"]
+        failed = subject.certificate.failures
         answers = "; ".join(f"{f.question}: {f.answer}" for f in failed)
         yield Result("symbolic", "failed findings of the certificate", float(len(failed)), 0.0, answers)
     return None
