@@ -35,11 +35,7 @@ def plain(where: str, t: torch.Tensor) -> torch.Tensor:
 
 def check_plain(where: str, t: object) -> None:
     """Refuse what `plain` refuses."""
-    if not isinstance(t, torch.Tensor):
-        raise RecipeError(where, f"it is a {type(t).__name__}, no tensor", do="Pass a tensor.")
-    if t.layout is not torch.strided or t.is_nested:
-        what = "it is a nested tensor" if t.is_nested else f"its layout is {t.layout}"
-        raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
+    t = _dense(where, t)
     if not _is_common(type(t)):
         name = type(t).__name__
         raise RecipeError(where, f"it is a {name}, which has operations of its own", do="Pass a torch.Tensor.")
@@ -51,13 +47,19 @@ def check_plain(where: str, t: object) -> None:
         )
 
 
-def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> None:
-    """Refuse what is no dense tensor of this type, in this place and of this shape."""
+def _dense(where: str, t: object) -> torch.Tensor:
+    """A dense tensor; anything else is refused."""
     if not isinstance(t, torch.Tensor):
-        raise RecipeError(where, f"it is {type(t).__name__}, no tensor", do="Pass a tensor.")
+        raise RecipeError(where, f"it is a {type(t).__name__}, no tensor", do="Pass a tensor.")
     if t.layout is not torch.strided or t.is_nested:
         what = "it is a nested tensor" if t.is_nested else f"its layout is {t.layout}"
         raise RecipeError(where, what, do="Pass a dense tensor: x.to_dense().")
+    return t
+
+
+def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> None:
+    """Refuse what is no dense tensor of this type, in this place and of this shape."""
+    t = _dense(where, t)
     if t.dtype != dtype or t.device != device:
         raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {dtype} on {device}", do="Convert one.")
     if t.shape != shape:
