@@ -390,8 +390,9 @@ def _simultaneous(updates: Updates, names: _Names, kind: type[Set] | type[Adapt]
     statements: list[Statement] = []
     late: list[Statement] = []
     waiting = dict(updates)
+    reads = {b: e.atoms(Symbol) for b, e in updates.items()}
     while waiting:
-        free = next((b for b in waiting if not any(e.has(b) for c, e in waiting.items() if c != b)), None)
+        free = next((b for b in waiting if not any(b in reads[c] for c in waiting if c != b)), None)
         if free is not None:
             statements.append(kind(free, waiting.pop(free)))
             continue

@@ -57,7 +57,7 @@ def metropolised(
     if energy is not None:
         check_symbolic(recipe, energy)
         recipe = recipe.bind(U=energy)
-    integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
+    repeat = integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
     letters = all_letters(recipe, pieces)
     read = word_of(recipe, scheme, letters)
     both_ways = directed(recipe)

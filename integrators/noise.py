@@ -34,13 +34,13 @@ class Key:
     first_chain: int = 0
 
     def __post_init__(self):
-        _check_integer("seed", self.seed, 2**64)
-        _check_integer("step", self.step, 2**63)
-        self.check(0)
+        object.__setattr__(self, "seed", _integer("seed", self.seed, 2**64))
+        object.__setattr__(self, "step", _integer("step", self.step, 2**63))
+        object.__setattr__(self, "first_chain", _integer("first_chain", self.first_chain, 2**32 + 1))
 
     def check(self, chains: int) -> None:
         """Refuse chains whose numbers are beyond 2^32."""
-        _check_integer("first_chain", self.first_chain, 2**32 + 1 - chains)
+        _integer("first_chain", self.first_chain, 2**32 + 1 - chains)
 
     def draw(
         self,
@@ -182,7 +182,7 @@ def integers(
     >>> integers(seed=7, step=0, draw=BATCH, chains=1, shape=(5,), high=100)
     tensor([[39, 39,  3, 10,  5]])
     """
-    _check_integer("high", high, 2**31 + 1, least=1)
+    high = _integer("high", high, 2**31 + 1, least=1)
     words = _words(seed, step, draw, chains, shape, device, first_chain)
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
@@ -267,13 +267,13 @@ def _words(
     """The four Philox words, each (steps, chains, ceil(sites / 4))."""
     if seed is None:
         raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
-    _check_integer("seed", seed, 2**64)
-    _check_integer("draw", draw, 2**16)
-    _check_integer("chains", chains, 2**32 + 1)
-    _check_integer("first_chain", first_chain, 2**32 + 1 - chains)
+    seed = _integer("seed", seed, 2**64)
+    draw = _integer("draw", draw, 2**16)
+    chains = _integer("chains", chains, 2**32 + 1)
+    first_chain = _integer("first_chain", first_chain, 2**32 + 1 - chains)
     numbers = list(step) if isinstance(step, range) else [step]
     for end in (*numbers[:1], *numbers[-1:]):
-        _check_integer("step", end, 2**63)
+        _integer("step", end, 2**63)
     group = torch.arange(-(-math.prod(shape) // 4), device=device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
     steps = torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 1, 1)
@@ -295,6 +295,6 @@ def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> 
     return values if isinstance(step, range) else values[0]
 
 
-def _check_integer(name: str, value: int, stop: int, least: int = 0) -> None:
+def _integer(name: str, value: int, stop: int, least: int = 0) -> int:
     what = f"{value!r} is not an int in [{least}, {stop})"
-    integer(f"noise, {name}", name, value, least=least, most=stop - 1, what=what, do="")
+    return integer(f"noise, {name}", name, value, least=least, most=stop - 1, what=what, do="")

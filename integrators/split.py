@@ -188,6 +188,6 @@ def _subsystem(
 def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:
     """Where D is not 0 in the rows of some blocks: row, column, and the blocks of these."""
     for i, a in enumerate(recipe.state):
-        for j, b in enumerate(recipe.state):
-            if a in blocks and recipe.D[i, j] != 0:
-                yield i, j, a, b
+        if a in blocks:
+            entries = zip(recipe.state, recipe.D.row(i), strict=True)
+            yield from ((i, j, a, b) for j, (b, entry) in enumerate(entries) if entry != 0)

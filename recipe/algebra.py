@@ -1,10 +1,10 @@
 """When is an expression with totals zero? Canonical form first, then random numbers, then simplification."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import permutations
 
-from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand, numer, simplify, together
+from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand, log, numer, simplify, together
 from sympy.core.relational import Relational
 
 from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked, signs_of
@@ -71,6 +71,33 @@ def at_one_site(expression: Expr) -> Expr:
     if not expression.has(Total):
         return expression
     return expression.func(*map(at_one_site, expression.args))
+
+
+def logs_apart(expression: Expr) -> Expr:
+    """The expression with the log of a product of positive factors as the sum of their logs.
+
+    >>> from sympy import log, symbols
+    >>> x, y = symbols("x y", real=True)
+    >>> logs_apart(log((1 + x**2)*(1 + y**2)) + log(x*y))
+    log(x*y) + log(x**2 + 1) + log(y**2 + 1)
+    """
+    products = [e for e in expression.atoms(log) if e.args[0].is_Mul and all(f.is_positive for f in e.args[0].args)]
+    return expression.xreplace({e: Add(*map(log, e.args[0].args)) for e in products})
+
+
+def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
+    """By symbol the terms of a sum that read it: all that its derivative is of, where many terms read few symbols.
+
+    >>> from sympy import symbols
+    >>> x, y, z = symbols("x y z")
+    >>> readers(x**2 + x*y + y, [x, y, z])
+    {x: x**2 + x*y, y: x*y + y, z: 0}
+    """
+    terms: dict[Symbol, list[Expr]] = {s: [] for s in symbols}
+    for term in Add.make_args(expression):
+        for s in term.free_symbols & terms.keys():
+            terms[s].append(term)
+    return {s: Add(*own) for s, own in terms.items()}
 
 
 def vanishes(expression: Expr) -> str | None:

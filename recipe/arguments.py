@@ -5,6 +5,8 @@ message, `do` the advice.
 """
 
 from math import isfinite
+from numbers import Integral
+from operator import index
 from typing import Any, cast
 
 from .errors import RecipeError
@@ -13,12 +15,12 @@ Kinds = type | tuple[type, ...]
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an int, and no bool.
+    """Whether a value is an integer, of Python or of numpy, and no bool.
 
     >>> is_integer(3), is_integer(3.0), is_integer(True)
     (True, False, False)
     """
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any, kinds: Kinds = (int, float)) -> bool:
@@ -47,7 +49,7 @@ def integer(
     what: str | None = None,
     do: str | None = None,
 ) -> int:
-    """The value, if it is an integer from `least` to `most`, both included.
+    """The value as an int, if it is an integer from `least` to `most`, both included.
 
     Raises RecipeError for any other; `what` and `do` replace its message and its advice.
 
@@ -60,8 +62,8 @@ def integer(
     Traceback (most recent call last):
     recipe.errors.RecipeError: Minibatches: rank is an integer from 0 to 3, got 4. Ranks count from 0.
     """
-    if is_integer(value) and _within(value, least, most):
-        return value
+    if is_integer(value) and _within(index(value), least, most):
+        return index(value)
     raise _refusal(where, name, value, _in_words("an integer", {">=": least, "<=": most}), what, do)
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
 
+from .algebra import readers
 from .symbols import Block, Total, masked, total
 
 
@@ -58,8 +59,9 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     """
     rows = []
     for i, row in enumerate(state):
-        slopes = (over_sites(diff(A[i, j], column), row, column) for j, column in enumerate(state))
-        rows.append(terms(sum(slopes)))
+        entries = zip(A.row(i), state, strict=True)
+        slopes = (over_sites(diff(a, column), row, column) for a, column in entries if a.free_symbols)
+        rows.append(terms(Add(*slopes)))
     return ImmutableMatrix(rows)
 
 
@@ -73,8 +75,8 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
     """
     rows = []
     for i, row in enumerate(state):
-        columns = enumerate(zip(state, _gradient(H, state), strict=True))
-        products = (over_sites(A[i, j] * slope, row, column) for j, (column, slope) in columns)
+        columns = zip(A.row(i), state, _gradient(H, state), strict=True)
+        products = (over_sites(a * slope, row, column) for a, column, slope in columns if a != 0)
         rows.append(terms(Add(*products)))
     return ImmutableMatrix(rows)
 
@@ -82,7 +84,7 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
 @lru_cache(maxsize=64)
 def _gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
     """dH/dz, which the drift, the current and the residual ask for again and again."""
-    return tuple(diff(H, z) for z in state)
+    return tuple(diff(own, z) for z, own in readers(H, state).items())
 
 
 def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:

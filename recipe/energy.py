@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sympy import Add, Expr, Symbol, diff
+from sympy import Expr, Symbol, diff
 
+from .algebra import logs_apart, readers
 from .data import DataTotal, Datum, bounded
 from .errors import RecipeError, did_you_mean
 from .symbols import Block, formula, is_site, masked
@@ -122,12 +123,8 @@ class Energy:
 
 @lru_cache(maxsize=64)
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
-    """The derivatives by each coordinate alone, each of the terms that read it: many terms read few coordinates."""
-    terms: dict[Symbol, list[Expr]] = {c: [] for c in coordinates}
-    for term in Add.make_args(U):
-        for c in term.free_symbols & terms.keys():
-            terms[c].append(term)
-    return tuple(bounded(diff(Add(*own), c, order)) for c, own in terms.items())
+    """The derivatives by each coordinate alone."""
+    return tuple(bounded(diff(own, c, order)) for c, own in readers(logs_apart(U), coordinates).items())
 
 
 def _as_tuple(values: Any) -> tuple:

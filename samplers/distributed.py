@@ -103,7 +103,7 @@ def sample(
     rank, ranks = begin()
     where = f"{recipe.name}, distributed" if isinstance(recipe, Recipe) else "distributed"
     reason = f"{chains} chains for {ranks} ranks"
-    integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
+    chains = integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
     division = Division(chains, ranks)
     mine = division.of(rank)
     if checkpoint is not None:

@@ -18,6 +18,7 @@ import samplers
 import samplers.testing
 
 ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "examples" / "guide").glob("*.md")]
 
 
 # ---- public names
@@ -269,8 +270,15 @@ def resolves(path):
     return True
 
 
+def test_lines_of_prose_end_at_120_columns():
+    """Those of tables and of what is to be run apart, which cannot be broken."""
+    prose = {page.name: re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M) for page in PAGES}
+    lines = [(name, line) for name, text in prose.items() for line in text.splitlines()]
+    assert not [(name, line) for name, line in lines if len(line) > 120 and not line.startswith("|")]
+
+
 def test_dotted_names_in_docstrings_and_pages_lead_to_something():
-    texts = [page.read_text() for page in [*ROOT.glob("*.md"), *(ROOT / "examples" / "guide").glob("*.md")]]
+    texts = [page.read_text() for page in PAGES]
     for tree in OURS.values():
         documented = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
         texts += [ast.get_docstring(node) or "" for node in documented]

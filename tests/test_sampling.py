@@ -72,6 +72,21 @@ def same(one: Draws, other: Draws) -> bool:
 # ---- shapes and counts
 
 
+def test_integers_of_numpy_are_integers():
+    def counts(kind, thin=np.int8):
+        numbers = {"chains": kind(3), "warmup": kind(2), "steps": kind(8), "seed": kind(7), "first_chain": kind(1)}
+        return run(**numbers, thin=thin(2))["theta"]
+
+    assert torch.equal(counts(np.uint8), counts(int, thin=int))
+    phases = [samplers.Phase(steps=np.int32(4))]
+    assert run(phases=phases, steps=1000)["theta"].shape[1] == 4
+    assert noise.Key(np.int64(5), np.int64(2**40), np.int16(3)) == noise.Key(5, 2**40, 3)
+    with pytest.raises(RecipeError, match="steps is an integer >= 1, got np.True_|got True"):
+        run(steps=np.bool_(True))
+    with pytest.raises(RecipeError, match="steps is an integer >= 1"):
+        run(steps=torch.tensor(8))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)], ids=str)
 @pytest.mark.parametrize("recipe", [SGLD, UnderdampedLangevin, SGNHT], ids=lambda R: R.name)
 def test_draws_are_chains_by_draws_by_shape(recipe, shape):

@@ -92,8 +92,7 @@ def is_integrable(recipe: Dynamics) -> bool:
     """
     gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
     free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
-    for e in (*recipe.D, *recipe.Q):
-        e = at_one_site(e)
+    for e in map(at_one_site, {*recipe.D, *recipe.Q}):
         moving = [b for b in recipe.state if e.has(b)]
         if any(b not in free for b in moving) or e.has(*OPAQUE[1:]) or (moving and not e.is_polynomial(*moving)):
             return False

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import Add, Expr, Poly, Symbol, expand
+from sympy import Add, Dummy, Expr, Function, Mul, Pow, Symbol, expand
 
+from ..algebra import logs_apart
 from ..arrays import of_arrays
 from ..domains import Domain
 from . import charts
@@ -83,10 +84,16 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
     """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None where H is no such polynomial."""
     if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
         return None
+    place = {z: i for i, z in enumerate(domains)}
     matrix = np.zeros((len(domains), len(domains)))
-    for powers, coefficient in Poly(H, *domains).terms():
-        at = [i for i, power in enumerate(powers) for _ in range(power)]
-        if len(at) > 2 or not coefficient.is_number:
+    for term in Add.make_args(expand(H)):
+        factors = Mul.make_args(term)
+        coefficient = Mul(*(f for f in factors if not f.free_symbols))
+        powers = [f.as_base_exp() for f in factors if f.free_symbols]
+        if any(base not in place for base, _ in powers):
+            return None
+        at = [place[base] for base, power in powers for _ in range(int(power))]
+        if len(at) > 2:
             return None
         if len(at) == 2:
             matrix[at[0], at[1]] += float(coefficient) / 2
@@ -97,13 +104,23 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
     """H as a sum over groups of coordinates that no term couples."""
     groups: list[tuple[set, list]] = [({z}, []) for z in coordinates]
-    for term in Add.make_args(expand(H, power_exp=False, power_base=False, log=False)):
-        touched = [g for g in groups if g[0] & term.free_symbols]
+    for term in _terms(H):
+        read = term.free_symbols
+        touched = [g for g in groups if g[0] & read]
         if not touched:
             continue
         groups = [g for g in groups if g not in touched]
         groups.append((set().union(*(g[0] for g in touched)), [term, *(t for g in touched for t in g[1])]))
     return [(Add(*terms), [z for z in coordinates if z in zs]) for zs, terms in groups]
+
+
+def _terms(H: Expr) -> list[Expr]:
+    """H as a sum of products; what stands inside of functions, roots and inverses is left as it was written."""
+    H = logs_apart(H)
+    kept = {e: Dummy() for e in H.atoms(Function, Pow) if e.is_Function or not (e.exp.is_Integer and e.exp > 0)}
+    back = {d: e for e, d in kept.items()}
+    whole = expand(H.xreplace(kept), power_exp=False, power_base=False, log=False)
+    return [term.xreplace(back) for term in Add.make_args(whole)]
 
 
 class _Valley:

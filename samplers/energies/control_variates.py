@@ -78,7 +78,7 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
     """
     where = "control_variate"
     at = _point(f"{where}, center", center)
-    integer(f"{where}, chunk", "chunk", chunk, least=1)
+    chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = _rows(where, data, at, chunk)
     _check_energy(where, energy, at, rows)
     _check_scale(where, energy, at, rows, chunk)
@@ -105,8 +105,8 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     """
     where = "find_mode"
     start = _point(f"{where}, init", init)
-    integer(f"{where}, steps", "steps", steps, least=1)
-    integer(f"{where}, chunk", "chunk", chunk, least=1)
+    steps = integer(f"{where}, steps", "steps", steps, least=1)
+    chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = None if data is None else _rows(where, data, start, chunk)
     _check_energy(where, energy, start, rows)
     if rows is not None and rows.rows > chunk:

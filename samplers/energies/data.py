@@ -33,7 +33,7 @@ class Data:
         self.rows = len(self.tensors[0])
         self.batch_size = batch_size
         if batch_size is not None:
-            integer(
+            self.batch_size = integer(
                 "sample, batch_size",
                 "batch_size",
                 batch_size,

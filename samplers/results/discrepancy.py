@@ -54,7 +54,7 @@ def kernel_stein_discrepancy(
     """
     x, s = _checked(points, scores)
     _check_kernel(c, beta)
-    integer(WHERE, "block", block, least=1, do="Take 512 if unsure.")
+    block = integer(WHERE, "block", block, least=1, do="Take 512 if unsure.")
     n = len(x)
     diagonal = 0.0
     pairs = 0.0

@@ -69,7 +69,7 @@ def plot(
     ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
     """
     figure_class = _figure_class()
-    integer(WHERE, "max_components", max_components, least=1, do="Take 4.")
+    max_components = integer(WHERE, "max_components", max_components, least=1, do="Take 4.")
     chains, draws = next(iter(values.values())).shape[:2]
     number = sum(min(math.prod(values[name].shape[2:]), max_components) for name in names)
     _check_rows(chains, draws, number)

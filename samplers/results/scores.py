@@ -151,7 +151,7 @@ def roc_auc(inside: Any, outside: Any) -> float:
 
 
 def _binned(where: str, probabilities: Any, labels: Any, bins: int) -> Reliability:
-    integer(where, "bins", bins, least=1, do="Choose 15 if unsure.")
+    bins = integer(where, "bins", bins, least=1, do="Choose 15 if unsure.")
     p, y = _labelled(where, probabilities, labels)
     confidence, prediction = p.max(-1)
     # k/bins by division: the edges that the decimals of a user round to, as 0.6 does for 3/5.

@@ -28,7 +28,8 @@ class Phase:
     keep: bool = True
 
     def __post_init__(self) -> None:
-        integer("Phase", "steps", self.steps, least=1, do="Leave an empty phase out.")
+        steps = integer("Phase", "steps", self.steps, least=1, do="Leave an empty phase out.")
+        object.__setattr__(self, "steps", steps)
         _check_setting("Phase, temperature", self.temperature, zero=True)
         _check_setting("Phase, step_size", self.step_size, zero=False)
         if not isinstance(self.keep, bool):

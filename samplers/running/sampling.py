@@ -33,6 +33,7 @@ from .start import given_state, whole_state
 from .trial import Trial
 
 MOST = 2**63 - 1  # that a number of steps or chains can be
+SEED = "Give one: noise is a function of it, and the global generator is never used."
 
 
 def sample(
@@ -115,7 +116,9 @@ def sample(
     """
     # Its lines are the arguments and what they mean; the body is the story of a run.
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
-    _check_counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin, seed=seed)
+    chains, steps, warmup, thin = _counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin)
+    seed = integer(where, "the seed", seed, least=0, do=SEED)
+    first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
     settings = Settings(step_size, schedule, temperature, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
@@ -152,20 +155,12 @@ def sample(
     return run.go(progress=progress, watch=watch)
 
 
-def _check_counts(where: str, *, chains: Any, steps: Any, warmup: Any, thin: Any, seed: Any) -> None:
-    integer(where, "chains", chains, least=1)
-    integer(where, "steps", steps, least=1)
-    integer(where, "warmup", warmup, least=0)
-    integer(where, "thin", thin, least=1)
-    for name, value in (("chains", chains), ("steps", steps), ("warmup", warmup)):
+def _counts(where: str, **counts: Any) -> list[int]:
+    """The numbers of chains and steps, as ints."""
+    values = [integer(where, name, value, least=int(name != "warmup")) for name, value in counts.items()]
+    for name, value in zip(counts, values, strict=True):
         integer(where, name, value, most=MOST)
-    integer(
-        where,
-        "the seed",
-        seed,
-        least=0,
-        do="Give one: noise is a function of it, and the global generator is never used.",
-    )
+    return values
 
 
 def _check_records(where: str, checkpoint: Any, every: Any, watch: Any) -> None:

@@ -58,7 +58,7 @@ class BlockDecay:
 
     def __post_init__(self) -> None:
         _check_positive(self, "start", "factor")
-        integer("BlockDecay", "every", self.every, least=1)
+        object.__setattr__(self, "every", integer("BlockDecay", "every", self.every, least=1))
         if self.factor > 1:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
@@ -91,8 +91,8 @@ class Cyclical:
 
     def __post_init__(self) -> None:
         _check_positive(self, "start")
-        integer("Cyclical", "cycles", self.cycles, least=1)
-        integer("Cyclical", "steps", self.steps, least=1)
+        object.__setattr__(self, "cycles", integer("Cyclical", "cycles", self.cycles, least=1))
+        object.__setattr__(self, "steps", integer("Cyclical", "steps", self.steps, least=1))
         if self.cycles > self.steps:
             raise RecipeError(
                 "Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps", do="Choose cycles <= steps."

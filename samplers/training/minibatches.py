@@ -47,12 +47,12 @@ class Minibatches:
         self.num_data = self.source.num_data
         self.batch_size = _integer("batch_size", batch_size, 1, self.num_data)
         self.seed = _integer("seed", seed, 0, 2**64 - 1)
-        self.world_size = _integer("world_size", world_size, 1, batch_size)
-        self.rank = _integer("rank", rank, 0, world_size - 1)
+        self.world_size = _integer("world_size", world_size, 1, self.batch_size)
+        self.rank = _integer("rank", rank, 0, self.world_size - 1)
         self.replacement = bool(replacement)
         self.drop_last = bool(drop_last)
-        for size in (batch_size, 0 if drop_last else self.num_data % batch_size):
-            if size % world_size:
+        for size in (self.batch_size, 0 if drop_last else self.num_data % self.batch_size):
+            if size % self.world_size:
                 raise RecipeError(
                     "Minibatches, world_size",
                     f"a batch of {size} has no {world_size} equal parts",

@@ -72,11 +72,11 @@ class Optimizer(torch.optim.Optimizer):
         self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
         step = integrators.compile(recipe, scheme, pieces=pieces, backend=backend)
         _check_target(self.where, recipe)
-        noise.Key(seed, 0, chain)  # refuses what is none
+        key = noise.Key(seed, 0, chain)  # refuses what is none
         self.recipe = recipe
         self.backend = backend
-        self.seed = seed
-        self.chain = chain
+        self.seed = key.seed
+        self.chain = key.first_chain
         self.program = optimizer_form(recipe, step.scheme, step.flows, recipe.adapt)
         self.rotated = Step(recipe, self.program.scheme, step.flows, self.program)
         self._check_names(parameters)
