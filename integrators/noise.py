@@ -64,7 +64,8 @@ class Key:
 
 
 INITIAL = 0xFFFF  # draw: initial momenta
-BATCH = 0xFFFE  # draw: minibatch indices
+BATCH = 0xFFFE  # draw: minibatch indices, of further evaluations the numbers below
+EXCHANGE = 0xEFFF  # draw: exchanges of replicas
 
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57

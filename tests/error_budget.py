@@ -128,6 +128,13 @@ CLAIMS = {
         times=20_000,
         each=9e-12,
     ),
+    "exchange": Claim(
+        "moments of pairs from the joint law of two temperatures after a swap, against fresh ones; the share of a well",
+        "the joint law; the share by quadrature, within 1 %",
+        "momenta that are not rescaled (4e4 pairs, E p^2 at the low temperature 40 % off)",
+        25.0,
+        times=100,
+    ),
     "audits": Claim(
         "an audit of a right sampler", "its verdict is right", "a temperature twice as high", 50.0, times=25
     ),

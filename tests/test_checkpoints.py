@@ -79,6 +79,17 @@ CASES = {
         steps=50,
         backend="torch",
     ),
+    "temperatures": dict(
+        recipe=samplers.SGNHT,
+        energy=TARGETS["banana"],
+        init=torch.zeros(2),
+        steps=60,
+        thin=7,
+        keep="xi",
+        temperatures=[1, 2, 4],
+        swap_every=4,
+        backend="cpp",
+    ),
     "explicit": dict(
         recipe=STOCK["sgrld-dense"].recipe,
         energy=TARGETS["banana"],

@@ -14,7 +14,7 @@ from recipe.symbols import Block, num_data, step_number
 
 from ..flow import Flow
 from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
-from .torch_energy import energy_sources
+from .torch_energy import energy_sources, value_source
 from .torch_expressions import PRELUDE, Writer, marked_names, moves
 from .torch_optimizer import optimizer_source
 
@@ -24,6 +24,12 @@ def module_source(program: Program, *, title: str) -> str:
     writer = Writer(program)
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     return _module(title, writer, parts)
+
+
+def value_module(program: Program) -> str:
+    """The text of U, of a symbolic energy, as the function `value` of the target."""
+    writer = Writer(program)
+    return _module("U, the energy.", writer, [value_source(program, writer)])
 
 
 def standalone_source(program: Program, rotated: Program | None, start: Program, flows: Sequence[Flow]) -> str:

@@ -1,4 +1,4 @@
-"""Printing the derivatives of an energy that sums over data, as a function of one chain and one batch."""
+"""Printing an energy that sums over data and its derivatives, as functions of one chain and one batch."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def data_derivative_source(
 
     `data` are the columns of a batch, `(rows,)` or `(rows, sites)`; the sums over its rows are scaled to num_data.
     """
-    derivative = _Derivative(program, energy)
+    derivative = _Derivative(program, energy, one_number=function == "value")
     in_words = energy.U.xreplace({s: Symbol(derivative.writer.name(local)) for s, local in derivative.named.items()})
     lines = [f'"""{what} of U = {in_words}: of one chain, on one batch."""', *derivative.body(derivatives)]
     writer_of_step.used |= derivative.writer.used
@@ -30,9 +30,13 @@ def data_derivative_source(
 
 
 class _Derivative:
-    """The lines of a derivative, with the locals that stand for columns of the data and for coordinates."""
+    """The lines of a derivative, with the locals that stand for columns of the data and for coordinates.
 
-    def __init__(self, program: Program, energy: Energy):
+    `one_number`: it is one of the chain, as U is, and has none for each coordinate.
+    """
+
+    def __init__(self, program: Program, energy: Energy, *, one_number: bool = False):
+        self.one_number = one_number
         self.recipe, self.energy = program.recipe, energy
         self.columns = {
             d: (Local if d.is_vector else OfRow)(f"column {i}", d.is_vector) for i, d in enumerate(energy.data)
@@ -78,12 +82,14 @@ class _Derivative:
     def _value(self, e):
         """The text of a derivative, a tensor even where it is a number."""
         if self.writer.level(e) != "number":
-            return self._text(e, "site" if self.energy.is_sitewise else None)
+            return self._text(e, "site" if self.energy.is_sitewise and not self.one_number else None)
         like = "theta" if self.energy.is_sitewise else self.writer.name(next(iter(self.places.values())))
         return f"torch.full_like({like}, {self._text(e)})"
 
     def _result(self, values):
-        """The derivatives as the target is: a tensor, or a dict by block."""
+        """The derivatives as the target is: a tensor, or a dict by block; one number as it is."""
+        if self.one_number:
+            return values[0]
         if self.energy.is_sitewise:
             return f"({values[0]}).expand(theta.shape)"
         if self.recipe.target_is_vector:

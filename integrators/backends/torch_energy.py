@@ -1,8 +1,8 @@
-"""Printing the derivatives of a symbolic energy as functions of the target, for all chains at once."""
+"""Printing a symbolic energy and its derivatives as functions of the target, for all chains at once."""
 
 from collections.abc import Sequence
 
-from sympy import Expr, Symbol, cse, numbered_symbols
+from sympy import Abs, Expr, Max, S, Symbol, cse, exp, log, numbered_symbols
 
 from recipe import Energy
 from recipe.symbols import Block, Total, is_site
@@ -25,6 +25,32 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
     return parts
 
 
+def value_source(program: Program, writer: Writer) -> str:
+    """The function `value` of the target: a symbolic energy, of all chains, or of one chain where it reads data."""
+    energy = program.energy
+    assert energy is not None
+    source = data_derivative_source if energy.data else _derivative_source
+    return source(program, energy, writer, "value", [without_overflow(energy.U)], "The value")
+
+
+def without_overflow(e: Expr) -> Expr:
+    """The expression with log(1 + exp(z)) as Max(z, 0) + log(1 + exp(-|z|)).
+
+    >>> z = Symbol("z", real=True)
+    >>> without_overflow(log(1 + exp(z)))
+    log(1 + exp(-Abs(z))) + Max(0, z)
+    """
+
+    def is_softplus(x):
+        return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
+
+    def softplus(x):
+        z = (x.args[0] - 1).args[0]
+        return Max(z, S.Zero) + log(1 + exp(-Abs(z)))
+
+    return e.replace(is_softplus, softplus)
+
+
 def _derivative_source(program, energy, writer_of_step, function, derivatives, what):
     names = _names(energy)
     writer = Writer(program)
@@ -36,9 +62,9 @@ def _derivative_source(program, energy, writer_of_step, function, derivatives, w
     derivatives = _without_totals([d.xreplace(locals_) for d in derivatives], writer, lines)
     derivatives = _without_repetitions(derivatives, names.values(), writer, lines)
     first = next(iter(names.values()))
-    level = "site" if energy.is_sitewise else None
+    level = "site" if energy.is_sitewise and function != "value" else None
     values = [_tensor(d, level, first, writer) for d in derivatives]
-    lines.append(f"return {_result(program, energy, values)}")
+    lines.append(f"return {values[0] if function == 'value' else _result(program, energy, values)}")
     writer_of_step.used |= writer.used
     return "\n".join([f"def {function}(theta):", *(f"    {line}" for line in lines)])
 

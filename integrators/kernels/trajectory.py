@@ -81,8 +81,6 @@ class Trajectory:
     def __post_init__(self) -> None:
         recipe = self.program.recipe
         Key(self.seed, 0, self.first_chain)  # refuses what is none
-        carried = self.state.get("gradient")
-        self.state = {b.name: self.state[b.name] for b in recipe.entries}
         target = self.state[recipe.targets[0].name]
         check_numbers(f"{recipe.name}, cpp", target.dtype, target.device, ["cpu"])
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), target[:, None])
@@ -96,6 +94,12 @@ class Trajectory:
         self.rows_of_data = _Data(self.data, self.batch_size)
         self.rows = self._rows(recipe.entries, 0)
         self.gradient_rows = self._rows(recipe.targets if self.program.carries_gradient else (), _end(self.rows))
+        self.place(self.state)
+
+    def place(self, state: dict[str, torch.Tensor]) -> None:
+        """Put the chains at a state of the same form, with its gradient if there is one; none of them has died."""
+        carried = state.get("gradient")
+        self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
         self.numbers = self._numbers(carried)
         self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device="cpu")
         is_taken = carried is not None or not self.program.carries_gradient

@@ -77,17 +77,25 @@ class Chains:
         last = max(lost.values())
         return Diverged(self.where, f"every chain has diverged, the last at step {last}: {reason}", do=advice)
 
-    def losses(self) -> str | None:
-        """Which chains were lost and why the first of them was, in a sentence; None where all are alive."""
+    def account(self) -> dict[str, Any]:
+        """What draws say of the chains: plain data."""
+        return {"diverged": self.diverged}
+
+    def concerns(self) -> list[str]:
+        """Sentences of what the caller must know: which chains were lost and why the first of them was."""
         if not self.diverged:
-            return None
-        return (
+            return []
+        return [
             f"{self.where}: {len(self.diverged)} of {len(self)} chains are lost, and stay at their last finite state: "
             f"{named(self.diverged, 'diverged at step')}, {self.reason}"
-        )
+        ]
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
         """What `restore` needs: tensors and plain data."""
+        diverged = {str(chain): step for chain, step in self.diverged.items()}
+        return self._tensors(), {"moved": self.moved, "diverged": diverged, "reason": self.reason}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
         tensors = {"alive": self.alive}
         for name, x in self.state.items():
             if isinstance(x, dict):
@@ -96,12 +104,11 @@ class Chains:
                 tensors[f"state.{name}"] = x
         if self.rows is not None:
             tensors["rows"] = self.rows
-        diverged = {str(chain): step for chain, step in self.diverged.items()}
-        return tensors, {"moved": self.moved, "diverged": diverged, "reason": self.reason}
+        return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         """Go on from a snapshot. Raises ValueError for that of other chains, before anything is changed."""
-        for name, x in self.snapshot()[0].items():
+        for name, x in self._tensors().items():
             if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
                 raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
         values = {name: x.to(self.alive.device) for name, x in tensors.items()}

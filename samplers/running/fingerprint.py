@@ -11,7 +11,9 @@ from .inputs import Inputs
 from .plan import Plan
 
 
-def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str) -> dict:
+def fingerprint(
+    plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str, ladder: Any = None
+) -> dict:
     """The settings of a run: tensors by their digest, schedules by their values; of functions only their names.
 
     They are all that the draws depend on, and what is kept of them: the text of the steps has recipe, word, pieces,
@@ -19,7 +21,8 @@ def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: l
     device and the number of threads, which change draws by rounding; the frequency of checkpoints, progress and watch,
     which change none; and warmup, which the phases have.
 
-    `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept.
+    `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept; `ladder`: of the
+    temperatures side by side.
     """
     data: Data | None = inputs.derivatives.data
     return _plain(
@@ -44,6 +47,7 @@ def fingerprint(plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: l
             "parameters": inputs.parameters,
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
+            **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.every}),
         }
     )
 

@@ -31,10 +31,11 @@ class Launches:
     def __init__(self, inputs: Inputs, keep: Sequence[str]) -> None:
         self.inputs = inputs
         self.keep = keep
+        self.kernels: dict[int, Trajectory] = {}  # by the identity of their steps
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on, those of a launch handed on together."""
-        kernel = kernel_of(stage.step, chains.state, self.inputs)
+        kernel = self._kernel_at(stage.step, chains.state)
         kernel.died[: len(chains)][~chains.alive] = 0  # lost in an earlier stage
         size = FIRST
         while done < stage.steps:
@@ -54,6 +55,15 @@ class Launches:
             done += steps
             passed = max(time.perf_counter() - began, 1e-6)
             size = max(1, min(2 * size, int(size * SECONDS / passed), MOST))
+
+    def _kernel_at(self, step: Step, state: dict[str, Any]) -> Trajectory:
+        """The kernel of a step, made at the first call for it, at a state."""
+        kernel = self.kernels.get(id(step))
+        if kernel is None:
+            kernel = self.kernels[id(step)] = kernel_of(step, state, self.inputs)
+        else:
+            kernel.place(state)
+        return kernel
 
     def _kept(self, kernel: Trajectory, draws: torch.Tensor) -> dict[str, torch.Tensor]:
         """The draws of a launch, `(draws, numbers, chains)`, by block: `(chains, draws, *shape)`."""

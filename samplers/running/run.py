@@ -50,12 +50,11 @@ class Run:
                 error.draws = self._draws(began) if record.step_sizes else None
                 raise
             record.save(self.chains, now=True)
-            self._warn_of_losses()
+            self._warn_of_concerns()
             return self._draws(began)
 
-    def _warn_of_losses(self) -> None:
-        message = self.chains.losses()
-        if message is not None:
+    def _warn_of_concerns(self) -> None:
+        for message in self.chains.concerns():
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def _warn_of_end(self) -> None:
@@ -95,7 +94,7 @@ class Run:
                 name: float(x) if isinstance(x, (int, float)) else x.tolist()
                 for name, x in self.inputs.parameters.items()
             },
-            "diverged": self.chains.diverged,
+            **self.chains.account(),
             "backend": self.mover.backend,
         }
         if self.asked["phases"] is not None:

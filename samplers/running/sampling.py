@@ -20,6 +20,7 @@ from ..energies.layout import target_of
 from ..results.draws import Draws
 from .chains import Chains
 from .choice import mover_of
+from .exchange import check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .inputs import Inputs
 from .law import check_law
@@ -60,6 +61,8 @@ def sample(
     seed: int = 0,
     first_chain: int = 0,
     temperature: Value = 1.0,
+    temperatures: Sequence[float] | None = None,
+    swap_every: int | None = None,
     # execution
     scheme: Any = None,
     pieces: Mapping | None = None,
@@ -95,7 +98,10 @@ def sample(
     that stay as they are.
 
     Noise. It is a pure function of the seed, the step, the chain and the site; that of chain i is of the number
-    `first_chain` + i. `temperature`: T, a number or a function of the step number.
+    `first_chain` + i. `temperature`: T, a number or a function of the step number. `temperatures`: several that rise,
+    side by side, each with `chains` chains: every `swap_every` steps, 10 if left out, neighbours attempt to exchange
+    their states, which leaves the law of each as it is. The draws are those of the first; `draws.info["swaps"]` has the
+    rate of success of each pair of neighbours.
 
     Execution. `scheme` and `pieces` are those of `integrators.compile`. With the scope "tensor" the totals and scalar
     blocks are per tensor of the target. `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU;
@@ -120,7 +126,9 @@ def sample(
     seed = integer(where, "the seed", seed, least=0, do=SEED)
     first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
-    settings = Settings(step_size, schedule, temperature, names_of(freeze, f"{where}, freeze"), where)
+    ladder = ladder_of(temperatures, swap_every, where)
+    first = temperature if ladder is None else ladder.temperatures[0]
+    settings = Settings(step_size, schedule, first, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
     compiled = partial(
         integrators.compile, recipe, scheme, pieces=pieces, energy=symbolic, backend=backend, scope=scope
@@ -128,7 +136,9 @@ def sample(
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
-    law = check_law(plan, energy, parameters, where)
+    if ladder is not None:
+        check_exchange(ladder, plan, temperature, batch_size, chains, where)
+    law, *_ = [check_law(p, energy, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)
 
     start, layout = given_state(plan.step, energy, init, chains=chains, device=device, parameters=parameters)
@@ -141,17 +151,20 @@ def sample(
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where).check()
 
-    state = whole_state(plan.step, start, energy, inputs, plan.temperature(0))
-    mover = mover_of(plan, state, inputs, kept, backend)
-    kept_blocks = {name: state[name] for name in kept}
+    if ladder is None:
+        moved = Chains(recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
+        mover = mover_of(plan, moved.state, inputs, kept, backend)
+    else:
+        moved, mover = side_by_side(ladder, plan, start, energy, inputs, kept, backend, where)
+    kept_blocks = {name: moved.state[name] for name in kept}
     if checkpoint is None:
         record = InMemory(kept_blocks, plan.draws)
     else:
-        same = fingerprint(plan, inputs, energy, start, kept, mover.backend)
+        same = fingerprint(plan, inputs, energy, start, kept, mover.backend, ladder)
         probe = Probe(recipe, inputs, start)
         record = InFolder(checkpoint, kept_blocks, plan.draws, every=checkpoint_every, settings=same, probe=probe)
-    asked = {"step_size": step_size, "temperature": temperature, "phases": phases, "law": law}
-    run = Run(plan, inputs, Chains(recipe, state, where), mover, record, asked)
+    asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
+    run = Run(plan, inputs, moved, mover, record, asked)
     return run.go(progress=progress, watch=watch)
 
 

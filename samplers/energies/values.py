@@ -1,0 +1,43 @@
+"""The value of U of many chains at once, where a run compares energies."""
+
+from collections.abc import Callable
+
+import torch
+
+from integrators.backends.loading import load
+from integrators.backends.torch import value_module
+from integrators.step import Step
+from recipe import Energy
+
+from .data import Data
+from .gradients import emitted, explained, vectorised
+from .layout import Layout, Target
+
+
+def value_of(
+    energy: Energy | Callable, step: Step, layout: Layout, data: Data | None
+) -> Callable[[Target], torch.Tensor]:
+    """U of all chains, `(chains,)`, as a function of their target, on all data.
+
+    `step`: one that was compiled with the energy, if it is symbolic.
+
+    >>> import samplers, integrators
+    >>> from samplers.energies.targets import TARGETS
+    >>> step = integrators.compile(samplers.SGLD, energy=TARGETS["double-well"])
+    >>> value_of(TARGETS["double-well"], step, Layout(), None)(torch.tensor([[0.0], [1.0]]))
+    tensor([2., 0.])
+    """
+    batch = () if data is None else (data.batch(None),)
+    function = _emitted(step, data) if isinstance(energy, Energy) else vectorised(energy, layout, data, order=0)
+
+    @torch.no_grad()
+    def value(target: Target) -> torch.Tensor:
+        with explained("sample, energy"):
+            return function(target, *batch)
+
+    return value
+
+
+def _emitted(step: Step, data: Data | None) -> Callable:
+    value = load(value_module(step.program), f"<sde-recipe {step.recipe.name}, U>")["value"]
+    return value if data is None else emitted(value, data)
