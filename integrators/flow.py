@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr
 
 from recipe.errors import RecipeError
-from recipe.symbols import Block, Partial, step_size
+from recipe.symbols import Block, Partial, Potential, masked, step_size
 from recipe.symbols import duration as t
 
 from . import boundaries
@@ -42,6 +42,12 @@ class Flow:
     def reads_gradient(self) -> bool:
         """Whether the flow reads grad U."""
         return any(e.has(Partial) for e in self.updates.values())
+
+    def reads(self, order: int) -> bool:
+        """Whether the flow reads U itself (order 0), its gradient (1) or Hessian diagonal (2)."""
+        if order:
+            return any(len(x.variables) == order for e in self.updates.values() for x in e.atoms(Partial))
+        return any(masked(e, Partial)[0].has(Potential) for e in self.updates.values())
 
     def __str__(self):
         return f"{self.letter}: {self.equation}  [{self.rule}{'' if self.exact else ', not exact'}]"

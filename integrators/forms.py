@@ -51,6 +51,8 @@ class Form:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
         if program.carries_gradient and "gradient" in state:
             form.check_derivative("state['gradient']", state["gradient"])
+        if program.carries_value and "value" in state:
+            form.check("state['value']", state["value"], is_vector=False)
         return form
 
     def check(self, what: str, t: object, is_vector: bool) -> None:
@@ -72,14 +74,29 @@ class Form:
         return value.to(self.dtype) if is_real else value
 
     def functions(
-        self, gradient: Any, curvature: Callable | None, observe: Mapping[str, Callable] | None
+        self,
+        gradient: Any,
+        curvature: Callable | None,
+        value: Callable | None,
+        observe: Mapping[str, Callable] | None,
     ) -> dict[str, Any]:
         """What the caller answers, by name, as functions whose values are checked."""
         return {
             "gradient": self.derivative("gradient", gradient),
             "curvature": self.derivative("curvature", curvature),
+            "value": None if value is None else self.value(value),
             "observe": self.observations(observe or {}),
         }
+
+    def value(self, function: Callable) -> Callable:
+        """U, a function of the target, whose form is checked."""
+
+        def value_of(theta):
+            U = function(theta)
+            self.check("value", U, is_vector=False)
+            return U
+
+        return value_of
 
     def derivative(self, what: str, value: Any) -> Any:
         """A derivative by the target, or a function to one, whose form is checked; None where there is none."""

@@ -40,6 +40,7 @@ from .program import (
 from .scheme import Scheme
 from .variates import Drawn, Variate
 
+CARRIED = (0, 1)  # the orders of U's derivatives that one step may leave to the next
 TITLE = 200  # characters: longer formulas are left out of a title
 
 
@@ -53,23 +54,27 @@ def lower(
     given_gradient: bool = False,
     adapt: Mapping[Adapted, Expr] | None = None,
     scope: str = "chain",
+    value: bool = False,
 ) -> Program:
     """The Program of a scheme's flows, with the updates of adapted quantities where the recipe's order puts them.
 
     With `reuse_gradient` a gradient serves until the target moves, across steps too; without, each piece that reads
-    grad U evaluates a fresh one. `given_gradient` starts from the caller's gradient (the optimizer form). Raises
-    RecipeError where a formula asks for more of U than its gradient and Hessian diagonal.
+    grad U evaluates a fresh one. `given_gradient` starts from the caller's gradient (the optimizer form). With `value`
+    formulas may read U itself. Raises RecipeError where one asks for more of U than its gradient and Hessian diagonal.
     """
 
-    def assembled(entry: str | None) -> _Assembly:
-        return _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope, entry)
+    def assembled(entry: Mapping[int, str]) -> _Assembly:
+        return _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope, value, entry)
 
-    assembly = assembled("given" if given_gradient else None)
-    carries = reuse_gradient and not given_gradient and assembly.ends_with_gradient
-    if carries and _reads_before_moving(scheme, flows, recipe):
-        assembly = assembled("carried")
-    verify(assembly.program)
-    return assembly.program
+    if given_gradient:
+        program = assembled({1: "given"}).program
+    else:
+        assembly = assembled({})
+        kept = assembly.fresh if reuse_gradient else set()
+        carried = [order for order in CARRIED if order in kept and _reads_before_moving(order, scheme, flows, recipe)]
+        program = assembled(dict.fromkeys(carried, "carried")).program if carried else assembly.program
+    verify(program)
+    return program
 
 
 def optimizer_form(
@@ -124,10 +129,10 @@ def of_the_loss(program: Program, *, prior: bool) -> Program:
     return replace(program, stages=tuple(stages))
 
 
-def _reads_before_moving(scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe) -> bool:
-    """Whether a step asks for the gradient at the target that the step before has left."""
+def _reads_before_moving(order: int, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe) -> bool:
+    """Whether a step asks for a derivative of U at the target that the step before has left."""
     for letter, _ in scheme.moves:
-        if flows[letter].reads_gradient:
+        if flows[letter].reads(order):
             return True
         if any(b in recipe.targets for b in flows[letter].updates):
             return False
@@ -140,9 +145,8 @@ Updates = dict[Block, Expr]
 class _Assembly:
     """The stages of a word, one after the other, with what is known of U's derivatives at each.
 
-    `entry`: "given" or "carried" if the step starts from a gradient, else None. `fresh`: the orders of the derivatives
-    of U that are those at the target as it stands. `first_gradient`: the stage and the place of the first one.
-    `ends_with_gradient`: whether the gradient at the end is that of the target there.
+    `entry`: the derivatives of U that the step starts from, by order, "given" or "carried". `fresh`: the orders of
+    those that are of the target as it stands. `first_gradient`: the stage and the place of the first gradient.
     """
 
     def __init__(
@@ -154,35 +158,44 @@ class _Assembly:
         energy: Energy | None,
         adapt: Mapping[Adapted, Expr],
         scope: str,
-        entry: str | None,
+        value: bool,
+        entry: Mapping[int, str],
     ):
         self.recipe = recipe
         self.adapt = adapt
+        self.reads_value = value
         self.constants = Constants(scope)
-        self.derivatives = {1: _derivatives(recipe, "g"), 2: _derivatives(recipe, "c")}
+        self.derivatives = {1: _derivatives(recipe, "g"), 2: _derivatives(recipe, "c"), 0: _value(recipe)}
         of_derivatives = [g for values in self.derivatives.values() for g in values.values()]
         self.names = _Names([*recipe.entries, *recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
         self.fresh: set[int] = set()
         self.first_gradient: tuple[int, int] | None = None
         if entry:
-            self.stages.append(Stage("gradient", (Gradient(tuple(self.derivatives[1].items()), entry),)))
-            self.fresh.add(1)
-            self.first_gradient = (0, 0)
+            begun = [Gradient(tuple(self.derivatives[k].items()), source, k) for k, source in entry.items()]
+            self.stages.append(Stage("gradient", tuple(begun)))
+            self.fresh |= entry.keys()
+        if 1 in entry:
+            self.first_gradient = (0, list(entry).index(1))
 
         draws = _named_draws(scheme, flows)
         adapts_before = _first_read(scheme, flows) if recipe.order == "same_step" else None
         for k, (letter, fraction) in enumerate(scheme.moves):
-            anew = not reuse_gradient and not (entry and k == 0)
+            anew = not reuse_gradient and not (1 in entry and k == 0)
             if k == adapts_before:
                 self._adapt_now()
                 anew = False
             self._move(flows[letter], fraction, draws[k], anew)
-        self.ends_with_gradient = 1 in self.fresh
         if recipe.order != "same_step":
             self._adapt_now()
         self.program = Program(
-            recipe, scheme, self.constants.statements, tuple(self.stages), entry == "carried", energy, scope
+            recipe,
+            scheme,
+            self.constants.statements,
+            tuple(self.stages),
+            tuple(order for order, source in entry.items() if source == "carried"),
+            energy,
+            scope,
         )
 
     def _move(self, flow: Flow, fraction: Expr, draws: Mapping[Variate, Variate], anew: bool) -> None:
@@ -233,6 +246,8 @@ class _Assembly:
         """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
         statements: list[Statement] = []
         for order, values in self.derivatives.items():
+            if order == 0:  # what is left are derivatives that have no name, and U itself
+                _refuse_more_of_U(self.recipe, letter, updates, self.reads_value)
             known = self._partials(order)
             if not known or not any(e.has(*known) for e in updates.values()):
                 continue
@@ -242,12 +257,13 @@ class _Assembly:
                 statements.append(Gradient(tuple(values.items()), order=order))
                 self.fresh.add(order)
             updates = {b: e.xreplace(known) for b, e in updates.items()}
-        _refuse_more_of_U(self.recipe, letter, updates)
         return statements, updates
 
     def _partials(self, order: int) -> dict[Partial, Local]:
         U = self.recipe.potential
-        return {Partial(U, *[b] * order): g for b, g in self.derivatives[order].items()} if U else {}
+        if U is None:
+            return {}
+        return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[order].items()}
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
         """Totals, draws, observations and repeated subexpressions of one flow as statements of their own."""
@@ -268,6 +284,11 @@ def _derivatives(recipe: Recipe, stem: str) -> dict[Block, Local]:
     """A name for the derivative of U by each target block."""
     several = len(recipe.targets) > 1
     return {b: Local(f"{stem}_{b}" if several else stem, b.is_vector) for b in recipe.targets}
+
+
+def _value(recipe: Recipe) -> dict[Block, Local]:
+    """A name for U, beside the first block of the target."""
+    return {recipe.targets[0]: Local("U")}
 
 
 def _first_read(scheme: Scheme, flows: Mapping[str, Flow]) -> int:
@@ -303,23 +324,18 @@ def _gap(total: Counter) -> str:
         gap += "_"
 
 
-def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates) -> None:
+def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool) -> None:
     where = f"{recipe.name}, lower, piece {letter!r}"
     for block, e in updates.items():
         if opaque := e.atoms(AppliedUndef):
             f = min(a.func.__name__ for a in opaque)
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")
-        asked = None
-        if e.has(Partial):
-            asked = min(map(str, e.atoms(Partial)))
-        elif e.has(Potential):
+        asked = min(map(str, e.atoms(Partial)), default=None)
+        if asked is None and e.has(Potential) and not value:
             asked = "the value of U, not only its gradient"
-        if asked:
-            raise RecipeError(
-                where,
-                f"the motion of {block} asks for {asked}",
-                do="Pass a symbolic energy: recipe.bind(U=Energy(...)).",
-            )
+        if asked is not None:
+            what = f"the motion of {block} asks for {asked}"
+            raise RecipeError(where, what, do="Pass a symbolic energy: recipe.bind(U=Energy(...)).")
 
 
 class _Names:

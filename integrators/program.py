@@ -1,6 +1,7 @@
 """A step as data: the statements that every backend prints, and the Program that holds them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from sympy import Expr, Symbol
 
@@ -45,9 +46,9 @@ class Let:
 
 @dataclass(frozen=True)
 class Set:
-    """The block takes its new value."""
+    """The block, or a derivative that is carried over, takes its new value."""
 
-    block: Block
+    block: Block | Local
     value: Expr
     values = property(lambda self: (self.value,))
 
@@ -81,9 +82,10 @@ class Observe:
 
 @dataclass(frozen=True)
 class Gradient:
-    """grad U (order 1) or its Hessian diagonal (order 2) at the target as it stands.
+    """U (order 0), grad U (order 1) or its Hessian diagonal (order 2) at the target as it stands.
 
-    `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller.
+    `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller. Of U there is one name, and
+    the block that it stands beside is the first of the target.
     """
 
     names: tuple[tuple[Block, Local], ...]
@@ -110,6 +112,8 @@ class Solve:
     values = property(lambda self: self.entries[0].system[1:])
     defines = property(lambda self: self.names)
 
+
+DERIVATIVES = {0: "value", 1: "gradient", 2: "curvature"}  # what the caller's functions are called, by order
 
 Statement = Let | Set | Adapt | Draw | Observe | Gradient | Sum | Solve
 
@@ -142,13 +146,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Program:
-    """A step as data: constants of the step, stages, and what is carried over in the state."""
+    """A step as data: constants of the step, stages, and the orders of U's derivatives that the state carries over."""
 
     recipe: Recipe
     scheme: Scheme
     constants: tuple[Let | Solve, ...]
     stages: tuple[Stage, ...]
-    carries_gradient: bool
+    carries: tuple[int, ...] = ()
     energy: Energy | None = None
     scope: str = "chain"
 
@@ -186,10 +190,36 @@ class Program:
         """How often grad U is evaluated in one step."""
         return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)
 
+    @cached_property
+    def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
+        """The names of what is asked of U, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
+        asked = {s.order: s.names for s in self.statements if isinstance(s, Gradient)}
+        return dict(sorted(asked.items()))
+
+    @property
+    def carried(self) -> tuple[tuple[Block, Local], ...]:
+        """What the state carries over of U's derivatives, with the blocks that they belong to."""
+        return tuple(pair for order in self.carries for pair in self.derivatives[order])
+
+    @property
+    def carries_gradient(self) -> bool:
+        """Whether the state carries grad U over to the next step."""
+        return 1 in self.carries
+
+    @property
+    def carries_value(self) -> bool:
+        """Whether the state carries U over to the next step."""
+        return 0 in self.carries
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether U itself is asked for."""
+        return 0 in self.derivatives
+
     @property
     def needs_curvature(self) -> bool:
         """Whether the Hessian diagonal of U is asked for."""
-        return any(isinstance(s, Gradient) and s.order == 2 for s in self.statements)
+        return 2 in self.derivatives
 
     def __str__(self):
         lines = [f"{self.recipe.name}, {self.scheme}"]
@@ -213,7 +243,8 @@ def _line(statement):
             return f"{name} = observe({observed})"
         case Gradient(names, source, order):
             power = "" if order == 1 else "2"
-            return ", ".join(f"{g} = d{power}U/d{b}{power}" for b, g in names) + f"  ({source})"
+            formulas = {b: f"d{power}U/d{b}{power}" if order else "U" for b, _ in names}
+            return ", ".join(f"{g} = {formulas[b]}" for b, g in names) + f"  ({source})"
         case Sum(name, integrand):
             return f"{name} = total({integrand})"
         case Solve(names, entries):
@@ -260,9 +291,10 @@ class _Verifier:
         self.looks_back = any(isinstance(s, Adapt) for s in stage.statements)
 
     def end(self) -> None:
-        """Leave the stage: where it has moved the target, all gradients are stale."""
+        """Leave the stage: where it has moved the target, all gradients are stale but those that it has set."""
         if self.set_here & {*self.targets}:
-            self.stale |= self.gradients
+            self.stale |= self.gradients - self.set_here
+        self.stale -= self.set_here
 
     def take(self, statement: Statement) -> None:
         """Check a statement, and know what it defines."""

@@ -112,12 +112,15 @@ def check_shapes(program: Program, state: Mapping) -> None:
             raise RecipeError(where, what, do="Give it at least one chain and one site.")
 
 
-def check_curvature(program: Program, curvature: object) -> None:
-    """Refuse a step without the Hessian diagonal that its formulas ask for."""
-    if program.needs_curvature and curvature is None and not program.energy:
-        raise RecipeError(
-            f"{program.recipe.name}, step", "curvature is missing", do="Pass the Hessian diagonal of U, a function."
-        )
+def check_derivatives(program: Program, curvature: object, value: object) -> None:
+    """Refuse a step without the Hessian diagonal, or the value of U, that its formulas ask for."""
+    where = f"{program.recipe.name}, step"
+    if program.energy:
+        return
+    if program.needs_curvature and curvature is None:
+        raise RecipeError(where, "curvature is missing", do="Pass the Hessian diagonal of U, a function.")
+    if program.needs_value and value is None:
+        raise RecipeError(where, "value is missing", do="Pass U, a function of the target, one number per chain.")
 
 
 def check_dtype(recipe: Recipe, state: Mapping, dtype: object) -> None:

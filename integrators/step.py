@@ -36,11 +36,12 @@ class Step:
 
     `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar one, adapted
     quantities among them; `h` is time; `gradient(theta)` is that of U on the sum scale, in theta's shape (for explicit
-    coordinates both are dicts by block), `curvature(theta)` its Hessian diagonal; `noise`: dict of random numbers, see
-    `draws`, or a `noise.Key` to draw them with; `observe`: dict of functions of theta, see `observations`. The state
-    that comes back may carry "gradient" for the next step. Adaptations may read `num_data` and `step_number`. In the
-    scope "tensor" theta is `(chains, sites)`, `sizes` are those of its tensors, and scalar blocks are `(chains,
-    tensors)`. Raises RecipeError for an argument that is missing or out of its range.
+    coordinates both are dicts by block), `curvature(theta)` its Hessian diagonal, `value(theta)` U of every chain;
+    `noise`: dict of random numbers, see `draws`, or a `noise.Key` to draw them with; `observe`: dict of functions of
+    theta, see `observations`. The state that comes back may carry "gradient" and "value" for the next step. Adaptations
+    may read `num_data` and `step_number`. In the scope "tensor" theta is `(chains, sites)`, `sizes` are those of its
+    tensors, and scalar blocks are `(chains, tensors)`. Raises RecipeError for an argument that is missing or out of its
+    range.
 
     >>> import torch
     >>> from integrators import compile
@@ -145,6 +146,7 @@ class Step:
         gradient: Callable | None = None,
         noise: "Mapping | Key | None" = None,
         curvature: Callable | None = None,
+        value: Callable | None = None,
         observe: Mapping | None = None,
         sizes: Sequence[int] | None = None,
         **parameters: Any,
@@ -159,10 +161,10 @@ class Step:
         if noise is None or isinstance(noise, Mapping):
             numbers = noise or {}
         requirements.check_names(self.program, state=state, noise=numbers, observe=observe or {})
-        requirements.check_curvature(self.program, curvature)
+        requirements.check_derivatives(self.program, curvature, value)
         form = Form.of(self.program, state, sizes)
         requirements.check_dtype(self.recipe, state, self.dtype)
-        functions = form.functions(gradient, curvature, observe)
+        functions = form.functions(gradient, curvature, value, observe)
         parameters = parameters_like(self.recipe, parameters, state[self.recipe.entries[0].name])
         if numbers is not None:
             noise = form.noise(numbers)
@@ -189,6 +191,7 @@ class Step:
         gradient: Callable | None = None,
         noise: "Mapping | Key | None" = None,
         curvature: Callable | None = None,
+        value: Callable | None = None,
         observe: Mapping | None = None,
         **parameters: Any,
     ) -> State:
@@ -198,6 +201,7 @@ class Step:
         if self.program.energy is not None:
             gradient = self.namespace["gradient"] if gradient is None else gradient
             curvature = self.namespace.get("curvature") if curvature is None else curvature
+            value = self.namespace.get("value") if value is None else value
         return step_by_kernel(
             self.program,
             state,
@@ -205,6 +209,7 @@ class Step:
             "triton" if self.backend == "triton" else "cpp",
             gradient=gradient,
             curvature=curvature,
+            value=value,
             noise=noise,
             observe=observe,
             **parameters,
@@ -224,6 +229,7 @@ class Step:
         gradient: object,
         noise: Mapping,
         curvature: Callable | None = None,
+        value: Callable | None = None,
         observe: Mapping | None = None,
         sizes: Sequence[int] | None = None,
     ) -> dict[str, Any]:

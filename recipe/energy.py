@@ -94,6 +94,11 @@ class Energy:
         return any(isinstance(c, Block) and c.is_vector for c in self.coordinates)
 
     @property
+    def value(self) -> Expr:
+        """U as it is evaluated: without the overflow of log(1 + exp(z))."""
+        return without_overflow(self.U)
+
+    @property
     def gradient(self) -> tuple[Expr, ...]:
         """dU/dx for each coordinate, in their order."""
         return _derivatives(self.U, self.coordinates, 1)
@@ -119,6 +124,24 @@ class Energy:
                 do="Give one coordinate for each block.",
             )
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))
+
+
+def without_overflow(e: Expr) -> Expr:
+    """The expression with log(1 + exp(z)) as Max(z, 0) + log(1 + exp(-|z|)).
+
+    >>> z = Symbol("z", real=True)
+    >>> without_overflow(log(1 + exp(z)))
+    log(1 + exp(-Abs(z))) + Max(0, z)
+    """
+
+    def is_softplus(x):
+        return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
+
+    def softplus(x):
+        z = (x.args[0] - 1).args[0]
+        return Max(z, S.Zero) + log(1 + exp(-Abs(z)))
+
+    return e.replace(is_softplus, softplus)
 
 
 @lru_cache(maxsize=64)

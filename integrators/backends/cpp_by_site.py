@@ -53,7 +53,7 @@ class _Writer:
         self.plan, self.program, self.sites = plan, plan.program, sites
         self.stem = Names().stem
         self.gradients = {s.order: s for s in self.program.statements if isinstance(s, Gradient)}
-        self.carried = [g for _, g in self.gradients[1].names] if self.program.carries_gradient else []
+        self.carried = [g for _, g in self.program.carried]
         self.rows, self.number_of_rows = self._laid_out([*self.program.recipe.entries, *self.carried])
         self.places, _ = self._laid_out(plan.constants)
         self.registers: set[Symbol] = set()
@@ -115,7 +115,7 @@ class _Writer:
     def _derivatives_of_step(self):
         """Lines that make a place for derivatives that no later step reads."""
         lines = []
-        for g in (g for s in self.gradients.values() for _, g in s.names if g not in self.rows):
+        for g in (g for names in self.program.derivatives.values() for _, g in names if g not in self.rows):
             lines.append(f"alignas(64) R {self.stem(g)}[S];" if is_by_site(g) else f"R {self.stem(g)} = 0;")
         return lines
 
@@ -199,6 +199,8 @@ class _Writer:
         blocks, slopes = zip(*statement.names)
         rows = "*data, data->drawn ? chosen.data() : nullptr"
         choose = []
+        if statement.order == 0:
+            return self._value_of_U(blocks[0], slopes[0])
         if symbolic_energy(self.program).data and statement.order == 1:
             draw = f"{BATCH}u - {evaluation} - ({started})"
             choose.append(f"if (data->drawn) choose(chosen.data(), *data, {draw}, who, step, seed);")
@@ -218,7 +220,16 @@ class _Writer:
             "}",
         ]
 
+    def _value_of_U(self, block, U):
+        """Lines that give U its value where the target is, on all data."""
+        targets = self.program.recipe.targets
+        at = [f"std::memcpy(at, {self.stem(block)}, S * sizeof(R));"]
+        if not is_by_site(block):
+            at = [f"at[{j}] = {self.stem(b)};" for j, b in enumerate(targets)]
+        return [*at, f"derivative_0(at, &{self.stem(U)}, *data, nullptr);"]
+
     def _carried_gradient(self):
-        """The text of `gradient`: that of the start, on the first batch of its step."""
+        """The text of `gradient`: what is carried of U at the start, on the first batch of its step."""
         places = self._named_rows([*self.program.recipe.targets, *self.carried])
-        return filled(GRADIENT, places=places, evaluation=self._evaluated(self.gradients[1], 0, started="0"))
+        lines = [line for k in self.program.carries for line in self._evaluated(self.gradients[k], 0, started="0")]
+        return filled(GRADIENT, places=places, evaluation=lines)

@@ -19,7 +19,7 @@ AT_ONCE = range(4)  # rows whose sums over sites are taken together, so that the
 
 
 def derivative_source(energy: Energy, order: int) -> str:
-    """The text of `derivative_1` or `derivative_2`, of one chain: out = dU at `at`, on the chosen rows or on all."""
+    """The text of `derivative_k`, k = 0, 1, 2, of one chain: out = d^k U at `at`, on the chosen rows or on all."""
     return filled(DERIVATIVE, order=str(order), body=_Derivative(energy, order).body())
 
 
@@ -28,7 +28,8 @@ class _Derivative:
 
     def __init__(self, energy: Energy, order: int):
         self.energy = energy
-        self.sums = taken_apart(energy.gradient if order == 1 else energy.curvature)
+        self.of_sites = energy.is_sitewise and order > 0
+        self.sums = taken_apart({0: (energy.value,), 1: energy.gradient, 2: energy.curvature}[order])
         self.stem = Names().stem
         self.known = {c: "at[i]" if isinstance(c, Block) else f"at[{j}]" for j, c in enumerate(energy.coordinates)}
         self.known |= {num_data: "R(data.num_data)", rows_in_batch: "R(data.batch)"}
@@ -53,7 +54,7 @@ class _Derivative:
             lines.append(f"alignas(64) R {stem}[WIDE] = {{}};" if s.name.is_vector else f"R {stem} = 0;")
         if self.energy.data:
             lines += self._over_blocks_of_rows()
-        if self.energy.is_sitewise:
+        if self.of_sites:
             value = self.write(self.sums.derivatives[0])
             return [*lines, "#pragma omp simd", f"for (int64_t i = 0; i < S; ++i) out[i] = {value};"]
         return lines + [f"out[{j}] = {self.write(e)};" for j, e in enumerate(self.sums.derivatives)]

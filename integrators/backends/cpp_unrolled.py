@@ -51,7 +51,8 @@ class _Writer:
         self.program, self.sites, self.names = program, sites, Names()
         self.entries = [(b, i) for b in program.recipe.entries for i in sites_of(b, sites)]
         self.slopes = [(g, i) for g in dict.fromkeys(supplied(program)) for i in sites_of(g, sites)]
-        self.rows = self.entries + (self.slopes if program.carries_gradient else [])
+        self.carried = [(g, i) for _, g in program.carried for i in sites_of(g, sites)]
+        self.rows = self.entries + self.carried
 
     def text(self) -> str:
         """The whole text."""
@@ -71,7 +72,7 @@ class _Writer:
             inside="".join(f" & {is_inside(b, self.at(b, i))}" for b, i in self.entries if is_bounded(b)),
             store=[f"s[{r}][l] = ok ? {self.at(s, i)} : s[{r}][l];" for r, (s, i) in enumerate(self.rows)],
         )
-        gradient = f"\n{filled(GRADIENT, body=self._gradient())}\n" if program.carries_gradient else ""
+        gradient = f"\n{filled(GRADIENT, body=self._gradient())}\n" if program.carries else ""
         return f"{prelude_of(program)}\n\n{run}\n{gradient}"
 
     def at(self, s: Symbol, site: int) -> str:
@@ -83,11 +84,9 @@ class _Writer:
         return CPP.text(e, self.names.at(site))
 
     def _load(self):
-        """Lines that name the numbers of a chain; a gradient that is not carried has none yet."""
+        """Lines that name the numbers of a chain; a derivative that is not carried has none yet."""
         lines = [f"R {self.at(s, i)} = s[{r}][l];" for r, (s, i) in enumerate(self.rows)]
-        if self.program.carries_gradient:
-            return lines
-        return lines + [f"R {self.at(g, i)} = 0;" for g, i in self.slopes]
+        return lines + [f"R {self.at(g, i)} = 0;" for g, i in self.slopes if (g, i) not in self.carried]
 
     def _constants(self):
         values = [(s, i) for s in inputs(self.program) for i in sites_of(s, self.sites)]
@@ -156,15 +155,34 @@ class _Writer:
         return " + ".join(f"({self.write(integrand, i)})" for i in range(self.sites))
 
     def _derivatives(self, names, order):
-        """Lines that give the derivatives of a symbolic energy their values at the target as it stands."""
+        """Lines that give U or the derivatives of a symbolic energy their values at the target as it stands."""
         energy = symbolic_energy(self.program)
+        if order == 0:
+            return self._value(energy, names[0][1])
         formulas = energy.gradient if order == 1 else energy.curvature
         if not energy.is_sitewise:
             return self._derivatives_by_coordinates(names, energy.coordinates, formulas)
         block, slope = names[0]
         return self._derivatives_by_site(slope, formulas[0].xreplace({energy.coordinates[0]: block}))
 
-    def _derivatives_by_site(self, slope, formula):
+    def _value(self, energy, U):
+        """Lines that give U its value."""
+        if energy.is_sitewise:
+            block = self.program.recipe.targets[0]
+            lines, formula = self._without_totals(energy.value.xreplace({energy.coordinates[0]: block}))
+            return [*lines, f"{self.names.stem(U)} = {self.write(formula)};"]
+        here = {x: Symbol(self.at(b, i), real=True) for x, (b, i) in zip(energy.coordinates, self._places())}
+        fresh = numbered_symbols("shared", cls=Symbol)
+        shared, (formula,) = cse([energy.value.xreplace(here)], symbols=fresh, order="none")
+        lines = [f"const R {s} = {CPP.text(e, str)};" for s, e in shared]
+        return [*lines, f"{self.names.stem(U)} = {CPP.text(formula, str)};"]
+
+    def _places(self):
+        """The coordinates of the target: block and site."""
+        return [(b, i) for b in self.program.recipe.targets for i in sites_of(b, self.sites)]
+
+    def _without_totals(self, formula):
+        """Lines that compute the totals of a formula, and the formula in terms of these."""
         lines = []
 
         def name(total: Expr, extract: Extraction) -> Symbol:
@@ -173,7 +191,10 @@ class _Writer:
             lines.append(f"const R {self.names.stem(own)} = {self._sum(inside)};")
             return own
 
-        formula = Extraction(name, Total)(formula)
+        return lines, Extraction(name, Total)(formula)
+
+    def _derivatives_by_site(self, slope, formula):
+        lines, formula = self._without_totals(formula)
         return lines + [f"{self.at(slope, i)} = {self.write(formula, i)};" for i in range(self.sites)]
 
     def _derivatives_by_coordinates(self, names, coordinates, formulas):
@@ -185,12 +206,12 @@ class _Writer:
         return lines + [f"{self.at(g, i)} = {CPP.text(f, str)};" for f, (_, g, i) in zip(formulas, places)]
 
     def _gradient(self):
-        """The statements of `gradient`: the rows of a gradient that is carried, from those of the target."""
-        names = next(s.names for s in self.program.statements if isinstance(s, Gradient) and s.order == 1)
+        """The statements of `gradient`: the rows of what is carried of U, from those of the target."""
         rows = {(s, i): f"state[{r} * chains + chain]" for r, (s, i) in enumerate(self.rows)}
         lines = [
             f"const R {self.at(b, i)} = {row};" for (b, i), row in rows.items() if b in self.program.recipe.targets
         ]
-        lines += [f"R {self.at(g, i)} = 0;" for g, i in self.slopes]
-        lines += ["{", *inner(self._derivatives(names, 1)), "}"]
-        return lines + [f"{rows[g, i]} = {self.at(g, i)};" for g, i in self.slopes]
+        lines += [f"R {self.at(g, i)} = 0;" for g, i in self.carried]
+        for order in self.program.carries:
+            lines += ["{", *inner(self._derivatives(self.program.derivatives[order], order)), "}"]
+        return lines + [f"{rows[g, i]} = {self.at(g, i)};" for g, i in self.carried]

@@ -13,7 +13,7 @@ from recipe import symbols
 from recipe.symbols import Block, num_data, step_number
 
 from ..flow import Flow
-from ..program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
+from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
 from .torch_energy import energy_sources, value_source
 from .torch_expressions import PRELUDE, Writer, marked_names, moves
 from .torch_optimizer import optimizer_source
@@ -73,7 +73,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
         for statement in stage.statements:
             body += _statement(statement, writer, recipe.targets)
     result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
-    carried = f', "gradient": {writer.name(_derivative_of(recipe.targets, 1))}' if program.carries_gradient else ""
+    carried = "".join(f', "{DERIVATIVES[k]}": {_whole_derivative(program, k, writer)}' for k in program.carries)
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
@@ -100,9 +100,9 @@ def _signature(program, writer, name):
 def _derivative_arguments(program):
     """The functions that give derivatives; those of a symbolic energy are emitted beside the step."""
     is_emitted = program.energy and not program.energy.data
-    if not any(isinstance(s, Gradient) for s in program.statements):
-        return ["gradient=None"]
-    functions = ["gradient", "curvature"] if program.needs_curvature else ["gradient"]
+    functions = [DERIVATIVES[order] for order in sorted(program.derivatives, key=[1, 2, 0].index)]
+    if "gradient" not in functions:
+        return ["gradient=None", *functions]
     return [f"{function}={function}" if is_emitted else function for function in functions]
 
 
@@ -172,7 +172,7 @@ def _shapes(program):
     one = len(recipe.targets) == 1
     at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
     kind = f"of the shape of {at}" if one else "a dict of the same blocks"
-    sources = {s.source for s in program.statements if isinstance(s, Gradient)}
+    sources = {s.source for s in program.statements if isinstance(s, Gradient) and s.order == 1}
     if "given" in sources:
         lines.append(f"gradient: grad U at the state, {kind}")
     elif sources:
@@ -181,6 +181,8 @@ def _shapes(program):
         lines.append(f"observe: {', '.join(program.observations)}, functions of {at}")
     if program.needs_curvature:
         lines.append(f"curvature({at}) -> the Hessian diagonal of U, {kind}")
+    if program.needs_value:
+        lines.append(f"value({at}) -> U, (chains,)")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
 
 
@@ -203,6 +205,8 @@ def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -
     match statement:
         case Let(name, value):
             return [f"{writer.name(name)} = {writer.text(value, _level(name))}"]
+        case Set(Local() as derivative, value):
+            return [f"{writer.name(derivative)} = {writer.text(value, _level(derivative))}"]
         case Set(block, value) | Adapt(block, value):
             return [f"{writer.names[block.name]} = {_whole(value, block, writer)}"]
         case Sum(name, integrand):
@@ -234,13 +238,21 @@ def _solution(names, entries, writer):
 
 
 def _derivative_of(targets, order):
-    """The derivative of U by the target as a whole."""
-    return Local("g" if order == 1 else "c", targets[0].is_vector)
+    """The derivative of U by the target as a whole, or U itself."""
+    return Local({0: "U", 1: "g", 2: "c"}[order], order > 0 and targets[0].is_vector)
+
+
+def _whole_derivative(program, order, writer):
+    """The text of a derivative as the step leaves it."""
+    names = program.derivatives[order]
+    if len(names) == 1:
+        return writer.name(names[0][1])
+    return "{" + ", ".join(f'"{b.name}": {writer.name(g)}' for b, g in names) + "}"
 
 
 def _derivative(statement, writer, targets):
-    """The lines of a gradient, or of a Hessian diagonal."""
-    function = "gradient" if statement.order == 1 else "curvature"
+    """The lines of U, of a gradient, or of a Hessian diagonal."""
+    function = DERIVATIVES[statement.order]
     name = writer.name(_derivative_of(targets, statement.order))
     at = writer.names[targets[0].name]
     if len(targets) > 1:
@@ -251,7 +263,7 @@ def _derivative(statement, writer, targets):
         "carried": f'state["{function}"] if "{function}" in state else {function}({at})',
     }[statement.source]
     lines = [f"{name} = {value}"]
-    if len(targets) > 1:
+    if len(statement.names) > 1:
         lines += [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in statement.names]
     return lines
 

@@ -84,7 +84,7 @@ class _Derivative:
         if self.writer.level(e) != "number":
             return self._text(e, "site" if self.energy.is_sitewise and not self.one_number else None)
         like = "theta" if self.energy.is_sitewise else self.writer.name(next(iter(self.places.values())))
-        return f"torch.full_like({like}, {self._text(e)})"
+        return f"{like}.new_tensor({self._text(e)})" if self.one_number else f"torch.full_like({like}, {self._text(e)})"
 
     def _result(self, values):
         """The derivatives as the target is: a tensor, or a dict by block; one number as it is."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sympy import Abs, Expr, Max, S, Symbol, cse, exp, log, numbered_symbols
+from sympy import Expr, Symbol, cse, numbered_symbols
 
 from recipe import Energy
 from recipe.symbols import Block, Total, is_site
@@ -14,7 +14,7 @@ from .torch_expressions import TAKEN, Writer, free_name
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
-    """The gradient of a symbolic energy, and its Hessian diagonal where it is asked for, as functions of the target."""
+    """The gradient of a symbolic energy, and its Hessian diagonal and value where asked for, as functions of theta."""
     energy = program.energy
     if energy is None:
         return []
@@ -22,6 +22,8 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
     parts = [source(program, energy, writer, "gradient", energy.gradient, "grad U")]
     if program.needs_curvature:
         parts.append(source(program, energy, writer, "curvature", energy.curvature, "The Hessian diagonal"))
+    if program.needs_value:
+        parts.append(value_source(program, writer))
     return parts
 
 
@@ -30,25 +32,7 @@ def value_source(program: Program, writer: Writer) -> str:
     energy = program.energy
     assert energy is not None
     source = data_derivative_source if energy.data else _derivative_source
-    return source(program, energy, writer, "value", [without_overflow(energy.U)], "The value")
-
-
-def without_overflow(e: Expr) -> Expr:
-    """The expression with log(1 + exp(z)) as Max(z, 0) + log(1 + exp(-|z|)).
-
-    >>> z = Symbol("z", real=True)
-    >>> without_overflow(log(1 + exp(z)))
-    log(1 + exp(-Abs(z))) + Max(0, z)
-    """
-
-    def is_softplus(x):
-        return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
-
-    def softplus(x):
-        z = (x.args[0] - 1).args[0]
-        return Max(z, S.Zero) + log(1 + exp(-Abs(z)))
-
-    return e.replace(is_softplus, softplus)
+    return source(program, energy, writer, "value", (energy.value,), "The value")
 
 
 def _derivative_source(program, energy, writer_of_step, function, derivatives, what):
@@ -62,9 +46,12 @@ def _derivative_source(program, energy, writer_of_step, function, derivatives, w
     derivatives = _without_totals([d.xreplace(locals_) for d in derivatives], writer, lines)
     derivatives = _without_repetitions(derivatives, names.values(), writer, lines)
     first = next(iter(names.values()))
-    level = "site" if energy.is_sitewise and function != "value" else None
-    values = [_tensor(d, level, first, writer) for d in derivatives]
-    lines.append(f"return {values[0] if function == 'value' else _result(program, energy, values)}")
+    if function == "value":
+        lines.append(f"return {_of_chains(derivatives[0], first, writer)}")
+    else:
+        level = "site" if energy.is_sitewise else None
+        values = [_tensor(d, level, first, writer) for d in derivatives]
+        lines.append(f"return {_result(program, energy, values)}")
     writer_of_step.used |= writer.used
     return "\n".join([f"def {function}(theta):", *(f"    {line}" for line in lines)])
 
@@ -121,6 +108,13 @@ def _tensor(e, level, like, writer):
     """The text of a value, as a tensor even where it is a number."""
     text = writer.text(e, level)
     return f"torch.full_like({like}, {text})" if writer.level(e) == "number" else text
+
+
+def _of_chains(e, like, writer):
+    """The text of one number for each chain."""
+    if writer.level(e) != "number":
+        return writer.text(e)
+    return f"torch.full({like}.shape[:1], {writer.text(e)}, dtype={like}.dtype, device={like}.device)"
 
 
 def _result(program, energy, values):

@@ -11,7 +11,7 @@ from recipe.errors import RecipeError
 
 from ..noise import Key
 from ..passes import Plan, Segment
-from ..program import Gradient, Observe, Program
+from ..program import DERIVATIVES, Gradient, Observe, Program
 from .addresses import check_graph, plain
 from .sweep import Sweep
 
@@ -54,14 +54,15 @@ def step_by_kernel(
     *,
     gradient: Any = None,
     curvature: Callable | None = None,
+    value: Callable | None = None,
     noise: Key | Mapping | None = None,
     observe: Mapping | None = None,
     **parameters: Any,
 ) -> dict:
     """One step of a Program in C++ ("cpp") or Triton ("triton"): the state that `state` becomes over a time `h`.
 
-    `gradient` and `curvature` are functions of the target, those emitted with a symbolic energy among them; where the
-    Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name.
+    `gradient`, `curvature` and `value` are functions of the target, those emitted with a symbolic energy among them;
+    where the Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name.
     Raises RecipeError as `Sweep` does, and for a gradient that is none.
     """
     entries = program.recipe.entries
@@ -71,25 +72,26 @@ def step_by_kernel(
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
     kernel = _pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
-    caller = _Caller(program, kernel.plan, before, after, gradient, curvature, observe or {}, state.get("gradient"))
+    functions = {"gradient": gradient, "curvature": curvature, "value": value}
+    carried = {name: state[name] for name in functions if name in state}
+    caller = _Caller(program, kernel.plan, before, after, functions, observe or {}, carried)
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
     kernel(h, caller.supply, noise=noise, **parameters)
     _pool.put_back(key, kernel)
-    return after | ({"gradient": caller.latest} if program.carries_gradient else {})
+    return after | {DERIVATIVES[order]: caller.latest[DERIVATIVES[order]] for order in program.carries}
 
 
 @dataclass
 class _Caller:
-    """What the caller supplies in a step; `latest` is the latest gradient, at first the one that is carried over."""
+    """What the caller supplies in a step; `latest` are the derivatives of U, at first those that are carried over."""
 
     program: Program
     plan: Plan
     before: dict
     after: dict
-    gradient: Any
-    curvature: Callable | None
+    functions: Mapping[str, Any]
     observe: Mapping
-    latest: Any
+    latest: dict[str, Any]
 
     def supply(self, segment: Segment) -> list:
         """What is asked for before a segment, at the target as it stands: parts for what has sites."""
@@ -98,10 +100,9 @@ class _Caller:
                 value = self.observe[observed.name](self._target(segment))
                 return [[value] if name.is_vector else value]
             case Gradient(names, source, order):
-                value = self._derivative(segment, source, order)
-                if order == 1:
-                    self.latest = value
-                return self._by_block(names, value)
+                what = DERIVATIVES[order]
+                self.latest[what] = self._derivative(segment, source, what)
+                return self._by_block(names, self.latest[what])
         return []
 
     def _target(self, segment):
@@ -115,18 +116,15 @@ class _Caller:
                 at[b.name] = self.after[b.name].clone() if b in moves_on else self.after[b.name]
         return at if len(at) > 1 else next(iter(at.values()))
 
-    def _derivative(self, segment, source, order):
+    def _derivative(self, segment, source, what):
         if source == "given":
-            return self.gradient
-        if source == "carried" and self.latest is not None:
-            return self.latest
-        function = self.gradient if order == 1 else self.curvature
+            return self.functions[what]
+        if source == "carried" and self.latest.get(what) is not None:
+            return self.latest[what]
+        function = self.functions[what]
         if not callable(function):
-            raise RecipeError(
-                f"{self.program.recipe.name}, step",
-                f"the gradient is {function!r}, no function",
-                do="Pass gradient=...",
-            )
+            where = f"{self.program.recipe.name}, step"
+            raise RecipeError(where, f"the {what} is {function!r}, no function", do=f"Pass {what}=...")
         return function(self._target(segment))
 
     def _by_block(self, names, value):
@@ -137,7 +135,7 @@ class _Caller:
                 f"it is {type(value).__name__}",
                 do="It is a function of theta, to a tensor of its shape, or a dict by block.",
             )
-        return [[v] if b.is_vector else v for v, (b, _) in zip(values, names)]
+        return [[v] if g.is_vector else v for v, (_, g) in zip(values, names)]
 
 
 def _readable(program, what, t):

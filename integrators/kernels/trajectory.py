@@ -15,14 +15,14 @@ from ..backends.cpp_by_site import by_site_source
 from ..backends.cpp_unrolled import UNROLLED_SITES, sites_of, unrolled_source
 from ..noise import Key
 from ..passes import inputs
-from ..program import Program
+from ..program import DERIVATIVES, Program
 from .addresses import address, addresses, plain
 from .constants import NUMBER_TYPES, Constants, check_numbers
 from .native import library
 
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
-TO_BE_TAKEN = -1  # the gradient that the first step carries
-OF_NO_STEP = -2  # it is supplied, or no gradient is carried
+TO_BE_TAKEN = -1  # what the first step carries of U
+OF_NO_STEP = -2  # it is supplied, or nothing is carried
 
 
 class _Data(ctypes.Structure):
@@ -93,17 +93,17 @@ class Trajectory:
         self.library = library(source, (f"REAL={NUMBER_TYPES[target.dtype]}", f"WIDTH={self.width}"))
         self.rows_of_data = _Data(self.data, self.batch_size)
         self.rows = self._rows(recipe.entries, 0)
-        self.gradient_rows = self._rows(recipe.targets if self.program.carries_gradient else (), _end(self.rows))
+        self.carried_rows = self._rows([g for _, g in self.program.carried], _end(self.rows))
         self.place(self.state)
 
     def place(self, state: dict[str, torch.Tensor]) -> None:
-        """Put the chains at a state of the same form, with its gradient if there is one; none of them has died."""
-        carried = state.get("gradient")
+        """Put the chains at a state of the same form, with what it carries of U, if all of it; none of them has died."""
+        carried = {name: state[name] for name in DERIVATIVES.values() if name in state}
+        is_whole = all(DERIVATIVES[order] in carried for order in self.program.carries)
         self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
-        self.numbers = self._numbers(carried)
+        self.numbers = self._numbers(carried if is_whole else {})
         self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device="cpu")
-        is_taken = carried is not None or not self.program.carries_gradient
-        self.gradient_step = OF_NO_STEP if is_taken else TO_BE_TAKEN
+        self.gradient_step = OF_NO_STEP if is_whole else TO_BE_TAKEN
 
     def _check_coordinates(self):
         """Refuse an energy of other coordinates than the state has, and a state without any."""
@@ -126,18 +126,21 @@ class Trajectory:
             first = rows[b.name].stop
         return rows
 
-    def _numbers(self, gradient):
+    def _numbers(self, carried):
         """The numbers of all chains, [row][chain]; lanes without a chain repeat the first one."""
         padded = -(-self.chains // self.width) * self.width
         like = next(iter(self.state.values()))
-        shape = (max(_end(self.rows), _end(self.gradient_rows)), padded)
+        shape = (max(_end(self.rows), _end(self.carried_rows)), padded)
         numbers = torch.empty(shape, dtype=like.dtype, device="cpu")
         for name, rows in self.rows.items():
             numbers[list(rows), : self.chains] = self.state[name].reshape(self.chains, len(rows)).T
         numbers[:, self.chains :] = numbers[:, :1]
-        for name, rows in self.gradient_rows.items() if gradient is not None else ():
-            slope = gradient[name] if isinstance(gradient, dict) else gradient
-            numbers[list(rows), : self.chains] = slope.reshape(self.chains, len(rows)).T
+        for order in self.program.carries if carried else ():
+            derivative = carried[DERIVATIVES[order]]
+            for b, g in self.program.derivatives[order]:
+                own = derivative[b.name] if isinstance(derivative, dict) else derivative
+                rows = self.carried_rows[g.name]
+                numbers[list(rows), : self.chains] = own.reshape(self.chains, len(rows)).T
         return numbers
 
     def run(
@@ -223,22 +226,27 @@ class Trajectory:
 
     def block(self, name: str) -> torch.Tensor:
         """The values of a block as they stand, of its shape."""
-        return self._of_shape(self.rows[name], name)
+        return self._of_shape(self.rows[name], self.state[name].shape)
 
-    def _of_shape(self, rows, name):
-        """A copy of some rows, of the shape of a block."""
-        return self.numbers[list(rows), : self.chains].T.reshape(self.state[name].shape).contiguous()
+    def _of_shape(self, rows, shape):
+        """A copy of some rows, of this shape."""
+        return self.numbers[list(rows), : self.chains].T.reshape(shape).contiguous()
 
     def state_now(self) -> dict:
-        """The blocks as they stand, and the gradient that the next step takes over."""
+        """The blocks as they stand, and what the next step takes over of U's derivatives."""
         return {name: self.block(name) for name in self.rows} | self.carried()
 
     def carried(self) -> dict:
-        """The gradient at the state as it stands, where the next step takes it over."""
-        if not self.gradient_rows or self.gradient_step == TO_BE_TAKEN:
+        """What the next step takes over of U's derivatives at the state as it stands."""
+        if self.gradient_step == TO_BE_TAKEN:
             return {}
-        slopes = {name: self._of_shape(rows, name) for name, rows in self.gradient_rows.items()}
-        return {"gradient": slopes if len(slopes) > 1 else next(iter(slopes.values()))}
+        return {DERIVATIVES[order]: self._carried(self.program.derivatives[order]) for order in self.program.carries}
+
+    def _carried(self, names):
+        """A derivative: a tensor, or one for each block."""
+        shapes = {b.name: self.state[b.name].shape if g.is_vector else (self.chains,) for b, g in names}
+        values = {b.name: self._of_shape(self.carried_rows[g.name], shapes[b.name]) for b, g in names}
+        return values if len(values) > 1 else next(iter(values.values()))
 
 
 def _end(rows: dict[str, range]) -> int:

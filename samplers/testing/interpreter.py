@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.functions import MatrixOU, SquareRoot
-from integrators.program import Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
+from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
 from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
@@ -264,6 +264,7 @@ class Answers:
     curvature: Any = None
     observe: Mapping[str, Callable] = field(default_factory=dict)
     noise: Mapping[str, Any] = field(default_factory=dict)
+    value: Any = None
 
 
 def interpret(
@@ -276,24 +277,26 @@ def interpret(
     curvature: Callable | None = None,
     observe: Mapping[str, Callable] | None = None,
     sizes: Sequence[int] | None = None,
+    value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """One step by the statements of its Program, in their order."""
     program, chain = step.program, Chain(step.recipe, state, h, parameters, sizes)
-    answers = Answers(gradient, curvature, observe or {}, noise or {})
-    last: dict[Block, Any] = {}
+    answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     for statement in (*program.constants, *program.statements):
         if isinstance(statement, Gradient):
             asked = _derivatives(chain, statement, state, answers)
             chain.at |= {name: asked[block] for block, name in statement.names}
-            last = asked if statement.order == 1 else last
         else:
             _perform(chain, statement, answers)
-    if not program.carries_gradient:
-        return chain.state()
-    if len(last) == 1:
-        return chain.state() | {"gradient": last[step.recipe.targets[0]]}
-    return chain.state() | {"gradient": {block.name: g.reshape(chain.full[:1]) for block, g in last.items()}}
+    return chain.state() | {DERIVATIVES[order]: _carried(chain, program.derivatives[order]) for order in program.carries}
+
+
+def _carried(chain, names):
+    """A derivative of U as the step leaves it: a tensor, or one for each block."""
+    if len(names) == 1:
+        return chain.lower(names[0][1])
+    return {block.name: chain.lower(name) for block, name in names}
 
 
 def _perform(chain, statement, answers):
@@ -314,14 +317,23 @@ def _perform(chain, statement, answers):
 
 
 def _derivatives(chain, statement, state, answers):
-    """The gradient or curvature that a statement asks for: the carried one, the one handed in, or that of U."""
-    if statement.order == 2:
-        return chain.ask(answers.curvature)
-    if statement.source == "carried" and "gradient" in state:
-        return chain.ask(lambda _: state["gradient"])
-    if statement.source == "given":
-        return chain.ask(lambda _: answers.gradient)
-    return chain.ask(answers.gradient)
+    """The derivative that a statement asks for: the carried one, the one handed in, or that of U."""
+    name = DERIVATIVES[statement.order]
+    answer = getattr(answers, name)
+    if statement.source == "carried" and name in state:
+        answer = partial(_as_it_is, state[name])
+    elif statement.source == "given":
+        answer = partial(_as_it_is, answer)
+    if statement.order:
+        return chain.ask(answer)
+    ((block, U),) = statement.names
+    targets = {b.name: chain.lower(b) for b in chain.recipe.targets}
+    at = targets if len(targets) > 1 else targets[block.name]
+    return {block: chain.lift(answer(at), U)}
+
+
+def _as_it_is(value, _):
+    return value
 
 
 def flow_by_flow(
