@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sympy import S, lambdify, sqrt
+from sympy import Piecewise, S, lambdify, sqrt
 
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
@@ -12,7 +12,8 @@ from recipe.symbols import temperature as T
 
 from .flow import Flow
 from .scheme import Scheme
-from .variates import Normal
+from .variates import Normal, Uniform
+from .work import Direction
 
 
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
@@ -24,7 +25,8 @@ def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     """A word whose flows draw auxiliary blocks from their law given the target, and these flows by their letters.
 
-    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, that law is N(mean, T/precision).
+    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, that law is N(mean, T/precision). A direction of
+    time is 1 or -1, evenly.
 
     >>> from samplers import SGNHT
     >>> word, flows = stationary_word(SGNHT)
@@ -38,6 +40,11 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
         update = law.mean + sqrt(T / law.precision) * draw
         equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
         flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)
+    for a in recipe.adapted:
+        if isinstance(a, Direction):
+            turn = Uniform(a)
+            update = Piecewise((S.One, turn < S.Half), (-S.One, True))
+            flows[a.name] = Flow(a.name, {a: update}, (turn,), "stationary law", True, f"{a} is 1 or -1, evenly")
     return _word("stationary start", flows), flows
 
 

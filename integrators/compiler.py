@@ -55,11 +55,11 @@ def compile(
     check_choices(recipe, backend, scope)
     if scope == "tensor":
         _check_tensors(recipe, energy)
-    frozen = _names(freeze, recipe)
+    frozen = block_names(freeze, recipe)
     letters = all_letters(recipe, pieces)
     word = word_of(recipe, scheme, letters)
     if energy is not None:
-        recipe = _with_energy(recipe, energy)
+        recipe = with_energy(recipe, energy)
     flows = solve_all(recipe, word, letters, frozen)
     _check_directions(recipe, word, flows)
     program = lower(
@@ -109,7 +109,7 @@ def word_of(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -
     return read_scheme(scheme, [*letters, *recipe.jumps])
 
 
-def _names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> tuple[str, ...]:
+def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> tuple[str, ...]:
     """The names of blocks, which are given by themselves or by their names."""
     blocks = (freeze,) if isinstance(freeze, (str, Block)) else freeze
     names = tuple(map(str, blocks))
@@ -140,7 +140,7 @@ def check_symbolic(recipe: Recipe, energy: object) -> None:
             refuse_other_period(f"{recipe.name}, energy", energy.U, coordinate, domain)
 
 
-def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
+def with_energy(recipe: Recipe, energy: Energy) -> Recipe:
     """The recipe with U given, where the pieces need more of it than a gradient function can say."""
     check_symbolic(recipe, energy)
     if recipe.target_is_vector and not energy.is_sitewise:

@@ -25,7 +25,7 @@ def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = 
 def stationary_start(recipe: Recipe, scope: str = "chain") -> Step:
     """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
 
-    Its draws bear the blocks' names; blocks of another law are left as they are.
+    A direction of time is drawn evenly. Its draws bear the blocks' names; blocks of another law are left as they are.
     """
     word, flows = stationary_word(recipe)
     return Step(recipe, word, flows, lower(recipe, word, flows, scope=scope))
@@ -106,10 +106,10 @@ def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
 
 
 def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State:
-    """The normals of a stationary start."""
+    """The random numbers of a stationary start."""
     like = state[step.recipe.targets[0].name]
     return {
-        name: noise.normal(
+        name: noise.KINDS[step.draws[name]](
             seed,
             number,
             noise.INITIAL,

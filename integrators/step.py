@@ -64,6 +64,11 @@ class Step:
     # ---- what a step is
 
     @property
+    def declared(self) -> Recipe:
+        """The recipe whose law the step has, as it was declared."""
+        return self.recipe
+
+    @property
     def order(self) -> int:
         """The weak order of the law of the whole state."""
         return accuracy.weak_order(self.scheme, self.flows)
@@ -233,10 +238,11 @@ class Step:
         observe: Mapping | None = None,
         sizes: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """The keyword arguments of `function` that are given: gradient, noise, curvature, observe, sizes."""
+        """The keyword arguments of `function` that are given: gradient, noise, curvature, value, observe, sizes."""
         optional = {
             "gradient": gradient,
             "curvature": curvature,
+            "value": value,
             "observe": observe if self.observations else None,
             "sizes": sizes if self.program.scope == "tensor" else None,
         }

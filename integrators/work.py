@@ -13,24 +13,27 @@ equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Ma, F
 samplers from jump and continuous Markov processes".
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from sympy import Abs, Add, Expr, ImmutableMatrix, Piecewise, S, Symbol, diff, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Piecewise, S, Symbol, diff, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
-from recipe.symbols import Adapted, Block, Potential, Total, is_site
+from recipe.symbols import Adapted, Block, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from .flow import Flow, solve
 from .jump import solve_jump
+from .program import DERIVATIVES
 from .scheme import Scheme
 from .split import Subsystem, split
 from .variates import Normal
+
+WARM = {s: Dummy(positive=True) for s in (T, t)}  # a temperature and a time that are not 0
 
 
 class Direction(Adapted):
@@ -57,36 +60,54 @@ ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 
 @dataclass(frozen=True)
 class Worked:
-    """A flow at the direction s, and its work: the change of H and the `heat`, or none where it is `balanced`."""
+    """A flow at the direction s, and its work: the change of H and the `heat`, or none where it is `balanced`.
+
+    `returned`: the part of the heat that reads the state z' it ends in. It finds the block x of z as `left(x)`.
+    """
 
     flow: Flow
     heat: Expr
     balanced: bool
+    returned: Expr = S.Zero
 
     @property
     def in_words(self) -> str:
         """What its work is, in words."""
         if self.balanced:
             return "no work"
-        return "work dH" if self.heat == 0 else "work dH + heat"
+        return "work dH" if self.heat == self.returned == 0 else "work dH + heat"
+
+    @property
+    def left(self) -> dict[Block, Adapted]:
+        """The blocks whose value before the flow is read after it, each with what keeps it."""
+        kept = {left(b): b for b in self.flow.updates}
+        return {kept[s]: s for s in self.returned.free_symbols & kept.keys()}
 
 
-def directed(recipe: Recipe) -> Recipe:
+def left(block: Block) -> Adapted:
+    """What keeps the value that a block had before a flow."""
+    return Adapted(f"{block}_left", block.is_vector, "real", S.Zero)
+
+
+def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
     """The recipe with s Q for Q, where s is the direction of time, and no noise from the gradient.
 
-    Raises RecipeError for adaptations, and an opaque U.
+    Raises RecipeError for adaptations, but for those that are `frozen`.
     """
-    where = f"{recipe.name}, work"
-    if recipe.adapt:
-        names = ", ".join(map(str, recipe.adapted))
-        raise RecipeError(where, f"{names} adapt to the path, which has no time reversal", do="Freeze them.")
-    if recipe.H.has(Potential):
-        raise RecipeError(where, "U is opaque, and the work has its value", do="Give it: recipe.bind(U=Energy(...)).")
-    still = {a: a for a in (DIRECTION, WORK, ACCEPTED)}
+    running = [a.name for a in recipe.adapted if a.name not in frozen]
+    if running:
+        what = f"{', '.join(running)} adapt to the path, which has no time reversal"
+        raise RecipeError(f"{recipe.name}, work", what, do=f"Freeze them: freeze=({', '.join(map(repr, running))},).")
+    own = (DIRECTION, WORK, ACCEPTED)
+    taken = {s.name for s in recipe.symbols} & {*(s.name for s in own), DERIVATIVES[0]}
+    if taken:
+        what = f"'{min(taken)}' is a name in the state of an accepted step"
+        raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
+    still = {a: a for a in (*recipe.adapted, *own)}
     return replace(recipe, Q=DIRECTION * recipe.Q, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
 
 
-def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: tuple[str, ...] = ()) -> dict[str, Worked]:
+def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[str] = ()) -> dict[str, Worked]:
     """Every letter of a word with its work; `recipe` is `directed`.
 
     Raises RecipeError for a flow whose reversed path has no density.
@@ -94,7 +115,11 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: tuple[str, .
     pieces = split(recipe, scheme, letters, frozen)
     worked = {letter: _worked(recipe, piece) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
-        worked[letter] = Worked(solve_jump(recipe, letter, jump), S.Zero, balanced=True)
+        if jump.block.name in frozen:
+            flow = Flow(letter, {}, (), "frozen", True, "nothing moves")
+        else:
+            flow = solve_jump(recipe, letter, jump)
+        worked[letter] = Worked(flow, S.Zero, balanced=True)
     return worked
 
 
@@ -104,8 +129,10 @@ def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
     flow = replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
     if flow.exact and _is_balanced(recipe, piece):
         return Worked(flow, S.Zero, balanced=True)
-    heat = _log_ratio(recipe, piece, flow) if flow.draws else _expansion(recipe, piece, flow)
-    return Worked(flow, heat, balanced=False)
+    if not flow.draws:
+        return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
+    heat, returned = _log_ratio(recipe, piece, flow)
+    return Worked(flow, heat, balanced=False, returned=returned)
 
 
 def unsigned(e: Expr) -> Expr:
@@ -167,8 +194,8 @@ def _over_sites(e: Expr, block: Block) -> Expr:
     return Total(e) if is_site(e) else total(1) * e
 
 
-def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
-    """T log k_s(z -> z') - T log k_{-s}(z' -> z) of a flow of Gaussian noise, one number for each block."""
+def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr]:
+    """T log k_s(z -> z'), and -T log k_{-s}(z' -> z) as a formula at z', of a flow of Gaussian noise."""
     where = f"{recipe.name}, work of {flow.letter!r}"
     blocks = list(flow.updates)
     own = {d.block: d for d in flow.draws}
@@ -176,18 +203,21 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
     if not normal or flow.rule in ("reflected", "heun") or any(b.domain.ends or b.domain.wraps for b in blocks):
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do="Let every block that moves have a noise of its own, or cut it finer.")
-    terms = []
+    there: list[Expr] = []
+    back: list[Expr] = []
     for b, new in flow.updates.items():
         draw = own[b]
         spread = diff(new, draw)
         if spread.has(*own.values()) or any(diff(new, d) != 0 for d in own.values() if d != draw):
             raise RecipeError(where, f"the noise of {b} is not one of its own", do="Cut the piece finer.")
         mean = new.xreplace({draw: S.Zero})
-        back = {DIRECTION: -DIRECTION, **flow.updates}
-        spread_back, mean_back = spread.xreplace(back), mean.xreplace(back)
-        returned = (b - mean_back) / spread_back
-        ratio = T * ((returned**2 - draw**2) / 2 + log(spread_back) - log(spread))
-        if not spread.is_positive:  # where the noise vanishes the mean is all
-            ratio = Piecewise((ratio, spread > 0), (-T * log(Abs(diff(mean, b))), True))
-        terms.append(_over_sites(ratio, b))
-    return Add(*terms)
+        width = reversed_in_time(spread)
+        is_constant = width == spread and not spread.has(*blocks)
+        density = -T * (draw**2 / 2 + (0 if is_constant else log(spread)))
+        density_back = T * (((left(b) - reversed_in_time(mean)) / width) ** 2 / 2 + (0 if is_constant else log(width)))
+        if not spread.xreplace(WARM).is_positive:  # where the noise vanishes the mean is all
+            density = Piecewise((density, spread > 0), (-T * log(Abs(diff(mean, b))), True))
+            density_back = Piecewise((density_back, width > 0), (S.Zero, True))
+        there.append(_over_sites(density, b))
+        back.append(_over_sites(density_back, b))
+    return Add(*there), Add(*back)

@@ -194,7 +194,7 @@ def test_a_wrong_work_breaks_the_identity_or_the_law(mistake, monkeypatch):
 
 def test_a_word_that_is_not_reversed_breaks_the_law(monkeypatch):
     monkeypatch.setattr(type(integrators.compile(SGLD).scheme), "is_palindrome", True)
-    assert not accounts("Langevin, no palindrome").is_exact
+    assert not accounts("SGNHT, no palindrome").is_exact
 
 
 def test_chains_that_all_start_forwards_do_not_have_the_law():
@@ -212,7 +212,7 @@ def test_chains_that_all_start_forwards_do_not_have_the_law():
 def test_a_step_says_which_flows_carry_work():
     text = str(integrators.metropolised(UnderdampedLangevin, energy=QUARTIC))
     assert "exact at every step size" in text
-    assert "B: dp = -direction*theta**3 dt  [shift, work dH]" in text
+    assert "B: dp = -direction*grad(U) dt  [shift, work dH]" in text
     assert "[Ornstein-Uhlenbeck, no work]" in text
     assert "work dH + heat" in str(integrators.metropolised(SGNHT, energy=QUARTIC))
 
@@ -220,7 +220,6 @@ def test_a_step_says_which_flows_carry_work():
 @pytest.mark.parametrize(
     "recipe, settings, message",
     [
-        (SGLD, {"energy": None}, "U is opaque.*recipe.bind"),
         (PSGLD, {}, "V adapt to the path.*Freeze"),
         (UnderdampedLangevin, {"scheme": "Euler"}, "work of 'Euler'.*no density.*noise of its own"),
         (
@@ -232,7 +231,7 @@ def test_a_step_says_which_flows_carry_work():
         (SGLD, {"repeat": 0}, "repeat"),
         (SGLD, {"repeat": 1.5}, "repeat"),
     ],
-    ids=["opaque", "adaptive", "noiseless block", "heun", "friction apart", "no repetition", "half a repetition"],
+    ids=["adaptive", "noiseless block", "heun", "friction apart", "no repetition", "half a repetition"],
 )
 def test_a_step_whose_path_does_not_lead_back_is_refused(recipe, settings, message):
     with pytest.raises(RecipeError, match=message):

@@ -1,6 +1,6 @@
 """An energy made ready for a run: what its steps ask of it, for all chains at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +22,16 @@ WORTH_COMPILING = 100_000  # steps of a run
 class Derivatives:
     """Functions of the target of all chains, `(chains, *shape)` or a dict by block, and with data of a batch.
 
-    `gradient` and `curvature`, the Hessian diagonal, return theta's shape; both are None where the steps hold the
-    derivatives of a symbolic energy, or ask for none. `eager` is the gradient of a torch energy before a compiler has
-    seen it. `observations` return one value per chain, or per chain and site.
+    `gradient` and `curvature`, the Hessian diagonal, return theta's shape, `value` U of every chain, `together` the
+    gradient and the value in a pair; they are None where the steps hold the derivatives of a symbolic energy, or ask
+    for none. `eager` is the gradient of a torch energy before a compiler has seen it. `observations` return one value
+    per chain, or per chain and site.
     """
 
     gradient: Callable | None = None
     curvature: Callable | None = None
+    value: Callable | None = None
+    together: Callable | None = None
     eager: Callable | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     data: Data | None = None
@@ -84,27 +87,35 @@ def derivatives_of(
     `target`: where the chains start, for a trial call of a torch energy, whose gradient torch compiles if `compiled`.
     Raises RecipeError for an energy that cannot be differentiated for many chains.
     """
+    needs_value = any(step.program.needs_value for step in steps)
+    if needs_value and data is not None and data.batch_size is not None:
+        what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or metropolis=True.")
     gradient: Callable | None = None
     curvature: Callable | None = None
+    value: Callable | None = None
+    together: Callable | None = None
     eager: Callable | None = None
     if isinstance(energy, Energy):
         if data is not None:
-            gradient, curvature = _emitted(steps, data)
+            gradient, curvature, value = _emitted(steps, data)
     elif energy is not None:
         one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
         check_energy(energy, one_chain, layout, data)
         gradient = eager = vectorised(energy, layout, data)
-        if compiled:
+        if needs_value:
+            value = vectorised(energy, layout, data, order=0)
+            together = vectorised(energy, layout, data, with_value=True)
+        elif compiled:
             gradient = compiled_gradient(functional_gradient(energy, layout, data), gradient, where)
         if any(step.program.needs_curvature for step in steps):
             curvature = vectorised(energy, layout, data, order=2)
-    return Derivatives(gradient, curvature, eager, observations_of(steps, observe, layout, data, where), data)
+    observations = observations_of(steps, observe, layout, data, where)
+    return Derivatives(gradient, curvature, value, together, eager, observations, data)
 
 
-def _emitted(steps: Sequence[Step], data: Data) -> tuple[Callable | None, Callable | None]:
-    """The gradient and the curvature of a symbolic energy on data, from the text of the steps, for one chain."""
-    functions: dict[str, Callable] = {}
-    for step in steps:
-        functions |= {name: step.namespace[name] for name in ("gradient", "curvature") if name in step.namespace}
-    of_chains = {name: emitted(function, data) for name, function in functions.items()}
-    return of_chains.get("gradient"), of_chains.get("curvature")
+def _emitted(steps: Sequence[Step], data: Data) -> Iterator[Callable | None]:
+    """The gradient, curvature and value of a symbolic energy on data, from the text of the steps, for all chains."""
+    for name in ("gradient", "curvature", "value"):
+        function = next((step.namespace[name] for step in steps if name in step.namespace), None)
+        yield None if function is None else emitted(function, data)

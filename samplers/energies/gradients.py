@@ -16,11 +16,14 @@ from .layout import Layout
 ENERGY = "sample, energy"  # where a refusal says it is
 
 
-def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: int = 1) -> Callable:
+def vectorised(
+    energy: Callable, layout: Layout, data: Data | None, *, order: int = 1, with_value: bool = False
+) -> Callable:
     """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for many chains.
 
     The function takes theta, `(chains, *shape)` or a dict of such by block, and with `data` a batch, one per chain of
-    minibatches. The Hessian diagonal costs one gradient per coordinate.
+    minibatches. The Hessian diagonal costs one gradient per coordinate. `with_value`: a gradient comes in a pair with
+    the value of every chain, `(chains,)`.
 
     >>> vectorised(lambda theta: (theta**2).sum(), Layout(), None)(torch.ones(2, 3))
     tensor([[2., 2., 2.],
@@ -45,23 +48,25 @@ def vectorised(energy: Callable, layout: Layout, data: Data | None, *, order: in
     if order != 1:
         return vmap(diagonal if order else one, in_dims=axes)
 
-    def total(theta, *batch):
-        """U, summed over the chains."""
+    def of_chains(theta, *batch):
+        """U of every chain."""
         chains = len(next(iter(theta.values())) if isinstance(theta, Mapping) else theta)
         if chains > 1:
-            return vmap(one, in_dims=axes)(theta, *batch).sum()
+            return vmap(one, in_dims=axes)(theta, *batch)
         # the same without the cost of vectorising
         alone = batch if axes[-1] is None else [_first(b) for b in batch]
-        return one(_first(theta), *alone)
+        return one(_first(theta), *alone)[None]
 
     def gradient(theta, *batch):
         by_block = isinstance(theta, Mapping)
         blocks = theta if by_block else {"": theta}
         at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
         with torch.enable_grad():
-            U = total(at if by_block else at[""], *batch)
-        slopes = torch.autograd.grad(U, list(at.values()), materialize_grads=True)
-        return dict(zip(at, slopes)) if by_block else slopes[0]
+            U = of_chains(at if by_block else at[""], *batch)
+            total = U.sum()
+        slopes = torch.autograd.grad(total, list(at.values()), materialize_grads=True)
+        slope = dict(zip(at, slopes)) if by_block else slopes[0]
+        return (slope, U.detach()) if with_value else slope
 
     return gradient
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from integrators.domains import in_domain, is_bounded
+from integrators.program import DERIVATIVES
+from integrators.work import ACCEPTED
 from recipe import Recipe
 from recipe.errors import RecipeError
 
@@ -56,6 +58,16 @@ class Chains:
         self.state = _merged(self.alive, new, self.state) if self.diverged else new
         self.rows = rows if "gradient" in new else None
         self.moved += 1
+
+    def begin(self) -> None:
+        """Count accepted proposals anew, as a stage does."""
+        if ACCEPTED.name in self.state:
+            self.state = self.state | {ACCEPTED.name: torch.zeros_like(self.state[ACCEPTED.name])}
+
+    def acceptance(self, steps: int) -> torch.Tensor | None:
+        """The share of the proposals of these steps, since the stage began, that each chain has accepted."""
+        accepted = self.state.get(ACCEPTED.name)
+        return None if accepted is None or not steps else accepted / steps
 
     def land(self, state: dict[str, Any], steps: int) -> None:
         """Take the state after so many steps, in which lost chains have stayed where they were."""
@@ -148,7 +160,7 @@ class Chains:
 
 def _of_chain(state: Mapping[str, torch.Tensor], chain: int) -> dict[str, torch.Tensor]:
     """The blocks of one chain."""
-    return {name: x[chain] for name, x in state.items() if name != "gradient"}
+    return {name: x[chain] for name, x in state.items() if name not in DERIVATIVES.values()}
 
 
 def _without_prefix(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -33,12 +33,14 @@ class Evaluations:
         self.first = rows_of(0) if carried is None else carried
         self.latest = self.first
         self.evaluated = 0
+        self.known: tuple[Any, torch.Tensor] | None = None  # where U was last evaluated with its gradient, and U there
 
     def functions(self) -> dict[str, Any]:
-        """Gradient, curvature and observations, as a step takes them; None where it has its own."""
+        """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
         derivatives = self.derivatives
         return {
             "gradient": None if derivatives.gradient is None else partial(self._on_next, derivatives.gradient),
+            "value": None if derivatives.value is None else self._value,
             "curvature": None if derivatives.curvature is None else partial(self._on_latest, derivatives.curvature),
             "observe": {name: partial(self._on_first, f) for name, f in derivatives.observations.items()},
         }
@@ -51,13 +53,31 @@ class Evaluations:
     def _on_next(self, gradient: Callable, theta: Any) -> Any:
         self.latest = self.rows_of(self.evaluated)
         self.evaluated += 1
-        return gradient(theta, *self.derivatives.batch(self.latest))
+        batch = self.derivatives.batch(self.latest)
+        if self.derivatives.together is None:
+            return gradient(theta, *batch)
+        slope, U = self.derivatives.together(theta, *batch)
+        self.known = theta, U
+        return slope
+
+    def _value(self, theta: Any) -> Any:
+        if self.known is not None and _is_same(self.known[0], theta):
+            return self.known[1]
+        assert self.derivatives.value is not None
+        return self.derivatives.value(theta, *self.derivatives.batch(self.latest))
 
     def _on_latest(self, curvature: Callable, theta: Any) -> Any:
         return curvature(theta, *self.derivatives.batch(self.latest))
 
     def _on_first(self, observation: Callable, theta: Any) -> Any:
         return observation(theta, *self.derivatives.batch(self.first))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two targets are the same tensors, which a step does not change in place."""
+    if isinstance(one, Mapping):
+        return all(x is other[name] for name, x in one.items())
+    return one is other
 
 
 @dataclass(frozen=True)

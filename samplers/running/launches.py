@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.trajectory import Trajectory
+from integrators.program import DERIVATIVES
 from integrators.step import Step
 from recipe.symbols import num_data
 
@@ -88,7 +89,7 @@ class Launches:
         chain, number = next(iter(lost.items()))
         at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
         new = self._again(step, at, chain, number, *settings[number - first])
-        return chains.lose(lost, {name: x[0] for name, x in new.items() if name != "gradient"})
+        return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
     def _again(self, step: Step, at: dict, chain: int, number: int, h: float, T: float) -> dict[str, Any]:
         """The state of one chain after a step in torch."""

@@ -53,7 +53,7 @@ def _certificates(stage: Stage, energy: Energy | None, values: Mapping[str, floa
     """What is known of the law of a stage's draws, at the extremes of its temperature; nothing at 0."""
     temperatures = {T for T in stage.probes()[1] if T > 0}
     return [
-        _certificate(stage.step.recipe, energy, T, stage.step.frozen, tuple(values.items()))
+        _certificate(stage.step.declared, energy, T, stage.step.frozen, tuple(values.items()))
         for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
     ]
 

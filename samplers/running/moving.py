@@ -32,5 +32,7 @@ def moves_of(plan: Plan, chains: Chains, mover: Mover) -> Iterator[Moves]:
     """The moves through the stages of a run, from where the chains are."""
     for stage in plan.stages:
         done = max(chains.moved - stage.first, 0)
+        if not done:
+            chains.begin()
         if done < stage.steps:
             yield from mover.move(chains, stage, done)

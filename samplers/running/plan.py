@@ -127,10 +127,18 @@ class Plan:
         """The number of states that are kept."""
         return sum(stage.steps for stage in self.stages if stage.phase.keep) // self.thin
 
+    def stage(self, number: int) -> Stage:
+        """The stage that makes a step of the run."""
+        return next(stage for stage in reversed(self.stages) if stage.first <= number)
+
     def temperature(self, number: int) -> float:
         """The temperature at a step of the run."""
-        stage = next(stage for stage in reversed(self.stages) if stage.first <= number)
+        stage = self.stage(number)
         return stage.temperature(number - stage.first)
+
+    def since_stage(self, moved: int) -> int:
+        """How many of so many steps are of the stage that made the last one."""
+        return moved - self.stage(max(moved - 1, 0)).first
 
     def every_setting(self) -> list[float]:
         """The step sizes and temperatures of all steps, of each stage no more than a million."""

@@ -99,6 +99,9 @@ class Run:
         }
         if self.asked["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
+        acceptance = self.chains.acceptance(self.plan.since_stage(self.chains.moved))
+        if acceptance is not None:
+            account["acceptance"] = acceptance.tolist()
         if self.chains.moved < self.plan.length:
             account["stopped_after"] = self.chains.moved
         return account

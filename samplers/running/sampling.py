@@ -66,6 +66,8 @@ def sample(
     # execution
     scheme: Any = None,
     pieces: Mapping | None = None,
+    metropolis: bool = False,
+    repeat: int = 1,
     scope: str = "chain",
     backend: str = "auto",
     # records
@@ -103,10 +105,13 @@ def sample(
     their states, which leaves the law of each as it is. The draws are those of the first; `draws.info["swaps"]` has the
     rate of success of each pair of neighbours.
 
-    Execution. `scheme` and `pieces` are those of `integrators.compile`. With the scope "tensor" the totals and scalar
-    blocks are per tensor of the target. `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU;
-    "auto" compiles where a run is long, and there is a compiler, and in runs of 100,000 steps the gradient of a torch
-    energy by torch.compile; their draws agree up to rounding.
+    Execution. `scheme` and `pieces` are those of `integrators.compile`. With `metropolis` every step is accepted or
+    rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`. Then `repeat`
+    words of the scheme are one step, and `draws.info["acceptance"]` is the share of its steps that each chain accepted
+    in the last phase. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `backend`:
+    "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a
+    compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to
+    rounding.
 
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
     `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every
@@ -130,8 +135,15 @@ def sample(
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(step_size, schedule, first, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
+    repeat = _proposal(where, metropolis, repeat, scope)
     compiled = partial(
-        integrators.compile, recipe, scheme, pieces=pieces, energy=symbolic, backend=backend, scope=scope
+        integrators.metropolised if metropolis else integrators.compile,
+        recipe,
+        scheme,
+        pieces=pieces,
+        energy=symbolic,
+        backend=backend,
+        **({"repeat": repeat} if metropolis else {"scope": scope}),
     )
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
     _check_plan(plan, settings, parameters)
@@ -142,7 +154,7 @@ def sample(
     check_stability(plan, energy, parameters, where)
 
     start, layout = given_state(plan.step, energy, init, chains=chains, device=device, parameters=parameters)
-    kept = _kept(recipe, keep)
+    kept = _kept(plan.step.recipe, keep)
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
     fast = backend != "torch" and plan.length >= WORTH_COMPILING
@@ -152,7 +164,7 @@ def sample(
     Trial(plan.step, inputs, start, where).check()
 
     if ladder is None:
-        moved = Chains(recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
+        moved = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
         mover = mover_of(plan, moved.state, inputs, kept, backend)
     else:
         moved, mover = side_by_side(ladder, plan, start, energy, inputs, kept, backend, where)
@@ -192,6 +204,19 @@ def _check_records(where: str, checkpoint: Any, every: Any, watch: Any) -> None:
         raise RecipeError(
             where, f"watch is a function of a dict of scalars, got {watch!r}", do="Pass watch=print, say."
         )
+
+
+def _proposal(where: str, metropolis: Any, repeat: Any, scope: str) -> int:
+    """The number of words in a proposal; refused where nothing is proposed."""
+    if not isinstance(metropolis, bool):
+        raise RecipeError(where, f"metropolis is True or False, got {metropolis!r}", do="Pass metropolis=True.")
+    repeat = integer(where, "repeat", repeat, least=1)
+    if repeat > 1 and not metropolis:
+        what = f"repeat = {repeat} words are one proposal, and nothing is proposed"
+        raise RecipeError(where, what, do="Pass metropolis=True, or more steps.")
+    if metropolis and scope != "chain":
+        raise RecipeError(where, f"a chain is accepted as a whole, not per {scope}", do="Leave scope out.")
+    return repeat
 
 
 def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:

@@ -7,6 +7,7 @@ import sympy
 import torch
 
 from integrators.linear_law import is_affine, linear_chain
+from integrators.metropolis import MetropolisedStep
 from recipe import Energy
 from recipe.errors import RecipeError
 from recipe.symbols import Total
@@ -19,9 +20,9 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
 
     Looked at only where U is symbolic and quadratic, the step affine and every parameter a number.
     """
-    if not isinstance(energy, Energy) or energy.data:
-        return
     step = plan.step
+    if not isinstance(energy, Energy) or energy.data or isinstance(step, MetropolisedStep):
+        return
     step_size = plan.stages[0].step_size(0)
     if not is_affine(step.recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
         return

@@ -53,6 +53,7 @@ class Trial:
                     f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
                     do="Start elsewhere, or mend the energy there.",
                 )
+        self._check_value()
         self._check_periods()
         if self.falls():
             warnings.warn(
@@ -61,6 +62,19 @@ class Trial:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def _check_value(self) -> None:
+        """Refuse a start at which U is not finite, where a step asks for it: no step from there would be accepted."""
+        if not self.step.program.needs_value:
+            return
+        target = self._target()
+        functions = self.inputs.evaluations(0, len(next(iter(target.values())))).functions()
+        value = functions["value"] or self.step.namespace["value"]
+        with torch.no_grad(), explained("sample, energy"):
+            bad = (~value(target_of(self.step.recipe, target)).isfinite()).nonzero()
+        if len(bad):
+            what = f"U is not finite at the start of chain {int(bad[0])}"
+            raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
 
     def _check_periods(self) -> None:
         """Refuse an energy whose gradient is another one where an angle has gone round once."""

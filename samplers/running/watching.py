@@ -86,6 +86,7 @@ class Progress:
         }
         scalars |= self.kinetic(temperature)
         scalars |= self.configurational(temperature)
+        scalars |= self.accepted()
         scalars |= self.effective(now)
         self.looked = now
         self.done_then = self.done
@@ -124,6 +125,11 @@ class Progress:
             scalars |= _banded(f"configurational_temperature.{name}", float(of_chain.mean()), low, high)
         return scalars
 
+    def accepted(self) -> Scalars:
+        """The share of the proposals of this stage that were accepted, the mean of all chains."""
+        acceptance = self.chains.acceptance(self.plan.since_stage(self.done))
+        return {} if acceptance is None else {"acceptance": float(acceptance.mean())}
+
     def effective(self, now: float) -> Scalars:
         """The least effective sample size of a few components, computed from time to time."""
         if now - self.counted >= OFTEN:
@@ -147,13 +153,15 @@ def _least_effective(values: torch.Tensor) -> Scalars:
 
 
 def _in_words(scalars: Scalars) -> str:
-    """The temperatures of the momenta, and the effective sample size."""
+    """The temperatures of the momenta, the acceptance, and the effective sample size."""
     kinetic = [
         f"{value:.3g}"
         for name, value in scalars.items()
         if name.startswith("kinetic") and not name.endswith(("low", "high"))
     ]
     words = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
+    if "acceptance" in scalars:
+        words.append(f"accepted {scalars['acceptance']:.2f}")
     if "ess" in scalars:
         words.append(f"ESS {scalars['ess']:.0f}")
     return ", ".join(words)

@@ -289,7 +289,8 @@ def interpret(
             chain.at |= {name: asked[block] for block, name in statement.names}
         else:
             _perform(chain, statement, answers)
-    return chain.state() | {DERIVATIVES[order]: _carried(chain, program.derivatives[order]) for order in program.carries}
+    carried = {DERIVATIVES[order]: _carried(chain, program.derivatives[order]) for order in program.carries}
+    return chain.state() | carried
 
 
 def _carried(chain, names):

@@ -63,7 +63,7 @@ class TextEngine:
         new = self.step.function(
             state,
             h,
-            **self.step.arguments(gradient, self.step.drawn(key, state), None, as_functions(observe)),
+            **self.step.arguments(gradient, self.step.drawn(key, state), observe=as_functions(observe)),
             **self.step.spelled(parameters | {"num_data": num_data}),
         )
         put_back(new[self.target], self.params)
