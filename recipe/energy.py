@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sympy import Expr, Symbol, diff
+from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
 
 from .algebra import logs_apart, readers
 from .data import DataTotal, Datum, bounded

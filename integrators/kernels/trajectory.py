@@ -97,7 +97,7 @@ class Trajectory:
         self.place(self.state)
 
     def place(self, state: dict[str, torch.Tensor]) -> None:
-        """Put the chains at a state of the same form, with what it carries of U, if all of it; none of them has died."""
+        """Put the chains at a state of the same form, with what it carries of U; none of them has died."""
         carried = {name: state[name] for name in DERIVATIVES.values() if name in state}
         is_whole = all(DERIVATIVES[order] in carried for order in self.program.carries)
         self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
