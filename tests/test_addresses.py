@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from devices import device_of
 
 import integrators
 import samplers
@@ -15,9 +16,6 @@ from integrators.kernels import single
 from integrators.noise import Key
 from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, total, vector
 from samplers.testing.cases import CASES
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 
 class Tagged(torch.Tensor):
@@ -74,9 +72,9 @@ IN_TORCH = {"with a graph", "a parameter", "of a class with operations", "on met
 CHAINS, SITES = 3, 4
 
 
-def numbers(shift=0.0, shape=(CHAINS, SITES)):
+def numbers(shift=0.0, shape=(CHAINS, SITES), device="cpu"):
     count = torch.Size(shape).numel()
-    return torch.linspace(0.5, 2.0, count, dtype=torch.float64).reshape(shape) ** 2 + shift
+    return torch.linspace(0.5, 2.0, count, dtype=torch.float64, device=device).reshape(shape) ** 2 + shift
 
 
 def result_of(call):
@@ -90,7 +88,7 @@ def result_of(call):
 
 def same(some, others):
     return all(
-        x.is_meta or x.shape == y.shape and x.dtype == y.dtype and torch.allclose(x, y, 1e-12, 1e-12)
+        x.is_meta or x.shape == y.shape and x.dtype == y.dtype and torch.allclose(x.cpu(), y.cpu(), 1e-12, 1e-12)
         for x, y in zip(some, others, strict=True)
     )
 
@@ -110,14 +108,17 @@ STEPS = {
 def stepped(backend, **odd):
     """One step of which some argument is `odd`."""
     sghmc, per_site = STEPS[backend]
+    on = {"device": device_of(backend)}
     if "d" in odd:
-        new = per_site({"theta": numbers()}, 0.1, gradient=lambda at: at / 2, noise={"theta": numbers(1.0)}, d=odd["d"])
+        new = per_site(
+            {"theta": numbers(**on)}, 0.1, gradient=lambda at: at / 2, noise={"theta": numbers(1.0, **on)}, d=odd["d"]
+        )
         return [new["theta"]]
-    state = {"theta": odd.get("theta", numbers()), "p": odd.get("p", numbers(-1.0))}
+    state = {"theta": odd.get("theta", numbers(**on)), "p": odd.get("p", numbers(-1.0, **on))}
     if "carried" in odd:
         state["gradient"] = odd["carried"]
-    at = [odd.get("first", numbers(0.3)), odd.get("last", numbers(0.4))]
-    new = sghmc(state, 0.1, gradient=lambda theta: at.pop(0), noise={"p": odd.get("noise", numbers(2.0))})
+    at = [odd.get("first", numbers(0.3, **on)), odd.get("last", numbers(0.4, **on))]
+    new = sghmc(state, 0.1, gradient=lambda theta: at.pop(0), noise={"p": odd.get("noise", numbers(2.0, **on))})
     return [new[name] for name in ("theta", "p", "gradient")]
 
 
@@ -132,7 +133,7 @@ def plain_values(x):
 @pytest.mark.parametrize("role", ROLES)
 def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backend):
     for what, make in PLAIN.items():
-        value = make(numbers(0.7))
+        value = make(numbers(0.7, device=device_of(backend)))
         if role == "d":
             value = value[0]
         result = result_of(lambda: stepped(backend, **{role: value}))  # noqa: B023
@@ -143,12 +144,12 @@ def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backe
 @pytest.mark.parametrize("role", ROLES)
 def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
     for what, make in ODD.items():
-        value = make(numbers(0.7))
+        values = {backend: make(numbers(0.7, device=device_of(backend))) for backend in STEPS}
         if role == "d":
             if what in ("a list", "none", "0-dim", "sparse", "sparse rows"):
                 continue
-            value = value[0] if len(value) else value
-        results = {backend: result_of(lambda: stepped(backend, **{role: value})) for backend in STEPS}  # noqa: B023
+            values = {backend: value[0] if len(value) else value for backend, value in values.items()}
+        results = {backend: result_of(lambda: stepped(backend, **{role: values[backend]})) for backend in STEPS}  # noqa: B023
         for backend, result in results.items():
             if result is not None:
                 assert results["torch"] is not None, (what, backend)
@@ -159,17 +160,18 @@ def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
 
 @pytest.mark.parametrize("backend", ["cpp", "triton"])
 def test_a_kernel_says_that_it_passes_no_gradient_on(backend):
-    graph = numbers().requires_grad_()
+    on = {"device": device_of(backend)}
+    graph = numbers(**on).requires_grad_()
     with pytest.raises(RecipeError, match=r"state\['theta'\]: it requires a gradient.*backend='torch'"):
         stepped(backend, theta=graph)
     with torch.no_grad():
         assert same(stepped(backend, theta=graph), stepped("torch", theta=numbers()))
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(numbers(), numbers())
+        dual = torch.autograd.forward_ad.make_dual(numbers(**on), numbers(**on))
         with pytest.raises(RecipeError, match="requires a gradient"):
             stepped(backend, theta=dual)
     with pytest.raises(RecipeError, match=r"torch.func transforms it.*backend='torch'"):
-        torch.func.vmap(lambda x: stepped(backend, theta=x)[0])(numbers()[None])
+        torch.func.vmap(lambda x: stepped(backend, theta=x)[0])(numbers(**on)[None])
 
 
 @pytest.mark.parametrize("scheme", ["A B A", "B A O A B", "A O B O A"])

@@ -1,12 +1,12 @@
 """C++ kernels of one step over any tensors: the torch step's numbers, whatever shapes, parts, threads and memory."""
 
 import gc
-import os
 import weakref
 
 import numpy as np
 import pytest
 import torch
+from devices import device_of
 
 import integrators
 import samplers
@@ -20,9 +20,8 @@ from recipe import Recipe, RecipeError, positive, potential, scalar, total, vect
 from samplers.testing import check
 from samplers.testing.arguments import called, inputs, worst
 from samplers.testing.cases import CASES
+from samplers.testing.devices import stepped
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 IN_TORCH = ("sgrld-dense", "sgrld-cir")
 KERNELS = [name for name in CASES if name not in IN_TORCH]
 
@@ -92,12 +91,13 @@ def test_any_shape_and_number_type(shape, dtype, bound):
 def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None, backend="cpp"):
     """The optimizer form of a word over tensors of these sizes, its state and a gradient, cut out of one vector."""
     step = integrators.compile(recipe, word)
-    random = torch.Generator().manual_seed(seed)
+    random, device = torch.Generator().manual_seed(seed), device_of(backend)
 
     def cut():
-        return [part.clone()[None] for part in torch.rand(sum(sizes), generator=random, dtype=dtype).split(sizes)]
+        numbers = torch.rand(sum(sizes), generator=random, dtype=dtype).to(device)
+        return [part.clone()[None] for part in numbers.split(sizes)]
 
-    state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype) for b in recipe.entries}
+    state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype, device=device) for b in recipe.entries}
     return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state, backend), state, cut()
 
 
@@ -187,7 +187,7 @@ def test_numbers_of_explicit_coordinates_keep_their_own_noise(backend):
     state = {"x": torch.zeros(3, dtype=torch.float64), "y": torch.zeros(3, dtype=torch.float64)}
     noise = {"x": torch.full((3,), 1.0, dtype=torch.float64), "y": torch.full((3,), -5.0, dtype=torch.float64)}
     results = [
-        integrators.compile(recipe, "Euler", backend=b)(state, 0.1, gradient=lambda at: at, noise=noise)
+        stepped(integrators.compile(recipe, "Euler", backend=b), state, 0.1, gradient=lambda at: at, noise=noise)
         for b in ("torch", backend)
     ]
     assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 import scipy.stats
 import torch
+from devices import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -17,7 +18,6 @@ from samplers.results import swag
 from samplers.training import minibatches
 from samplers.training.minibatches import Minibatches
 
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
 class Numbers(Dataset):

@@ -15,24 +15,21 @@ from functools import cache, partial
 
 import pytest
 import torch
+from devices import device_of
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
-
-import integrators  # noqa: E402
-import samplers  # noqa: E402
-from integrators.backends.kernel_names import ENDING, Names  # noqa: E402
-from integrators.backends.loading import load  # noqa: E402
-from integrators.backends.template import FOLDER  # noqa: E402
-from integrators.backends.torch_expressions import TAKEN, python_names  # noqa: E402
-from integrators.kernels import native  # noqa: E402
-from integrators.kernels.trajectory import Trajectory  # noqa: E402
-from integrators.noise import Key  # noqa: E402
-from recipe import (  # noqa: E402
+import integrators
+import samplers
+from integrators.backends.kernel_names import ENDING, Names
+from integrators.backends.loading import load
+from integrators.backends.template import FOLDER
+from integrators.backends.torch_expressions import TAKEN, python_names
+from integrators.kernels import native
+from integrators.kernels.trajectory import Trajectory
+from integrators.noise import Key
+from recipe import (
     Energy,
     Recipe,
     RecipeError,
@@ -47,9 +44,9 @@ from recipe import (  # noqa: E402
     total,
     vector,
 )
-from recipe.pieces import force, friction, noise  # noqa: E402
-from samplers.testing.cases import CASES  # noqa: E402
-from samplers.training.optimizer import BOOKKEPT  # noqa: E402
+from recipe.pieces import force, friction, noise
+from samplers.testing.cases import CASES
+from samplers.training.optimizer import BOOKKEPT
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -139,9 +136,9 @@ def recipe_of(name, observes):
     )
 
 
-def state_of(name, sites):
+def state_of(name, sites, device="cpu"):
     """A state of two chains, by the names of the blocks."""
-    at = torch.linspace(-1, 1.5, 2 * sites, dtype=torch.float64, device=DEVICE).reshape(2, sites)
+    at = torch.linspace(-1, 1.5, 2 * sites, dtype=torch.float64, device=device).reshape(2, sites)
     values = {"theta": at, "p": at.flip(1) + 0.3, "xi": at[:, 0] / 2, "V": at**2, "W": at[:, 1] ** 2 + 0.2}
     return {name[role]: value.contiguous() for role, value in values.items()}
 
@@ -172,8 +169,9 @@ def step_of(name, *, observes=False, energy=None, backend="torch"):
 def stepped(name, backend):
     """Two steps of a gradient and an observation that are the caller's."""
     step = step_of(name, observes=True, backend=backend)
-    state = state_of(name, 6)
-    per_site = torch.linspace(0.8, 1.4, 6, dtype=torch.float64, device=DEVICE)
+    device = device_of(backend)
+    state = state_of(name, 6, device)
+    per_site = torch.linspace(0.8, 1.4, 6, dtype=torch.float64, device=device)
     given = {name["a"]: 0.9, name["b"]: per_site, name["k2"]: 0.4}
     for k in range(2):
         functions = {"gradient": gradient, "observe": {name["seen"]: seen}}

@@ -8,6 +8,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
+from devices import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from samplers.results.scores import accuracy
 
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
 def normal(*shape, seed=0, scale=1.0, dtype=F64):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
+from devices import DEVICES
 
 from recipe.errors import RecipeError
 from samplers.results.scores import (
@@ -22,7 +23,6 @@ from samplers.results.scores import (
 
 matplotlib.use("Agg")
 F64 = torch.float64
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
 def normal(*shape, seed=0, scale=1.0, dtype=F64):

@@ -1,23 +1,18 @@
 """Triton kernels: the torch step's numbers, on a GPU where there is one, else by Triton's interpreter on the CPU."""
 
-import os
-
 import pytest
 import torch
+from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of
 
-from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of  # noqa: E402
-
-import integrators  # noqa: E402
-from integrators.kernels.launchers import GROUPS_OF_BLOCK  # noqa: E402
-from integrators.noise import Key  # noqa: E402
-from recipe import Recipe, RecipeError, potential, scalar, total, vector  # noqa: E402
-from samplers.testing import check  # noqa: E402
-from samplers.testing.cases import CASES  # noqa: E402
+import integrators
+from integrators.kernels.launchers import GROUPS_OF_BLOCK
+from integrators.noise import Key
+from recipe import Recipe, RecipeError, potential, scalar, total, vector
+from samplers.testing import check
+from samplers.testing.cases import CASES
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 
@@ -32,9 +27,9 @@ def test_any_shape_in_float32(shape):
     plain, kernel = pair("sgnht", "triton")
 
     def on(*size):
-        return torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=DEVICE).reshape(2, *size)
+        return torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=TRITON).reshape(2, *size)
 
-    state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=DEVICE)}
+    state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=TRITON)}
     results = [
         step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)
     ]
@@ -66,7 +61,7 @@ def test_literals_are_of_the_type_of_the_state(D):
         D={p: D, xi: 1 / total(1)},
         Q={(theta, p): -1, (p, xi): p / total(1)},
     )
-    at = torch.linspace(-1.5, 2, 6, dtype=torch.float64, device=DEVICE).reshape(2, 3)
+    at = torch.linspace(-1.5, 2, 6, dtype=torch.float64, device=TRITON).reshape(2, 3)
     state = {"theta": at, "p": at.flip(0), "xi": at[:, 0].clone()}
     results = [
         integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(1, 2))
@@ -80,7 +75,7 @@ def test_what_is_led_back_into_its_domain(domain):
     x = vector("x", domain=domain)
     H = potential(x) + total(p**2) / 2
     recipe = Recipe(name="ends", state=(x, p), target=x, H=H, D={p: 1}, Q={(x, p): -1})
-    at = torch.linspace(-0.9, 1.9, 6, dtype=torch.float64, device=DEVICE).reshape(2, 3)
+    at = torch.linspace(-0.9, 1.9, 6, dtype=torch.float64, device=TRITON).reshape(2, 3)
     state = {"x": at, "p": 3 * at.flip(0)}
     results = [
         integrators.compile(recipe, backend=backend)(state, 1.9, gradient=torch.sin, noise=Key(1, 2))

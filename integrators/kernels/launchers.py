@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -148,10 +149,16 @@ class TritonLauncher:
             0 if key is None else key.first_chain,
             int(self.parts.sites.sum()),
         )
-        for name, programs in self._launches(segment):
-            if name in self.kernels and programs:
-                kernel = self.kernels[name][(programs,)]
-                kernel(*arguments, R=self.real, GROUPS=GROUPS_OF_BLOCK, GIVEN=key is None)
+        with self._device():
+            for name, programs in self._launches(segment):
+                if name in self.kernels and programs:
+                    kernel = self.kernels[name][(programs,)]
+                    kernel(*arguments, R=self.real, GROUPS=GROUPS_OF_BLOCK, GIVEN=key is None)
+
+    def _device(self) -> AbstractContextManager:
+        """Makes the device of the tensors the current one, on which Triton launches."""
+        device = self.parts.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _launches(self, segment: int) -> Iterable[tuple[str, int]]:
         """The kernels of a segment in their order, each with how many programs it runs as."""

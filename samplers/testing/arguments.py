@@ -11,6 +11,7 @@ from integrators.step import Step
 from recipe.domains import NAMED, Domain
 
 from .cases import case_of
+from .devices import stepped
 
 STEP_SIZE, TEMPERATURE, NUM_DATA = 0.13, 1.25, 3
 Values = dict[str, Any]
@@ -182,7 +183,8 @@ def called(
     step_size: float | None = None,
 ) -> Values:
     """The emitted step on numpy arrays or tensors; `noise` may be a Key."""
-    return step(
+    return stepped(
+        step,
         tensors(state, dtype),
         step_size or own_step_size(step),
         gradient=gradient,

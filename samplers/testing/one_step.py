@@ -17,6 +17,7 @@ from scipy.special import gammaln
 
 from integrators.step import Step
 
+from .devices import stepped
 from .quadrature import Rule, gamma, gaussian, grid
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
@@ -80,7 +81,7 @@ def transition(
             return gradient(theta) + next(errors)
 
         field = noisy_gradient if noisy else gradient
-        after = step(state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
+        after = stepped(step, state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
         return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
 
     for k, draw in enumerate(draws, size):

@@ -9,6 +9,7 @@ from integrators import noise
 from recipe import Recipe
 from recipe.symbols import Total
 
+from ..devices import stepped
 from ..subject import Subject
 
 State = dict[str, Any]  # tensors by name, (chains, sites), of scalar blocks (chains,)
@@ -70,7 +71,8 @@ def moved_chains(
 
     gradient = noisy_slope if any(subject.recipe.supplied) else slope
     for numbers in noise_of_steps:
-        state = step(state, h, gradient=gradient, noise=numbers, **subject.curvature(energy), **subject.settings)
+        slopes = {"gradient": gradient, **subject.curvature(energy)}
+        state = stepped(step, state, h, noise=numbers, **slopes, **subject.settings)
     return state
 
 
