@@ -1,10 +1,11 @@
-"""One thread, for the tensors of these tests are small; kernels find their headers read."""
+"""One thread, for the tensors of these tests are small; kernels find their headers read, or are interpreted."""
 
 import hashlib
 import os
 import subprocess
 from pathlib import Path
 
+import devices  # noqa: F401, says whether Triton interprets
 import torch
 
 from integrators.kernels import native

@@ -1,6 +1,6 @@
 """The devices that tests run on; where there is no GPU, Triton's kernels run in its interpreter.
 
-To be imported before anything that imports triton.
+`conftest.py` imports it before anything that imports triton.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Odd tensors at every entrance: the values of plain ones, or a refusal, on every backend; and no memory that stays."""
 
 import gc
-import os
 import subprocess
 import sys
 import threading

@@ -97,7 +97,9 @@ def sweep_of(recipe, sizes, seed=0, dtype=torch.float64, word=None, backend="cpp
         numbers = torch.rand(sum(sizes), generator=random, dtype=dtype).to(device)
         return [part.clone()[None] for part in numbers.split(sizes)]
 
-    state = {b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype, device=device) for b in recipe.entries}
+    state = {
+        b.name: cut() if b.is_vector else torch.full((1,), 0.6, dtype=dtype, device=device) for b in recipe.entries
+    }
     return Sweep(optimizer_form(recipe, step.scheme, step.flows, recipe.adapt), state, backend), state, cut()
 
 

@@ -19,7 +19,6 @@ from samplers.training import minibatches
 from samplers.training.minibatches import Minibatches
 
 
-
 class Numbers(Dataset):
     """The numbers 0, 1, ... as a map-style dataset."""
 

@@ -7,7 +7,6 @@ import ast
 import builtins
 import inspect
 import keyword
-import os
 import re
 import subprocess
 from dataclasses import replace

@@ -1,18 +1,27 @@
 """Triton kernels: the torch step's numbers, on a GPU where there is one, else by Triton's interpreter on the CPU."""
 
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
-
 from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of
 
 import integrators
+from integrators import noise
+from integrators.backends import triton_prelude
+from integrators.kernels import launchers
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
-from integrators.noise import Key
+from integrators.noise import Key, philox
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
 from samplers.testing import check
 from samplers.testing.cases import CASES
+from samplers.testing.devices import stepped
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 
@@ -104,3 +113,95 @@ def test_on_the_cpu_without_the_interpreter_it_is_refused(monkeypatch):
     kernel = pair("sghmc", "triton")[1]
     with pytest.raises(RecipeError, match="float32 and float64 on cuda"):
         kernel({b: torch.zeros(2, 3) for b in ("theta", "p")}, 0.1, gradient=gradient, noise=Key(0, 0))
+
+
+# ---- the noise
+
+
+@triton.jit
+def noise_of(out, group, above, draw, chain, seed, step, R: tl.constexpr, GROUPS: tl.constexpr):
+    groups = group.to(tl.int64).to(tl.uint32) + tl.arange(0, GROUPS).to(tl.uint32)
+    values = triton_prelude.normals(seed, step, groups, above.to(tl.int64), draw, chain.to(tl.int64), R)
+    tl.store(out + tl.arange(0, 4 * GROUPS), values)
+
+
+def normals(first, dtype, key, count=4096):
+    """Normals of sites from the group `first` on, by the functions of kernels."""
+    out = torch.zeros(count, dtype=dtype, device=TRITON)
+    real = {torch.float32: tl.float32, torch.float64: tl.float64}[dtype]
+    seed, step = (x - 2**64 * (x >= 2**63) for x in (key.seed, key.step))
+    noise_of[(1,)](out, first % 2**32, first >> 32, 5, key.first_chain, seed, step, R=real, GROUPS=count // 4)
+    return out.cpu().double()
+
+
+def expected(first, key, count=4096):
+    """Those of the contract of integrators/noise.py, in float64."""
+    group = torch.arange(count // 4) + first
+    chain, step = torch.tensor(key.first_chain), torch.tensor(key.step % 2**32)
+    counter = group & 0xFFFFFFFF, group >> 32 | 5 << 16, chain, step
+    words = philox(counter, (key.seed & 0xFFFFFFFF, key.seed >> 32 ^ key.step >> 32))
+    u = (torch.stack(words, 1).double() + 0.5) * 2**-32
+    angle = 2 * math.pi * u[:, 1::2]
+    return (torch.stack((angle.cos(), angle.sin()), -1) * (-2 * u[:, ::2].log()).sqrt()[..., None]).flatten()
+
+
+@pytest.mark.parametrize("first", [0, 2**31, 2**32 - 1024, 2**32, 7 * 2**32 + 1024], ids=hex)
+@pytest.mark.parametrize("key", [Key(0, 0), Key(2**64 - 5, 2**40 + 3, first_chain=2**32 - 1)], ids=str)
+def test_normals_are_those_of_the_contract_at_any_site(first, key):
+    assert (normals(first, torch.float64, key) - expected(first, key)).abs().max() <= 1e-13
+
+
+def test_normals_in_float32_are_nearer_to_those_in_float64_than_those_of_torch():
+    key, count = Key(3, 4), 2**18
+    exact = expected(0, key, count)
+    in_torch = noise.normal(3, 4, 5, 1, (count,), dtype=torch.float32)[0].double()
+    of_torch, of_kernels = (in_torch - exact).abs(), (normals(0, torch.float32, key, count) - exact).abs()
+    assert of_kernels.mean() <= 0.8 * of_torch.mean()
+    assert of_kernels.max() <= 1.001 * of_torch.max()  # both round u, which is near 1 there
+
+
+# ---- the launch
+
+
+@pytest.mark.parametrize("sites", [1, 3, 4, 10, 64, 4 * GROUPS_OF_BLOCK - 4])
+def test_short_chains_share_blocks_and_keep_their_numbers(sites):
+    """More chains than a block has room for, the last block not full; masses and a thermostat for each."""
+    plain, kernel = pair("sgnht", "triton")
+    chains = 2 * GROUPS_OF_BLOCK + 5 if sites < 4 else 7
+    at = torch.linspace(-1, 1, chains * sites, dtype=torch.float64).reshape(chains, sites)
+    state = {"theta": at, "p": at.flip(0) + 0.3, "xi": torch.linspace(-0.5, 1, chains, dtype=torch.float64)}
+    how = {"gradient": gradient, "noise": Key(3, 4, first_chain=9), "temperature": 1.3, "A": 0.7, "mu": 1.6}
+    results = [stepped(step, state, 0.1, **how) for step in (plain, kernel)]
+    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_memory_at_any_multiple_of_a_number_will_do(shift):
+    """Whole groups at multiples of 16 bytes are moved four at a time, all else one by one."""
+    kernel, state, g = sweep_of(CASES["sghmc"].recipe, [4 * GROUPS_OF_BLOCK + 8, 6, 13, 8], backend="triton")
+    for name, parts in state.items():
+        state[name] = [torch.cat([x.new_zeros(1, shift), x], 1)[:, shift:].view(-1)[None] for x in parts]
+    whole = moved(*sweep_of(CASES["sghmc"].recipe, [4 * GROUPS_OF_BLOCK + 35]))
+    assert all((whole[b] - x.cpu()).abs().max() <= 1e-12 for b, x in moved(kernel, state, g).items())
+    launched = [(x.constants["ALIGNED"], x.programs) for x in kernel._launch.launches(0, Key(0, 0))]
+    assert launched[0] == ((True, (2, 1)) if shift == 0 else (False, (5, 1)))
+
+
+def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
+    kernel, state, g = sweep_of(CASES["sghmc"].recipe, [5], backend="triton")
+    moved(kernel, state, g)
+    seen, current = [], ["another"]
+
+    @contextmanager
+    def device(chosen):
+        before = current[:]
+        current[:] = [str(chosen)]
+        yield
+        current[:] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(launchers.Launch, "__call__", lambda launch: seen.append(current[0]))
+    launcher = kernel._launch
+    launcher.parts = replace(launcher.parts, device=torch.device("cuda", 1))
+    launcher(0, Key(0, 0))
+    assert seen == ["cuda:1"] and current == ["another"]

@@ -98,6 +98,7 @@ TRITON = Dialect(
         "Abs": "tl.abs",
         "sign": "sign_of",
         "sqrt": "tl.sqrt",
+        "rsqrt": "tl.rsqrt",
         "erf": "tl.erf",
         "Max": "tl.maximum",
         "Min": "tl.minimum",
@@ -152,11 +153,18 @@ class _Text:
         above = [f for f in e.args if f not in below and f is not fraction]
         top = [] if fraction.p == 1 else [self.number(Integer(fraction.p))]
         top += map(self.factor, above)
+        top += [self.of(f) for f in below if self.is_inverse_root(f)]
         bottom = [] if fraction.q == 1 else [self.number(Integer(fraction.q))]
-        bottom += [self.factor(1 / f) for f in below]
+        bottom += [self.factor(1 / f) for f in below if not self.is_inverse_root(f)]
         return quotient("*".join(top) or self.dialect.number.format(1), bottom)
 
+    def is_inverse_root(self, e):
+        """Whether it is x^(-1/2), in a language that has a function for it."""
+        return e.is_Pow and e.exp == -S.Half and "rsqrt" in self.dialect.calls
+
     def power(self, e):
+        if self.is_inverse_root(e):
+            return f"{self.dialect.calls['rsqrt']}({self.of(e.base)})"
         root, p, q = self.of(e.base), *((int(e.exp.p), int(e.exp.q)) if e.exp.is_Rational else (0, 0))
         if q not in (1, 2, 4, 8) or abs(p) > 64:
             return self.dialect.pow.format(root, self.of(e.exp))

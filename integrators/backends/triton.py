@@ -14,21 +14,29 @@ from .template import filled, inner, template
 MODULE = template("triton_module.py.in")
 KERNEL = template("triton_kernel.py.in")
 PLACE_OF_SITES = template("triton_sites.py.in").splitlines()
-PLACE_OF_CHAIN = ["chain = tl.program_id(0).to(tl.int64)"]
+PLACE_OF_CHAINS = template("triton_chains.py.in").splitlines()
 
 
-def triton_source(plan: Plan) -> str:
-    """The text of the kernels of a plan: `sites_i_j` and `chain_i_j` for pass j of segment i."""
+def triton_source(plan: Plan, number: str = "fp32") -> str:
+    """The text of the kernels of a plan: `sites_i_j` and `chain_i_j` for pass j of segment i.
+
+    `number`: Triton's name for the type of the state, "fp32" or "fp64". The constants of a step are arguments of it.
+    """
     writer = _Writer(plan)
+    constants = "".join(f', constant{k}: "{number}"' for k, _ in enumerate(plan.constants))
     kernels = []
+
+    def kernel(name, place, body):
+        return filled(KERNEL, name=name, constants=constants, place=place, body=body)
+
     for i, segment in enumerate(plan.segments):
         for j, p in enumerate(segment.passes):
             if p.sites:
                 body = writer.over_sites(p.sites)
-                kernels.append(filled(KERNEL, name=f"sites_{i}_{j}", place=PLACE_OF_SITES, body=body))
+                kernels.append(kernel(f"sites_{i}_{j}", PLACE_OF_SITES, body))
             if p.chain:
                 body = writer.over_chains(p.chain)
-                kernels.append(filled(KERNEL, name=f"chain_{i}_{j}", place=PLACE_OF_CHAIN, body=body))
+                kernels.append(kernel(f"chain_{i}_{j}", PLACE_OF_CHAINS, body))
     title = f"{plan.program.recipe.name}: {plan.program.scheme}"
     module = filled(MODULE, title=title)
     if plan.program.calls(*AT_ENDS):
@@ -49,7 +57,7 @@ class _Writer:
         stem = self.stem
         lines = self._constants(loop)
         for s in filter(is_by_site, loop.constants):
-            address = self._address("per_site", self.plan.constants.index(s))
+            address = self._begin("per_site", self.plan.constants.index(s), "begin")
             lines.append(f"{stem(s)} = tl.load({address} + at, mask=mask, other=1)")
         lines += [f"{stem(s)} = tl.load({self._number(s, loop.side(s))})" for s in loop.numbers]
         lines += [f"{stem(s)} = tl.load({self._array(s, loop.side(s))}, mask=mask, other=1)" for s in loop.loads]
@@ -62,25 +70,25 @@ class _Writer:
         """The lines of a loop over chains, for one of them."""
         stem, count = self.stem, len(loop.sums)
         lines = self._constants(loop)
-        lines += [f"{stem(s)} = total_of(sums, items, chain, {count}, {k}).to(R)" for k, s in enumerate(loop.sums)]
+        sums = enumerate(loop.sums)
+        lines += [f"{stem(s)} = total_of(sums, items, chain, {count}, {k}, CHAINS).to(R)" for k, s in sums]
         lines += [f"{stem(s)} = tl.load({self._number(s, loop.side(s))})" for s in loop.loads]
         lines += [line for d in loop.draws for line in self._draw_of_chain(d)]
         lines += [self._assignment(s, value, loop) for s, value in zip(loop.statements, loop.values)]
-        return lines + [f"tl.store({self._number(s, 'out')}, {stem(s)})" for s in (*loop.sums, *loop.stores)]
+        stored = (*loop.sums, *loop.stores)
+        return lines + [f"tl.store({self._number(s, 'out')}, {stem(s)}, mask=mask)" for s in stored]
 
     def _constants(self, loop):
-        lines = ["zero = tl.load(key).to(R)*0"]
-        for s in loop.constants:
-            if not is_by_site(s):
-                lines.append(f"{self.stem(s)} = tl.load(constants + {self.plan.constants.index(s)}).to(R)")
-        return lines + (["n = sites.to(R)"] if loop.counts_sites else [])
+        numbers = [s for s in loop.constants if not is_by_site(s)]
+        lines = [f"{self.stem(s)} = zero + constant{self.plan.constants.index(s)}" for s in numbers]
+        return lines + (["n = zero + sites"] if loop.counts_sites else [])
 
-    def _address(self, table, row):
-        """Where the values of a part begin."""
-        return f"tl.load({table} + {row} * parts + part).to(tl.pointer_type(R))"
+    def _begin(self, table, row, start="start"):
+        """Where the values of a block begin."""
+        return f"begin_of({table}, {row}, parts, part, {start}, R, ALIGNED)"
 
     def _array(self, s, side):
-        return f"{self._address(f'array_{side}', self.plan.arrays.index(s))} + spot"
+        return f"{self._begin(f'array_{side}', self.plan.arrays.index(s))} + spot"
 
     def _number(self, s, side):
         return f"tl.load(number_{side} + {self.plan.numbers.index(s)}).to(tl.pointer_type(R)) + chain"
@@ -90,13 +98,13 @@ class _Writer:
         if not d.is_vector:
             return self._draw_of_chain(d)
         k = self.draws[d]
-        given = f"tl.load({self._address('drawn', k)} + spot, mask=mask, other=0)"
-        return self._given_or_drawn(d, given, f"{d.kind}s(key, group, {k}, first_chain + chain, R)")
+        given = f"tl.load({self._begin('drawn', k)} + spot, mask=mask, other=0)"
+        return self._given_or_drawn(d, given, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, R)")
 
     def _draw_of_chain(self, d):
         k = self.draws[d]
         given = f"tl.load(tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain)"
-        return self._given_or_drawn(d, given, f"one_{d.kind}(key, {k}, first_chain + chain, R)")
+        return self._given_or_drawn(d, given, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
 
     def _given_or_drawn(self, d, given, drawn):
         name = self.stem(d)
@@ -106,8 +114,9 @@ class _Writer:
         text = self._typed(value)
         if not isinstance(statement, Sum):
             return f"{self.stem(subject(statement))} = {text}"
-        place = f"sums + (chain * items + item) * {len(loop.sums)} + {loop.sums.index(statement.name)}"
-        return f"tl.store({place}, tl.sum(tl.where(mask, (zero + ({text})).to(tl.float64), 0.0)))"
+        of_block = f"tl.where(mask, (zero + ({text})).to(tl.float64), 0.0)"
+        place = f"sums, row, rows, {len(loop.sums)}, {loop.sums.index(statement.name)}"
+        return f"put_total({of_block}, {place}, GROUPS // WIDTH)"
 
     def _typed(self, e):
         """The text of a value, which is of the type R even if it is a literal."""

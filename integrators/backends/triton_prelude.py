@@ -5,15 +5,37 @@ import triton.language as tl
 
 
 @triton.jit
-def words(key, group, draw, chain):
-    """Four Philox4x32-10 words of each group of sites: `key` points at the seed and the step."""
-    seed, step = tl.load(key), tl.load(key + 1)
-    mixed = (seed ^ ((step >> 32) << 32)).to(tl.uint64, bitcast=True)
-    c0 = (group & 0xFFFFFFFF).to(tl.uint32)
-    c1 = ((group >> 32) | (draw << 16)).to(tl.uint32)
-    c2 = (group * 0 + chain).to(tl.uint32)
-    c3 = (group * 0 + (step & 0xFFFFFFFF)).to(tl.uint32)
-    return tl.philox(mixed, c0, c1, c2, c3)
+def begin_of(table, row, parts, part, start, R: tl.constexpr, ALIGNED: tl.constexpr):
+    """Where the values of a block of a part begin; ALIGNED: at a multiple of 16 bytes."""
+    address = tl.load(table + row * parts + part).to(tl.pointer_type(R))
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    return address + start
+
+
+@triton.jit
+def product(word, factor):
+    """The high and the low half of a product of 32-bit words, in one instruction."""
+    wide = word.to(tl.uint64) * factor
+    return (wide >> 32).to(tl.uint32), wide.to(tl.uint32)
+
+
+@triton.jit
+def words(seed, step, group, above, draw, chain):
+    """Four Philox4x32-10 words of groups of sites, whose numbers have the low halves `group`, the same half `above`.
+
+    Salmon, Moraes, Dror and Shaw (2011).
+    """
+    seed, step = seed.to(tl.int64).to(tl.uint64, bitcast=True), step.to(tl.int64).to(tl.uint64, bitcast=True)
+    k0, k1 = seed.to(tl.uint32), ((seed ^ step) >> 32).to(tl.uint32)
+    c0, c1 = group, tl.cast(above | (draw << 16), tl.uint32)
+    c2, c3 = chain.to(tl.uint32), step.to(tl.uint32)
+    for _ in tl.static_range(10):
+        high0, low0 = product(c0, 0xD2511F53)
+        high1, low1 = product(c2, 0xCD9E8D57)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0, c1, c2, c3
 
 
 @triton.jit
@@ -23,17 +45,65 @@ def unit(word, R: tl.constexpr):
 
 
 @triton.jit
-def pair(even, odd, R: tl.constexpr):
-    """Box and Muller (1958)."""
-    r = tl.sqrt(-2.0 * tl.log(unit(even, R)))
-    angle = unit(odd, R) * 6.283185307179586
-    return r * tl.cos(angle), r * tl.sin(angle)
+def with_sign_of(x, word, R: tl.constexpr):
+    """The number, of the other sign where the word's highest bit is set."""
+    if R == tl.float32:
+        y = (x.to(tl.uint32, bitcast=True) ^ (word & 0x80000000)).to(tl.float32, bitcast=True)
+    else:
+        y = tl.where((word & 0x80000000) == 0, x, -x)
+    return y
 
 
 @triton.jit
-def normals(key, group, draw, chain, R: tl.constexpr):
+def point_of(word, R: tl.constexpr):
+    """Cosine and sine of 2 pi (x + 1/2) 2^-32: quadrants are exact, polynomials do the rest, of at most pi/4."""
+    t = (word << 2).to(tl.int32, bitcast=True).to(R) * 3.6572951981678999e-10 + 7.314590396335798e-10
+    z = t * t
+    if R == tl.float32:
+        s = t + t * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4))
+        c = 1.0 + z * (-0.5 + z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5)))
+    else:
+        s, c = 1 / 6227020800 - z * (1 / 1307674368000), -1 / 87178291200 + z * (1 / 20922789888000)
+        s, c = -1 / 39916800 + z * s, 1 / 479001600 + z * c
+        s, c = 1 / 362880 + z * s, -1 / 3628800 + z * c
+        s, c = -1 / 5040 + z * s, 1 / 40320 + z * c
+        s, c = 1 / 120 + z * s, -1 / 720 + z * c
+        s, c = -1 / 6 + z * s, 1 / 24 + z * c
+        s, c = t + t * z * s, 1 + z * (-0.5 + z * c)
+    eighth = word + 0x20000000
+    odd = (eighth & 0x40000000) != 0
+    return with_sign_of(tl.where(odd, s, c), eighth + 0x40000000, R), with_sign_of(tl.where(odd, c, s), eighth, R)
+
+
+@triton.jit
+def log_of_unit(u, R: tl.constexpr):
+    """ln u of a normal number."""
+    if R == tl.float64:
+        y = tl.log(u)
+    else:
+        # u = 2^k (1 + t), t from sqrt(1/2) - 1 to sqrt(2) - 1
+        bits = u.to(tl.uint32, bitcast=True)
+        power = (bits - 0x3F3504F3) & 0xFF800000
+        t = (bits - power).to(tl.float32, bitcast=True) - 1
+        p = 0.14952276 + t * (-0.14366811 + t * 0.08722290)
+        p = 0.33334186 + t * (-0.25002074 + t * (0.19956833 + t * (-0.16562397 + t * p)))
+        p = t * (0.99999997 + t * (-0.49999988 + t * p))
+        y = power.to(tl.int32, bitcast=True).to(tl.float32) * 8.262958294867817e-08 + p
+    return y
+
+
+@triton.jit
+def pair(even, odd, R: tl.constexpr):
+    """Box and Muller (1958)."""
+    r = tl.sqrt(-2.0 * log_of_unit(unit(even, R), R))
+    cosine, sine = point_of(odd, R)
+    return r * cosine, r * sine
+
+
+@triton.jit
+def normals(seed, step, group, above, draw, chain, R: tl.constexpr):
     """The normals of the sites of these groups, in order."""
-    w0, w1, w2, w3 = words(key, group, draw, chain)
+    w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
     a, b = pair(w0, w1, R)
     c, d = pair(w2, w3, R)
     return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
@@ -47,43 +117,62 @@ def open_unit(word, R: tl.constexpr):
 
 
 @triton.jit
-def uniforms(key, group, draw, chain, R: tl.constexpr):
+def uniforms(seed, step, group, above, draw, chain, R: tl.constexpr):
     """The uniform numbers of the sites of these groups, in order."""
-    w0, w1, w2, w3 = words(key, group, draw, chain)
+    w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
     even = tl.interleave(open_unit(w0, R), open_unit(w2, R))
     return tl.interleave(even, tl.interleave(open_unit(w1, R), open_unit(w3, R)))
 
 
 @triton.jit
-def one_normal(key, draw, chain, R: tl.constexpr):
-    """The normal of a chain."""
-    x = normals(key, tl.arange(0, 1).to(tl.int64), draw, chain, R)
-    return tl.sum(tl.where(tl.arange(0, 4) == 0, x, 0.0))
+def one_normal(seed, step, draw, chain, R: tl.constexpr):
+    """The normal of each of these chains."""
+    w0, w1, w2, w3 = words(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain)
+    cosine, sine = pair(w0, w1, R)
+    return cosine
 
 
 @triton.jit
-def one_uniform(key, draw, chain, R: tl.constexpr):
-    """The uniform number of a chain."""
-    x = uniforms(key, tl.arange(0, 1).to(tl.int64), draw, chain, R)
-    return tl.sum(tl.where(tl.arange(0, 4) == 0, x, 0.0))
+def one_uniform(seed, step, draw, chain, R: tl.constexpr):
+    """The uniform number of each of these chains."""
+    w0, w1, w2, w3 = words(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain)
+    return open_unit(w0, R)
 
 
 @triton.jit
-def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr):
-    """A total of a chain, from those of its blocks, in a fixed order."""
-    found = tl.zeros((1024,), tl.float64)
-    for start in range(0, items, 1024):
-        item = start + tl.arange(0, 1024)
-        found += tl.load(sums + (chain * items + item) * TOTALS + k, mask=item < items, other=0.0)
-    return tl.sum(found)
+def put_total(x, sums, row, rows, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS: tl.constexpr):
+    """Leave the sum of a block in its row of `sums`; of a block of several chains that of each, in rows one by one."""
+    if CHAINS == 1:
+        tl.store(sums + row * TOTALS + k, tl.sum(x))
+    else:
+        row += tl.arange(0, CHAINS)
+        tl.store(sums + row * TOTALS + k, tl.sum(tl.reshape(x, (CHAINS, x.numel // CHAINS)), 1), mask=row < rows)
+
+
+@triton.jit
+def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS: tl.constexpr):
+    """A total of each of these chains, from those of its blocks, in a fixed order."""
+    WIDE: tl.constexpr = 1024 // CHAINS
+    found = tl.zeros((CHAINS, WIDE), tl.float64)
+    for start in range(0, items, WIDE):
+        item = (start + tl.arange(0, WIDE))[None, :]
+        found += tl.load(sums + (chain[:, None] * items + item) * TOTALS + k, mask=item < items, other=0.0)
+    return tl.sum(found, 1)
 
 
 @triton.jit
 def phi1(x):
     """(e^x - 1)/x, and 1 at 0: by its series within 1/2."""
-    p = x * 0 + 1
-    for j in tl.static_range(14):
-        p = 1 + p * x / (15 - j)
+    if x.dtype == tl.float32:
+        p = 1 / 40320 + x * (1 / 362880)
+    else:
+        p = 1 / 87178291200 + x * (1 / 1307674368000)
+        p = 1 / 479001600 + x * (1 / 6227020800 + x * p)
+        p = 1 / 3628800 + x * (1 / 39916800 + x * p)
+        p = 1 / 40320 + x * (1 / 362880 + x * p)
+    p = 1 / 720 + x * (1 / 5040 + x * p)
+    p = 1 / 24 + x * (1 / 120 + x * p)
+    p = 1 + x * (1 / 2 + x * (1 / 6 + x * p))
     return tl.where(tl.abs(x) < 0.5, p, (tl.exp(x) - 1) / tl.where(x == 0, 1.0, x))
 
 

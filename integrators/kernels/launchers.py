@@ -2,8 +2,10 @@
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +15,18 @@ from recipe.errors import RecipeError
 from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
 from ..noise import Key
-from ..passes import Plan
+from ..passes import Plan, is_by_site
 from ..program import Program
 from .constants import NUMBER_TYPES
 from .native import library
 from .tables import Parts, Tables
 
 SITES_OF_ITEM = 16384  # at most, in C++: a multiple of its blocks
-GROUPS_OF_BLOCK = 256  # in Triton, of four sites
+GROUPS_OF_BLOCK = 512  # in Triton, of four sites
+FEW_NUMBERS = 4  # of a site, that a kernel reads, draws and writes
+ROWS = 65_535  # of a grid of programs, at most
+TABLES_KEPT = 16  # of addresses, on a GPU
+ALIGNMENT = 16  # bytes, of the widest access of a GPU
 
 
 class _SweepInCpp(ctypes.Structure):
@@ -80,10 +86,27 @@ class CppLauncher:
         getattr(self.library, f"segment_{segment}")(ctypes.byref(self.sweep))
 
 
-class TritonLauncher:
-    """The passes of a plan as Triton kernels; the seed and the step are read from the device.
+@dataclass(frozen=True)
+class Launch:
+    """A Triton kernel by its name, the programs that it runs as, and what it is called with."""
 
-    Blocks are cut from the global sites, and begin where a group of four does.
+    name: str
+    kernel: Any
+    programs: tuple[int, ...]
+    arguments: tuple
+    constants: dict[str, Any]
+
+    def __call__(self) -> None:
+        """Run it on the current device."""
+        self.kernel[self.programs](*self.arguments, **self.constants)
+
+
+class TritonLauncher:
+    """The passes of a plan as Triton kernels; seed, step and constants are arguments, the addresses a table of theirs.
+
+    Blocks are cut from the global sites, and begin where a group of four does: an item is what a block has of a part.
+    Items of whole groups that lie at multiples of 16 bytes go first, in a launch that moves four numbers at a time.
+    Chains that are shorter than half a block share one.
     """
 
     @staticmethod
@@ -100,83 +123,123 @@ class TritonLauncher:
             raise RecipeError(
                 f"{program.recipe.name}, triton", "Triton is not installed", do="pip install triton."
             ) from error
-        self.kernels = load(triton_source(plan), f"<sde-recipe {program.recipe.name} {program.scheme} triton>")
+        self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[parts.dtype]
+        source = triton_source(plan, self.real.name)
+        self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
         self.plan, self.parts, self.tables = plan, parts, tables
-        blocks = np.array(list(_blocks(parts)), np.int64).reshape(-1, 2)
+        self.width = _width(parts)
+        blocks, self.even = _blocks(parts)
         self.items = len(blocks)
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
         self.room = max(1, parts.chains * self.items * plan.most_sums)
         self.sums: torch.Tensor | None = None
-        self.key = torch.zeros(2, dtype=torch.int64, device=parts.device)
-        self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[parts.dtype]
-        self.sent: np.ndarray | None = None
-        self.sent_tables: tuple[torch.Tensor, ...] = ()
+        self.sent: dict[bytes, _Sent] = {}
 
     def _on_device(self, array):
         return torch.from_numpy(np.ascontiguousarray(array).copy()).to(self.parts.device)
 
     def set_constants(self, numbers: np.ndarray) -> None:
         """Take the constants of the steps to come."""
-        self.numbers = self._on_device(numbers)
+        self.numbers = numbers[: len(self.plan.constants)].tolist()
 
     def release(self) -> None:
         """Forget the memory of sums, which grows with the chains."""
         self.sums = None
 
-    def _send_tables(self):
-        """The tables of addresses on the device, sent again where they have changed."""
-        tables = self.tables.all()
-        together = np.concatenate([t.ravel() for t in tables])
-        if self.sent is None or not np.array_equal(together, self.sent):
-            self.sent = together
-            self.sent_tables = self._on_device(together).split([t.size for t in tables])
-        return self.sent_tables
+    def _tables(self):
+        """The tables of addresses on the device: those of the latest steps are kept, for memory comes back."""
+        together = np.concatenate([t.ravel() for t in self.tables.all()])
+        key = together.tobytes()
+        if key not in self.sent:
+            if len(self.sent) >= TABLES_KEPT:
+                self.sent.pop(next(iter(self.sent)))
+            tables = self._on_device(together).split([t.size for t in self.tables.all()])
+            by_part = [t for t in self.tables.all() if t.ndim > 1]
+            self.sent[key] = _Sent(tables, not any((t % ALIGNMENT).any() for t in by_part))
+        return self.sent[key]
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch the passes of a segment; its noise is that of the key, or is in the tables."""
-        if self.sums is None:
-            self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
-        if key is not None:
-            self.key.copy_(torch.tensor([_signed(key.seed), _signed(key.step)], device="cpu"))
-        arguments = (
-            *self.places,
-            *self._send_tables(),
-            self.numbers,
-            self.sums,
-            self.key,
-            len(self.parts.sites),
-            self.items,
-            0 if key is None else key.first_chain,
-            int(self.parts.sites.sum()),
-        )
         with self._device():
-            for name, programs in self._launches(segment):
-                if name in self.kernels and programs:
-                    kernel = self.kernels[name][(programs,)]
-                    kernel(*arguments, R=self.real, GROUPS=GROUPS_OF_BLOCK, GIVEN=key is None)
+            for launch in self.launches(segment, key):
+                launch()
 
     def _device(self) -> AbstractContextManager:
         """Makes the device of the tensors the current one, on which Triton launches."""
         device = self.parts.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
-    def _launches(self, segment: int) -> Iterable[tuple[str, int]]:
-        """The kernels of a segment in their order, each with how many programs it runs as."""
+    def launches(self, segment: int, key: Key | None) -> Iterator[Launch]:
+        """The launches of a segment in their order."""
+        if self.sums is None:
+            self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
+        sent = self._tables()
+        memory = (*self.places, *sent.tables, self.sums)
+        of_key = (0, 0, 0) if key is None else (key.first_chain, _signed(key.seed), _signed(key.step))
+        sites = int(self.parts.sites.sum())
+        for kind, j, first_item, first_row, programs, aligned in self._grids(segment, sent.aligned):
+            name = f"{kind}_{segment}_{j}"
+            if name in self.kernels and all(programs):
+                counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
+                constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": aligned}
+                constants |= {"GIVEN": key is None, "enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
+                yield Launch(name, self.kernels[name], programs, (*memory, *counts, *of_key, *self.numbers), constants)
+
+    def _warps(self, segment, j):
+        """The warps of a block: a thread does more sites where each of them takes few registers."""
+        loop = self.plan.segments[segment].passes[j].sites
+        per_site = [*loop.loads, *loop.stores, *loop.draws, *filter(is_by_site, loop.constants)]
+        return 4 if len(per_site) <= FEW_NUMBERS else 8
+
+    def _grids(self, segment, aligned):
+        """Kind and pass of each kernel, its first item and chain, its programs, and whether all is aligned."""
         chains = self.parts.chains
+        shared = -(-chains * self.width // GROUPS_OF_BLOCK)  # blocks of whole chains
+        even = self.even if aligned else 0
         for j, _ in enumerate(self.plan.segments[segment].passes):
-            yield f"sites_{segment}_{j}", self.items * chains
-            yield f"chain_{segment}_{j}", chains
+            if self.width < GROUPS_OF_BLOCK:
+                yield "sites", j, 0, 0, (shared * self.items,), even > 0
+            else:
+                for row in range(0, chains, ROWS):
+                    rows = min(ROWS, chains - row)
+                    yield "sites", j, 0, row, (even, rows), True
+                    yield "sites", j, even, row, (self.items - even, rows), False
+            yield "chain", j, 0, 0, (shared,), False
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Tables on the device; `aligned`: whether all parts begin at multiples of 16 bytes."""
+
+    tables: tuple[torch.Tensor, ...]
+    aligned: bool
 
 
 LAUNCHERS: dict[str, type[CppLauncher] | type[TritonLauncher]] = {"cpp": CppLauncher, "triton": TritonLauncher}
 
 
-def _blocks(parts: Parts) -> Iterable[tuple[int, int]]:
-    """The number of a part, and where among all sites a block begins."""
+def _width(parts: Parts) -> int:
+    """The groups that a chain has in a block: a power of two, a whole block where no other chain fits in."""
+    if len(parts.shapes) > 1:
+        return GROUPS_OF_BLOCK
+    groups = -(-int(parts.sites.sum()) // 4)
+    return min(GROUPS_OF_BLOCK, 1 << max(0, groups - 1).bit_length())
+
+
+def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
+    """The number of a part, and where among all sites a block begins, for every item; how many are even, the first.
+
+    An even item has whole groups of four sites of its part, which begin with one of its chains' groups of memory.
+    """
     block = 4 * GROUPS_OF_BLOCK
+    even: list[tuple[int, int]] = []
+    odd: list[tuple[int, int]] = []
     for part, (first, sites) in enumerate(zip(parts.offset.tolist(), parts.sites.tolist())):
+        fits = first % 4 == 0 and (parts.chains == 1 or sites % 4 == 0)
         for at in range(first // block * block, first + sites, block):
-            yield part, at
+            whole = at + block <= first + sites or sites % 4 == 0
+            (even if fits and whole else odd).append((part, at))
+    return np.array(even + odd, np.int64).reshape(-1, 2), len(even)
 
 
 def _signed(x: int) -> int:

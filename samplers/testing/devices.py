@@ -19,7 +19,7 @@ def device_of(backend: str) -> str:
 
 def stepped(
     step: Step,
-    state: Mapping[str, Any],
+    state: dict[str, Any],
     h: float,
     /,
     *,

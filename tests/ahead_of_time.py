@@ -1,0 +1,256 @@
+"""Kernels for GPUs that are not there: Triton compiles ahead of time, and says what its machine code is like.
+
+    python tests/ahead_of_time.py '[{"sampler": "sghmc", "sites": 1000000}]'
+
+prints a line of JSON for each kernel that a step launches. Triton's driver is one that only names a target, and a
+launch compiles instead of running; all else is the package's own way to a launch, on tensors of the CPU. It is a
+process of its own, for Triton reads once whether it interprets.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+RESNET50 = [(64, 3, 7, 7), (64,), (64,)]
+for width, blocks, before in ((64, 3, 64), (128, 4, 256), (256, 6, 512), (512, 3, 1024)):
+    for block in range(blocks):
+        RESNET50 += [(width, 4 * width if block else before, 1, 1), (width,), (width,), (width, width, 3, 3)]
+        RESNET50 += [(width,), (width,), (4 * width, width, 1, 1), (4 * width,), (4 * width,)]
+        RESNET50 += [] if block else [(4 * width, before, 1, 1), (4 * width,), (4 * width,)]
+RESNET50 += [(1000, 2048), (1000,)]
+
+
+# ---- from another process
+
+
+def figures_of(jobs):
+    """What `main` prints for these jobs, from a process that has a compiler and no interpreter."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(FOLDER / "ahead_of_time.py"), json.dumps(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ---- machine code
+
+# address, predicate, operation, its modifiers, operands
+LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z0-9_]+)((?:\.[A-Za-z0-9_]+)*)\s*(.*?);")
+FP64 = {"DFMA", "DMUL", "DADD", "DSETP", "DMNMX"}
+
+
+def nvidia(cubin):
+    """The instructions of an NVIDIA kernel and the registers and bytes of stack that a thread has."""
+    import triton
+
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+    def output(tool, option, file):
+        return subprocess.run([tools / tool, option, file.name], capture_output=True, text=True, check=True).stdout
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = output("cuobjdump", "-res-usage", file)
+        text = output("nvdisasm", "-c", file)
+    used = dict(re.findall(r"(REG|STACK):(\d+)", usage.split("Function")[-1]))
+    code = [m.groups() for m in map(LINE.match, text.splitlines()) if m]
+    code = code[: 1 + next(k for k, c in enumerate(code) if c[1] == "EXIT" and c[0] is None)]  # what follows is padding
+    operations = Counter(operation for _, operation, _, _ in code)
+    widths = [int((re.search(r"\.(64|128)", m) or [0, 32])[1]) for _, o, m, _ in code if o in ("LDG", "STG")]
+    return {
+        "instructions": len(code),
+        "registers": int(used["REG"]),
+        "stack": int(used["STACK"]),
+        "widest": max(widths, default=0),
+        "barriers": operations["BAR"],
+        "fp64": sum(operations[o] for o in FP64),
+    }
+
+
+def amd(text):
+    """The same of an AMD kernel, from its assembly."""
+    code = re.findall(r"^\s+([a-z]\w+)", text.split("s_endpgm")[0], re.M)
+    widths = [int((re.search(r"dwordx(\d)", o) or [0, 1])[1]) for o in code if o.startswith(("global_", "buffer_"))]
+    return {
+        "instructions": len(code),
+        "registers": int(re.search(r"\.vgpr_count:\s+(\d+)", text)[1]),
+        "stack": int(re.search(r"\.private_segment_fixed_size:\s+(\d+)", text)[1]),
+        "widest": 32 * max(widths, default=0),
+        "barriers": code.count("s_barrier"),
+        "fp64": sum("_f64" in o for o in code),
+    }
+
+
+# ---- the model: no GPU has calibrated it
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU: bytes of memory and cycles a second, multiprocessors."""
+
+    bandwidth: float
+    multiprocessors: int
+    clock: float
+
+
+MACHINES = {"sm_90": Machine(4.8e12, 132, 1.83e9), "sm_80": Machine(2.04e12, 108, 1.3e9)}  # H200, A100
+
+
+def predicted(row, machine):
+    """Picoseconds a site, and its share of what memory allows.
+
+    Instructions are issued at an efficiency that follows the occupancy, memory gives 92 % of its peak, and the slower
+    of the two hides the other but for a soft maximum.
+    """
+    threads = 32 * row["warps"]
+    registers = -(-max(row["registers"], 24) // 8) * 8
+    occupancy = min(1, 65536 // (registers * threads) * threads / 2048)
+    issued = row["per_site"] / 32 / (4 * machine.multiprocessors) / machine.clock * 1e12
+    memory = row["bytes"] / machine.bandwidth * 1e12
+    slow = issued / min(0.85, 0.45 + 0.6 * occupancy)
+    total = (slow**3 + (memory / 0.92) ** 3) ** (1 / 3)
+    return {"occupancy": occupancy, "picoseconds": total, "share": memory / total}
+
+
+# ---- this process
+
+
+def aim(target):
+    """Let Triton compile for a target."""
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    class Driver:
+        """One without a device."""
+
+        def get_current_target(self):
+            return GPUTarget(*TARGETS[target])
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, device):
+            return 0
+
+        def get_active_torch_device(self):
+            return torch.device("cpu")
+
+    driver.set_active(Driver())
+
+
+def collecting(found):
+    """A launcher that compiles: (launch, loop over sites or None, compiled kernel) of every launch go to `found`."""
+    from integrators.kernels.launchers import TritonLauncher
+
+    class Collecting(TritonLauncher):
+        @staticmethod
+        def devices():
+            return ["cpu"]
+
+        def __call__(self, segment, key):
+            for launch in self.launches(segment, key):
+                kind, i, j = launch.name.split("_")
+                loop = self.plan.segments[int(i)].passes[int(j)].sites if kind == "sites" else None
+                kernel = launch.kernel.warmup(*launch.arguments, grid=launch.programs, **launch.constants)
+                found.append((launch, loop, kernel))
+
+    return Collecting
+
+
+def step(case, dtype, sites, chains, given, key):
+    """A step on one tensor."""
+    import torch
+
+    import integrators
+
+    step, recipe = integrators.compile(case.recipe, backend="triton"), case.recipe
+
+    def full(block):
+        return torch.full((chains, sites) if block.is_vector else (chains,), 0.5, dtype=dtype)
+
+    state = {b.name: full(b) for b in recipe.entries}
+    noise = {d.name: full(d) for d in step.program.draws} if given else key
+    more = {name: 5 for name, is_read in step._of_the_run.items() if is_read}
+    functions = {"gradient": lambda theta: theta, "curvature": torch.ones_like, "observe": case.observe}
+    step(state, case.step_size or 0.01, noise=noise, **functions, **case.parameters, **more)
+
+
+def optimizer(case, dtype, shapes):
+    """A step of the optimizer over tensors of these shapes."""
+    import torch
+
+    import samplers
+
+    params = [torch.nn.Parameter(torch.full(shape, 0.01, dtype=dtype)) for shape in shapes]
+    for p in params:
+        p.grad = torch.full_like(p, 0.1)
+    sites = sum(p.numel() for p in params)
+    observe = {s.name: torch.ones(sites if s.is_vector else 1, dtype=dtype) for s in case.recipe.observations}
+    how = {"num_data": 1000, "backend": "triton", "weight_decay": 1e-4, "step_size": 1e-3}
+    samplers.Optimizer(params, case.recipe, **how, **case.parameters).step(observe=observe)
+
+
+def kernels(job):
+    """The figures of the kernels of a job, one for each that is compiled.
+
+    `sampler`: its name; `sites` of one tensor and `chains`, or `resnet` for the optimizer over 161 tensors; `dtype`;
+    `target`; `given`: whether noise is a tensor.
+    """
+    import torch
+
+    from integrators.kernels import launchers
+    from integrators.noise import Key
+    from samplers.testing.cases import CASES
+
+    name, target, dtype = job["sampler"], job.get("target", "sm_90"), getattr(torch, job.get("dtype", "float32"))
+    aim(target)
+    found = []
+    launchers.LAUNCHERS["triton"] = collecting(found)
+    key = Key(job.get("seed", 3), job.get("step", 4))
+    if job.get("resnet"):
+        optimizer(CASES[name], dtype, RESNET50)
+    else:
+        step(CASES[name], dtype, job["sites"], job.get("chains", 1), job.get("given", False), key)
+    seen = {}
+    for launch, loop, kernel in found:
+        called = {"name": launch.name, "aligned": launch.constants["ALIGNED"]}
+        seen[id(kernel)] = called | _figures(kernel, target)
+        if loop is not None:
+            seen[id(kernel)] |= _by_site(seen[id(kernel)], launch, loop, dtype, target)
+    for row in seen.values():
+        yield {**job, "target": target, **row}
+
+
+def _figures(kernel, target):
+    row = amd(kernel.asm["amdgcn"]) if target.startswith("gfx") else nvidia(kernel.asm["cubin"])
+    return row | {"warps": kernel.metadata.num_warps, "shared": kernel.metadata.shared}
+
+
+def _by_site(row, launch, loop, dtype, target):
+    """What a kernel over sites does for each of them."""
+    threads = TARGETS[target][2] * row["warps"]
+    per_site = row["instructions"] * threads / (4 * launch.constants["GROUPS"])
+    arrays = len(loop.loads) + len(loop.stores)
+    row = row | {"per_site": round(per_site, 1), "totals": len(loop.sums), "bytes": arrays * dtype.itemsize}
+    return row | (predicted(row, MACHINES[target]) if target in MACHINES else {})
+
+
+def main():
+    for job in json.loads(sys.argv[1]):
+        for row in kernels(job):
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(FOLDER.parent))
+    main()

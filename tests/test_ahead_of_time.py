@@ -1,0 +1,132 @@
+"""Triton kernels as machine code for GPUs that are not there: they compile, and are as lean as is said here."""
+
+from functools import cache
+
+import pytest
+from ahead_of_time import figures_of
+from test_kernels import KERNELS
+
+SITES = 1_000_000
+
+# At most, for one step of one tensor on sm_90 in float32: instructions a site, of all kernels; registers of a thread.
+STATED = {
+    "sgld": (46, 48),
+    "sgld-preconditioned": (58, 48),
+    "psgld": (73, 48),
+    "psgld-same-step": (73, 40),
+    "psgld-gamma": (105, 64),
+    "sgrld": (75, 56),
+    "sgrld-simplex": (65, 48),
+    "sgfs": (99, 48),
+    "vsgd": (58, 48),
+    "isgd-ideal": (58, 48),
+    "isgd": (82, 48),
+    "underdamped-langevin": (74, 64),
+    "sghmc": (68, 40),
+    "sghmc-adaptive": (132, 64),
+    "sgrhmc": (167, 48),
+    "sghmc-relativistic": (1368, 80),
+    "hmc": (81, 40),
+    "sgnht": (114, 32),
+    "msgnht": (117, 56),
+    "atmc": (130, 64),
+    "atmc-relativistic": (1437, 96),
+    "santa": (132, 72),
+    "sgld-sa": (167, 64),
+    "sgld-sa-marginal": (111, 80),
+    "sgld-sa-gibbs": (149, 80),
+    "sgld-sa-classification": (145, 96),
+    "sghmc-sa": (213, 80),
+    "sghmc-sa-marginal": (188, 104),
+    "sghmc-sa-gibbs": (242, 96),
+    "sghmc-sa-classification": (188, 112),
+}
+FEW = ("sgld", "sghmc", "psgld")  # which are always looked at
+OF_THE_ROOFLINE = {  # by the model, at least
+    "sgld": 0.85,
+    "sghmc": 0.85,
+    "psgld": 0.85,
+    "underdamped-langevin": 0.85,
+    "msgnht": 0.8,
+    "atmc": 0.79,
+    "santa": 0.85,
+}
+EDGES = [  # what specialises a kernel: ones, numbers beyond 2^31, noise that is given
+    {"sampler": "sgnht", "sites": 1},
+    {"sampler": "sghmc", "sites": 5, "chains": 7, "given": True, "seed": 1, "step": 1},
+    {"sampler": "sghmc", "sites": SITES, "target": "gfx942", "seed": 2**64 - 1, "step": 2**40},
+]
+MORE_EDGES = [
+    {"sampler": name, "sites": sites, "given": given, "target": target}
+    for name in ("sgnht", "psgld", "sgld-sa", "hmc")
+    for sites in (1, 5, SITES)
+    for given in (True, False)
+    for target in ("sm_90", "gfx942")
+]
+
+
+@cache
+def always():
+    """The figures of the few and of the edges, by one process."""
+    return figures_of([*({"sampler": name, "sites": SITES} for name in FEW), *EDGES])
+
+
+@cache
+def later(target):
+    """Those of all stock samplers."""
+    return figures_of([{"sampler": name, "sites": SITES, "target": target} for name in KERNELS])
+
+
+def check_lean(name, rows):
+    """128-bit accesses; no barriers and no double precision but for totals; no stack; what is stated."""
+    rows = [row for row in rows if row["sampler"] == name and "seed" not in row and row["name"].startswith("sites")]
+    for row in rows:
+        assert row["aligned"] and row["stack"] == 0, row
+        assert row["widest"] in (128, 0), row  # 0: it moves nothing
+        assert row["totals"] or row["barriers"] == row["fp64"] == row["shared"] == 0, row
+    instructions, registers = STATED[name]
+    assert sum(row["per_site"] for row in rows) <= instructions
+    assert max(row["registers"] for row in rows) <= registers
+    assert min(row["share"] for row in rows) >= OF_THE_ROOFLINE.get(name, 0)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_kernels_are_lean(name):
+    check_lean(name, always())
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=str)
+def test_kernels_compile_at_the_edges_of_what_they_take(edge):
+    rows = [row for row in always() if row.items() >= edge.items()]
+    assert rows and all(row["stack"] == 0 for row in rows)
+    if edge.get("target") == "gfx942":
+        assert all(row["widest"] == 128 and row["barriers"] == row["fp64"] == 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernels_of_all_samplers_are_lean(name):
+    check_lean(name, later("sm_90"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_the_kernels_of_all_samplers_compile_for_other_gpus(target):
+    rows = [row for row in later(target) if row["name"].startswith("sites") and row["bytes"]]
+    assert {row["sampler"] for row in rows} == set(KERNELS)
+    for row in rows:
+        assert row["widest"] in (128, 0) and (row["totals"] or row["barriers"] == row["fp64"] == 0), row
+
+
+@pytest.mark.slow
+def test_the_optimizer_over_161_tensors_is_lean():
+    for name, least in OF_THE_ROOFLINE.items():
+        for row in figures_of([{"sampler": name, "resnet": True}]):
+            assert row["aligned"] and row["widest"] == 128 and row["barriers"] == 0 and row["share"] >= least - 0.03, (
+                row
+            )
+
+
+@pytest.mark.slow
+def test_all_edges_compile():
+    assert {row["target"] for row in figures_of(MORE_EDGES)} == {"sm_90", "gfx942"}
