@@ -8,7 +8,7 @@
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -81,6 +81,10 @@ class Coordinates:
         """theta = centre + scale z."""
         return self.centre + z @ self.scale.T
 
+    def z(self, theta: Tensor) -> Tensor:
+        """z = scale^-1 (theta - centre)."""
+        return torch.linalg.solve(self.scale.mT, theta - self.centre, left=False)
+
 
 def gaussian_approximation(model: LogisticRegression, iterations: int = 150) -> Coordinates:
     """The Gaussian q of E_q grad U = 0 and covariance^-1 = E_q hess U, by damped iteration and quadrature.
@@ -109,12 +113,6 @@ def diagonalise_noise(model: LogisticRegression, q: Coordinates, generator: Gene
     covariance = model.X.T @ (r.square().mean(0)[:, None] * model.X) - G.T @ G / len(theta) / len(model.y)
     _, rotation = torch.linalg.eigh(q.scale.T @ covariance @ q.scale)
     return Coordinates(q.centre, q.scale @ rotation)
-
-
-def gradient_noise(model: LogisticRegression, coordinates: Coordinates, theta: Tensor, batch_size: int) -> Tensor:
-    """The variances V_g of the minibatch gradient by each z, at each theta: N^2/b times those over the examples."""
-    X, r = model.X @ coordinates.scale, model.residuals(theta)
-    return len(X) / batch_size * (r.square() @ X.square() - (r @ X).square() / len(X))
 
 
 # ---- the reference, in plain torch
@@ -168,6 +166,21 @@ def metropolised_hmc(
 # ---- our sampler
 
 
+def seen_by(model: LogisticRegression, coordinates: Coordinates) -> tuple[Callable, tuple[Tensor, ...]]:
+    """The energy U~(z, batch) of one chain in the coordinates z, and the data that its batches are of."""
+
+    def loss(z: Tensor, batch: tuple) -> Tensor:  # one value per example
+        x, o, y = batch
+        logits = x @ z + o
+        return softplus(logits) - y * logits
+
+    def negative_log_prior(z: Tensor) -> Tensor:
+        return coordinates.theta(z).square().sum() / (2 * PRIOR_SD**2)
+
+    energy = samplers.posterior(loss, negative_log_prior, num_data=len(model.X))
+    return energy, (model.X @ coordinates.scale, model.X @ coordinates.centre, model.y)
+
+
 def run(
     model: LogisticRegression,
     coordinates: Coordinates,
@@ -180,25 +193,14 @@ def run(
     seed: int = 0,
 ) -> tuple[samplers.Draws, Tensor]:
     """Draws of theta and the mean of xi in each coordinate, after `warmup` and `duration` units of time."""
-    X = model.X @ coordinates.scale
-    offset = model.X @ coordinates.centre
-
-    def loss(z: Tensor, batch: tuple) -> Tensor:  # one chain; one value per example
-        x, o, y = batch
-        logits = x @ z + o
-        return softplus(logits) - y * logits
-
-    def negative_log_prior(z: Tensor) -> Tensor:
-        return coordinates.theta(z).square().sum() / (2 * PRIOR_SD**2)
-
-    energy = samplers.posterior(loss, negative_log_prior, num_data=len(X))
-    start = 1.5 * torch.randn(chains, X.shape[1], generator=torch.Generator().manual_seed(seed))
+    energy, data = seen_by(model, coordinates)
+    start = 1.5 * torch.randn(chains, model.X.shape[1], generator=torch.Generator().manual_seed(seed))
     draws = samplers.sample(
         TailThermostat,
         energy,
         init=start,
         chains=chains,
-        data=(X, offset, model.y),
+        data=data,
         batch_size=batch_size,
         step_size=step_size,
         steps=round(duration / step_size),
@@ -375,7 +377,8 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     exact = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
     runs = {"full": full, "mini": mini, "double": double}
     against = {name: Comparison(draws.summary(), exact) for name, draws in runs.items()}
-    V = gradient_noise(model, q, reference[:, ::50].flatten(0, 1), BATCH)
+    energy, data = seen_by(model, q)
+    V = samplers.gradient_variance(energy, q.z(reference[:, ::50].flatten(0, 1)), data, batch_size=BATCH)
     print("", table(model.names, against["full"], against["mini"]), sep="\n")
     print(f"reference: R-hat at most {exact['r_hat'].max():.3f}, ESS at least {exact['ess_bulk'].min():.0f}\n")
     print(account(**against, V=V, xi=xi, coordinates=q))

@@ -10,6 +10,7 @@ from . import (
     testing as testing,
 )
 from .energies.control_variates import control_variate as control_variate, find_mode as find_mode
+from .energies.gradient_variance import gradient_variance as gradient_variance
 from .energies.posterior import posterior as posterior, score_variance as score_variance
 from .results.draws import Draws as Draws
 from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments

@@ -135,6 +135,13 @@ CLAIMS = {
         25.0,
         times=100,
     ),
+    "accuracy": Claim(
+        "stated biases of mean and variance, of the step and of the minibatches, from pairs of chains",
+        "the closed form of Euler steps; twice what batches twice as large take off, up to a third",
+        "the bias of the step twice what it is (300 pairs)",
+        30.0,
+        times=12,
+    ),
     "audits": Claim(
         "an audit of a right sampler", "its verdict is right", "a temperature twice as high", 50.0, times=25
     ),

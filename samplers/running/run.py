@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from integrators.step import Step
+
 from ..results.draws import Draws
 from .chains import Chains, Diverged
+from .exchange import Rungs
 from .inputs import Inputs
 from .interrupts import until_interrupted
 from .moving import Mover, moves_of
+from .pairs import PairedRun
 from .plan import Plan
 from .recording import InMemory
 from .watching import Progress
@@ -18,7 +22,10 @@ from .watching import Progress
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws."""
+    """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws.
+
+    `compiled(recipe)` makes a step like those of the run.
+    """
 
     plan: Plan
     inputs: Inputs
@@ -26,6 +33,7 @@ class Run:
     mover: Mover
     record: InMemory
     asked: Mapping[str, Any]
+    compiled: Callable[..., Step]
 
     def go(self, *, progress: bool, watch: Callable | None) -> Draws:
         """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
@@ -72,7 +80,11 @@ class Run:
         for name, x in blocks.items():
             named = self.inputs.layout.shapes is not None and name == chains.recipe.targets[0].name
             values |= self.inputs.layout.by_name(x) if named else {name: x}
-        return Draws(values, info=self._account(began), step_sizes=self.record.step_sizes if self.plan.varies else None)
+        sizes = self.record.step_sizes if self.plan.varies else None
+        state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
+        mixed = isinstance(chains, Rungs)
+        again = PairedRun(self.plan, self.inputs, chains.recipe, state, self.compiled, chains.where, mixed)
+        return Draws(values, info=self._account(began), step_sizes=sizes, again=again)
 
     def _account(self, began: float) -> dict[str, Any]:
         """What the draws say of the run: plain data."""

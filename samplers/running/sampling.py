@@ -136,15 +136,15 @@ def sample(
     settings = Settings(step_size, schedule, first, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
     repeat = _proposal(where, metropolis, repeat, scope)
-    compiled = partial(
+    like_this = partial(
         integrators.metropolised if metropolis else integrators.compile,
-        recipe,
-        scheme,
+        scheme=scheme,
         pieces=pieces,
         energy=symbolic,
         backend=backend,
         **({"repeat": repeat} if metropolis else {"scope": scope}),
     )
+    compiled = partial(like_this, recipe)
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
@@ -176,7 +176,7 @@ def sample(
         probe = Probe(recipe, inputs, start)
         record = InFolder(checkpoint, kept_blocks, plan.draws, every=checkpoint_every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
-    run = Run(plan, inputs, moved, mover, record, asked)
+    run = Run(plan, inputs, moved, mover, record, asked, like_this)
     return run.go(progress=progress, watch=watch)
 
 

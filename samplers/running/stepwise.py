@@ -33,21 +33,30 @@ class Stepwise:
             h = stage.step_size(k)
             carried = chains.rows if stage.step.program.carries_gradient else None
             evaluations = Evaluations(self.inputs.derivatives, of_step.rows_of, carried)
-            new = self._stepped(stage.step, chains.state, of_step, evaluations, h, stage.temperature(k))
+            T = stage.temperature(k)
+            functions = evaluations.functions()
+            new = stepped(stage.step, chains.state, of_step, functions, h, T, self.inputs, self.backend)
             chains.advance(new, rows=evaluations.latest)
             if stage.until_kept(k):
                 yield Moves(1)
             else:
                 yield Moves(1, [h], {name: chains.state[name][:, None] for name in self.keep})
 
-    @torch.no_grad()
-    def _stepped(
-        self, step: Step, state: dict, of_step: OfStep, evaluations: Evaluations, h: float, T: float
-    ) -> dict[str, Any]:
-        """The state after a step, lost chains and all."""
-        functions = evaluations.functions()
-        settings = {"temperature": T, "step_number": of_step.number, **self.inputs.constants}
-        if self.backend != "torch":
-            return step.swept(state, h, noise=self.inputs.key(of_step.number), **functions, **settings)
-        arguments = step.arguments(noise=of_step.noise, sizes=self.inputs.layout.sizes, **functions)
-        return step.function(state, h, **arguments, **step.spelled(settings))
+
+@torch.no_grad()
+def stepped(
+    step: Step,
+    state: dict,
+    of_step: OfStep,
+    functions: dict[str, Any],
+    h: float,
+    T: float,
+    inputs: Inputs,
+    backend: str = "torch",
+) -> dict[str, Any]:
+    """The state after a step, lost chains and all; `functions`: gradient, curvature and observations."""
+    settings = {"temperature": T, "step_number": of_step.number, **inputs.constants}
+    if backend != "torch":
+        return step.swept(state, h, noise=inputs.key(of_step.number), **functions, **settings)
+    arguments = step.arguments(noise=of_step.noise, sizes=inputs.layout.sizes, **functions)
+    return step.function(state, h, **arguments, **step.spelled(settings))

@@ -1,0 +1,283 @@
+"""How wrong draws are: their Monte Carlo error, the bias of the step and that of the noise of minibatches."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from statistics import NormalDist
+from typing import Any
+
+import torch
+
+from recipe.arguments import integer
+from recipe.errors import RecipeError
+
+from .pairs import Again, Pairs
+from .statistics import LEAST, sample_size_of_mean, split_r_hat
+
+LEVEL = 0.05  # probability that a bias is seen where there is none, over all statistics of a table
+PAIRS = 16, 1000  # the fewest and the most pairs of chains, where the caller does not say
+STEPS = 10_000  # the most steps of a pair, where the caller does not say
+WARMUP, LENGTH = 5, 20  # autocorrelation times that the pairs run before they are looked at, and in all
+SHOWN = 12  # rows of a printed table
+AGREE = 1.05  # R-hat from which on chains do not agree
+APART = 4.0  # standard errors between the draws and the pairs from which on the draws are of another law
+
+SOURCES = {
+    "monte_carlo": "Monte Carlo error",
+    "step": "bias of the step",
+    "minibatches": "bias of the minibatch noise",
+}
+MORE = "Take more steps, or more chains: it falls as one over the root of their number."
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The errors of the mean or the sd of one coordinate, whose draws have the standard deviation `scale`.
+
+    `monte_carlo` is a standard error. A bias is what is stated of the law of the draws less that of the target, with
+    its standard error; None where there is none by construction. `law`: the value in the pairs, with its error.
+    """
+
+    name: str
+    statistic: str
+    value: float
+    scale: float
+    monte_carlo: float
+    step: float | None = None
+    step_error: float | None = None
+    minibatches: float | None = None
+    minibatches_error: float | None = None
+    law: float | None = None
+    law_error: float = 0.0
+
+    def in_sds(self, source: str) -> tuple[float, float]:
+        """A bias and its standard error in standard deviations; zeros where there is none."""
+        bias, error = getattr(self, source), getattr(self, f"{source}_error")
+        return (0.0, 0.0) if bias is None else (bias / self.scale, error / self.scale)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the draws have another law than the pairs."""
+        if self.law is None:
+            return False
+        return abs(self.value - self.law) > APART * math.hypot(self.monte_carlo, self.law_error)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.statistic}"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What is stated of the errors of draws: figures by statistic, and a verdict; `print` shows the worst of many.
+
+    `pairs`: what the biases stand on, None where there are none; `advice`: what makes each smaller.
+
+    >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
+    >>> print(Accuracy((figure,), None, {"step": "Halve it."}, 1.0))
+    statistic   value  Monte Carlo  bias of the step  bias of minibatches
+    theta mean      1          0.1       0.5 +- 0.01                    0
+    The bias of the step is the largest: 0.25 standard deviations (theta mean). Halve it. Monte Carlo error: 0.05 sd.
+    """
+
+    figures: tuple[Figure, ...]
+    pairs: Pairs | None
+    advice: Mapping[str, str]
+    r_hat: float
+
+    @property
+    def threshold(self) -> float:
+        """How many standard errors a bias is seen from, so that none of all is seen by chance: Bonferroni."""
+        return NormalDist().inv_cdf(1 - LEVEL / (4 * len(self.figures)))
+
+    def size(self, figure: Figure, source: str) -> float:
+        """The size of an error in standard deviations, that of a bias only where it is beyond its own error."""
+        if source == "monte_carlo":
+            return figure.monte_carlo / figure.scale
+        bias, error = figure.in_sds(source)
+        return abs(bias) if abs(bias) > self.threshold * error else 0.0
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """The largest Monte Carlo error, bias of the step and bias of the minibatches, in standard deviations."""
+        return {source: max(self.size(f, source) for f in self.figures) for source in SOURCES}
+
+    @property
+    def resolution(self) -> float:
+        """The size in standard deviations from which on a bias is seen in any of the figures."""
+        return self.threshold * max(f.in_sds(source)[1] for f in self.figures for source in ("step", "minibatches"))
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the figures are not to be believed, if they are not."""
+        doubts = []
+        if self.r_hat > AGREE:
+            doubts.append(
+                f"The chains do not agree yet (R-hat {self.r_hat:.3g}): take more steps before you believe this."
+            )
+        apart = [f for f in self.figures if f.is_apart]
+        if apart:
+            f = apart[0]
+            doubts.append(
+                f"The draws are not of the law that their step comes to ({f}: {f.value:.4g}, where pairs of chains "
+                f"come to {f.law:.4g} +- {f.law_error:.1g}): take a longer warmup."
+            )
+        if self.pairs is not None and not self.pairs.settled:
+            doubts.append(f"The pairs have not settled after {self.pairs.warmup} steps: pass more steps.")
+        return doubts
+
+    @property
+    def verdict(self) -> str:
+        """Which of the three is the largest, in which statistic, and what to change."""
+        sizes = self.sizes
+        source = max(sizes, key=lambda name: sizes[name])
+        worst = max(self.figures, key=lambda f: self.size(f, source))
+        parts = [f"The {SOURCES[source]} is the largest: {sizes[source]:.2g} standard deviations ({worst})."]
+        parts.append(MORE if source == "monte_carlo" else self.advice[source])
+        others = [f"{SOURCES[name]}: {size:.2g} sd." for name, size in sizes.items() if name != source and size]
+        parts += [other[0].upper() + other[1:] for other in others]
+        if self.resolution > sizes[source]:
+            parts.append(f"Biases below {self.resolution:.2g} sd may be there unseen: pass more chains or steps.")
+        return "\n".join([*self.doubts, " ".join(parts)])
+
+    def by_name(self) -> dict[tuple[str, str], Figure]:
+        """The figures by coordinate and statistic."""
+        return {(f.name, f.statistic): f for f in self.figures}
+
+    def columns(self) -> dict[str, dict[str, float]]:
+        """The biases by coordinate, in columns for a table: bias_step_mean, bias_step_sd, bias_minibatches_mean, ..."""
+        table: dict[str, dict[str, float]] = {}
+        for f in self.figures:
+            for source in ("step", "minibatches"):
+                bias = getattr(f, source)
+                table.setdefault(f"bias_{source}_{f.statistic}", {})[f.name] = 0.0 if bias is None else bias
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the figures, the verdict, and what they stand on."""
+        run = {
+            name: None if self.pairs is None else getattr(self.pairs, name) for name in ("number", "warmup", "steps")
+        }
+        return {
+            "figures": [asdict(f) for f in self.figures],
+            "verdict": self.verdict,
+            "sizes": self.sizes,
+            "pairs": run,
+        }
+
+    def __str__(self) -> str:
+        most = {f: max(self.size(f, source) for source in SOURCES) for f in self.figures}
+        worst = set(sorted(self.figures, key=lambda f: -most[f])[:SHOWN])
+        rows: list[tuple[str, ...]] = [("statistic", "value", "Monte Carlo", "bias of the step", "bias of minibatches")]
+        rows += [_row(f) for f in self.figures if f in worst]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = []
+        for title, *cells in rows:
+            lines.append("  ".join([title.ljust(widths[0]), *(x.rjust(w) for x, w in zip(cells, widths[1:]))]))
+        if len(self.figures) > SHOWN:
+            lines.append(f"the worst {SHOWN} of {len(self.figures)}")
+        lines.append(self.verdict)
+        if self.pairs is not None:
+            p = self.pairs
+            lines.append(f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}.")
+        return "\n".join(lines)
+
+
+def _row(f: Figure) -> tuple[str, ...]:
+    biases = [(f.step, f.step_error), (f.minibatches, f.minibatches_error)]
+    words = ["0" if bias is None else f"{bias:.2g} +- {error:.1g}" for bias, error in biases]
+    return (str(f), f"{f.value:.4g}", f"{f.monte_carlo:.2g}", *words)
+
+
+def accuracy_of(
+    draws: Mapping[str, torch.Tensor],
+    sound: list[int],
+    again: Again,
+    *,
+    chains: int | None = None,
+    steps: int | None = None,
+) -> Accuracy:
+    """The errors of the draws of a run that can be run `again`; of the `sound` chains. `Draws.accuracy` says more."""
+    where = "draws, accuracy"
+    for name, number in (("chains", chains), ("steps", steps)):
+        if number is not None:
+            integer(where, name, number, least=4)
+    again.check()
+    values = {name: draws[name][sound] for name in again.targets}
+    some = next(iter(values.values()))
+    if some.shape[1] < LEAST:
+        raise RecipeError(where, f"there are {some.shape[1]} draws of a chain", do=f"Keep {LEAST} at least.")
+    times = {name: _times(x) for name, x in values.items()}
+    tau = max(float(t.nan_to_num(1.0).max()) for both in times.values() for t in both)
+    pairs = None
+    if again.order is not None or again.has_batches:
+        pairs = _paired(draws, sound, again, max(1.0, tau) * again.thin, chains, steps)
+    figures = [f for name, x in values.items() for f in _figures(name, x, times[name], pairs, again.order)]
+    if not figures:
+        raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
+    r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
+    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan))
+
+
+def _times(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The autocorrelation times of a coordinate and of its square about the mean, in draws."""
+    number = x.shape[0] * x.shape[1]
+    centred = x.to(torch.float64) - x.to(torch.float64).mean((0, 1))
+    return number / sample_size_of_mean(centred), number / sample_size_of_mean(centred.square())
+
+
+def _paired(
+    draws: Mapping[str, torch.Tensor], sound: list[int], again: Again, tau: float, chains: int | None, steps: int | None
+) -> Pairs:
+    """Pairs of chains that start at draws from all over the run: as many steps in all as it had, each of 20 tau."""
+    kept = draws[again.targets[0]].shape[1]
+    budget = len(sound) * kept * again.thin
+    fewest, most = PAIRS
+    number = min(max(round(budget / (LENGTH * tau)), fewest), most) if chains is None else chains
+    length = min(max(budget // number, math.ceil(LENGTH * tau)), STEPS) if steps is None else steps
+    warmup = min(math.ceil(WARMUP * tau), length // 2)
+    picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
+    chain = torch.tensor(sound, device="cpu")[picked // kept]
+    longest = length if steps is not None else max(STEPS, length)
+    return again.pairs(draws, chain, picked % kept, warmup=warmup, steps=length - warmup, most=longest)
+
+
+def _figures(
+    name: str, x: torch.Tensor, times: tuple[torch.Tensor, torch.Tensor], pairs: Pairs | None, order: int | None
+) -> Iterable[Figure]:
+    """The figures of every coordinate of a tensor of draws that is not constant."""
+    x = x.to("cpu", torch.float64)
+    number = x.shape[0] * x.shape[1]
+    mean = x.mean((0, 1))
+    squares = (x - mean).square()
+    sd = squares.mean((0, 1)).sqrt()
+    errors = {
+        "mean": sd * (times[0] / number).sqrt(),
+        "sd": squares.std((0, 1)) * (times[1] / number).sqrt() / (2 * sd),
+    }
+    stated = {} if pairs is None else _stated(name, pairs, order)
+    for index in product(*map(range, sd.shape)):
+        if not sd[index] > 0:
+            continue
+        label = f"{name}[{', '.join(map(str, index))}]" if index else name
+        for statistic, value in (("mean", mean), ("sd", sd)):
+            others = {key: float(numbers[index]) for key, numbers in stated.get(statistic, {}).items()}
+            error = float(errors[statistic][index])
+            yield Figure(label, statistic, float(value[index]), float(sd[index]), error, **others)
+
+
+def _stated(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:
+    """What pairs state of the mean and the sd of every coordinate, by the fields of a Figure.
+
+    A bias b of a variance v is one of sqrt v - sqrt(v - b) of the standard deviation.
+    """
+    law = pairs.of_run(name)
+    error_of_mean, error_of_variance = law.errors()
+    sd = law.variance.sqrt()
+    means = {"law": law.mean + pairs.centre[name], "law_error": error_of_mean}
+    sds = {"law": sd, "law_error": error_of_variance / (2 * sd)}
+    for source, (moments, mean, variance) in pairs.biases(name, order).items():
+        means |= {source: mean.value, f"{source}_error": mean.error}
+        both = moments.variance.sqrt() + (moments.variance - variance.value).clamp(min=0).sqrt()
+        sds |= {source: variance.value / both, f"{source}_error": variance.error / both}
+    return {statistic: {k: x.to("cpu") for k, x in of.items()} for statistic, of in (("mean", means), ("sd", sds))}

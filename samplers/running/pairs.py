@@ -1,0 +1,351 @@
+"""A run made again in pairs of chains: what half its step size, and half the noise of its minibatches, change."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from integrators.metropolis import MetropolisedStep
+from integrators.step import Step
+from recipe import Recipe
+from recipe.errors import RecipeError
+from recipe.symbols import step_size
+
+from ..energies.derivatives import Derivatives
+from ..results.pairs import Moments, Pairs
+from .chains import Chains
+from .inputs import Inputs, OfStep, Rows
+from .plan import Plan
+from .stepwise import stepped
+
+FIRST = 2**41  # number of the step whose noise the pairs begin with; no run gets that far
+SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
+
+Blocks = dict[str, torch.Tensor]
+
+
+class Averages:
+    """The derivatives of an energy in one step after another, each the mean over several batches."""
+
+    def __init__(self, derivatives: Derivatives) -> None:
+        self.derivatives = derivatives
+        self.latest: list[Rows] = []
+
+    def begin(self, rows_of: Sequence[Callable[[int], Rows]]) -> None:
+        """Go on to a step whose evaluations see these rows; the first step begins with those of its first."""
+        self.rows_of = rows_of
+        self.evaluated = 0
+        self.latest = self.latest or [rows(0) for rows in rows_of]
+        self.first = self.latest
+
+    def functions(self) -> dict[str, Any]:
+        """Gradient, curvature and observations, as a step takes them; None where it has its own."""
+        d = self.derivatives
+        return {
+            "gradient": None if d.gradient is None else self._gradient,
+            "curvature": None if d.curvature is None else lambda theta: self._mean(d.curvature, theta, self.latest),
+            "observe": {
+                name: lambda theta, f=f: self._mean(f, theta, self.first) for name, f in d.observations.items()
+            },
+        }
+
+    def _gradient(self, theta: Any) -> Any:
+        self.latest = [rows(self.evaluated) for rows in self.rows_of]
+        self.evaluated += 1
+        return self._mean(self.derivatives.gradient, theta, self.latest)
+
+    def _mean(self, function: Any, theta: Any, batches: Sequence[Rows]) -> Any:
+        values = [function(theta, *self.derivatives.batch(rows)) for rows in batches]
+        if isinstance(values[0], Mapping):
+            return {name: sum(v[name] for v in values) / len(values) for name in values[0]}
+        return sum(values) / len(values)
+
+
+class Level:
+    """Chains that move at one step size; the moments of their target about a centre, and averages of all blocks."""
+
+    def __init__(self, step: Step, h: float, temperature: float, inputs: Inputs, chains: Chains, centre: Blocks):
+        self.step = step
+        self.h = h
+        self.temperature = temperature
+        self.inputs = inputs
+        self.chains = chains
+        self.centre = centre
+        self.averages = Averages(inputs.derivatives)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin the averages anew."""
+        self.number = 0
+        target = {name: self.chains.state[name] for name in self.centre}
+        self.first = {name: torch.zeros_like(x, dtype=torch.float64) for name, x in target.items()}
+        self.second = {name: torch.zeros_like(x, dtype=torch.float64) for name, x in target.items()}
+        self.of_blocks: torch.Tensor | float = 0.0
+
+    def move(self, number: int, noise: Mapping[str, Any], rows_of: Sequence[Callable[[int], Rows]]) -> None:
+        """A step with this noise, whose gradients are means over these batches."""
+        self.averages.begin(rows_of)
+        of_step = OfStep(number, dict(noise), rows_of[0])
+        functions = self.averages.functions()
+        new = stepped(self.step, self.chains.state, of_step, functions, self.h, self.temperature, self.inputs)
+        self.chains.advance(new)
+
+    def look(self) -> None:
+        """Add the present state to the averages."""
+        self.number += 1
+        for name, c in self.centre.items():
+            x = self.chains.state[name].to(torch.float64) - c
+            self.first[name] += x
+            self.second[name] += x.square()
+        sites = [self.chains.state[b.name].to(torch.float64).reshape(len(self.chains), -1) for b in self._moving]
+        self.of_blocks = self.of_blocks + torch.stack([f(x) for x in sites for f in (_mean, _mean_square)], 1)
+
+    @property
+    def _moving(self) -> list[Any]:
+        """The blocks that move."""
+        return [b for b in self.step.recipe.entries if b.name not in self.step.frozen]
+
+    def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
+        """The moments of some of the chains, by the names of the draws."""
+        first = named({name: x[some] / self.number for name, x in self.first.items()})
+        second = named({name: x[some] / self.number for name, x in self.second.items()})
+        return {name: Moments(first[name], second[name]) for name in first}
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(1)
+
+
+def _mean_square(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean(1)
+
+
+@dataclass(frozen=True)
+class PairedRun:
+    """A run that has ended, to be run again in pairs: an `Again` of `samplers.results.pairs`.
+
+    `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe; `exchanges`: whether its
+    chains swapped states with those at other temperatures.
+    """
+
+    plan: Plan
+    inputs: Inputs
+    recipe: Recipe
+    state: Blocks
+    compiled: Callable[..., Step]
+    where: str
+    exchanges: bool
+
+    @cached_property
+    def stage(self) -> Any:
+        """The phase that keeps draws."""
+        return next(stage for stage in self.plan.stages if stage.phase.keep)
+
+    @property
+    def order(self) -> int | None:
+        """The order of the bias in the step size; None where the step is exact."""
+        return None if isinstance(self.stage.step, MetropolisedStep) else self.stage.step.marginal_order
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether gradients are of minibatches."""
+        data = self.inputs.derivatives.data
+        return data is not None and data.batch_size is not None
+
+    @property
+    def thin(self) -> int:
+        """The steps between two draws."""
+        return self.plan.thin
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the target in the draws."""
+        if self.inputs.layout.shapes is not None:
+            return tuple(self.inputs.layout.shapes)
+        return tuple(b.name for b in self.recipe.targets)
+
+    def advice(self) -> dict[str, str]:
+        """What makes the bias of the step, and that of the minibatches, smaller."""
+        batches = (
+            "Take larger batches or a smaller step size, to both of which it is proportional, or "
+            "samplers.control_variate."
+        )
+        if any(self.recipe.supplied):
+            batches += " Or give the recipe the noise that it supplies: samplers.gradient_variance has V_g."
+        less = f"Take a smaller step size: it goes as h^{self.order}."
+        return {
+            "step": less if self.has_batches else f"{less} Or accept and reject, by metropolis=True.",
+            "minibatches": batches,
+        }
+
+    def check(self) -> None:
+        """Refuse a run whose law changes as it goes, or whose two biases cannot be told apart."""
+        where = f"{self.where}, accuracy"
+        if self.exchanges and self.order is not None:
+            raise RecipeError(
+                where,
+                "its chains swapped states with hotter ones, whose biases come down with them: pairs would not",
+                do="Compare with a run at half the step size.",
+            )
+        kept = [stage for stage in self.plan.stages if stage.phase.keep]
+        settings = [(stage.step_size.value, stage.temperature.value, stage.step.frozen) for stage in kept]
+        if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
+            raise RecipeError(
+                where,
+                "the step size, the temperature or what is frozen changed while draws were kept: they have no one law",
+                do="Keep the draws of one phase of constant settings.",
+            )
+        if settings[0][1] == 0:
+            raise RecipeError(where, "at temperature 0 there is no law", do="Sample at a temperature > 0.")
+        moving = [a.name for a in self.stage.step.declared.adapted if a.name not in self.stage.step.frozen]
+        if moving:
+            raise RecipeError(
+                where,
+                f"the adaptation of {', '.join(moving)} goes on: its bias does not vanish with the step size",
+                do=f'Burn in, and hold it still in the phase whose draws are kept: freeze=("{moving[0]}",).',
+            )
+        if self._supplies() and self.has_batches and self.recipe.supplied.has(step_size):
+            raise RecipeError(
+                where,
+                "the noise that the recipe takes as supplied depends on the step size, so that the bias of the step "
+                "and that of the minibatches are not told apart",
+                do="Compare with a run at half the step size, or of twice the batch_size.",
+            )
+        if self._supplies() and not self.has_batches and not self.recipe.supplied.has(step_size):
+            raise RecipeError(
+                where,
+                "the recipe takes noise as supplied by minibatches, but there are none: the draws are too cold",
+                do="Leave out the parameters of `supplied`, or give batch_size.",
+            )
+
+    def _supplies(self) -> bool:
+        """Whether the recipe leaves noise to the minibatches, at the parameters of the run."""
+        names = {s: self.inputs.parameters.get(s.name, s.default) for s in self.recipe.parameters}
+        values = {s: float(x.abs().max()) if torch.is_tensor(x) else x for s, x in names.items() if x is not None}
+        return any(e.xreplace(values) != 0 for e in self.recipe.supplied)
+
+    @torch.no_grad()
+    def pairs(
+        self,
+        draws: Mapping[str, torch.Tensor],
+        chain: torch.Tensor,
+        draw: torch.Tensor,
+        *,
+        warmup: int,
+        steps: int,
+        most: int,
+    ) -> Pairs:
+        """Pairs of chains that start at these draws of these chains: `steps` steps, after `warmup`.
+
+        While they have not settled, and `most` allows it, all steps so far count as warmup, and as many follow.
+
+        A step of the coarse chains has the noise and the batches of both steps of the fine ones: normals
+        (x + x')/sqrt 2, and the mean of the two gradients. So coarse and fine have the same noise of minibatches in a
+        unit of time, half of the run's, and differ by the step alone.
+        """
+        start = self._start(draws, chain, draw)
+        levels = self._levels(start)
+        numbers = range(FIRST, FIRST + 2 * (most + warmup + steps))
+        reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
+        moves = self._moves(levels, zip(reads, reads, strict=True))
+        for _ in range(warmup):
+            next(moves)
+        while True:
+            settled = _look(levels, moves, steps)
+            if settled or warmup + 3 * steps > most:
+                return self._told_apart(levels, warmup, steps, settled)
+            warmup += steps
+            steps = warmup
+
+    def _levels(self, start: Blocks) -> dict[str, Level]:
+        """The chains of each kind, at their start."""
+        own = self.stage.step
+        quiet = own
+        if self.has_batches and self._supplies():
+            halved = replace(self.recipe, supplied=self.recipe.supplied / 2)
+            quiet = self.compiled(halved, freeze=own.frozen)
+        h = self.stage.step_size(0)
+        kinds = {"coarse": (quiet, h)}
+        if self.order is not None:
+            kinds["fine"] = (quiet, h / 2)
+        if self.has_batches:
+            kinds |= {"one": (own, h), "other": (own, h)}
+        centre = self._centre(start)
+        T = self.stage.temperature(0)
+        levels = {}
+        for name, (step, size) in kinds.items():
+            chains = Chains(self.recipe, dict(start), f"{self.where}, accuracy")
+            levels[name] = Level(step, size, T, self.inputs, chains, centre)
+        return levels
+
+    def _moves(self, levels: Mapping[str, Level], halves: Iterator[tuple[OfStep, OfStep]]) -> Iterator[None]:
+        """A step of all chains at a time, two of the fine ones."""
+        kinds = self.stage.step.draws
+        for k, (a, b) in enumerate(halves):
+            noise = {name: _joined(kinds[name], x, b.noise[name]) for name, x in a.noise.items()}
+            both = [a.rows_of, b.rows_of] if self.has_batches else [a.rows_of]
+            levels["coarse"].move(k, noise, both)
+            if "one" in levels:
+                levels["one"].move(k, noise, [a.rows_of])
+                levels["other"].move(k, noise, [b.rows_of])
+            if "fine" in levels:
+                levels["fine"].move(2 * k, a.noise, [a.rows_of])
+                levels["fine"].move(2 * k + 1, b.noise, [b.rows_of])
+            yield
+
+    def _told_apart(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
+        """The moments of the pairs of which no chain was lost."""
+        alive = torch.stack([level.chains.alive for level in levels.values()]).all(0)
+        lost = int((~alive).sum())
+        if len(alive) - lost < 2:
+            raise RecipeError(
+                f"{self.where}, accuracy", f"{lost} of {len(alive)} pairs are lost", do="Take a smaller step size."
+            )
+        moments = {name: level.moments(alive, self._named) for name, level in levels.items()}
+        centre = self._named(levels["coarse"].centre)
+        return Pairs(len(alive) - lost, warmup, steps, settled, centre, moments)
+
+    def _centre(self, start: Blocks) -> Blocks:
+        return {b.name: start[b.name].to(torch.float64).mean(0) for b in self.recipe.targets}
+
+    def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
+        """Whole states: the target from the draws, and all else from where the chains ended."""
+        start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
+        if self.inputs.layout.shapes is not None:
+            parts = [draws[name][chain, draw].reshape(len(chain), -1) for name in self.targets]
+            return start | {self.recipe.targets[0].name: torch.cat(parts, -1)}
+        return start | {name: draws[name][chain, draw].clone() for name in self.targets}
+
+    def _named(self, blocks: Blocks) -> Blocks:
+        """Values of the target by the names of the draws."""
+        if self.inputs.layout.shapes is None:
+            return blocks
+        return self.inputs.layout.by_name(blocks[self.recipe.targets[0].name])
+
+
+def _joined(kind: str, x: Any, y: Any) -> Any:
+    """A random number of a step whose halves have these: of the same law, and close to what both amount to."""
+    return (x + y) / 2**0.5 if kind == "normal" else x
+
+
+def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> bool:
+    """Average over so many steps; whether the two halves of them agree, for every block of all chains."""
+    halves = []
+    for level in levels.values():
+        level.forget()
+    for number in (steps // 2, steps - steps // 2):
+        before = [level.of_blocks for level in levels.values()]
+        for _ in range(number):
+            next(moves)
+            for level in levels.values():
+                level.look()
+        halves.append([(level.of_blocks - x) / number for level, x in zip(levels.values(), before)])
+    return all(_agree(one - other) for one, other in zip(*halves))
+
+
+def _agree(difference: torch.Tensor) -> bool:
+    """Whether averages over chains, of which `(chains, number)` are the differences, are 0 up to their error."""
+    error = difference.std(0) / len(difference) ** 0.5
+    return bool((difference.mean(0).abs() <= SETTLED * error).all())
