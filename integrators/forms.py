@@ -133,11 +133,11 @@ class Form:
 
 def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.Tensor) -> dict[str, Any]:
     """The parameters, those of one value per site as numbers of the type of a block, which they have to lie with."""
-    per_site = {s.name for s in recipe.parameters if s.per}
     values = dict(parameters)
-    for name in per_site & values.keys():
-        value = values[name]
-        if torch.is_tensor(value) and value.dim():
+    tensors = {name for name, value in values.items() if torch.is_tensor(value) and value.dim()}
+    if tensors:
+        for name in tensors & {s.name for s in recipe.parameters if s.per}:
+            value = values[name]
             if value.device != like.device:
                 raise RecipeError(
                     f"{recipe.name}, parameter '{name}'",

@@ -156,17 +156,17 @@ class Program:
     energy: Energy | None = None
     scope: str = "chain"
 
-    @property
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
         """All statements of all stages, in order."""
         return tuple(s for stage in self.stages for s in stage.statements)
 
-    @property
+    @cached_property
     def draws(self) -> tuple[Variate, ...]:
         """The random numbers of one step, in order."""
         return tuple(s.name for s in self.statements if isinstance(s, Draw))
 
-    @property
+    @cached_property
     def observations(self) -> tuple[str, ...]:
         """The names of the statistics that the caller supplies."""
         return tuple(dict.fromkeys(s.observed.name for s in self.statements if isinstance(s, Observe)))
@@ -179,13 +179,13 @@ class Program:
         """Whether some formula of the step calls one of these functions."""
         return any(e.has(*functions) for s in self.statements for e in s.values)
 
-    @property
+    @cached_property
     def sums_over_sites(self) -> bool:
         """Whether a statement is a sum over sites, or reads their number."""
         statements = (*self.constants, *self.statements)
         return any(isinstance(s, Sum) or any(e.has(Total) for e in s.values) for s in statements)
 
-    @property
+    @cached_property
     def gradients_per_step(self) -> int:
         """How often grad U is evaluated in one step."""
         return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)

@@ -20,7 +20,7 @@ def is_integer(value: Any) -> bool:
     >>> is_integer(3), is_integer(3.0), is_integer(True)
     (True, False, False)
     """
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, (int, Integral)) and not isinstance(value, bool)
 
 
 def is_number(value: Any, kinds: Kinds = (int, float)) -> bool:

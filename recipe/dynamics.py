@@ -64,7 +64,7 @@ class Dynamics:
         """The adapted quantities that occur, by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Adapted)), key=lambda s: s.name))
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Block, ...]:
         """What the state of a chain holds: the blocks and the adapted quantities."""
         return self.state + self.adapted

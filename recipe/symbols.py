@@ -565,12 +565,24 @@ def formula(expression: Any, where: str) -> Expr:
         ) from error
     if not isinstance(value, Expr) or value.has(*_NOT_FINITE_AND_REAL):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
+    for x in value.atoms(Rational):
+        if not _is_of_floats(x):
+            what = f"a number of about 10**{len(str(abs(x.p))) - len(str(x.q))} stands there, which no float holds"
+            raise RecipeError(where, what, do="Choose other units.")
     for part in value.atoms(Function, ExprWithLimits):
         if not isinstance(part, AppliedUndef) and type(part).__name__ not in KNOWN_FUNCTIONS:
             known = ", ".join((*KNOWN_FUNCTIONS, "sqrt", "Max", "Min"))
             raise RecipeError(where, f"{part} is no known function", do=f"Write it with {known}.")
     # Exact, so that proofs do not meet rounding errors.
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
+
+
+def _is_of_floats(x: Rational) -> bool:
+    """Whether a float is near to a number: it is neither beyond the largest, nor below the least but not 0."""
+    try:
+        return x == 0 or int(x.p) / int(x.q) != 0
+    except OverflowError:
+        return False
 
 
 def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:

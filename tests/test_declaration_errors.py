@@ -339,6 +339,8 @@ def test_a_precision_that_vanishes_at_a_point_is_one():
         (lambda: function("F", "theta"), ["function 'F'", "arguments are blocks", "theta"]),
         (lambda: function("F"), ["function 'F'", "arguments are blocks"]),
         (lambda: total("p"), ["total", "got 'p'", "Text is never evaluated"]),
+        (lambda: total(10**400 * theta**4), ["total", "10**400", "no float holds"]),
+        (lambda: Energy(theta, U=total(theta**4) / 10**400), ["Energy, U", "10**-400", "no float holds"]),
         (lambda: potential("theta"), ["potential", "target's blocks", "theta"]),
         (lambda: potential(), ["potential", "target's blocks"]),
         (lambda: grad(theta), ["grad", "theta, not a potential"]),

@@ -243,3 +243,18 @@ def test_draws_may_be_changed_in_place_and_the_files_keep_theirs(tmp_path):
     kept = first.clone()
     first.zero_()
     assert torch.equal(sampled(tmp_path)["theta"], kept)
+
+
+@pytest.mark.parametrize("damage, words", [(lambda at: os.truncate(at, 8), "has 8 bytes"), (os.unlink, "is gone")])
+def test_draws_that_somebody_cuts_while_the_run_goes_on_are_named(tmp_path, damage, words):
+    """What is beyond the end of a mapped file ends the process where it is touched."""
+    calls = []
+
+    def energy(theta):
+        calls.append(theta)
+        if len(calls) == 40:
+            damage(tmp_path / "theta.draws")
+        return bowl(theta)
+
+    with pytest.raises(RecipeError, match=rf"theta.draws: it {words}, the run has made it of \d+: somebody has cut"):
+        sampled(tmp_path, energy, init=torch.ones(3000), steps=100, chains=1)

@@ -1,5 +1,6 @@
 """Compiled kernels are code: what somebody else may have written is not loaded."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import warnings
 import pytest
 
 from integrators.kernels import cache, native
+from recipe import RecipeError
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="no C++ compiler")
 
@@ -186,3 +188,24 @@ def test_the_temporary_folder_goes_with_the_process_and_not_with_its_forks(cold)
     )
     assert run.returncode == 0, run.stderr
     assert ".so" in run.stdout and not list(temporary.glob("sde-recipe-*"))
+
+
+def test_a_library_without_the_functions_of_the_text_is_made_again(cold):
+    """Sealed as ours, of another text: its functions are looked for when it is loaded."""
+    number, other = next(numbers), next(numbers)
+    library = planted(cold, number, other)
+    contents = native._compiled('extern "C" int other() { return 1; }', native.compiler()[0], native.FLAGS)
+    library.write_bytes(contents)
+    library.with_suffix(".sha256").write_text(hashlib.sha256(contents).hexdigest())
+    assert in_child(number) == number
+
+
+def test_a_folder_in_the_place_of_a_library_is_said(cold):
+    number = next(numbers)
+    answer(number)
+    (library,) = cold.glob("*.so")
+    library.unlink()
+    library.mkdir()
+    with pytest.raises(RecipeError, match="a kernel cannot be made in .*directory"):
+        answer(number)
+    assert not list(cold.glob("*.so.*"))

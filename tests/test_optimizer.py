@@ -56,7 +56,7 @@ def run(params, optimizer, steps, observe=None, loss=loss_of):
 def built(name, params, backend="torch", **more):
     case = CASES[name]
     values = {k: v for k, v in case.parameters.items() if k not in ("num_data",)}
-    return samplers.Optimizer(params, case.recipe, num_data=DATA, step_size=1e-3, backend=backend, **values | more)
+    return Optimizer(params, case.recipe, num_data=DATA, step_size=1e-3, backend=backend, **values | more)
 
 
 FORMS = [name for name in CASES if name not in NO_FORM]
@@ -111,9 +111,7 @@ def of_torch(make, steps=200):
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_sgld_at_temperature_0_is_sgd(backend, decay):
     params = parameters()
-    mine = samplers.Optimizer(
-        params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend
-    )
+    mine = Optimizer(params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend)
     assert (
         run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=decay))
     ).abs().max() < 1e-12
@@ -123,7 +121,7 @@ def test_sgld_at_temperature_0_is_sgd(backend, decay):
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
     params = parameters()
-    mine = samplers.Optimizer(
+    mine = Optimizer(
         params,
         samplers.SGHMC,
         lr=0.3,
@@ -152,15 +150,13 @@ def test_lr_and_momentum_are_those_of_sgd_in_every_word(recipe, scheme, momentum
     params = parameters()
     given = dict(lr=0.3, momentum=momentum, num_data=DATA, temperature=0.0, scheme=scheme)
     theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=momentum))
-    assert (run(params, samplers.Optimizer(params, recipe, **given), 200) - theirs).abs().max() < 1e-12
+    assert (run(params, Optimizer(params, recipe, **given), 200) - theirs).abs().max() < 1e-12
 
 
 def test_psgld_at_temperature_0_is_rmsprop():
     """RMSprop's V starts at 0, pSGLD's at the first squared gradient: with no weight on the past they are the same."""
     params = parameters()
-    mine = samplers.Optimizer(
-        params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3
-    )
+    mine = Optimizer(params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3)
     theirs = of_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.0, eps=0.3))
     assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
 
@@ -175,7 +171,7 @@ def test_the_cut_into_tensors_does_not_matter():
     ends = [
         run(
             params,
-            samplers.Optimizer(params, samplers.SGNHT, step_size=0.02, num_data=DATA),
+            Optimizer(params, samplers.SGNHT, step_size=0.02, num_data=DATA),
             20,
             loss=lambda params: sum((p**4).sum() for p in params),
         )
@@ -186,12 +182,12 @@ def test_the_cut_into_tensors_does_not_matter():
 
 def test_groups_have_noise_settings_and_thermostats_of_their_own():
     a, b = (torch.nn.Parameter(torch.zeros(400, dtype=torch.float64)) for _ in range(2))
-    optimizer = samplers.Optimizer(
+    optimizer = Optimizer(
         [{"params": [a]}, {"params": [b], "temperature": 0.0}], samplers.SGNHT, step_size=0.1, num_data=1
     )
     run([a, b], optimizer, 1, loss=lambda params: sum(p.sum() for p in params) * 0)
     assert a.abs().min() > 0 and b.abs().max() == 0
-    optimizer = samplers.Optimizer([{"params": [a]}, {"params": [b]}], samplers.SGNHT, step_size=0.1, num_data=1)
+    optimizer = Optimizer([{"params": [a]}, {"params": [b]}], samplers.SGNHT, step_size=0.1, num_data=1)
     start = [p.detach().clone() for p in (a, b)]
     run([a, b], optimizer, 1, loss=lambda params: sum(p.sum() for p in params) * 0)
     moved = torch.stack([p.detach() - s for p, s in zip((a, b), start)])
@@ -206,7 +202,7 @@ def test_chains_and_seeds_have_different_noise():
         ends.append(
             run(
                 params,
-                samplers.Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain),
+                Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain),
                 3,
                 loss=lambda params: (params[0] ** 2).sum(),
             )
@@ -216,7 +212,7 @@ def test_chains_and_seeds_have_different_noise():
 
 def test_an_lr_scheduler_sets_the_step_size():
     params = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64))]
-    optimizer = samplers.Optimizer(params, samplers.SGLD, lr=0.1, num_data=7, temperature=0.0)
+    optimizer = Optimizer(params, samplers.SGLD, lr=0.1, num_data=7, temperature=0.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     expected = 1.0
     for k in range(4):
@@ -228,7 +224,7 @@ def test_an_lr_scheduler_sets_the_step_size():
 
 def test_a_schedule_that_ends_at_0_leaves_the_weights_where_they_are():
     params = parameters()
-    optimizer = samplers.Optimizer(params, samplers.SGHMC, lr=0.1, momentum=0.9, num_data=DATA)
+    optimizer = Optimizer(params, samplers.SGHMC, lr=0.1, momentum=0.9, num_data=DATA)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
     for _ in range(5):
         run(params, optimizer, 1)
@@ -254,9 +250,7 @@ def test_a_closure_is_called_with_gradients_on_and_its_loss_returned():
 def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-    optimizer = samplers.Optimizer(
-        model.parameters(), samplers.SGHMC, lr=0.01, momentum=0.9, num_data=64, temperature=0.0
-    )
+    optimizer = Optimizer(model.parameters(), samplers.SGHMC, lr=0.01, momentum=0.9, num_data=64, temperature=0.0)
     scaler, x = torch.amp.GradScaler("cpu"), torch.randn(64, 8)
     losses = []
     for _ in range(60):
@@ -285,9 +279,7 @@ def test_the_weights_of_a_gaussian_loss_have_its_variance(recipe, variance):
     """40,000 independent weights of U = num_data (theta^2/(2 num_data) + prior), 7.5 standard errors: alpha = 6e-14."""
     h, N, T = 0.4, 250, 1.5
     params = [torch.nn.Parameter(torch.zeros(200, 200, dtype=torch.float64))]
-    optimizer = samplers.Optimizer(
-        params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5
-    )
+    optimizer = Optimizer(params, recipe, step_size=h, num_data=N, temperature=T, weight_decay=0.75 / N, seed=5)
     result = run(params, optimizer, 120, loss=lambda params: (params[0] ** 2).sum() / 8 / N).var()
     assert abs(float(result) / (T * variance(h)) - 1) < 7.5 * math.sqrt(2 / 40_000)
 
@@ -349,7 +341,7 @@ def test_a_state_is_laid_out_as_the_weights_are():
     ends = []
     for order in (torch.channels_last, torch.contiguous_format):
         params = parameters()
-        optimizer = samplers.Optimizer(params, samplers.SGHMC, step_size=1e-3, num_data=DATA)
+        optimizer = Optimizer(params, samplers.SGHMC, step_size=1e-3, num_data=DATA)
         run(params, optimizer, 3)
         kept = torch.utils._pytree.tree_map(
             lambda x: x.contiguous().clone() if torch.is_tensor(x) else x, optimizer.state_dict()
@@ -358,7 +350,7 @@ def test_a_state_is_laid_out_as_the_weights_are():
             torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format if p.dim() != 4 else order))
             for p in params
         ]
-        later = samplers.Optimizer(others, samplers.SGHMC, step_size=1e-3, num_data=DATA, temperature=0.0)
+        later = Optimizer(others, samplers.SGHMC, step_size=1e-3, num_data=DATA, temperature=0.0)
         kept["param_groups"][0]["temperature"] = 0.0
         later.load_state_dict(kept)
         ends.append(run(others, later, 2))
@@ -398,7 +390,7 @@ def test_an_observation_that_is_missing_is_asked_for(backend):
 
 def test_slow_gradients_of_all_data_are_not_taken_for_clipped():
     params = parameters()
-    optimizer = samplers.Optimizer(params, samplers.SGLD, lr=1e-12, num_data=DATA, temperature=0.0)
+    optimizer = Optimizer(params, samplers.SGLD, lr=1e-12, num_data=DATA, temperature=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(params, optimizer, 10)
@@ -465,7 +457,7 @@ def one(**more):
 )
 def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, text):
     with pytest.raises(RecipeError, match=text):
-        make(lambda params, **more: samplers.Optimizer(params, samplers.SGHMC, **more))
+        make(lambda params, **more: Optimizer(params, samplers.SGHMC, **more))
 
 
 def shared():
@@ -493,13 +485,13 @@ def test_a_parameter_that_bears_the_name_of_an_argument_is_refused(name):
 
 def test_a_momentum_that_a_recipe_has_not_is_refused():
     with pytest.raises(RecipeError, match="no conversion of a momentum"):
-        samplers.Optimizer([one()], samplers.SGLD, lr=0.1, momentum=0.9, num_data=5)
+        Optimizer([one()], samplers.SGLD, lr=0.1, momentum=0.9, num_data=5)
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_gradients_that_are_missing_or_sparse_are_refused_before_anything_moves(backend):
     params = [one(), one()]
-    optimizer = samplers.Optimizer(params, samplers.SGHMC, lr=0.1, num_data=5, backend=backend)
+    optimizer = Optimizer(params, samplers.SGHMC, lr=0.1, num_data=5, backend=backend)
     params[0].sum().backward()
     with pytest.raises(RecipeError, match="parameter 1 of group 0 has no gradient"):
         optimizer.step()
@@ -550,3 +542,40 @@ def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
                 clip(params)
             optimizer.step()
     assert len([w for w in seen if "clipped" in str(w.message)]) == (clip is not None)
+
+
+def weights(count=3):
+    return [torch.nn.Parameter(torch.ones(size)) for size in (count, 1)]
+
+
+def test_a_loss_that_is_not_finite_is_refused_at_its_step_and_the_weights_stay():
+    params = weights()
+    optimizer = Optimizer(params, samplers.SGHMC, lr=0.01, momentum=0.9, num_data=10)
+    for step in range(4):
+        before = [p.detach().clone() for p in params]
+        optimizer.zero_grad()
+        loss = sum((p**2).sum() for p in params)
+        (loss * (math.nan if step == 3 else 1)).backward()
+        if step < 3:
+            optimizer.step()
+    with pytest.raises(RecipeError, match="the gradient of parameter 0 of group 0 is not finite at step 3"):
+        optimizer.step()
+    assert all(map(torch.equal, params, before))
+
+
+def test_a_loaded_state_brings_its_lr_and_is_refused_where_it_is_of_another_number_of_data():
+    def made(**more):
+        return Optimizer(weights(), samplers.SGHMC, **dict(lr=0.01, momentum=0.9, num_data=10) | more)
+
+    optimizer = made()
+    optimizer.load_state_dict(made(lr=0.02).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.02
+    with pytest.raises(RecipeError, match="group 0 is of 11 data, here of 10: another posterior"):
+        optimizer.load_state_dict(made(num_data=11).state_dict())
+    assert optimizer.param_groups[0]["num_data"] == 10
+
+
+@pytest.mark.parametrize("weight_decay", [1e300, 1e38])
+def test_a_weight_decay_beyond_the_numbers_of_the_weights_is_refused(weight_decay):
+    with pytest.raises(RecipeError, match="num_data times weight_decay"):
+        Optimizer(weights(), samplers.SGHMC, lr=0.01, num_data=10, weight_decay=weight_decay)

@@ -492,3 +492,11 @@ def test_finite_states_whose_sum_overflows_are_lost_by_the_name_of_their_block()
 def test_a_process_without_a_console_has_no_bar(monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     assert call(progress=True)()["theta"].shape == (2, 3, 2)
+
+
+def test_an_energy_without_a_number_is_refused():
+    def energy(theta):
+        return theta.to("meta").sum()
+
+    with pytest.raises(RecipeError, match="its value is on the device 'meta', no number"):
+        samplers.sample(SGLD, energy, init=torch.zeros(2), steps=5, step_size=0.1, progress=False)

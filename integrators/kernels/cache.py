@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -43,6 +43,11 @@ class Files:
             return sealed == hashlib.sha256(self._read(name)).hexdigest()
         except (OSError, ValueError):
             return False
+
+    def names(self, name: str, functions: Sequence[str]) -> bool:
+        """Whether a library has the names of these functions: one of another text is made again."""
+        contents = self._read(name)
+        return all(f"{function}\0".encode() in contents for function in functions)
 
     def write(self, name: str, contents: bytes) -> None:
         """Write a file and its seal: another process sees all of it or nothing."""

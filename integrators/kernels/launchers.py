@@ -21,6 +21,7 @@ from .constants import NUMBER_TYPES
 from .native import library
 from .tables import Parts, Tables
 
+SMALL = 1024  # sums, which kernels at rest keep
 SITES_OF_ITEM = 16384  # at most, in C++: a multiple of its blocks
 GROUPS_OF_BLOCK = 512  # in Triton, of four sites
 FEW_NUMBERS = 4  # of a site, that a kernel reads, draws and writes
@@ -60,6 +61,7 @@ class CppLauncher:
             for part, sites in enumerate(parts.sites.tolist())
             for at in range(0, sites, SITES_OF_ITEM)
         ]
+        self.segments = [getattr(self.library, f"segment_{k}") for k in range(len(plan.segments))]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
         self.room = max(1, parts.chains * len(runs) * plan.most_sums)
         self.sums: np.ndarray | None = None
@@ -74,7 +76,8 @@ class CppLauncher:
 
     def release(self) -> None:
         """Forget the memory of sums, which grows with the chains."""
-        self.sums = None
+        if self.room > SMALL:
+            self.sums = None
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch a segment; its noise is that of the key, or is in the tables."""
@@ -83,7 +86,7 @@ class CppLauncher:
             self.sweep.sums = self.sums.ctypes.data
         if key is not None:
             self.sweep.seed, self.sweep.step, self.sweep.first_chain = key.seed, key.step, key.first_chain
-        getattr(self.library, f"segment_{segment}")(ctypes.byref(self.sweep))
+        self.segments[segment](ctypes.byref(self.sweep))
 
 
 @dataclass(frozen=True)

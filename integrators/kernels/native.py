@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -84,9 +85,10 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
     flags = (*FLAGS, *(f"-D{d}" for d in defines))
     key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
     name = f"{key}.so"
+    functions = re.findall(r'^extern "C" \w+ (\w+)\(', source, flags=re.M)
     try:
         with files() as kept:
-            if kept.whole(name):
+            if kept.whole(name) and kept.names(name, functions):
                 try:
                     return ctypes.CDLL(kept.name_for_loading(name))
                 except OSError:  # of another system

@@ -104,7 +104,7 @@ class Tables:
     def forget(self, *tables: np.ndarray) -> None:
         """Let go of the tensors of these tables, and of their addresses."""
         for table in tables:
-            table[:] = 0
+            table.fill(0)
         of = {id(table) for table in tables}
         self._kept = {place: tensors for place, tensors in self._kept.items() if place[0] not in of}
 

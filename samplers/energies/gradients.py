@@ -64,6 +64,8 @@ def vectorised(
         with torch.enable_grad():
             U = of_chains(at if by_block else at[""], *batch)
             total = U.sum()
+        if U.is_meta:
+            raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
         slopes = torch.autograd.grad(total, list(at.values()), materialize_grads=True)
         slope = dict(zip(at, slopes)) if by_block else slopes[0]
         return (slope, U.detach()) if with_value else slope

@@ -51,6 +51,29 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
         ) from error
 
 
+def check_whole(path: Path, values: torch.Tensor) -> None:
+    """Refuse the file of a mapped tensor that somebody has cut or taken away: what is beyond its end ends a process.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "x.draws"
+    >>> x, file = mapped(path, (3,), torch.float32)
+    >>> os.truncate(path, 4)
+    >>> check_whole(path, x)                                                # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: .../x.draws: it has 4 bytes, the run has made it of 12: somebody has cut or replaced \
+it. Restore the file from a copy, or start in another folder.
+    """
+    wanted = values.numel() * values.element_size()
+    size = size_of(path)
+    if size != wanted:
+        now = "is gone" if size is None else f"has {size} bytes"
+        raise RecipeError(
+            str(path),
+            f"it {now}, the run has made it of {wanted}: somebody has cut or replaced it",
+            do="Restore the file from a copy, or start in another folder.",
+        )
+
+
 def private(path: Path, like: torch.Tensor) -> torch.Tensor:
     """The numbers of a file, in the shape of `like`, mapped so that what is written to them does not reach the file.
 

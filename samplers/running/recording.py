@@ -154,6 +154,15 @@ class InFolder(InMemory):
     def __exit__(self, *_: Any) -> None:
         self.lock.release()
 
+    def take(self, moves: Moves) -> None:
+        """Keep the states that were handed on. Raises RecipeError where somebody has cut the files of draws."""
+        self._check_files()
+        super().take(moves)
+
+    def _check_files(self) -> None:
+        for b, x in self.values.items():
+            arrays.check_whole(self._file(b), x)
+
     def resume(self, chains: Chains) -> None:
         """Put chains where the run in this folder has left them, if its draws and its energy are those that it had."""
         if self.before is None:
@@ -208,6 +217,7 @@ class InFolder(InMemory):
         """Write a checkpoint, if `every` seconds have passed since the last one, or `now`."""
         if not now and time.monotonic() - self.saved < self.every:
             return
+        self._check_files()
         for draws in self.maps:
             draws.flush()
         begin = self.stretches[-1][0] if self.stretches else 0
@@ -227,6 +237,7 @@ class InFolder(InMemory):
 
     def draws(self) -> Blocks:
         """What has been kept so far, `(chains, draws, *shape)` by block, where the chains are; no part of the files."""
+        self._check_files()
         kept = super().draws()
         if len(self.step_sizes) == self.number:
             kept = {b: arrays.private(self._file(b), x) for b, x in kept.items()}

@@ -1,5 +1,6 @@
 """What moves the tensors of a parameter group by one step: torch text, or a compiled kernel."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,17 @@ class TextEngine:
         self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
         self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
         self.starts = starts(params)
+        sizes = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and p.device.type == "cpu"]
+        self.shortest = min(sizes)[1] if sizes else None
         self.as_parameters = Alike(params)
         self.as_gradients = Alike([p.detach() for p in params])
+
+    def sees_infinities(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """Whether the shortest gradient has numbers that are not finite, as a loss has left it that is not finite.
+
+        On a GPU nothing is looked at, which would wait for it.
+        """
+        return self.shortest is not None and not math.isfinite(float(gradients[self.shortest].sum()))
 
     def takes(self, gradients: Sequence[Any]) -> bool:
         """Whether the gradients are there, and lie in memory as the parameters do."""

@@ -20,7 +20,13 @@ from .blocks import begin, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
 from .rates import SETTINGS, Rates, Setting
-from .tensors import check_gradients, check_gradients_apart, check_parameters, observations_like, usable_gradients
+from .tensors import (
+    check_gradients,
+    check_gradients_apart,
+    check_parameters,
+    observations_like,
+    usable_gradients,
+)
 
 BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
@@ -136,8 +142,9 @@ class Optimizer(torch.optim.Optimizer):
         """One step; returns the loss of `closure`, if there is one, which computes it and its gradient anew.
 
         `observe` has the statistics that a recipe asks for, by name. Raises RecipeError, before the group moves, for
-        gradients that are missing or sparse, and for observations that are missing; every 50th step for gradients that
-        are not finite.
+        gradients that are missing or sparse, and for observations that are missing. Gradients that are not finite are
+        refused every 50th step, and on the CPU where the shortest of a group has such numbers, as it does after a loss
+        that is not finite; weights and state are then those of the step before.
         """
         loss = None
         if closure is not None:
@@ -169,7 +176,7 @@ class Optimizer(torch.optim.Optimizer):
                 check_gradients_apart(f"{self.where}, step", group["params"], gradients)
                 engine = self._engines[index] = self._engine(index, group, gradients, observe)
         self._clipping.see(gradients)
-        if to_be_checked:
+        if to_be_checked or engine.sees_infinities(gradients):
             check_gradients(self.where, group, gradients, index)
         setting = self._setting(index, group)
         engine.move(
@@ -252,11 +259,19 @@ class Optimizer(torch.optim.Optimizer):
         return super().state_dict() | {"sampler": sampler}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state. Raises RecipeError, and keeps its own, for that of another sampler, seed or parameters."""
+        """Take up a state, and with it lr and the other settings of its groups, as torch's optimizers do.
+
+        Raises RecipeError, and keeps its own, for that of another sampler, seed, number of data or parameters.
+        """
         where = f"{self.where}, load_state_dict"
         mine, other = self.state_dict()["sampler"], state_dict.get("sampler")
         if other != mine:
             raise RecipeError(where, f"it is the state of {other}, this is {mine}", do="Make the same one.")
+        for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
+            number = state.get("num_data")
+            if number != group["num_data"]:
+                what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
+                raise RecipeError(where, what, do="Pass the num_data of that run.")
         before = {"state": self.state, "param_groups": self.param_groups}
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "sampler"})
         try:

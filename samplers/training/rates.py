@@ -1,9 +1,11 @@
 """Settings of a parameter group: the step size and parameters that lr and momentum stand for, checked."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from sympy import Symbol, lambdify
 
 from integrators.step import Step
@@ -86,6 +88,10 @@ class Rates:
                 do="Give lr, and momentum if you like, or step_size.",
             )
         self._check_number("weight_decay", group["weight_decay"])
+        largest = min((torch.finfo(p.dtype).max for p in group.get("params", ())), default=math.inf)
+        if num_data * group["weight_decay"] > largest:
+            what = f"num_data times weight_decay = {group['weight_decay']!r} is beyond the numbers of the parameters"
+            raise RecipeError(self.where, what, do="1/(num_data weight_decay) is the variance of the prior.")
         if lr is not None:
             self._check_number("lr", lr)
         if momentum is not None:
