@@ -331,7 +331,7 @@ def test_a_state_in_half_precision_is_refused():
 
 
 def test_a_call_of_a_step_asks_each_tensor_briefly():
-    """Calls of functions in one step, which no machine's speed changes: they were 632, of which 112 asked at length."""
+    """Calls of functions in one step, which no machine's speed changes: 632 where every question is asked at length."""
     step = integrators.compile(samplers.SGHMC, backend="cpp")
     state = {name: torch.zeros(4, 10, dtype=torch.float64) for name in ("theta", "p")}
     key = Key(1, 3)
