@@ -139,7 +139,11 @@ class TritonLauncher:
         self.sent: dict[bytes, _Sent] = {}
 
     def _on_device(self, array):
-        return torch.from_numpy(np.ascontiguousarray(array).copy()).to(self.parts.device)
+        """An array on the device, where nobody waits for the copy to be made."""
+        here = torch.from_numpy(np.ascontiguousarray(array).copy())
+        if self.parts.device.type == "cuda":
+            here = here.pin_memory()
+        return here.to(self.parts.device, non_blocking=True)
 
     def set_constants(self, numbers: np.ndarray) -> None:
         """Take the constants of the steps to come."""

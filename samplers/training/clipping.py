@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from integrators.late import Arrivals, largest, norms
+
 LOOKS = 24  # first steps of a training loop
 ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
 
@@ -33,26 +35,35 @@ class ClippingWatch:
     `where` begins the warning.
     """
 
-    def __init__(self, where: str):
+    def __init__(self, where: str, arrivals: Arrivals):
         self.where = where
+        self.arrivals = arrivals
+        self.looks = 0
         self.sizes: list[Size] = []
 
     def see(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Look at the gradients of a step."""
+        """Look at the gradients of a step, of which the sizes are read when they have come."""
+        if self.looks < LOOKS:
+            self.looks += 1
+            self.arrivals.send(torch.cat([norms(gradients), largest(gradients)]), self._read)
+
+    def _read(self, sizes: list[float]) -> None:
+        """Compare the sizes of a step's gradients with those before."""
         if len(self.sizes) >= LOOKS:
             return
-        largest = max((float(g.abs().max()) for g in gradients if g.numel()), default=0.0)
-        size = Size(math.hypot(*(float(g.norm()) for g in gradients)), largest)
+        tensors = len(sizes) // 2
+        biggest = max(sizes[tensors:])
+        size = Size(math.hypot(*sizes[:tensors]), biggest)
         of_one_norm = sum(other.only_norm_is(size) for other in self.sizes)
         of_one_largest = sum(other.only_largest_is(size) for other in self.sizes)
         self.sizes.append(size)
-        if largest and max(of_one_norm, of_one_largest) == ALIKE - 1:
+        if biggest and max(of_one_norm, of_one_largest) == ALIKE - 1:
             warnings.warn(
                 f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
                 "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
                 "take a smaller lr.",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=8,
             )
             self.sizes += [Size(0.0, 0.0)] * LOOKS  # no more looks
 

@@ -8,6 +8,7 @@ import torch
 
 from integrators.kernels.addresses import Alike, starts
 from integrators.kernels.sweep import Sweep
+from integrators.late import is_near
 from integrators.lower import of_the_loss
 from integrators.noise import Key
 from integrators.step import Step
@@ -30,7 +31,7 @@ class TextEngine:
         self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
         self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
         self.starts = starts(params)
-        sizes = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and p.device.type == "cpu"]
+        sizes = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
         self.shortest = min(sizes)[1] if sizes else None
         self.as_parameters = Alike(params)
         self.as_gradients = Alike([p.detach() for p in params])

@@ -10,6 +10,7 @@ import integrators
 from integrators import noise
 from integrators.auxiliary import masses
 from integrators.kernels.choice import kernel_or_none
+from integrators.late import Arrivals
 from integrators.lower import optimizer_form
 from integrators.step import Step
 from recipe import Recipe
@@ -104,7 +105,8 @@ class Optimizer(torch.optim.Optimizer):
         self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
         self._engines: dict[int, TextEngine] = {}
         self._in_use: dict[int, tuple[tuple, Setting]] = {}  # of each group its settings, and what they stand for
-        self._clipping = ClippingWatch(self.where)
+        self._arrivals = Arrivals()  # of gradients' sizes
+        self._clipping = ClippingWatch(self.where, self._arrivals)
 
     def _check_names(self, parameters: Mapping[str, Any]) -> None:
         """Refuse a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
@@ -144,7 +146,8 @@ class Optimizer(torch.optim.Optimizer):
         `observe` has the statistics that a recipe asks for, by name. Raises RecipeError, before the group moves, for
         gradients that are missing or sparse, and for observations that are missing. Gradients that are not finite are
         refused every 50th step, and on the CPU where the shortest of a group has such numbers, as it does after a loss
-        that is not finite; weights and state are then those of the step before.
+        that is not finite; weights and state are then those of the step before. A GPU is not waited for: what is
+        checked there is refused some steps later.
         """
         loss = None
         if closure is not None:
@@ -175,9 +178,10 @@ class Optimizer(torch.optim.Optimizer):
             if engine is None or not engine.fits_closely(group):
                 check_gradients_apart(f"{self.where}, step", group["params"], gradients)
                 engine = self._engines[index] = self._engine(index, group, gradients, observe)
+        self._arrivals.look()
         self._clipping.see(gradients)
         if to_be_checked or engine.sees_infinities(gradients):
-            check_gradients(self.where, group, gradients, index)
+            check_gradients(self.where, group, gradients, index, self._arrivals)
         setting = self._setting(index, group)
         engine.move(
             setting.step_size,
@@ -289,7 +293,9 @@ class Optimizer(torch.optim.Optimizer):
         watch = self.__dict__.get("_clipping")
         super().__setstate__(state)
         self._begin()
-        self._clipping = watch or self._clipping
+        if watch is not None:
+            self._clipping = watch
+            self._arrivals = watch.arrivals
 
 
 def _check_target(where: str, recipe: Recipe) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.addresses import check_apart, check_plain, plain, starts
+from integrators.late import Arrivals, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
@@ -99,21 +100,26 @@ def _observation(where: str, value: torch.Tensor, shape: tuple[int, ...], like: 
     return plain(where, value.to(like.dtype)).reshape(shape)
 
 
-def check_gradients(where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int) -> None:
-    """Refuse gradients that are not finite, before anything moves."""
-    if math.isfinite(sum(float(g.sum()) for g in gradients)):
-        return
-    for k, (p, g) in enumerate(zip(group["params"], gradients)):
-        if bool(g.isfinite().all()):
-            continue
-        advice = "look at the loss, or take a smaller lr."
-        if not bool(p.isfinite().all()):
-            advice = f"and so are its weights: go back to a checkpoint and {advice}"
-        raise RecipeError(
-            f"{where}, step",
-            f"the gradient of parameter {k} of group {index} is not finite at step {group['step_number']}",
-            do=advice.capitalize(),
-        )
+def check_gradients(
+    where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int, arrivals: Arrivals
+) -> None:
+    """Refuse gradients that are not finite: on the CPU before anything moves, on a GPU when the verdict has come."""
+    step = group["step_number"]
+
+    def read(sizes: list[float]) -> None:
+        for k, (p, size) in enumerate(zip(group["params"], sizes)):
+            if math.isfinite(size):
+                continue
+            advice = "look at the loss, or take a smaller lr."
+            if not bool(p.isfinite().all()):
+                advice = f"and so are its weights: go back to a checkpoint and {advice}"
+            raise RecipeError(
+                f"{where}, step",
+                f"the gradient of parameter {k} of group {index} is not finite at step {step}",
+                do=advice.capitalize(),
+            )
+
+    arrivals.send(largest(gradients), read)
 
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:

@@ -1,0 +1,110 @@
+"""The host runs ahead of a device: a steady step copies nothing to it and reads nothing from it.
+
+The device is played by the CPU: its numbers come when the test says so, and everything that reads one at once counts.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from devices import TRITON
+
+import samplers
+from integrators import late
+from integrators.kernels.launchers import Launch, TritonLauncher
+from recipe import RecipeError
+
+READS = ("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "nonzero", "numpy", "equal", "cpu")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """What is done with a far device: what is sent, read at once, launched, on its way; that comes if `come`."""
+    done = Counter(come=1)
+    send, launches = TritonLauncher._on_device, TritonLauncher.launches
+
+    def on_device(launcher, array):
+        done["copies"] += 1
+        return send(launcher, array)
+
+    def launched(launcher, segment, key):
+        for launch in launches(launcher, segment, key):
+            done["launches"] += 1
+            yield launch
+
+    def on_the_way(numbers):
+        done["on the way"] += 1
+        return numbers.clone(), lambda: bool(done["come"]), lambda: None
+
+    monkeypatch.setattr(TritonLauncher, "_on_device", on_device)
+    monkeypatch.setattr(TritonLauncher, "launches", launched)
+
+    def counted(name):
+        read = getattr(torch.Tensor, name)
+
+        def reads(*arguments, **options):
+            done["reads"] += 1
+            return read(*arguments, **options)
+
+        return reads
+
+    for name in READS:
+        monkeypatch.setattr(torch.Tensor, name, counted(name))
+    monkeypatch.setattr(late, "_on_the_way", on_the_way)
+    monkeypatch.setattr(late, "IS_NEAR", set())
+    monkeypatch.setattr(Launch, "__call__", lambda launch: None)
+    return done
+
+
+def optimizer_of(recipe, **settings):
+    params = [torch.nn.Parameter(torch.full(shape, 0.1, device=TRITON)) for shape in ((3, 5), (7,), (64,))]
+    for p in params:
+        p.grad = torch.full_like(p, 0.3)
+    return samplers.Optimizer(params, recipe, num_data=10, backend="triton", **settings), params
+
+
+@pytest.mark.parametrize("name, launches", [("sghmc", 1), ("sgnht", 4), ("psgld", 1)])
+def test_a_steady_step_of_the_optimizer_copies_nothing_and_reads_nothing(name, launches, device):
+    """Also where a schedule moves the rate, gradients come back in other memory, and their numbers are checked."""
+    optimizer, params = optimizer_of(samplers.catalogue[name], lr=1e-3)
+    own, other = [p.grad for p in params], [p.grad.clone() for p in params]
+
+    def steps(count):
+        for k in range(count):
+            optimizer.param_groups[0]["lr"] *= 0.999
+            for p, g in zip(params, own if k % 2 else other):
+                p.grad = g
+            optimizer.step()
+
+    steps(26)  # of which 24 look for clipping
+    before = Counter(device)
+    steps(26)  # step 50 checks the gradients
+    device.subtract(before)
+    assert device["copies"] == 0 and device["launches"] == 26 * launches and device["on the way"] == 1
+    assert device["reads"] == 1  # of what has come
+
+
+def test_gradients_that_are_not_finite_are_refused_when_the_verdict_has_come(device):
+    optimizer, params = optimizer_of(samplers.SGHMC, lr=1e-3, momentum=0.9)
+    device["come"] = 0
+    params[1].grad[2] = float("inf")
+    optimizer.step()
+    params[1].grad[2] = 0.0
+    for _ in range(3):
+        optimizer.step()
+    device["come"] = 1
+    with pytest.raises(RecipeError, match="gradient of parameter 1 of group 0 is not finite at step 0"):
+        optimizer.step()
+
+
+def test_clipping_is_seen_late_too(device):
+    optimizer, params = optimizer_of(samplers.SGHMC, lr=1e-3, momentum=0.9)
+    device["come"] = 0
+    for k in range(6):
+        for p in params:
+            p.grad = torch.rand(p.shape, generator=torch.Generator().manual_seed(k))
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+    device["come"] = 1
+    with pytest.warns(RuntimeWarning, match="as if they were clipped"):
+        optimizer.step()
