@@ -239,6 +239,8 @@ def test_both_biases_are_those_of_the_closed_form(noisy):
         scores[f"{source}, variance"] = float((var.value - variance) / var.error)
     assert not CLAIMS["accuracy"].failures(scores)
     sd = result.by_name()["theta[0]", "sd"]
+    law, (_, _, excess) = result.pairs.of_run("theta"), result.pairs.biases("theta", 1)["minibatches"]
+    assert sd.minibatches == pytest.approx(float(law.variance.sqrt() - (law.variance - excess.value).sqrt()), rel=1e-6)
     assert sd.minibatches == pytest.approx(euler(h, V) ** 0.5 - euler(h, 0) ** 0.5, rel=0.2)
     assert sd.step == pytest.approx(euler(h, 0) ** 0.5 - SUM**-0.5, rel=0.5)
     assert "bias of the minibatch noise is the largest" in result.verdict and "larger batches" in result.verdict
@@ -318,6 +320,17 @@ def test_a_thermostat_that_has_not_settled_is_seen():
     result = draws.accuracy(chains=20, steps=100)
     assert not result.pairs.settled
     assert "The pairs have not settled after 50 steps: pass more steps." in result.doubts
+
+
+def test_pairs_that_are_lost_are_said():
+    start = torch.zeros(4, 1, dtype=torch.float64)
+    quartic = samplers.sample(
+        samplers.SGLD, lambda t: (t**4).sum() / 4, init=start, step_size=0.2, steps=100, progress=False
+    )
+    result = quartic.accuracy(chains=1000, steps=200)
+    assert 0 < result.pairs.lost < 50 and result.pairs.number == 1000 - result.pairs.lost
+    assert result.pairs.settled
+    assert f"{result.pairs.lost} of the pairs of chains are lost: take a smaller step size." in result.doubts
 
 
 @pytest.mark.parametrize("others", [{}, {"temperatures": [1.0, 2.0]}], ids=["alone", "side by side"])

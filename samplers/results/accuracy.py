@@ -57,11 +57,9 @@ class Figure:
         return (0.0, 0.0) if bias is None else (bias / self.scale, error / self.scale)
 
     @property
-    def is_apart(self) -> bool:
-        """Whether the draws have another law than the pairs."""
-        if self.law is None:
-            return False
-        return abs(self.value - self.law) > APART * math.hypot(self.monte_carlo, self.law_error)
+    def apart(self) -> float:
+        """How many standard errors the draws are from the law that pairs of chains come to."""
+        return 0.0 if self.law is None else abs(self.value - self.law) / math.hypot(self.monte_carlo, self.law_error)
 
     def __str__(self) -> str:
         return f"{self.name} {self.statistic}"
@@ -115,13 +113,14 @@ class Accuracy:
             doubts.append(
                 f"The chains do not agree yet (R-hat {self.r_hat:.3g}): take more steps before you believe this."
             )
-        apart = [f for f in self.figures if f.is_apart]
-        if apart:
-            f = apart[0]
+        f = max(self.figures, key=lambda f: f.apart)
+        if f.apart > max(APART, self.threshold + 1):
             doubts.append(
                 f"The draws are not of the law that their step comes to ({f}: {f.value:.4g}, where pairs of chains "
                 f"come to {f.law:.4g} +- {f.law_error:.1g}): take a longer warmup."
             )
+        if self.pairs is not None and self.pairs.lost:
+            doubts.append(f"{self.pairs.lost} of the pairs of chains are lost: take a smaller step size.")
         if self.pairs is not None and not self.pairs.settled:
             doubts.append(f"The pairs have not settled after {self.pairs.warmup} steps: pass more steps.")
         return doubts
@@ -199,9 +198,7 @@ def accuracy_of(
 ) -> Accuracy:
     """The errors of the draws of a run that can be run `again`; of the `sound` chains. `Draws.accuracy` says more."""
     where = "draws, accuracy"
-    for name, number in (("chains", chains), ("steps", steps)):
-        if number is not None:
-            integer(where, name, number, least=4)
+    _check_counts(where, chains=chains, steps=steps)
     again.check()
     values = {name: draws[name][sound] for name in again.targets}
     some = next(iter(values.values()))
@@ -217,6 +214,12 @@ def accuracy_of(
         raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
     return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan))
+
+
+def _check_counts(where: str, **counts: int | None) -> None:
+    for name, number in counts.items():
+        if number is not None:
+            integer(where, name, number, least=4)
 
 
 def _times(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -70,10 +70,12 @@ class Pairs:
 
     `moments`: by kind and by name, about the `centre`. Of kinds, "coarse" is of the run's step size and "fine" of half
     of it, with the mean of two minibatches in a step of the coarse; "one" and "other" are of the run's step size, with
-    one of the two each. What a run has no bias of is not there. `settled`: whether both halves of the steps agree.
+    one of the two each. What a run has no bias of is not there. `settled`: whether both halves of the steps agree;
+    `lost`: pairs of which a chain left the finite numbers.
     """
 
     number: int
+    lost: int
     warmup: int
     steps: int
     settled: bool

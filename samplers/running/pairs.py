@@ -24,6 +24,7 @@ FIRST = 2**41  # number of the step whose noise the pairs begin with; no run get
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
 Blocks = dict[str, torch.Tensor]
+Refusal = tuple[str, str] | None  # what is wrong, and what to do
 
 
 class Averages:
@@ -182,43 +183,52 @@ class PairedRun:
 
     def check(self) -> None:
         """Refuse a run whose law changes as it goes, or whose two biases cannot be told apart."""
-        where = f"{self.where}, accuracy"
-        if self.exchanges and self.order is not None:
-            raise RecipeError(
-                where,
-                "its chains swapped states with hotter ones, whose biases come down with them: pairs would not",
-                do="Compare with a run at half the step size.",
-            )
+        reasons = (self._exchange, self._changing, self._adapting, self._budget)
+        refusal = next((refusal for reason in reasons if (refusal := reason())), None)
+        if refusal is not None:
+            what, advice = refusal
+            raise RecipeError(f"{self.where}, accuracy", what, do=advice)
+
+    def _exchange(self) -> Refusal:
+        if not self.exchanges or self.order is None:
+            return None
+        what = "its chains swapped states with hotter ones, whose biases come down with them: pairs would not"
+        return what, "Compare with a run at half the step size."
+
+    def _changing(self) -> Refusal:
         kept = [stage for stage in self.plan.stages if stage.phase.keep]
         settings = [(stage.step_size.value, stage.temperature.value, stage.step.frozen) for stage in kept]
         if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
-            raise RecipeError(
-                where,
-                "the step size, the temperature or what is frozen changed while draws were kept: they have no one law",
-                do="Keep the draws of one phase of constant settings.",
+            what = (
+                "the step size, the temperature or what is frozen changed while draws were kept: they have no one law"
             )
+            return what, "Keep the draws of one phase of constant settings."
         if settings[0][1] == 0:
-            raise RecipeError(where, "at temperature 0 there is no law", do="Sample at a temperature > 0.")
-        moving = [a.name for a in self.stage.step.declared.adapted if a.name not in self.stage.step.frozen]
-        if moving:
-            raise RecipeError(
-                where,
-                f"the adaptation of {', '.join(moving)} goes on: its bias does not vanish with the step size",
-                do=f'Burn in, and hold it still in the phase whose draws are kept: freeze=("{moving[0]}",).',
-            )
-        if self._supplies() and self.has_batches and self.recipe.supplied.has(step_size):
-            raise RecipeError(
-                where,
+            return "at temperature 0 there is no law", "Sample at a temperature > 0."
+        return None
+
+    def _adapting(self) -> Refusal:
+        step = self.stage.step
+        moving = [a.name for a in step.declared.adapted if a.name not in step.frozen]
+        if not moving:
+            return None
+        what = f"the adaptation of {', '.join(moving)} goes on: its bias does not vanish with the step size"
+        return what, f'Burn in, and hold it still in the phase whose draws are kept: freeze=("{moving[0]}",).'
+
+    def _budget(self) -> Refusal:
+        if not self._supplies():
+            return None
+        by_step = self.recipe.supplied.has(step_size)
+        if self.has_batches and by_step:
+            what = (
                 "the noise that the recipe takes as supplied depends on the step size, so that the bias of the step "
-                "and that of the minibatches are not told apart",
-                do="Compare with a run at half the step size, or of twice the batch_size.",
+                "and that of the minibatches are not told apart"
             )
-        if self._supplies() and not self.has_batches and not self.recipe.supplied.has(step_size):
-            raise RecipeError(
-                where,
-                "the recipe takes noise as supplied by minibatches, but there are none: the draws are too cold",
-                do="Leave out the parameters of `supplied`, or give batch_size.",
-            )
+            return what, "Compare with a run at half the step size, or of twice the batch_size."
+        if not self.has_batches and not by_step:
+            what = "the recipe takes noise as supplied by minibatches, but there are none: the draws are too cold"
+            return what, "Leave out the parameters of `supplied`, or give batch_size."
+        return None
 
     def _supplies(self) -> bool:
         """Whether the recipe leaves noise to the minibatches, at the parameters of the run."""
@@ -297,7 +307,7 @@ class PairedRun:
 
     def _told_apart(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
         """The moments of the pairs of which no chain was lost."""
-        alive = torch.stack([level.chains.alive for level in levels.values()]).all(0)
+        alive = _alive(levels)
         lost = int((~alive).sum())
         if len(alive) - lost < 2:
             raise RecipeError(
@@ -305,7 +315,7 @@ class PairedRun:
             )
         moments = {name: level.moments(alive, self._named) for name, level in levels.items()}
         centre = self._named(levels["coarse"].centre)
-        return Pairs(len(alive) - lost, warmup, steps, settled, centre, moments)
+        return Pairs(len(alive) - lost, lost, warmup, steps, settled, centre, moments)
 
     def _centre(self, start: Blocks) -> Blocks:
         return {b.name: start[b.name].to(torch.float64).mean(0) for b in self.recipe.targets}
@@ -342,7 +352,13 @@ def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> boo
             for level in levels.values():
                 level.look()
         halves.append([(level.of_blocks - x) / number for level, x in zip(levels.values(), before)])
-    return all(_agree(one - other) for one, other in zip(*halves))
+    alive = _alive(levels)
+    return all(_agree((one - other)[alive]) for one, other in zip(*halves))
+
+
+def _alive(levels: Mapping[str, Level]) -> torch.Tensor:
+    """The pairs of which no chain is lost."""
+    return torch.stack([level.chains.alive for level in levels.values()]).all(0)
 
 
 def _agree(difference: torch.Tensor) -> bool:
