@@ -301,6 +301,13 @@ def test_draws_that_do_not_hold_their_run_say_so(draws, tmp_path):
             others.accuracy()
 
 
+def test_a_run_that_has_ended_in_its_folder_is_asked_there(tmp_path):
+    setting = dict(init=torch.zeros(1, dtype=torch.float64), step_size=0.5, steps=300, progress=False)
+    setting |= dict(checkpoint=tmp_path / "run", C=1.0)
+    results = [samplers.sample(samplers.SGHMC, bowl, **setting).accuracy(chains=20, steps=60) for _ in range(2)]
+    assert results[0].figures == results[1].figures
+
+
 def test_more_draws_show_less_error(draws):
     few = Draws({name: x[:, :100] for name, x in draws.items()}, info={}, again=draws._again).accuracy()
     assert few.sizes["monte_carlo"] > 3 * draws.accuracy().sizes["monte_carlo"]
