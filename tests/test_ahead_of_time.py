@@ -1,9 +1,12 @@
 """Triton kernels as machine code for GPUs that are not there: they compile, and are as lean as is said here."""
 
+import json
+import subprocess
+import sys
 from functools import cache
 
 import pytest
-from ahead_of_time import figures_of
+from ahead_of_time import FOLDER, figures_of
 from test_kernels import KERNELS
 
 SITES = 1_000_000
@@ -130,3 +133,13 @@ def test_the_optimizer_over_161_tensors_is_lean():
 @pytest.mark.slow
 def test_all_edges_compile():
     assert {row["target"] for row in figures_of(MORE_EDGES)} == {"sm_90", "gfx942"}
+
+
+@pytest.mark.slow
+def test_the_command_for_a_gpu_rehearses_without_one(tmp_path):
+    command = [sys.executable, FOLDER / "benchmarks" / "gpu.py", "--rehearse", "--out", tmp_path / "gpu.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert all("result" in stage for stage in results.values()) and not results["tests on the GPU"]["result"]["which"]
+    assert {row["form"] for row in results["steps"]["result"]} == {"tensors", "flat"}
