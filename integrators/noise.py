@@ -66,6 +66,7 @@ class Key:
 INITIAL = 0xFFFF  # draw: initial momenta
 BATCH = 0xFFFE  # draw: minibatch indices, of further evaluations the numbers below
 EXCHANGE = 0xEFFF  # draw: exchanges of replicas
+JITTER = 0xEFFE  # draw: step sizes
 
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57

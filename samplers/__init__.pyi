@@ -9,6 +9,7 @@ from . import (
     stock as stock,
     testing as testing,
 )
+from .annealing.evidence import Evidence as Evidence, evidence as evidence
 from .energies.control_variates import control_variate as control_variate, find_mode as find_mode
 from .energies.gradient_variance import gradient_variance as gradient_variance
 from .energies.posterior import posterior as posterior, score_variance as score_variance

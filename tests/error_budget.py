@@ -142,6 +142,13 @@ CLAIMS = {
         30.0,
         times=12,
     ),
+    "evidence": Claim(
+        "the evidence in its own standard errors",
+        "its exact value, or that of a long bridge",
+        "the gap weighed after the move to a bridge and not before it, with 6 bridges",
+        12.0,
+        times=20,
+    ),
     "audits": Claim(
         "an audit of a right sampler", "its verdict is right", "a temperature twice as high", 50.0, times=25
     ),

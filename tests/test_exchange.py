@@ -197,7 +197,7 @@ def test_wells_apart_by_twelve_temperatures_have_their_shares_where_a_single_cha
     x = torch.linspace(-3, 3, 100_001, dtype=torch.float64)
     density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)
     share = float(density[x > 0].sum() / density.sum())
-    run = dict(LEFT, chains=256, steps=3000, warmup=1000, thin=10, backend="cpp")
+    run = dict(LEFT, chains=256, steps=2000, warmup=1000, thin=10, backend="cpp")
     draws = samplers.sample(UnderdampedLangevin, WELLS, temperatures=[1, 2, 4, 8], swap_every=10, **run)
     right = (draws["theta"][..., 0] > 0).double().mean(1)
     # a step of .04 shifts the share by less than 1 %
@@ -205,6 +205,23 @@ def test_wells_apart_by_twelve_temperatures_have_their_shares_where_a_single_cha
     assert right.std() / len(right) ** 0.5 < 0.02 and all(rate > 0.5 for rate in draws.info["swaps"])
     alone = samplers.sample(UnderdampedLangevin, WELLS, **dict(run, steps=1000))
     assert (alone["theta"] < 0).double().mean() > 0.99
+
+
+def test_exact_chains_exchange_and_stay_exact_at_a_step_size_at_which_plain_ones_are_lost():
+    x = torch.linspace(-3, 3, 100_001, dtype=torch.float64)
+    density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)
+    run = dict(LEFT, step_size=0.15, chains=256, steps=400, warmup=200, thin=5, backend="cpp", metropolis=True)
+    draws = samplers.sample(UnderdampedLangevin, WELLS, temperatures=[1, 2, 4, 8], swap_every=3, **run)
+    theta = draws["theta"][..., 0]
+    square = float((density * x**2).sum() / density.sum())
+    share = float(density[x > 0].sum() / density.sum())
+    off = {
+        "share": standard_score((theta > 0).double().mean(1) - share),
+        "square": standard_score((theta**2).mean(1) - square),
+    }
+    assert CLAIMS["exchange"].failures(off) == {} and len(draws.info["acceptance"]) == 256
+    with pytest.raises(RecipeError, match="diverged"):
+        samplers.sample(UnderdampedLangevin, WELLS, **run | {"temperature": 8.0, "metropolis": False})
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])

@@ -128,6 +128,7 @@ ROOMS = {
     "samplers.energies": {"integrators"},
     "samplers.results": {"integrators", "samplers.files", "samplers.energies.layout"},
     "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
+    "samplers.annealing": {"integrators", "samplers.energies", "samplers.results"},
     "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
 }
 NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}

@@ -15,11 +15,11 @@ from .layout import Layout, Target
 
 
 def value_of(
-    energy: Energy | Callable, step: Step, layout: Layout, data: Data | None
+    energy: Energy | Callable, step: Step | None, layout: Layout, data: Data | None
 ) -> Callable[[Target], torch.Tensor]:
     """U of all chains, `(chains,)`, as a function of their target, on all data.
 
-    `step`: one that was compiled with the energy, if it is symbolic.
+    `step`: one that was compiled with the energy, where it is symbolic.
 
     >>> import samplers, integrators
     >>> from samplers.energies.targets import TARGETS
@@ -28,7 +28,11 @@ def value_of(
     tensor([2., 0.])
     """
     batch = () if data is None else (data.batch(None),)
-    function = _emitted(step, data) if isinstance(energy, Energy) else vectorised(energy, layout, data, order=0)
+    if isinstance(energy, Energy):
+        assert step is not None
+        function = _emitted(step, data)
+    else:
+        function = vectorised(energy, layout, data, order=0)
 
     @torch.no_grad()
     def value(target: Target) -> torch.Tensor:

@@ -1,0 +1,218 @@
+"""Energies between a reference and a target, U_b = (1 - b) R + b U, and chains that are annealed along them.
+
+A chain that starts from exp(-R) and is moved by steps that keep exp(-U_b), b = b_0, b_1, ... in turn, has the weight
+exp(-sum_k (b_{k+1} - b_k) (U - R)(z_k)), whose mean over chains is the ratio of the integrals of exp(-U) and exp(-R).
+
+Source: Neal (2001), "Annealed importance sampling"; Jarzynski (1997), "Nonequilibrium equality for free energy
+differences".
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from integrators import noise
+from integrators.step import State, Step
+from recipe.errors import RecipeError
+
+from ..energies.layout import Target, target_of
+from .references import Reference
+
+ACCEPTED = (0.6, 0.9)  # shares of accepted proposals that a step size is sought for
+APART = 0.25  # relative variance of the weights between two bridges of a pilot
+SHORTEST = 1e-9  # between two bridges of a pilot
+
+
+@dataclass(frozen=True)
+class Energies:
+    """U of the target and R of the reference, where chains are: `both(target)` gives grad U and U of all chains.
+
+    `other`: the same of a reference that is not Gaussian.
+    """
+
+    reference: Reference
+    both: Callable
+    other: Callable | None = None
+
+    def at(self, z: Target) -> "Place":
+        """U, R and their gradients at z, U with the volume of the coordinates."""
+        slope, U = self.both(self.reference.target(z))
+        U = U - self.reference.log_volume
+        if self.other is None:
+            assert torch.is_tensor(z)
+            R = z.reshape(len(z), -1).square().sum(1) / 2 + self.reference.sites * math.log(2 * math.pi) / 2
+            return Place(z, U, R, self.reference.pulled(slope), z)
+        slope_of_R, R = self.other(z)
+        return Place(z, U, R, slope, slope_of_R)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where chains are, with U, R, `(chains,)`, and their gradients there."""
+
+    z: Target
+    U: torch.Tensor
+    R: torch.Tensor
+    slope_of_U: Target
+    slope_of_R: Target
+
+    def is_at(self, z: Target) -> bool:
+        """Whether z are the same tensors, which no step changes in place."""
+        if isinstance(z, Mapping):
+            return isinstance(self.z, Mapping) and all(x is self.z[name] for name, x in z.items())
+        return z is self.z
+
+    def value(self, b: float) -> torch.Tensor:
+        """U_b."""
+        return (1 - b) * self.R + b * self.U if b else self.R
+
+    def gradient(self, b: float) -> Target:
+        """grad U_b."""
+        if not b:
+            return self.slope_of_R
+        if isinstance(self.slope_of_U, dict) and isinstance(self.slope_of_R, dict):
+            return {name: (1 - b) * r + b * self.slope_of_U[name] for name, r in self.slope_of_R.items()}
+        assert torch.is_tensor(self.slope_of_U) and torch.is_tensor(self.slope_of_R)
+        return (1 - b) * self.slope_of_R + b * self.slope_of_U
+
+
+@dataclass
+class Annealing:
+    """Chains on their way; `moves` proposals at every bridge, by a step that is accepted or rejected by its work."""
+
+    step: Step
+    energies: Energies
+    parameters: Mapping[str, Any]
+    moves: int
+    seed: int
+    first_chain: int
+    state: State
+    made: int = 0
+    place: Place | None = None
+
+    def gap(self) -> torch.Tensor:
+        """U - R of every chain, in float64."""
+        place = self._at(target_of(self.step.recipe, self.state))
+        return place.U.double() - place.R.double()
+
+    @torch.no_grad()
+    def move(self, b: float, h: float) -> float:
+        """Make the proposals of a bridge, of sizes from h/2 to h; the share that was accepted."""
+        blocks = [block.name for block in self.step.recipe.entries]
+        state = {name: self.state[name] for name in blocks}
+        before = state["accepted"]
+        for _ in range(self.moves):
+            key = noise.Key(self.seed, self.made, self.first_chain)
+            u = noise.uniform(self.seed, self.made, noise.JITTER, 1, (), dtype=torch.float64, device="cpu")
+            state = self.step(
+                state,
+                h * (1 + float(u[0])) / 2,
+                gradient=lambda z: self._at(z).gradient(b),
+                value=lambda z: self._at(z).value(b),
+                noise=key,
+                temperature=1.0,
+                **self.parameters,
+            )
+            self.made += 1
+        self.state = state
+        return float((state["accepted"] - before).mean()) / self.moves
+
+    def _at(self, z: Target) -> Place:
+        """The energies at z, evaluated once."""
+        if self.place is None or not self.place.is_at(z):
+            self.place = self.energies.at(z)
+        return self.place
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Bridges from 0 to 1 with a step size for each; `length` is how far apart reference and target are.
+
+    It is the sum, over bridges close to each other, of the standard deviations of the logarithms of their weights.
+    """
+
+    bridges: tuple[float, ...]
+    step_sizes: tuple[float, ...]
+    length: float
+
+    def cut(self, number: int) -> "Schedule":
+        """So many bridges of equal length.
+
+        >>> Schedule((0.0, 0.25, 1.0), (1.0, 0.5, 0.25), 2.0).cut(4).bridges
+        (0.0, 0.125, 0.25, 0.625, 1.0)
+        """
+        places = [k * (len(self.bridges) - 1) / number for k in range(number + 1)]
+        logs = [math.log(h) for h in self.step_sizes]
+        bridges = [_between(self.bridges, x) for x in places]
+        sizes = tuple(math.exp(_between(logs, x)) for x in places)
+        return Schedule((*bridges[:-1], 1.0), sizes, self.length)
+
+
+def _between(values: Sequence[float], x: float) -> float:
+    k = min(int(x), len(values) - 2)
+    return values[k] + (x - k) * (values[k + 1] - values[k])
+
+
+def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
+    """A schedule, along which these chains are annealed: bridges of equal weight, step sizes that are accepted.
+
+    Raises RecipeError where more than `most` bridges are needed.
+    """
+    bridges, sizes = [0.0], []
+    length = 0.0
+    while True:
+        h = _accepted(annealing, bridges[-1], h)
+        sizes.append(h)
+        if bridges[-1] == 1.0:
+            return Schedule(tuple(bridges), tuple(sizes), length)
+        gap = annealing.gap()
+        finite = gap[gap.isfinite()]
+        ahead, apart = _next(finite, 1 - bridges[-1]) if len(finite) > 1 else (0.0, 0.0)
+        if ahead < SHORTEST or len(bridges) > most:
+            what = f"the reference is too far from the energy: {len(bridges)} bridges lead from 0 to {bridges[-1]:.3g}"
+            raise RecipeError(where, what, do="Give a reference nearer to exp(-U), or one with lighter tails.")
+        length += apart
+        bridges.append(1.0 if ahead >= 1 - bridges[-1] else bridges[-1] + ahead)
+
+
+def _accepted(annealing: Annealing, b: float, h: float, tries: int = 12) -> float:
+    """A step size near h at which proposals at b are accepted as often as they should be."""
+    low, high = ACCEPTED
+    for _ in range(tries):
+        share = annealing.move(b, h)
+        if low <= share <= high:
+            break
+        h *= 0.5 if share < 0.1 else math.exp(share - (low + high) / 2) ** 1.5
+    return h
+
+
+def _next(gap: torch.Tensor, most: float) -> tuple[float, float]:
+    """How far the next bridge may be, and how far it is in standard deviations of the logarithm of the weight."""
+    low, high = 0.0, most
+    if spread_of(gap, most) > APART:
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if spread_of(gap, middle) > APART else (middle, high)
+    else:
+        low = most
+    return low, math.sqrt(math.log1p(spread_of(gap, low)))
+
+
+def spread_of(gap: torch.Tensor, ahead: float) -> float:
+    """The relative variance of exp(-ahead gap).
+
+    >>> round(spread_of(torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0), 3)
+    0.214
+    """
+    weights = (-ahead * (gap - gap.min())).exp()
+    return float(weights.square().mean() / weights.mean() ** 2 - 1)
+
+
+def annealed(annealing: Annealing, schedule: Schedule) -> Iterator[tuple[torch.Tensor, float]]:
+    """U - R of every chain at each bridge, before the next one, and the share of accepted proposals."""
+    for b, h in zip(schedule.bridges, schedule.step_sizes):
+        share = annealing.move(b, h) if b else 1.0
+        yield annealing.gap(), share

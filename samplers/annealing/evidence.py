@@ -1,0 +1,310 @@
+"""The evidence: the integral of exp(-U), by annealed importance sampling, with an error and a verdict on itself."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import integrators
+from integrators.start import complete_state, stationary_start
+from integrators.step import Step
+from recipe import Energy, Recipe, potential
+from recipe.arguments import integer, number
+from recipe.errors import RecipeError, did_you_mean
+
+from ..energies.data import Data
+from ..energies.derivatives import check_energy_is_asked_for, data_of
+from ..energies.gradients import check_energy, emitted, explained, vectorised
+from ..energies.layout import Target
+from ..energies.values import value_of
+from ..results.statistics import arviz_module
+from .bridges import Annealing, Energies, Schedule, annealed, pilot
+from .references import Reference, reference_of
+
+FEWEST_CHAINS = 64
+PILOTS = 128  # chains that choose bridges and step sizes, at most
+GROUPS = 16  # of chains, from whose differences the error of the integral is
+FEWEST = 50  # bridges, where the caller does not say
+LEAST = 50.0  # the effective number of weights below which an estimate is not believed
+FAR = (1e3, 1e4)  # where the growth of U is looked at, along each of the first AXES coordinates
+AXES = 256
+HEAVY = 0.5  # a tail of the weights, by its Pareto index, whose variance is infinite
+APART = 4.0  # standard errors between two estimates, from which on neither is believed
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """log of the integral of exp(-U), its standard error, and whether it is to be believed.
+
+    `ess`: the effective number of the weights, (sum w)^2 / sum w^2, of so many `chains`; `tail`: the Pareto index of
+    the largest; `integral`: the estimate by thermodynamic integration over the same chains, with `integral_error`;
+    `bridges`: how many there were; `acceptance`: the least share of proposals accepted at one; `doubts`: reasons not to
+    believe it. With doubts `error` is infinite, and `log_evidence` is a number that is too low as a rule.
+
+    >>> law = Evidence(-3.2, 0.02, 300.0, 512, -3.21, 0.03, 40, 0.8, 0.1)
+    >>> print(law)
+    log evidence -3.200 +- 0.020
+      weights: 300 effective of 512, tail index 0.10; 40 bridges, at least 80 % of proposals accepted
+      thermodynamic integration: -3.210 +- 0.030
+    >>> law.believed
+    True
+    """
+
+    log_evidence: float
+    error: float
+    ess: float
+    chains: int
+    integral: float
+    integral_error: float
+    bridges: int
+    acceptance: float
+    tail: float
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def believed(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.doubts
+
+    def __str__(self) -> str:
+        error = f"+- {self.error:.3f}" if self.believed else "is not to be believed"
+        lines = [
+            f"log evidence {self.log_evidence:.3f} {error}",
+            f"  weights: {self.ess:.0f} effective of {self.chains}, tail index {self.tail:.2f}; "
+            f"{self.bridges} bridges, at least {100 * self.acceptance:.0f} % of proposals accepted",
+            f"  thermodynamic integration: {self.integral:.3f} +- {self.integral_error:.3f}",
+        ]
+        return "\n".join([*lines, *(f"  doubt: {doubt}" for doubt in self.doubts)])
+
+
+def evidence(
+    recipe: Recipe,
+    energy: Energy | Callable,
+    *,
+    reference: Any,
+    data: Any = None,
+    chains: int = 256,
+    moves: int = 4,
+    repeat: int = 1,
+    bridges: int | None = None,
+    step_size: float = 0.2,
+    scheme: Any = None,
+    pieces: Mapping | None = None,
+    seed: int = 0,
+    **parameters: Any,
+) -> Evidence:
+    """log of the integral of exp(-U) over the target, by annealed importance sampling from a normalised reference.
+
+    Chains start from the reference, exp(-R), and go over `bridges` energies (1 - b) R + b U, b from 0 to 1, with
+    `moves` proposals at each, accepted or rejected by their work; log Z = log mean exp(-sum (b_{k+1} - b_k) (U - R)).
+    Thermodynamic integration, log Z = -integral of E_b (U - R) db, is made beside it of the same chains. Bridges and
+    step sizes are chosen by a pilot run of other chains. A result whose weights have an effective number below 50, or
+    whose two estimates are four standard errors apart, or whose largest weights have a tail without a variance, is
+    warned of and has an infinite `error`. The reference should be wider than exp(-U) rather than narrower.
+
+    `recipe`, `scheme`, `pieces`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `data`: as for
+    `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic Energy, or a dict of
+    distributions by block or parameter name. Where it is Gaussian chains move in coordinates in which it is N(0, 1), so
+    that one near the posterior also serves as a preconditioner. `step_size`: where the pilot begins.
+
+    Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and one from
+    which no bridges lead.
+    Source: Neal (2001), "Annealed importance sampling", eqs. (4)-(7); Gelman and Meng (1998), "Simulating normalizing
+    constants", section 3.
+
+    >>> from samplers import UnderdampedLangevin
+    >>> law = torch.distributions.Normal(torch.zeros(2), 1.0)
+    >>> result = evidence(UnderdampedLangevin, lambda x: (x**2).sum()/8, reference=law, chains=400)
+    >>> abs(result.log_evidence - math.log(8*math.pi)) < 4*result.error, result.error < 0.1
+    (True, True)
+    """
+    where = f"{recipe.name}, evidence" if isinstance(recipe, Recipe) else "evidence"
+    integer(where, "chains", chains, least=FEWEST_CHAINS)
+    integer(where, "moves", moves, least=1)
+    if bridges is not None:
+        integer(where, "bridges", bridges, least=1)
+    integer(where, "seed", seed, least=0)
+    number(where, "step_size", step_size, above=0)
+    step = _step(recipe, energy, scheme, pieces, repeat, parameters, where)
+    law = reference_of(reference, recipe, energy, f"{where}, reference")
+    energies = _energies(recipe, energy, data, law, where)
+
+    def begun(number_of_chains: int, first_chain: int) -> Annealing:
+        state = _start(step, law, energies, number_of_chains, seed, first_chain, parameters, where)
+        return Annealing(step, energies, parameters, moves, seed, first_chain, state)
+
+    plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000)
+    plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
+    gaps, shares = zip(*annealed(begun(chains, 0), plan))
+    result = estimated(torch.stack(gaps), plan, min(shares))
+    if not result.believed:
+        warnings.warn(f"{where}: {'; '.join(result.doubts)}", RuntimeWarning, stacklevel=2)
+    return result
+
+
+def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float) -> Evidence:
+    """The evidence of chains whose U - R at each bridge are `gaps`, `(bridges + 1, chains)`."""
+    steps = torch.tensor(plan.bridges, dtype=torch.float64, device=gaps.device).diff()
+    logs = torch.cat([gaps.new_zeros(1, gaps.shape[1]), -(steps[:, None] * gaps[:-1]).cumsum(0)])
+    last = logs[-1]
+    chains = len(last)
+    log_mean = float(last.logsumexp(0)) - math.log(chains)
+    ess = float((2 * last.logsumexp(0) - (2 * last).logsumexp(0)).exp())
+    error = math.sqrt(max(1 / ess - 1 / chains, 0.0)) if ess > 0 else math.inf
+    integral, integral_error = _jackknifed(gaps, logs, steps)
+    doubts = []
+    if not ess >= LEAST:
+        doubts.append(
+            f"{ess:.3g} of {chains} weights count: take more chains, more bridges or moves, or a nearer reference"
+        )
+    tail = _tail(last)
+    if tail > HEAVY:
+        doubts.append(
+            f"the largest weights have the Pareto index {tail:.2f}: their variance need not be finite. Give a wider "
+            "reference, with heavier tails than exp(-U)"
+        )
+    if not abs(integral - log_mean) <= APART * math.hypot(error, integral_error) + 1e-6:
+        doubts.append(
+            f"thermodynamic integration gives {integral:.4g}, annealing {log_mean:.4g}: chains do not keep up with "
+            "the bridges, take more moves"
+        )
+    error = math.inf if doubts else error
+    number = len(plan.bridges) - 1
+    return Evidence(log_mean, error, ess, chains, integral, integral_error, number, acceptance, tail, tuple(doubts))
+
+
+def _tail(logs: torch.Tensor) -> float:
+    """The Pareto index of the largest weights, by Vehtari et al. (2024), "Pareto smoothed importance sampling"."""
+    finite = logs[logs.isfinite()]
+    if len(finite) < LEAST or float(finite.max() - finite.min()) < 1e-3:
+        return 0.0
+    return float(arviz_module().psislw(finite.cpu().numpy())[1])
+
+
+def _jackknifed(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> tuple[float, float]:
+    """The thermodynamic integral and its error, from the groups of chains that are left out in turn."""
+    chains = gaps.shape[1]
+    group = torch.arange(chains, device=gaps.device) % GROUPS
+    whole = _integral(gaps, logs, steps)
+    others = [_integral(gaps[:, group != g], logs[:, group != g], steps) for g in range(GROUPS)]
+    spread = torch.tensor(others, dtype=torch.float64, device="cpu")
+    return whole, math.sqrt((GROUPS - 1) / GROUPS * float((spread - spread.mean()).square().sum()))
+
+
+def _integral(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> float:
+    """-integral of E_b (U - R) by the trapezoidal rule with its correction from the slopes, -var_b (U - R)."""
+    weights = logs.softmax(1)
+    finite = gaps.where(weights > 0, 0.0)
+    mean = (weights * finite).sum(1)
+    variance = (weights * (finite - mean[:, None]).square()).sum(1)
+    pieces = steps * (mean[1:] + mean[:-1]) / 2 + steps.square() / 12 * variance.diff()
+    return -float(pieces.sum())
+
+
+def _step(
+    recipe: Recipe, energy: Any, scheme: Any, pieces: Any, repeat: int, parameters: Mapping[str, Any], where: str
+) -> Step:
+    """The step by which chains are moved, if it keeps exp(-U) and chains can start from the law of its blocks."""
+    check_energy_is_asked_for(recipe, energy, where)
+    step = integrators.metropolised(recipe, scheme, pieces=pieces, repeat=repeat)
+    for name in parameters:
+        if name not in step.parameters:
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
+    step.check(1.0, temperature=1.0, **parameters)
+    values = {name: float(x) for name, x in parameters.items() if isinstance(x, (int, float))}
+    certificate = recipe.check(temperature=1.0, freeze=(), **values)
+    if not certificate.ok:
+        what = f"the recipe has not the law it claims: {certificate.failures[0].in_words}"
+        raise RecipeError(where, what, do="See recipe.check().")
+    drawn = {block.name for block in stationary_start(step.recipe).draw_blocks.values()}
+    targets = [b.name for b in recipe.targets]
+    for b in recipe.state:
+        if b.name not in targets and b.name not in drawn:
+            what = f"no draws are known of {b} given the target, from which annealing starts"
+            raise RecipeError(where, what, do="Take a recipe with Gaussian momenta.")
+    return step
+
+
+def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str) -> Energies:
+    """U and R of all chains with their gradients."""
+    target = law.target(law.start(0, 2, 0))
+    rows = data_of(energy, data, None, target, where)
+    batch = () if rows is None else (rows.batch(None),)
+    gradient, value = _functions(recipe, energy, law, rows, target, where)
+    _check_tails(value, target, where)
+
+    def both(at: Target) -> tuple:
+        with explained(where):
+            return gradient(at, *batch), value(at)
+
+    if law.is_gaussian:
+        return Energies(law, both)
+    slope_of_R = vectorised(law.energy, law.layout, None)
+    value_of_R = value_of(law.energy, None, law.layout, None)
+    return Energies(law, both, lambda z: (slope_of_R(z), value_of_R(z)))
+
+
+def _functions(
+    recipe: Recipe, energy: Any, law: Reference, rows: Data | None, target: Target, where: str
+) -> tuple[Callable, Callable]:
+    """grad U and U of all chains; refused where the energy is not one of the reference's draws, `target`."""
+    if isinstance(energy, Energy):
+        blocks = recipe.targets
+        flat = Recipe(name="energy", state=blocks, target=blocks, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
+        step = integrators.compile(flat, "Euler", energy=energy)
+        slope = step.namespace["gradient"]
+        return slope if rows is None else emitted(slope, rows), value_of(energy, step, law.layout, rows)
+    one = {name: x[0] for name, x in target.items()} if isinstance(target, dict) else target[0]
+    try:
+        check_energy(energy, one, law.layout, rows)
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        shapes = {name: tuple(x.shape) for name, x in one.items()} if isinstance(one, dict) else tuple(one.shape)
+        what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"
+        raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
+    return vectorised(energy, law.layout, rows), value_of(energy, None, law.layout, rows)
+
+
+def _check_tails(value: Callable, target: Target, where: str) -> None:
+    """Refuse an energy that grows along a coordinate no faster than the logarithm: exp(-U) has no finite integral."""
+    blocks = target if isinstance(target, dict) else {"": target}
+    for name, x in blocks.items():
+        sites = x[0].numel()
+        axes = torch.eye(sites, dtype=x.dtype, device=x.device)[:AXES]
+        axes = torch.cat([axes, -axes])
+        levels = []
+        for r in FAR:
+            at = {b: y[:1].expand(len(axes), *y.shape[1:]) for b, y in blocks.items()}
+            at[name] = at[name] + r * axes.reshape(len(axes), *x.shape[1:])
+            levels.append(value(at if isinstance(target, dict) else at[""]).double())
+        grown = levels[1] - levels[0]
+        flat = (grown <= math.log(FAR[1] / FAR[0])) & levels[1].isfinite()
+        if flat.any():
+            axis = int(flat.nonzero()[0]) % sites
+            what = f"exp(-U) has no finite integral: U grows too slowly along coordinate {axis}"
+            raise RecipeError(where, what, do="Add a prior, or mend the sign of U, which is -log density.")
+
+
+def _start(
+    step: Step,
+    law: Reference,
+    energies: Energies,
+    chains: int,
+    seed: int,
+    first_chain: int,
+    parameters: Mapping,
+    where: str,
+) -> dict:
+    """The state of chains at the reference."""
+    z = law.start(seed, chains, first_chain)
+    target = z if isinstance(z, dict) else {step.recipe.targets[0].name: z}
+    place = energies.at(z)
+    lost = int((place.U.isnan() | (place.U == -math.inf)).sum())
+    if lost:
+        what = f"U is not a number at {lost} of {chains} draws of the reference"
+        raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")
+    return complete_state(
+        step, target, seed=seed, gradient=lambda _: place.gradient(0.0), parameters=parameters, first_chain=first_chain
+    )

@@ -1,0 +1,227 @@
+"""The law where annealing starts: normalised, with draws, and if it is Gaussian coordinates in which it is round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from sympy import Matrix
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
+
+from integrators import noise
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError
+
+from ..energies.layout import Layout, Target
+
+START = 2**41  # number of the step whose noise draws the start; no run gets that far
+ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Independent laws of the blocks of a target, or of its tensors by name; `layout`: how the energy sees the target.
+
+    A Gaussian one has coordinates z in which it is N(0, 1), target = mean + spread z, and chains move in these.
+
+    >>> law = Reference({"theta": Normal(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))}, Layout(), explicit=False)
+    >>> law.target(torch.tensor([[1.0, 1.0]]))
+    tensor([[2., 5.]])
+    """
+
+    parts: Mapping[str, Distribution]
+    layout: Layout = field(default_factory=Layout)
+    explicit: bool = False
+
+    @cached_property
+    def is_gaussian(self) -> bool:
+        """Whether chains move in coordinates of its own."""
+        return not self.explicit and all(_is_gaussian(law) for law in self.parts.values())
+
+    @property
+    def sites(self) -> int:
+        """The number of coordinates."""
+        return sum(_shape(law).numel() for law in self.parts.values())
+
+    @property
+    def _numbers(self) -> torch.Tensor:
+        return next(iter(self.parts.values())).mean
+
+    def start(self, seed: int, chains: int, first_chain: int) -> Target:
+        """Draws of it where chains move, `(chains, *shape)`; those of a Gaussian are functions of (seed, chain)."""
+        if self.is_gaussian:
+            like = self._numbers
+            shape = (self.sites,) if self.layout.shapes is not None else tuple(_shape(next(iter(self.parts.values()))))
+            return noise.normal(
+                seed,
+                START,
+                noise.INITIAL,
+                chains,
+                shape,
+                dtype=like.dtype,
+                device=like.device,
+                first_chain=first_chain,
+            )
+        values = {name: _drawn(law, seed, first_chain + k, chains) for k, (name, law) in enumerate(self.parts.items())}
+        if self.explicit:
+            return values
+        flat = [x.reshape(chains, -1) if self.layout.shapes is not None else x for x in values.values()]
+        return torch.cat(flat, 1) if self.layout.shapes is not None else flat[0]
+
+    def target(self, z: Target) -> Target:
+        """The target where chains are at z."""
+        if not self.is_gaussian:
+            return z
+        assert torch.is_tensor(z)
+        return self._by_part(z, lambda law, x: _mean(law) + _spread(law, x))
+
+    def pulled(self, gradient: Target) -> Target:
+        """The gradient by z from that by the target."""
+        if not self.is_gaussian:
+            return gradient
+        assert torch.is_tensor(gradient)
+        return self._by_part(gradient, lambda law, x: _spread(law, x, transposed=True))
+
+    @cached_property
+    def log_volume(self) -> float:
+        """log|d target/dz|."""
+        return sum(float(_log_spread(law)) for law in self.parts.values()) if self.is_gaussian else 0.0
+
+    def energy(self, target: Any) -> torch.Tensor:
+        """-log of its density, of one chain, at what the energy sees."""
+        values = target if isinstance(target, Mapping) else {next(iter(self.parts)): target}
+        return torch.stack([-law.log_prob(values[name]).sum() for name, law in self.parts.items()]).sum()
+
+    def _by_part(self, x: torch.Tensor, function: Any) -> torch.Tensor:
+        if self.layout.shapes is None:
+            return function(next(iter(self.parts.values())), x)
+        parts = zip(self.parts.values(), x.split(self.layout.sizes, -1))
+        moved = [function(law, part.reshape(len(x), *_shape(law))).reshape(len(x), -1) for law, part in parts]
+        return torch.cat(moved, 1)
+
+
+def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Reference:
+    """The law that the caller gives: a distribution of torch, a quadratic Energy, or one by block or parameter name.
+
+    Raises RecipeError for a law that has no finite integral or no draws, and for one of other blocks than the target.
+    """
+    names = [b.name for b in recipe.targets]
+    explicit = not recipe.target_is_vector
+    for b in recipe.targets:
+        if not b.domain.is_real:
+            raise RecipeError(where, f"{b} is {b.domain.in_words}", do="Anneal a map of it to the reals.")
+    if isinstance(reference, Energy):
+        reference = _gaussian(reference, where)
+    parts = dict(reference) if isinstance(reference, Mapping) else {names[0]: reference}
+    _check_parts(parts, names, explicit, where)
+    by_name = None if explicit or list(parts) == names else {name: tuple(_shape(law)) for name, law in parts.items()}
+    law = Reference(parts, Layout(by_name), explicit)
+    if isinstance(energy, Energy) and not energy.is_sitewise and law.sites != len(energy.coordinates):
+        what = f"it has {law.sites} coordinates, and the energy {len(energy.coordinates)}"
+        raise RecipeError(where, what, do="Give a law of the same coordinates.")
+    return law
+
+
+def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
+    """Refuse laws of other blocks than the target, and those that are no laws, or do not go together."""
+    _check_names(parts, names, explicit, where)
+    for name, law in parts.items():
+        _check_law(name, law, where)
+    if explicit and any(_shape(law) for law in parts.values()):
+        raise RecipeError(where, "the blocks of the target are single numbers", do="Give each a law of one number.")
+    kinds = {(law.mean.dtype, str(law.mean.device)) for law in parts.values()}
+    if len(kinds) > 1:
+        raise RecipeError(where, f"its parts are of mixed types or places: {sorted(map(str, kinds))}", do="Give one.")
+
+
+def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
+    """Refuse a law of other blocks than the target."""
+    by_block = set(parts) == set(names)
+    if not parts or (explicit and not by_block):
+        given = ", ".join(map(str, parts)) or "nothing"
+        what = f"it is a law of {given}, and the target is {', '.join(names)}"
+        raise RecipeError(where, what, do="Give a law for each block of the target, in a dict by its name.")
+
+
+def _check_law(name: str, law: Any, where: str) -> None:
+    """Refuse what is no normalised law with draws on the whole line."""
+    if not isinstance(law, Distribution):
+        what = f"the law of {name} is a {type(law).__name__}: it has no draws, or is not known to be normalisable"
+        raise RecipeError(where, what, do=ADVICE)
+    if not _is_on_the_reals(law.support):
+        what = f"the law of {name} is on {law.support}, and {name} is real"
+        raise RecipeError(where, what, do="Give a law that is positive wherever the target may be.")
+    if _is_gaussian(law) and not all(x.isfinite().all() for x in (law.mean, law.variance)):
+        what = f"the law of {name} is not normalisable: a mean or a variance is not finite"
+        raise RecipeError(where, what, do="Give finite ones, a wide prior say.")
+    if law.mean.dtype not in (torch.float32, torch.float64):
+        raise RecipeError(where, f"the law of {name} is {law.mean.dtype}", do="Give float32 or float64.")
+
+
+def _is_on_the_reals(support: Any) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support in (constraints.real, constraints.real_vector)
+
+
+def _gaussian(energy: Energy, where: str) -> Distribution:
+    """The law exp(-U) of a quadratic U."""
+    if energy.is_sitewise or energy.data:
+        what = "an energy over any number of sites, or over data, does not say which law it is"
+        raise RecipeError(where, what, do=ADVICE)
+    slopes = Matrix(energy.gradient)
+    hessian = slopes.jacobian(Matrix(energy.coordinates))
+    if hessian.free_symbols:
+        raise RecipeError(where, "no draws are known of an energy that is not quadratic", do=ADVICE)
+    if not hessian.is_positive_definite:
+        what = f"exp(-({energy.U})) is not normalisable: its second derivatives are not positive definite"
+        raise RecipeError(where, what, do="Give one that grows in every direction.")
+    mean = -hessian.inv() * slopes.xreplace(dict.fromkeys(energy.coordinates, 0))
+    precision = torch.tensor([[float(e) for e in row] for row in hessian.tolist()], dtype=torch.float64)
+    law = MultivariateNormal(torch.tensor([float(e) for e in mean], dtype=torch.float64), precision_matrix=precision)
+    kind = torch.get_default_dtype()
+    return MultivariateNormal(law.loc.to(kind), scale_tril=law.scale_tril.to(kind))
+
+
+def _is_gaussian(law: Distribution) -> bool:
+    base = law.base_dist if isinstance(law, Independent) else law
+    return type(base) is Normal or type(law) is MultivariateNormal
+
+
+def _shape(law: Distribution) -> torch.Size:
+    return law.batch_shape + law.event_shape
+
+
+def _base(law: Any) -> Any:
+    while isinstance(law, Independent):
+        law = law.base_dist
+    return law
+
+
+def _mean(law: Distribution) -> torch.Tensor:
+    return _base(law).loc
+
+
+def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
+    """The spread times x, `(chains, *shape)`."""
+    base = _base(law)
+    if isinstance(base, Normal):
+        return base.scale * x
+    L = base.scale_tril
+    return (x[..., None, :] @ (L if transposed else L.mT))[..., 0, :]
+
+
+def _log_spread(law: Distribution) -> torch.Tensor:
+    base = _base(law)
+    if isinstance(base, Normal):
+        return base.scale.double().log().sum()
+    return base.scale_tril.double().diagonal(dim1=-2, dim2=-1).log().sum()
+
+
+def _drawn(law: Distribution, seed: int, number: int, chains: int) -> torch.Tensor:
+    """Draws of a law that is not Gaussian, by a generator that is put back as it was."""
+    words = noise.integers(seed, START, noise.INITIAL, 1, (2,), high=2**31, device="cpu", first_chain=number)[0]
+    with torch.random.fork_rng(devices=[law.mean.device] if law.mean.is_cuda else []):
+        torch.manual_seed(int(words[0]) << 31 | int(words[1]))
+        return law.sample((chains,))
