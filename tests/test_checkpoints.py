@@ -88,6 +88,7 @@ CASES = {
         keep="xi",
         temperatures=[1, 2, 4],
         swap_every=4,
+        metropolis=True,
         backend="cpp",
     ),
     "explicit": dict(
