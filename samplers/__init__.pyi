@@ -57,5 +57,7 @@ from .training.checkpoint import Checkpoint as Checkpoint
 from .training.minibatches import Minibatches as Minibatches
 from .training.optimizer import Optimizer as Optimizer
 from .training.svrg import SVRG as SVRG
+from .tuning.settings import Settings as Settings
+from .tuning.tune import tune as tune
 
 __version__: str

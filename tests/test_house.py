@@ -130,6 +130,7 @@ ROOMS = {
     "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
     "samplers.annealing": {"integrators", "samplers.energies", "samplers.results"},
     "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
+    "samplers.tuning": {"integrators", "samplers.energies", "samplers.results", "samplers.running"},
 }
 NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}
 

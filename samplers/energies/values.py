@@ -27,19 +27,40 @@ def value_of(
     >>> value_of(TARGETS["double-well"], step, Layout(), None)(torch.tensor([[0.0], [1.0]]))
     tensor([2., 0.])
     """
+<<<<<<< HEAD
     batch = () if data is None else (data.batch(None),)
     if isinstance(energy, Energy):
         assert step is not None
         function = _emitted(step, data)
     else:
         function = vectorised(energy, layout, data, order=0)
+=======
+    function = differentiable_value(energy, step, layout, data)
+>>>>>>> a64b950 (samplers.tune: settings of exact runs, found out by short pilot runs from the mode of U)
 
     @torch.no_grad()
     def value(target: Target) -> torch.Tensor:
         with explained("sample, energy"):
-            return function(target, *batch)
+            return function(target)
 
     return value
+
+
+def differentiable_value(
+    energy: Energy | Callable, step: Step, layout: Layout, data: Data | None
+) -> Callable[[Target], torch.Tensor]:
+    """As `value_of`, but autograd goes through it.
+
+    >>> import samplers, integrators
+    >>> from samplers.energies.targets import TARGETS
+    >>> step = integrators.compile(samplers.SGLD, energy=TARGETS["double-well"])
+    >>> x = torch.tensor([[0.5]], requires_grad=True)
+    >>> torch.autograd.grad(differentiable_value(TARGETS["double-well"], step, Layout(), None)(x).sum(), x)
+    (tensor([[-3.]]),)
+    """
+    batch = () if data is None else (data.batch(None),)
+    function = _emitted(step, data) if isinstance(energy, Energy) else vectorised(energy, layout, data, order=0)
+    return lambda target: function(target, *batch)
 
 
 def _emitted(step: Step, data: Data | None) -> Callable:

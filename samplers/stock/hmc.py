@@ -8,7 +8,7 @@ On Gaussians
 from recipe import Recipe, positive, potential, refresh, total, vector
 
 theta, p = vector("theta"), vector("p")
-m = positive("m", default=1.0, doc="mass")
+m = positive("m", default=1.0, per=theta, doc="mass")
 nu = positive("nu", default=1.0, doc="rate of refreshment, per unit of time")
 
 HMC = Recipe(
@@ -16,7 +16,7 @@ HMC = Recipe(
     source="Bou-Rabee & Sanz-Serna 2017",
     state=(theta, p),
     target=theta,
-    H=potential(theta) + total(p**2) / (2 * m),
+    H=potential(theta) + total(p**2 / m) / 2,
     D={},
     Q={(theta, p): -1},
     jumps={"R": refresh(p, rate=nu)},

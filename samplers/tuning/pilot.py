@@ -1,0 +1,70 @@
+"""Pilot runs: short exact runs of many chains, one after the other, each from where the last one ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from recipe import Recipe
+
+from ..results.draws import Draws
+from ..running.phases import Phase
+from ..running.sampling import sample
+
+GOLDEN = 0x9E3779B97F4A7C15  # the seeds of pilot runs are multiples of it apart
+
+
+@dataclass
+class Pilot:
+    """Chains that are moved on by short Metropolised runs, whose law is exp(-H/T) at every step size.
+
+    `fixed`: arguments of `samplers.sample` that are those of all runs; `theta`: where the chains are,
+    `(chains, *shape)`; `runs` and `words`, of the scheme and of one chain, are counted.
+    """
+
+    recipe: Recipe
+    energy: Any
+    fixed: Mapping[str, Any]
+    seed: int
+    theta: torch.Tensor
+    parameters: dict[str, Any] = field(default_factory=dict)
+    runs: int = 0
+    words: int = 0
+
+    def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> Draws:
+        """So many steps at each of these step sizes: the draws of theta, and the work of each step."""
+        self.runs += 1
+        self.words += len(step_sizes) * steps * repeat
+        target = self.recipe.targets[0].name
+        draws = sample(
+            self.recipe,
+            self.energy,
+            init={target: self.theta},
+            chains=len(self.theta),
+            phases=[Phase(steps, step_size=h) for h in step_sizes],
+            step_size=step_sizes[0],
+            seed=(self.seed + self.runs * GOLDEN) % 2**63,
+            metropolis=True,
+            repeat=repeat,
+            keep="work",
+            progress=False,
+            **self.fixed,
+            **self.parameters,
+        )
+        self.theta = draws[target][:, -1]
+        return draws
+
+    def works(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> torch.Tensor:
+        """The work of every proposal over T at each of these step sizes, `(step sizes, chains steps)`."""
+        work = self.run(step_sizes, steps, repeat)["work"] / float(self.fixed["temperature"])
+        return work.unflatten(1, (len(step_sizes), steps)).transpose(0, 1).flatten(1).to(torch.float64)
+
+
+def acceptance(works: torch.Tensor) -> torch.Tensor:
+    """E min(1, exp(-W/T)) of works over T, along the last axis.
+
+    >>> acceptance(torch.tensor([0.0, -1.0])), acceptance(torch.tensor([1e30, 0.0]))
+    (tensor(1.), tensor(0.5000))
+    """
+    return (-works).exp().clamp(max=1).mean(-1)

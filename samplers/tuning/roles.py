@@ -1,0 +1,123 @@
+"""Which parameter of a recipe is its scale, and which its damping: read off H, D and Q."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sympy import Dummy, Expr, S, Symbol, solve
+
+from recipe import Recipe
+from recipe.algebra import vanishes
+from recipe.marginal import eliminate_gaussians
+from recipe.symbols import Block, Parameter
+from recipe.symbols import temperature as T
+
+POWERS = (-2, 2, -1, 1)
+UNIT = Dummy("unit", positive=True)  # theta = unit times theta in the unit
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A parameter of one value per site that stands for a unit of theta: its value goes as unit^`power`."""
+
+    parameter: Parameter
+    power: int
+
+    def values(self, units: torch.Tensor) -> torch.Tensor:
+        """The parameter with which the sites move as with its default in these units."""
+        default = self.parameter.default
+        return (1.0 if default is None else float(default)) * units**self.power
+
+
+def scale_of(recipe: Recipe) -> Scale | None:
+    """The parameter by which each site has a unit of its own: in these units H, D and Q are as they were.
+
+    >>> from samplers import PreconditionedSGLD, SGLD, UnderdampedLangevin
+    >>> scale_of(UnderdampedLangevin), scale_of(PreconditionedSGLD), scale_of(SGLD)
+    (Scale(parameter=m, power=-2), Scale(parameter=G, power=2), None)
+    """
+    for parameter in recipe.parameters:
+        if not parameter.per or not parameter.is_positive or not recipe.target_is_vector:
+            continue
+        others = [b for b in recipe.state if b.is_vector and b not in recipe.targets]
+        for power in POWERS:
+            for powers in itertools.product((-1, 0, 1), repeat=len(others)):
+                units = {recipe.targets[0]: 1, **dict(zip(others, powers, strict=True))}
+                if _is_the_same(recipe, units, parameter, power):
+                    return Scale(parameter, power)
+    return None
+
+
+def _is_the_same(recipe: Recipe, powers: Mapping[Block, int], parameter: Parameter, power: int) -> bool:
+    """Whether H, D and Q stay where the blocks and the parameter are multiplied by powers of a unit."""
+    hidden: dict[Expr, Expr] = {} if recipe.potential is None else {recipe.potential: Dummy("U")}
+    larger: dict[Expr, Expr] = {b: b * UNIT**k for b, k in powers.items()}
+    larger[parameter] = parameter * UNIT**power
+
+    def changed(e: Expr, k: int = 0) -> bool:
+        shown = e.xreplace(hidden)
+        return not vanishes(shown.xreplace(larger) - UNIT**k * shown)
+
+    units = [powers.get(b, 0) for b in recipe.state]
+    entries = [(A[i, j], units[i] + units[j]) for A in (recipe.D, recipe.Q) for i, j in _pairs(len(units))]
+    return not any(changed(e, k) for e, k in entries if e != 0) and not changed(recipe.H)
+
+
+def _pairs(n: int) -> Any:
+    return itertools.product(range(n), range(n))
+
+
+@dataclass(frozen=True)
+class Damping:
+    """The parameter by which momenta lose their memory, at a `rate` per unit of time."""
+
+    parameter: Parameter
+    rate: Expr
+
+    def value(self, rate: float, parameters: Mapping[str, Any]) -> float | None:
+        """The parameter at which the rate is this number, or None where it depends on more than numbers."""
+        known = {s: _number(s, parameters) for s in self.rate.free_symbols - {self.parameter}}
+        if None in known.values():
+            return None
+        solutions = solve(self.rate.xreplace(known) - rate, self.parameter)
+        return float(solutions[0]) if len(solutions) == 1 and solutions[0].is_positive else None
+
+
+def _number(symbol: Symbol, parameters: Mapping[str, Any]) -> Expr | None:
+    value = parameters.get(symbol.name, getattr(symbol, "default", None))
+    return S(float(value)) if isinstance(value, (int, float)) else None
+
+
+def damping_of(recipe: Recipe) -> Damping | None:
+    """The parameter that is the friction of the momenta, or the rate at which they are drawn anew.
+
+    >>> from samplers import HMC, SGHMC, SGLD, UnderdampedLangevin
+    >>> [damping_of(r) for r in (UnderdampedLangevin, SGHMC, HMC)]              # doctest: +NORMALIZE_WHITESPACE
+    [Damping(parameter=gamma, rate=gamma), Damping(parameter=C, rate=C/m), Damping(parameter=nu, rate=nu)]
+    """
+    rates = [j.rate for j in recipe.jumps.values() if j.block in recipe.momenta and j.rate is not None]
+    for p in recipe.momenta:
+        mass = inverse_mass(recipe, p)
+        row = recipe.state.index(p)
+        if mass is not None and recipe.D[row, row] != 0:
+            rates.append((recipe.D[row, row] * mass).simplify())
+    for rate in rates:
+        free = sorted((s for s in rate.free_symbols if isinstance(s, Parameter)), key=str)
+        own = [s for s in free if s.is_positive and not s.per and vanishes(rate.diff(s) * s - rate)]
+        if own and not rate.has(*recipe.state):
+            return Damping(own[0], rate)
+    return None
+
+
+def inverse_mass(recipe: Recipe, momentum: Block) -> Expr | None:
+    """The second derivative of H along a momentum, or None where H is not quadratic in it.
+
+    >>> from samplers import UnderdampedLangevin
+    >>> inverse_mass(UnderdampedLangevin, UnderdampedLangevin.momenta[0])
+    1/m
+    """
+    laws, _ = eliminate_gaussians(recipe.H, (momentum,))
+    mass = laws[0].precision if laws else None
+    return None if mass is None or mass.has(*recipe.state, T) else mass

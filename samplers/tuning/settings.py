@@ -1,0 +1,28 @@
+"""What tuning chose, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of `samplers.sample` that `tune` chose, with the reason of each; printing them gives the account.
+
+    `arguments` is what `sample(recipe, energy, **settings.arguments)` takes whole; `reasons`: by the name of what was
+    chosen, or was not.
+
+    >>> print(Settings({"step_size": 0.5}, "sgld", {"step_size": "0.5: 57 % are accepted"}))
+    sgld, tuned
+      step_size  0.5: 57 % are accepted
+    """
+
+    arguments: Mapping[str, Any]
+    recipe: str
+    reasons: Mapping[str, str]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.reasons))
+        return "\n".join([f"{self.recipe}, tuned", *(f"  {name:{width}}  {why}" for name, why in self.reasons.items())])
+
+    __repr__ = __str__

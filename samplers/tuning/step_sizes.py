@@ -1,0 +1,71 @@
+"""The step size that pilot runs ask for: by how many proposals are accepted, or by the work that they do."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from recipe.errors import RecipeError
+
+from .pilot import Pilot, acceptance
+
+COARSE = [2.0**k for k in range(-40, 21)]
+FINE = [2.0 ** (k / 3) for k in range(-4, 4)]
+PROPOSALS = 10  # at each of them, of one word
+FEWEST = 3
+
+
+def coarse(pilot: Pilot, target: float, where: str) -> float:
+    """The step size of an acceptance to within some ten per cent, whatever the scale of the energy."""
+    rates = acceptance(pilot.works(COARSE, 3)).tolist()
+    h = where_it_falls(COARSE, rates, target)
+    if h is None:
+        what = f"not even steps of {COARSE[0]:.0e} are accepted, but {100 * rates[0]:.0f} % of them"
+        raise RecipeError(where, what, do="Is the energy smooth? Try float64, and a word that is exact as h goes to 0.")
+    return h
+
+
+def fine(pilot: Pilot, around: float, target: float, repeat: int) -> float:
+    """The step size of an acceptance, from one run at eight step sizes around a first guess."""
+    sizes = [around * factor for factor in FINE]
+    works = pilot.works(sizes, max(FEWEST, PROPOSALS // repeat), repeat)
+    h = where_it_falls(sizes, acceptance(works).tolist(), target)
+    return sizes[0] if h is None else h
+
+
+def where_it_falls(sizes: Sequence[float], rates: Sequence[float], target: float) -> float | None:
+    """The first size at which a rate falls below a target, between two sizes on a line over log h; None before all.
+
+    >>> round(where_it_falls([1.0, 2.0, 4.0], [1.0, 0.9, 0.1], 0.5), 6)
+    2.828427
+    """
+    if rates[0] < target:
+        return None
+    for (h, rate), (next_h, next_rate) in zip(zip(sizes, rates), zip(sizes[1:], rates[1:])):
+        if next_rate < target:
+            share = (rate - target) / (rate - next_rate)
+            return math.exp((1 - share) * math.log(h) + share * math.log(next_h))
+    return sizes[-1]
+
+
+def of_work(sizes: Sequence[float], works: torch.Tensor, wanted: float) -> tuple[float, float] | None:
+    """(h, q) at which the mean work, taken as a power h^q of the step size, is a wanted one.
+
+    The power is fitted by least squares over the step sizes at which the mean is four standard errors from 0, and at
+    most 1; None where there are not three of them.
+
+    >>> sizes = [0.1, 0.2, 0.4, 0.8]
+    >>> h, power = of_work(sizes, torch.tensor([[h**4] * 9 for h in sizes], dtype=torch.float64), 1e-6)
+    >>> round(h, 6), round(power, 6)
+    (0.031623, 4.0)
+    """
+    mean = works.mean(1)
+    error = works.std(1) / works.shape[1] ** 0.5
+    clear = (mean > 4 * error) & (mean < 1)
+    if clear.sum() < 3:
+        return None
+    x = torch.tensor(sizes, dtype=torch.float64)[clear].log()
+    y = mean[clear].cpu().log()
+    q = float((x - x.mean()) @ (y - y.mean()) / (x - x.mean()).square().sum())
+    level = float(y.mean()) - q * float(x.mean())
+    return math.exp((math.log(wanted) - level) / q), q

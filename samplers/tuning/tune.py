@@ -1,0 +1,145 @@
+"""`tune`: from a recipe and an energy to the settings of a run."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+import integrators
+from integrators.domains import is_bounded
+from integrators.step import Step
+from recipe import Energy, Recipe
+from recipe.arguments import integer, number
+from recipe.errors import RecipeError, did_you_mean
+
+from ..energies.data import Data
+from ..energies.derivatives import check_energy_is_asked_for, data_of
+from ..energies.gradients import check_energy
+from ..energies.layout import Layout
+from ..energies.values import differentiable_value
+from ..running.start import given_state
+from .landscape import Landscape, Surroundings, surroundings
+from .pilot import Pilot
+from .settings import Settings
+from .tuner import Tuner
+
+LEAST_CHAINS = 32  # of pilot runs
+
+OURSELVES = "Give the step size and the parameters yourself."
+
+
+def tune(
+    recipe: Recipe,
+    energy: Energy | Callable,
+    *,
+    data: Any = None,
+    init: Any = None,
+    chains: int = 4,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    temperature: float = 1.0,
+    scheme: Any = None,
+    pieces: Mapping | None = None,
+    metropolis: bool = True,
+    repeat: int | None = None,
+    **parameters: Any,
+) -> Settings:
+    """The settings of a run, found out by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
+
+    From a finite mode of U, by L-BFGS from `init`, pilot runs of 32 chains or more start in the normal law of the
+    curvature there. They are Metropolised, so that their law is exp(-U/T) at whatever step size. What they choose:
+
+    * the scale of each site, where the recipe has a parameter that is one (a mass, a preconditioner), by the variances
+      of their draws;
+    * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
+    * the step size, and with momenta the number of words `repeat` of a proposal: without momenta 57 % are accepted,
+      with momenta those at which the effective sample size per gradient of the worst statistic is greatest;
+    * the start: where pilot chains have ended.
+
+    A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
+    same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
+    energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
+
+    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size).
+
+    >>> from samplers import UnderdampedLangevin, sample
+    >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
+    >>> settings = tune(UnderdampedLangevin, bowl, init=torch.zeros(2))
+    >>> draws = sample(UnderdampedLangevin, bowl, steps=100, progress=False, **settings.arguments)
+    >>> (settings.arguments["m"].sqrt() * torch.tensor([1.0, 100.0])).round()
+    tensor([1., 1.])
+    """
+    where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
+    chains = integer(where, "chains", chains, least=1)
+    seed = integer(where, "the seed", seed, least=0)
+    temperature = number(where, "temperature", temperature, above=0)
+    repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
+    step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
+    check_energy_is_asked_for(recipe, energy, where)
+    _check_target(recipe, where)
+    _check_parameters(step, parameters, where)
+    start, layout = given_state(step, energy, init, chains=1, device=device, parameters=parameters)
+    theta = start[recipe.targets[0].name]
+    rows = data_of(energy, data, None, theta, where)
+    near = surroundings(Landscape(_value(energy, step, layout, rows, theta), where), theta[0], temperature)
+
+    fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
+    starts = near.draws(max(chains, LEAST_CHAINS), seed)
+    pilot = Pilot(recipe, _of_tensor(energy, layout, rows), fixed, seed, starts, dict(parameters))
+    tuner = Tuner(pilot, near, parameters, where)
+    tuner.settle()
+    best = tuner.best(repeat)
+
+    chosen = dict(step_size=best.step_size, repeat=best.repeat, metropolis=True, chains=chains)
+    begin = {"init": _start(recipe, pilot.theta[:chains], near, layout)}
+    return Settings({**fixed, **pilot.parameters, **begin, **chosen}, recipe.name, _account(near, layout, tuner))
+
+
+def _check_target(recipe: Recipe, where: str) -> None:
+    """Refuse a target that has no mode to begin at: one with ends, or of explicit coordinates."""
+    if not recipe.target_is_vector:
+        raise RecipeError(where, "the target is made of explicit coordinates", do=OURSELVES)
+    if is_bounded(recipe.targets[0]):
+        what = f"{recipe.targets[0]} has ends, where U may be least without a mode"
+        raise RecipeError(where, what, do=OURSELVES)
+
+
+def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
+    """Refuse what is no parameter of the recipe."""
+    for name in parameters:
+        if name not in step.parameters:
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
+
+
+def _value(energy: Energy | Callable, step: Step, layout: Layout, rows: Data | None, theta: torch.Tensor) -> Callable:
+    """U of many points, `(chains,)`, for autograd."""
+    if not isinstance(energy, Energy):
+        check_energy(energy, theta[0], layout, rows)
+    return differentiable_value(energy, step, layout, rows)
+
+
+def _of_tensor(energy: Energy | Callable, layout: Layout, rows: Data | None) -> Energy | Callable:
+    """The energy as one of the tensor of the target, in which named tensors lie end to end."""
+    if layout.shapes is None or isinstance(energy, Energy):
+        return energy
+    if rows is None:
+        return lambda theta: energy(layout.by_name(theta))
+    return lambda theta, batch: energy(layout.by_name(theta), batch)
+
+
+def _start(recipe: Recipe, theta: torch.Tensor, near: Surroundings, layout: Layout) -> dict[str, torch.Tensor]:
+    """Where the chains of the run begin: at states of the pilot; named tensors, which have one start, at the mode."""
+    return {recipe.targets[0].name: theta.clone()} if layout.shapes is None else layout.by_name(near.mode)
+
+
+def _account(near: Surroundings, layout: Layout, tuner: Tuner) -> dict[str, str]:
+    """What was chosen, and why."""
+    pilot = tuner.pilot
+    start = "the last states of pilot chains" if layout.shapes is None else "the mode: let a warm-up forget it"
+    sites = near.mode.numel()
+    return {
+        "mode": f"U = {near.value:.6g}, by L-BFGS; the pilot began in the normal law of its curvature",
+        "init": start,
+        **tuner.reasons,
+        "cost": f"{pilot.runs} pilot runs of {len(pilot.theta)} chains of {sites} sites, {pilot.words} words each",
+    }

@@ -1,0 +1,143 @@
+"""The story of tuning: scales and damping from pilot draws, then the step size and the words of a proposal."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sympy import lambdify
+
+from .landscape import Surroundings
+from .pilot import Pilot
+from .roles import damping_of, inverse_mass, scale_of
+from .step_sizes import coarse, fine
+from .trials import Trial, in_words, trial
+
+WINDOWS = 2  # runs whose variances make the scales
+SHORTEST, LONGEST = 60, 400  # words in one of them
+TIMES = 20  # of the slowest direction in a window
+LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
+DAMPED = 0.9  # of one word a proposal, where the momenta turn round at each that is rejected
+PROPOSED = 0.8  # of longer proposals. Beskos et al. (2013), rounded up
+LENGTHS = (1, 2, 4, 8, 16, 32)
+WORSE = 0.8  # of the best efficiency: longer proposals are not tried below it
+
+
+class Tuner:
+    """Chooses parameters and step size for the chains of a pilot; `reasons` says of each why.
+
+    `near`: the surroundings of the mode; `given`: parameters that stay as they are.
+    """
+
+    def __init__(self, pilot: Pilot, near: Surroundings, given: Mapping[str, Any], where: str) -> None:
+        scale, damping = scale_of(pilot.recipe), damping_of(pilot.recipe)
+        self.pilot = pilot
+        self.reasons: dict[str, str] = {}
+        self.has_momenta = bool(pilot.recipe.momenta)
+        self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
+        self.scale = scale if scale is not None and scale.parameter.name not in given else None
+        self.damping = damping if damping is not None and damping.parameter.name not in given else None
+        if scale is None:
+            self.reasons["scale"] = "none: the recipe has no parameter that is a unit of each site"
+        self._rescale(near.sds())
+        self.frequency = self._damp(near.widest(self._roots_of_masses()))
+        self.axis = torch.zeros(near.mode.numel())
+        self.guess = coarse(pilot, self._wanted(1), where)
+
+    def settle(self) -> None:
+        """Scales and damping from the variances of draws, in windows of which each begins where the last one ended."""
+        target = self.pilot.recipe.targets[0].name
+        for _ in range(WINDOWS):
+            draws = self.pilot.run([self.guess], self._window())[target]
+            later = draws[:, draws.shape[1] // 2 :].flatten(0, 1)
+            self._rescale(later.std(0))
+            weights = self._roots_of_masses()
+            variance, self.axis = _widest(later * weights)
+            self.axis = self.axis * weights.expand(later.shape[1:]).flatten().to(self.axis)
+            self.frequency = self._damp(variance)
+            self.guess = fine(self.pilot, self.guess, self._wanted(1), 1)
+        self._explain(len(later))
+
+    def best(self, repeat: int | None) -> Trial:
+        """The step size and the number of words, one if given, whose draws are worth most."""
+        lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
+        trials: list[Trial] = []
+        for length in lengths if repeat is None else (repeat,):
+            self.guess = fine(self.pilot, self.guess, self._wanted(length), length)
+            trials.append(trial(self.pilot, self.guess, length, self.axis))
+            if trials[-1].efficiency < WORSE * max(t.efficiency for t in trials):
+                break
+        best = max(trials, key=lambda t: t.efficiency)
+        self.reasons["step_size"] = (
+            f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted, where "
+            f"{100 * self._wanted(best.repeat):.0f} % are asked"
+        )
+        if self.has_momenta:
+            self.reasons["repeat"] = f"{best.repeat}: {in_words(trials)}"
+        return best
+
+    def _wanted(self, repeat: int) -> float:
+        """The acceptance that is asked of proposals of so many words."""
+        if not self.has_momenta:
+            return LANGEVIN
+        return DAMPED if repeat == 1 else PROPOSED
+
+    def _window(self) -> int:
+        """The words of a window."""
+        if self.frequency is None:
+            return LONGEST
+        return int(min(LONGEST, max(SHORTEST, TIMES / (self.frequency * self.guess))))
+
+    def _rescale(self, units: torch.Tensor) -> None:
+        """The scale of these units, which are to be those of T = 1."""
+        if self.scale is not None:
+            self.pilot.parameters[self.scale.parameter.name] = self.scale.values(units / self.root_temperature)
+
+    def _roots_of_masses(self) -> torch.Tensor:
+        """The roots of the masses of the sites, 1 where there are none: by these times theta frequencies are U's."""
+        one = torch.ones((), dtype=self.pilot.theta.dtype, device=self.pilot.theta.device)
+        mass = inverse_mass(self.pilot.recipe, self.pilot.recipe.momenta[0]) if self.has_momenta else None
+        if mass is None:
+            return one
+        symbols = sorted(mass.free_symbols, key=str)
+        values = [self.pilot.parameters.get(s.name, getattr(s, "default", None) or 1.0) for s in symbols]
+        return (one * lambdify(symbols, mass, modules=[torch])(*values)).rsqrt()
+
+    def _damp(self, variance: float) -> float | None:
+        """The frequency of a direction of this variance, theta times the roots of the masses; the damping is set to it.
+
+        None without momenta.
+        """
+        if not self.has_momenta:
+            return None
+        frequency = self.root_temperature / math.sqrt(variance)
+        value = None if self.damping is None else self.damping.value(frequency, self.pilot.parameters)
+        if self.damping is not None and value is not None:
+            self.pilot.parameters[self.damping.parameter.name] = value
+        return frequency
+
+    def _explain(self, draws: int) -> None:
+        """Say what scale and damping are."""
+        parameters = self.pilot.parameters
+        if self.scale is not None:
+            name = self.scale.parameter.name
+            low, high = parameters[name].aminmax()
+            power = {-2: "one over the variance", 2: "the variance", -1: "one over the sd", 1: "the sd"}
+            of_what = f"{power[self.scale.power]} of each site in {draws} pilot draws"
+            self.reasons[name] = f"{low:.2g} to {high:.2g}: {of_what}"
+        if self.damping is not None and self.damping.parameter.name in parameters:
+            name = self.damping.parameter.name
+            self.reasons[name] = (
+                f"{parameters[name]:.3g}: the momenta forget at the frequency of the widest direction, "
+                f"{self.frequency:.3g} per unit of time"
+            )
+
+
+def _widest(points: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """The greatest variance of points `(n, *shape)` along any direction, and the direction, `(sites,)`."""
+    flat = points.flatten(1).to(torch.float64)
+    flat = flat - flat.mean(0)
+    few = flat.shape[0] < flat.shape[1]
+    levels, axes = torch.linalg.eigh((flat @ flat.T if few else flat.T @ flat) / len(flat))
+    axis = flat.T @ axes[:, -1] if few else axes[:, -1]
+    return float(levels[-1]), axis / axis.norm()

@@ -1,0 +1,158 @@
+"""`samplers.tune`: from an energy alone to settings whose exact draws are right; what it cannot know it refuses."""
+
+import math
+
+import pytest
+import torch
+from error_budget import CLAIMS, standard_score
+from sympy import exp, symbols
+
+import samplers
+from recipe import Energy, RecipeError
+from samplers import HMC, SGLD, PreconditionedSGLD, UnderdampedLangevin, sample, tune
+from samplers.energies.targets import TARGETS
+
+F64 = torch.float64
+SCALES = torch.logspace(0, 2, 6, dtype=F64)  # curvatures from 1 to 1e4
+x, y = symbols("x y", real=True)
+FUNNEL = Energy((x, y), U=x**2 / 2 + x / 2 + exp(-x) * y**2 / 2)  # x ~ N(0, 1), y ~ N(0, e^x)
+
+
+def gaussian(theta):
+    return ((theta / SCALES) ** 2).sum() / 2
+
+
+# Energy, one chain's start, and statistics of theta with their means, by integration.
+CASES = {
+    "a condition of 1e4": (
+        gaussian,
+        SCALES.clone(),
+        {
+            **{f"theta[{i}]": (lambda t, i=i: t[..., i] / SCALES[i], 0.0) for i in (0, 5)},
+            **{f"theta[{i}]^2": (lambda t, i=i: (t[..., i] / SCALES[i]) ** 2, 1.0) for i in (0, 5)},
+        },
+    ),
+    "banana": (
+        TARGETS["banana"],
+        torch.ones(2, dtype=F64),
+        {
+            "x": (lambda t: t[..., 0], 0.0),
+            "x^2": (lambda t: t[..., 0] ** 2, 1.0),
+            "y": (lambda t: t[..., 1], 1.0),
+            "(y - x^2)^2": (lambda t: (t[..., 1] - t[..., 0] ** 2) ** 2, 0.1),
+        },
+    ),
+    "funnel": (
+        FUNNEL,
+        torch.zeros(2, dtype=F64),
+        {
+            "x": (lambda t: t[..., 0], 0.0),
+            "x^2": (lambda t: t[..., 0] ** 2, 1.0),
+            "y": (lambda t: t[..., 1], 0.0),
+            "y^2 e^-x": (lambda t: t[..., 1] ** 2 * (-t[..., 0]).exp(), 1.0),
+            "y^2, to 20": (lambda t: (t[..., 1] ** 2).clamp(max=20), None),
+        },
+    ),
+}
+
+
+def truncated_square(most):
+    """E min(y^2, most) of the funnel, by a sum over x."""
+    grid = torch.linspace(-9, 9, 4001, dtype=F64)
+    sd = (grid / 2).exp()
+    c = math.sqrt(most) / sd
+    inside = torch.erf(c / math.sqrt(2))
+    square = inside - 2 * c * (-(c**2) / 2).exp() / math.sqrt(2 * math.pi)
+    weights = torch.softmax(-(grid**2) / 2, 0)
+    return float((weights * (sd**2 * square + most * (1 - inside))).sum())
+
+
+RUNS = [
+    ("a condition of 1e4", UnderdampedLangevin, {"repeat": 2}),
+    ("a condition of 1e4", PreconditionedSGLD, {}),
+    ("banana", UnderdampedLangevin, {"repeat": 4}),
+    *[
+        pytest.param(name, recipe, {}, marks=pytest.mark.slow)
+        for name in CASES
+        for recipe in (UnderdampedLangevin, HMC)
+    ],
+]
+
+
+@pytest.mark.parametrize("name, recipe, given", RUNS)
+def test_tuned_exact_chains_have_the_moments_of_the_target(name, recipe, given):
+    """No number is given by hand. Chains are the replicates; they begin where those of the pilot ended."""
+    energy, init, statistics = CASES[name]
+    settings = tune(recipe, energy, init=init, chains=200, seed=1, **given)
+    draws = sample(recipe, energy, warmup=500, steps=150, seed=2, progress=False, **settings.arguments)["theta"]
+    scores = {}
+    for what, (function, mean) in statistics.items():
+        mean = truncated_square(20) if mean is None else mean
+        scores[what] = standard_score(function(draws).mean(1) - mean)
+    assert CLAIMS["tuned"].failures(scores) == {}
+    assert all(abs(score) < 4 for score in scores.values()), scores
+
+
+def test_the_same_arguments_give_the_same_settings_and_an_account_of_them():
+    first, second = (tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=5) for _ in range(2))
+    assert first.arguments["step_size"] == second.arguments["step_size"]
+    assert torch.equal(first.arguments["init"]["theta"], second.arguments["init"]["theta"])
+    assert first.arguments["init"]["theta"].shape == (4, 1) and first.arguments["metropolis"] is True
+    assert str(first) == str(second)
+    for word in ("mode", "57 % are asked", "no parameter that is a unit", "pilot runs of 32 chains"):
+        assert word in str(first)
+    other = tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=6)
+    assert other.arguments["step_size"] != first.arguments["step_size"]
+
+
+def test_what_is_given_stays_and_named_tensors_start_at_the_mode():
+    def energy(theta, batch):
+        return ((batch - theta["w"]) ** 2).sum() / 2 + (theta["c"] ** 2).sum() / 2
+
+    data = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=F64)
+    init = {"w": torch.zeros(2, dtype=F64), "c": torch.ones(1, dtype=F64)}
+    settings = tune(UnderdampedLangevin, energy, data=data, init=init, gamma=0.7, repeat=1, temperature=2.0)
+    arguments = settings.arguments
+    assert arguments["gamma"] == 0.7 and arguments["repeat"] == 1 and "gamma" not in settings.reasons
+    assert torch.allclose(arguments["init"]["w"], torch.tensor([2.0, 3.0], dtype=F64), atol=1e-4)
+    # one over the variance at T = 1, of curvatures 2, 2 and 1
+    assert torch.allclose(arguments["m"], torch.tensor([2.0, 2.0, 1.0], dtype=F64), rtol=0.4)
+    draws = sample(UnderdampedLangevin, energy, steps=5, progress=False, **arguments)
+    assert draws["w"].shape == (4, 5, 2)
+
+
+TARGET = torch.tensor([1.0, 0.0])
+ROWS = torch.tensor([[1.0, 1.0], [1.0, -2.0]])
+
+
+def separated(theta):
+    """Logistic regression without a prior, of classes that a plane separates."""
+    logits = ROWS @ theta
+    return torch.nn.functional.softplus(logits).sum() - logits @ TARGET
+
+
+ZERO = torch.zeros(2)
+REFUSED = {
+    "a slope": (dict(energy=lambda t: t.sum(), init=ZERO), ["tune", "no finite mode", "prior"]),
+    "a hilltop": (dict(energy=lambda t: -(t**2).sum(), init=ZERO + 1), ["no finite mode"]),
+    "a plane": (dict(energy=lambda t: 0 * t.sum(), init=ZERO), ["no finite mode", "does not rise"]),
+    "separable classes": (dict(energy=separated, init=ZERO), ["no finite mode", "does not rise"]),
+    "a valley": (dict(energy=lambda t: (t[0] - t[1]) ** 2, init=ZERO), ["no finite mode", "does not rise"]),
+    "no energy": (dict(energy=None, init=ZERO), ["U is opaque"]),
+    "no parameter": (dict(energy=gaussian, init=SCALES, friction=1.0), ["'friction' is not a parameter"]),
+    "a step size": (dict(energy=gaussian, init=SCALES, step_size=1.0), ["'step_size' is not a parameter"]),
+    "T of 0": (dict(energy=gaussian, init=SCALES, temperature=0.0), ["temperature", "> 0"]),
+    "no chains": (dict(energy=gaussian, init=SCALES, chains=0), ["chains"]),
+    "no words": (dict(energy=gaussian, init=SCALES, repeat=0), ["repeat"]),
+    "ends": (dict(recipe=samplers.SGRLDCIR, energy=None, init=ZERO + 1), ["has ends"]),
+    "adaptations": (dict(recipe=samplers.PSGLD, energy=gaussian, init=SCALES), ["psgld", "adapt"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_it_cannot_know_is_refused(case):
+    arguments, words = REFUSED[case]
+    with pytest.raises(RecipeError) as refusal:
+        tune(**{"recipe": UnderdampedLangevin} | arguments)
+    for word in words:
+        assert word in str(refusal.value)
