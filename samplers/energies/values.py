@@ -27,16 +27,7 @@ def value_of(
     >>> value_of(TARGETS["double-well"], step, Layout(), None)(torch.tensor([[0.0], [1.0]]))
     tensor([2., 0.])
     """
-<<<<<<< HEAD
-    batch = () if data is None else (data.batch(None),)
-    if isinstance(energy, Energy):
-        assert step is not None
-        function = _emitted(step, data)
-    else:
-        function = vectorised(energy, layout, data, order=0)
-=======
     function = differentiable_value(energy, step, layout, data)
->>>>>>> a64b950 (samplers.tune: settings of exact runs, found out by short pilot runs from the mode of U)
 
     @torch.no_grad()
     def value(target: Target) -> torch.Tensor:
@@ -47,7 +38,7 @@ def value_of(
 
 
 def differentiable_value(
-    energy: Energy | Callable, step: Step, layout: Layout, data: Data | None
+    energy: Energy | Callable, step: Step | None, layout: Layout, data: Data | None
 ) -> Callable[[Target], torch.Tensor]:
     """As `value_of`, but autograd goes through it.
 
@@ -59,7 +50,11 @@ def differentiable_value(
     (tensor([[-3.]]),)
     """
     batch = () if data is None else (data.batch(None),)
-    function = _emitted(step, data) if isinstance(energy, Energy) else vectorised(energy, layout, data, order=0)
+    if isinstance(energy, Energy):
+        assert step is not None
+        function = _emitted(step, data)
+    else:
+        function = vectorised(energy, layout, data, order=0)
     return lambda target: function(target, *batch)
 
 
