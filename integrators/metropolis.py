@@ -41,6 +41,7 @@ def metropolised(
     repeat: int = 1,
     backend: str = "auto",
     freeze: Block | str | Iterable[Block | str] = (),
+    accept: bool = True,
 ) -> Step:
     """A step that is accepted or rejected by its work: exp(-H/T) is exact at every step size.
 
@@ -48,7 +49,8 @@ def metropolised(
     `value(theta)`, U of every chain, beside its gradient. `repeat` words, each over h, are one proposal; flows without
     work at the ends of the word that leave the target alone, a refreshment say, stand once, before and after it, over
     `repeat` h. The state has three more numbers of each chain: "direction", 1 or -1, which must be drawn evenly at the
-    start; "work", W of the last proposal; "accepted", how many were.
+    start; "work", W of the last proposal; "accepted", how many were. Without `accept` every proposal is taken, as a
+    plain step is, and its work is what there is to know.
 
     Raises RecipeError for adaptations that are running, and for a flow whose reversed path has no density.
     Source: Sivak, Chodera and Crooks (2013); Horowitz (1991), "A generalized guided Monte Carlo algorithm".
@@ -74,17 +76,22 @@ def metropolised(
     program = lower(remembering, Scheme(word.text, path.moves), path.flows, energy=opaque, value=True)
     program = replace(program, recipe=both_ways, stages=_with_locals(program.stages, path.memory))
     moving = [b for b in recipe.state if b.name not in frozen]
-    program = _accepting(program, path, moving)
+    if accept:
+        program = _accepting(program, path, moving)
     own = {letter: path.flows[letter] for letter in word.letters}
     backend = "torch" if backend == "auto" else backend
-    return MetropolisedStep(both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe)
+    return MetropolisedStep(both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept)
 
 
 @dataclass(frozen=True)
 class MetropolisedStep(Step):
-    """A Step that is accepted or rejected as a whole; `plain` is the recipe without direction and work."""
+    """A Step that knows its work, and is accepted or rejected as a whole where it `accepts`.
+
+    `plain` is the recipe without direction and work.
+    """
 
     plain: Recipe | None = None
+    accepts: bool = True
 
     needs_heat = True
 
@@ -95,11 +102,12 @@ class MetropolisedStep(Step):
 
     @property
     def exact(self) -> bool:
-        """Whether exp(-H/T) is invariant at every step size: it is."""
-        return True
+        """Whether exp(-H/T) is invariant at every step size: it is where the step is accepted or rejected."""
+        return self.accepts
 
     def __str__(self):
-        title = f"{self.recipe.name}, {self.scheme}, accepted or rejected by its work: exact at every step size"
+        how = "accepted or rejected by its work: exact at every step size" if self.accepts else "with its work"
+        title = f"{self.recipe.name}, {self.scheme}, {how}"
         return "\n".join([title, *(f"  {flow}" for flow in self.flows.values())])
 
 

@@ -21,7 +21,10 @@ from .running.sampling import sample as sample
 from .stock import (
     AdaptiveSGHMC as AdaptiveSGHMC,
     ATMC as ATMC,
+    GHMC as GHMC,
     HMC as HMC,
+    MALA as MALA,
+    RandomisedHMC as RandomisedHMC,
     ISGD as ISGD,
     ISGDIdeal as ISGDIdeal,
     MSGNHT as MSGNHT,

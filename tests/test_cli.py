@@ -128,7 +128,7 @@ def test_list_tells_name_paper_claim_and_word_of_every_stock_sampler(run, answer
 
 
 # an open recipe, explicit coordinates, an observation, a jump, a thermostat, adaptation
-SHOWN = {"sgld", "sgrld", "sgrld-dense", "sgld-sa", "hmc", "sgnht", "sghmc", "santa"}
+SHOWN = {"sgld", "sgrld", "sgrld-dense", "sgld-sa", "hmc-randomised", "sgnht", "sghmc", "santa"}
 
 
 @pytest.mark.parametrize("name", [n if n in SHOWN else pytest.param(n, marks=pytest.mark.slow) for n in catalogue])

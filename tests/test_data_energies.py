@@ -174,7 +174,7 @@ IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-si
 
 
 # one of each kind: a gradient, the curvature too, a jump, one thermostat for all sites, one for each, and both adapted
-OF_EACH_KIND = {"sgld", "psgld-gamma", "hmc", "sgnht", "atmc", "santa"}
+OF_EACH_KIND = {"sgld", "psgld-gamma", "hmc-randomised", "sgnht", "atmc", "santa"}
 ON_KERNELS = [n for n in CASES if not n.startswith(IN_TORCH) and len(CASES[n].recipe.targets) == 1]
 
 

@@ -176,7 +176,7 @@ SAMPLERS = {
     "sghmc-relativistic, noisy": sampler(
         "sghmc-relativistic", QUARTIC | EINSTEIN, **FRICTION, c=light, B=B, at=VARYING
     ),
-    "hmc": sampler("hmc", LANGEVIN, m=m, nu=0.9),
+    "hmc-randomised": sampler("hmc-randomised", LANGEVIN, m=m, nu=0.9),
     "sgnht": sampler("sgnht", NOSE, **THERMOSTAT),
     "msgnht": sampler("msgnht", NOSE, **THERMOSTAT),
     "atmc": sampler("atmc", KINKED, m=m, mu=mu, Dmin=Dmin),
@@ -260,8 +260,8 @@ PALINDROMES = [
     ("sghmc-relativistic", None, {}),
     ("sghmc-relativistic, noisy", None, {}),
     ("atmc-relativistic", None, {}),
-    ("hmc", "B A R A B", {}),
-    ("hmc", "leapfrog", {}),  # R leaves the law as it is, wherever it stands
+    ("hmc-randomised", "B A R A B", {}),
+    ("hmc-randomised", "leapfrog", {}),  # R leaves the law as it is, wherever it stands
     ("santa", None, {}),
     *((f"sghmc-sa{mode}", None, {}) for mode in ("", "-classification", "-marginal", "-gibbs")),
     ("quartic kinetic", "B A O A B", HEUN),
@@ -381,7 +381,7 @@ GC = "/num_data**2*c*g*x3*x4"
         ("atmc-relativistic", None, "temperature/mu*x2/(x2 + 1)**(3/2) + ", ""),
         ("atmc-relativistic", None, "1/(m*mu)*x1/(x2 + 1)", "1/(m*mu)*x1"),
         ("atmc, noisy", "A' F A'", "- B/2*x1**2/x2", ""),
-        ("hmc", None, "math.sqrt(temperature*m)", "math.sqrt(temperature)"),
+        ("hmc-randomised", None, "math.sqrt(temperature*m)", "math.sqrt(temperature)"),
         ("santa", None, "torch.sqrt(V_last)", "torch.sqrt(V)"),
         ("santa", None, "(p**2 - temperature)", "(p**2 - 1)"),
         ("sgld-sa", None, "kappa*theta*sparse", "kappa*theta"),
@@ -398,7 +398,7 @@ def test_a_planted_error_has_a_defect_of_first_order(name, word, old, new):
 @pytest.mark.parametrize("word, order", [("leapfrog", 3), ("B A R A B", 2)])
 def test_refreshment_at_another_rate_is_another_valid_sampler(word, order):
     """A share of 3 in 10 in every step, however short: half the leapfrogs then end where the momentum is new."""
-    slope = SAMPLERS["hmc"].slope(word, {}, (0.0125, 0.00625), ("1 - math.exp(-h*nu)", "0.3"))
+    slope = SAMPLERS["hmc-randomised"].slope(word, {}, (0.0125, 0.00625), ("1 - math.exp(-h*nu)", "0.3"))
     assert slope == pytest.approx(order, abs=0.1)
 
 

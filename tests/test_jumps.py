@@ -10,7 +10,7 @@ from sympy import sqrt
 
 from integrators import compile
 from recipe import Recipe, RecipeError, positive, potential, real, refresh, scalar, total, vector
-from samplers import HMC, SGNHT, SGHMCSAGibbs, SGLDSAGibbs
+from samplers import SGNHT, RandomisedHMC, SGHMCSAGibbs, SGLDSAGibbs
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret
 
@@ -233,7 +233,7 @@ def stationary_moments(word, k, h, nu, m, T):
 
     The matrices M of a step without a jump and N, B of one with it are those of the emitted step.
     """
-    step, q = compile(HMC, word), 1 - math.exp(-nu * h)
+    step, q = compile(RandomisedHMC, word), 1 - math.exp(-nu * h)
 
     def image(theta, p, u, eta):
         given = {"theta": np.array([[theta]]), "p": np.array([[p]])}
@@ -298,7 +298,7 @@ REFUSED = {
         lambda: compile(replace(switches(), H=total(gamma) ** 2 + total(theta**2))),
         ["switches, jump 'J'", "not linear in the binary block gamma"],
     ),
-    "a word without the jump": (lambda: compile(HMC, "B A B"), ["leaves out the jump 'R'", "Add its letter"]),
+    "a word without the jump": (lambda: compile(RandomisedHMC, "B A B"), ["leaves out the jump 'R'", "Add its letter"]),
     "noise of a binary block": (
         lambda: replace(switches(), D={theta: 1, gamma: 1}),
         ["switches, gamma", "no drift and no noise", "refresh(gamma)"],
@@ -317,7 +317,10 @@ REFUSED = {
         lambda: compile(hamiltonian(jumps={"A": refresh(p)}), "B A B"),
         ["no piece takes", "in the drift of theta"],
     ),
-    "a jump backwards": (lambda: compile(HMC, [("R", 1.5), ("A", 1), ("B", 1), ("R", -0.5)]), ["cannot run backwards"]),
+    "a jump backwards": (
+        lambda: compile(RandomisedHMC, [("R", 1.5), ("A", 1), ("B", 1), ("R", -0.5)]),
+        ["cannot run backwards"],
+    ),
     "a rate that reads the block": (lambda: compile(hamiltonian(jumps={"R": refresh(p, rate=p**2)})), ["rate"]),
     "a rate below 0": (lambda: compile(hamiltonian(jumps={"R": refresh(p, rate=-nu)})), ["rate"]),
     "a rate of an unknown symbol": (
@@ -351,7 +354,11 @@ def test_one_binary_number_may_jump_at_a_rate():
 
 
 def test_what_jumps_says_so():
-    assert str(HMC.jumps["R"]) == "refresh(p, rate=nu)" and str(refresh(gamma)) == "refresh(gamma)"
-    assert "p ~ N(0, T*m) at the rate nu  [jump]" in str(compile(HMC))
-    assert "through the drift, to all" in str(HMC.check()) and HMC.latents == () and SGLDSAGibbs.latents == (gamma,)
+    assert str(RandomisedHMC.jumps["R"]) == "refresh(p, rate=nu)" and str(refresh(gamma)) == "refresh(gamma)"
+    assert "p ~ N(0, T*m) at the rate nu  [jump]" in str(compile(RandomisedHMC))
+    assert (
+        "through the drift, to all" in str(RandomisedHMC.check())
+        and RandomisedHMC.latents == ()
+        and SGLDSAGibbs.latents == (gamma,)
+    )
     assert "there is no noise" in str(hamiltonian().check())

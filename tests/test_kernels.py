@@ -63,7 +63,14 @@ def test_what_has_no_kernel_says_so(name, backend):
 
 @pytest.mark.parametrize(
     "name",
-    ["sghmc", "sgnht", "psgld", "sgrld-simplex", "hmc", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS)],
+    [
+        "sghmc",
+        "sgnht",
+        "psgld",
+        "sgrld-simplex",
+        "hmc-randomised",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS),
+    ],
 )
 def test_the_layers_pass_on_kernels(name):
     report = check(integrators.compile(CASES[name].recipe, backend="cpp"))

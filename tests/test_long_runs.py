@@ -34,7 +34,7 @@ STEP = {
     "underdamped-langevin": 0.3,
     "sghmc": 0.08,
     "sghmc-relativistic": 0.2,
-    "hmc": 0.3,
+    "hmc-randomised": 0.3,
     "sgnht": 0.2,
     "msgnht": 0.2,
     "atmc": 0.2,

@@ -71,7 +71,8 @@ def observations(recipe, params):
 
 # test_kernels has the formulas of all samplers in C++; here one of each kind of optimizer, without a prior some
 OF_EACH_KIND = {
-    *("sgld", "sgld-preconditioned", "psgld", "sgfs", "isgd", "sghmc", "sghmc-adaptive", "sghmc-relativistic", "hmc"),
+    *("sgld", "sgld-preconditioned", "psgld", "sgfs", "isgd"),
+    *("sghmc", "sghmc-adaptive", "sghmc-relativistic", "hmc-randomised"),
     *("sgnht", "msgnht", "atmc", "santa", "sgld-sa-gibbs", "sghmc-sa-marginal"),
 }
 NO_PRIOR = {"sgld", "psgld", "sghmc", "sgnht", "santa"}

@@ -26,7 +26,7 @@ from recipe import (
     total,
     vector,
 )
-from samplers import HMC, ISGD, PSGLD, SGNHT, SGRLDDense
+from samplers import ISGD, PSGLD, SGNHT, RandomisedHMC, SGRLDDense
 from samplers.testing.arguments import by_oracle, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow, interpret
@@ -192,7 +192,7 @@ def test_scalar_blocks_are_drawn_by_chain_draw_and_tensor(chains):
         "xi": (chains, 4, 2),
         "p": (chains, 4, 7),
     }
-    assert run(HMC, chains, step_size=0.3)["weight"].shape == (chains, 4, 2, 2)
+    assert run(RandomisedHMC, chains, step_size=0.3)["weight"].shape == (chains, 4, 2, 2)
 
 
 @pytest.mark.parametrize("chains", [1, 2, 3])

@@ -186,7 +186,10 @@ PAPERS = {
     "sghmc-adaptive": adaptive_sghmc,
     "sgrhmc": sgrhmc,
     "sghmc-relativistic": relativistic_sghmc,
+    "mala": lambda at: ([-at.G * at.g], {theta: at.G}),
     "hmc": lambda at: ([at.p / at.m, -at.g], {}),
+    "hmc-randomised": lambda at: ([at.p / at.m, -at.g], {}),
+    "ghmc": lambda at: ([at.p / at.m, -at.g - at.gamma * at.p], {at.p: at.gamma * at.m}),
     "sgnht": lambda at: (
         [at.p, -at.g - at.xi * at.p, (total(at.p**2) / total(1) - 1) / at.mu],
         {at.p: at.A},
@@ -545,7 +548,7 @@ ALGORITHMS = {
     "isgd": (isgd, "Euler", {}),
     "sghmc": (sghmc, "paper", {"lr": 0.04, "momentum": 0.9}),
     "sghmc-adaptive": (sghmc_adaptive, "paper", {}),
-    "hmc": (leapfrog, "leapfrog", {}),
+    "hmc-randomised": (leapfrog, "leapfrog", {}),
     "sgnht": (sgnht, "G A'", {}),
     "atmc": (atmc, "paper", {}),
     "atmc-relativistic": (relativistic_atmc, "paper", {}),
@@ -698,7 +701,7 @@ def test_parameters_of_no_paper_are_refused(given):
     with pytest.raises(RecipeError, match="sghmc, convert.*there is no such conversion. Known: lr, momentum"):
         SGHMC.convert(**given)
     with pytest.raises(RecipeError, match="Known: none"):
-        catalogue["hmc"].convert(**given)
+        catalogue["hmc-randomised"].convert(**given)
 
 
 @pytest.mark.parametrize(

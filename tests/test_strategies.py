@@ -17,7 +17,7 @@ from integrators.program import Gradient
 from integrators.scheme import Scheme
 from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, scalar, total, vector
 from recipe.symbols import duration as t
-from samplers import HMC, SGNHT, UnderdampedLangevin, catalogue
+from samplers import SGNHT, RandomisedHMC, UnderdampedLangevin, catalogue
 from samplers.testing.arguments import called
 from samplers.testing.arguments import varied_inputs as inputs
 from samplers.testing.mutation import planted
@@ -90,7 +90,9 @@ def test_dynamics_without_noise_are_reversible_and_preserve_volume(step, seed):
     assert pieces and set(flipped) & set(step.recipe.momenta)
 
 
-@pytest.mark.parametrize("name", ["sgrld-cir", "sgrld-simplex", "hmc", "sgnht", "atmc-relativistic", "santa"])
+@pytest.mark.parametrize(
+    "name", ["sgrld-cir", "sgrld-simplex", "hmc-randomised", "sgnht", "atmc-relativistic", "santa"]
+)
 def test_every_property_holds_for_stock_samplers(name):
     step = integrators.compile(catalogue[name])
     residual_is_zero(catalogue[name])
@@ -394,7 +396,7 @@ def test_states_are_inside_their_domains_and_a_step_takes_them(data):
 
 def test_jumps_and_equal_seeds():
     """Uniform numbers are between 0 and 1, and a seed is a state."""
-    step = integrators.compile(HMC)
+    step = integrators.compile(RandomisedHMC)
     one, same, other = (inputs(step, seed=seed) for seed in (1, 1, 2))
     uniform = [one.noise[name] for name, kind in step.draws.items() if kind == "uniform"]
     assert uniform and all(((0 < u) & (u < 1)).all() for u in uniform)
@@ -408,7 +410,7 @@ def test_jumps_and_equal_seeds():
         (lambda: energies(5), "coordinates are blocks"),
         (lambda: energies(kinds=["quatric"]), "Did you mean 'quartic'"),
         (lambda: schemes("sgld"), "expected a Recipe, got str"),
-        (lambda: schemes(HMC, method="huen"), "Did you mean 'heun'"),
+        (lambda: schemes(RandomisedHMC, method="huen"), "Did you mean 'heun'"),
     ],
 )
 def test_what_there_is_not_is_refused_where_it_is_written(make, message):

@@ -95,12 +95,12 @@ LOOPS = {
     "sgrld",
     "sgrld-simplex",
     "underdamped-langevin",
-    "hmc",
+    "hmc-randomised",
     "sgnht",
     "atmc-relativistic",
     "santa",
 }
-IN_FLOAT32 = {"sgld", "sghmc-relativistic", "hmc", "atmc"}
+IN_FLOAT32 = {"sgld", "sghmc-relativistic", "hmc-randomised", "atmc"}
 ON_KERNELS = [n for n in CASES if n not in IN_TORCH and CASES[n].step_size is None]
 PRECISIONS = [
     pytest.param(name, dtype, bound, marks=() if name in in_ci else pytest.mark.slow)

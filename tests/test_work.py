@@ -12,7 +12,19 @@ from sympy import S
 import integrators
 from integrators import metropolis, noise
 from recipe import Energy, Recipe, RecipeError, potential, refresh, scalar, total, vector
-from samplers import ATMC, HMC, PSGLD, SGHMC, SGLD, SGNHT, SGRHMC, SGRLD, RelativisticSGHMC, UnderdampedLangevin
+from samplers import (
+    ATMC,
+    HMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    SGRHMC,
+    SGRLD,
+    RandomisedHMC,
+    RelativisticSGHMC,
+    UnderdampedLangevin,
+)
 
 CHAINS, STEPS, TEMPERATURE, MASS = 4000, 60, 0.8, 1.7
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
@@ -40,8 +52,8 @@ CASES = {
     "Langevin, no palindrome": (UnderdampedLangevin, "A B O", 0.7, {"m": MASS}, 1),
     "Langevin, force with friction": (UnderdampedLangevin, "F A", 0.5, {"m": MASS}, 1),
     "SGHMC, force with friction by Euler": (SGHMC, "A G", 0.4, {"C": 1.0, "m": MASS}, 1),
-    "HMC": (HMC, None, 0.9, {"m": MASS}, 1),
-    "HMC of four steps": (HMC, None, 0.6, {"m": MASS}, 4),
+    "HMC, randomised": (RandomisedHMC, None, 0.9, {"m": MASS}, 1),
+    "HMC": (HMC, None, 0.6, {"m": MASS}, 4),
     "SGNHT": (SGNHT, "B A' O A' B", 0.8, {"A": 1.0}, 1),
     "SGNHT, no palindrome": (SGNHT, "A' O B", 0.5, {"A": 1.0}, 1),
     "Nose-Hoover": (NOSE_HOOVER, None, 0.6, {}, 1),

@@ -6,6 +6,7 @@ from importlib import import_module
 from recipe import Recipe
 
 _FILES = {  # name of the recipe: its file, and the Python name
+    "mala": ("mala", "MALA"),
     "sgld": ("sgld", "SGLD"),
     "sgld-preconditioned": ("sgld_preconditioned", "PreconditionedSGLD"),
     "psgld": ("psgld", "PSGLD"),
@@ -25,6 +26,8 @@ _FILES = {  # name of the recipe: its file, and the Python name
     "sgrhmc": ("sgrhmc", "SGRHMC"),
     "sghmc-relativistic": ("sghmc_relativistic", "RelativisticSGHMC"),
     "hmc": ("hmc", "HMC"),
+    "hmc-randomised": ("hmc_randomised", "RandomisedHMC"),
+    "ghmc": ("ghmc", "GHMC"),
     "sgnht": ("sgnht", "SGNHT"),
     "msgnht": ("msgnht", "MSGNHT"),
     "atmc": ("atmc", "ATMC"),
@@ -45,7 +48,7 @@ class Catalogue(Mapping[str, Recipe]):
     """The stock samplers by the names of their recipes, in the order of the families.
 
     >>> catalogue["sghmc"].name, len(catalogue)
-    ('sghmc', 32)
+    ('sghmc', 35)
     """
 
     def __getitem__(self, name: str) -> Recipe:

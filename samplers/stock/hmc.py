@@ -1,26 +1,23 @@
-"""Hamiltonian dynamics with refreshed momenta, the limit of HMC without its accept step. Bou-Rabee & Sanz-Serna (2017).
+"""Hamiltonian Monte Carlo. Duane, Kennedy, Pendleton & Roweth (1987), Neal (2011).
 
-A chain draws its momenta anew with probability 1 - e^{-nu h} in a step, in between it follows the leapfrog. \
-On Gaussians
-"B A R A B" is exact; "leapfrog" has the variance T/(k (1 - h^2 k/(4 m))).
+With `metropolis=True, repeat=L` a step draws the momenta, makes L steps of the leapfrog and accepts or rejects where \
+they lead. Without, the momenta are drawn anew at every step of the leapfrog, which is SGLD with eps = h^2/m.
 """
 
 from recipe import Recipe, positive, potential, refresh, total, vector
 
 theta, p = vector("theta"), vector("p")
 m = positive("m", default=1.0, per=theta, doc="mass")
-nu = positive("nu", default=1.0, doc="rate of refreshment, per unit of time")
 
 HMC = Recipe(
     name="hmc",
-    source="Bou-Rabee & Sanz-Serna 2017",
+    source="Duane et al. 1987; Neal 2011",
     state=(theta, p),
     target=theta,
     H=potential(theta) + total(p**2 / m) / 2,
     D={},
     Q={(theta, p): -1},
-    jumps={"R": refresh(p, rate=nu)},
-    scheme="B A R A B",
-    schemes={"leapfrog": "R B A B"},
+    jumps={"R": refresh(p)},
+    scheme="R B A B",
     doc=__doc__,
 )

@@ -1,0 +1,20 @@
+"""MALA: the Metropolis-adjusted Langevin algorithm. Roberts & Tweedie (1996), eq. (2); the paper's sigma^2 is 2h.
+
+With `metropolis=True` a step of Euler is accepted or rejected; without, it is the unadjusted algorithm of the paper.
+"""
+
+from recipe import Recipe, positive, potential, vector
+
+theta = vector("theta")
+G = positive("G", default=1.0, per=theta, doc="preconditioner, the variance of a coordinate say")
+
+MALA = Recipe(
+    name="mala",
+    source="Roberts & Tweedie 1996, eq. (2)",
+    state=(theta,),
+    target=theta,
+    H=potential(theta),
+    D={theta: G},
+    scheme="Euler",
+    doc=__doc__,
+)
