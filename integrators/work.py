@@ -26,6 +26,7 @@ from recipe.symbols import Adapted, Block, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
+from . import boundaries
 from .flow import Flow, solve
 from .jump import solve_jump
 from .program import DERIVATIVES
@@ -104,7 +105,9 @@ def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
         what = f"'{min(taken)}' is a name in the state of an accepted step"
         raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
     still = {a: a for a in (*recipe.adapted, *own)}
-    return replace(recipe, Q=DIRECTION * recipe.Q, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
+    exact = replace(recipe, Q=DIRECTION * recipe.Q, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
+    known = {*exact.parameters}  # those of the budget and of adaptations are gone
+    return replace(exact, requires=tuple(r for r in recipe.requires if r.free_symbols <= known), claim=recipe.claim)
 
 
 def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[str] = ()) -> dict[str, Worked]:
@@ -200,16 +203,20 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     blocks = list(flow.updates)
     own = {d.block: d for d in flow.draws}
     normal = all(isinstance(d, Normal) for d in flow.draws) and set(own) == set(blocks)
-    if not normal or flow.rule in ("reflected", "heun") or any(b.domain.ends or b.domain.wraps for b in blocks):
+    led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in blocks)
+    if not normal or led_back or flow.rule == "heun":
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do="Let every block that moves have a noise of its own, or cut it finer.")
+    spreads = ImmutableMatrix([[diff(new, own[b]) for b in blocks] for new in flow.updates.values()])
+    if spreads.has(*own.values()):
+        raise RecipeError(where, f"{flow.equation} is not linear in its noise", do="Cut it finer.")
+    if not spreads.is_diagonal():
+        return _joint_log_ratio(flow, blocks, own, spreads, where)
     there: list[Expr] = []
     back: list[Expr] = []
     for b, new in flow.updates.items():
         draw = own[b]
         spread = diff(new, draw)
-        if spread.has(*own.values()) or any(diff(new, d) != 0 for d in own.values() if d != draw):
-            raise RecipeError(where, f"the noise of {b} is not one of its own", do="Cut the piece finer.")
         mean = new.xreplace({draw: S.Zero})
         width = reversed_in_time(spread)
         is_constant = width == spread and not spread.has(*blocks)
@@ -221,3 +228,17 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
         there.append(_over_sites(density, b))
         back.append(_over_sites(density_back, b))
     return Add(*there), Add(*back)
+
+
+def _joint_log_ratio(
+    flow: Flow, blocks: list[Block], own: Mapping[Block, Normal], spreads: ImmutableMatrix, where: str
+) -> tuple[Expr, Expr]:
+    """The same of blocks that share their noise, z' = mean + L N: -T |N|^2/2 - T log|det L|, and back likewise."""
+    if len({b.is_vector for b in blocks}) != 1:
+        raise RecipeError(where, "vectors and scalars share their noise", do="Cut it finer.")
+    still = {draw: S.Zero for draw in own.values()}
+    widths = spreads.applyfunc(reversed_in_time)
+    apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])
+    drawn = sum(own[b] ** 2 for b in blocks) / 2 + log(Abs(spreads.det()))
+    returned = sum(x**2 for x in widths.inv() * apart) / 2 + log(Abs(widths.det()))
+    return _over_sites(-T * drawn, blocks[0]), _over_sites(T * returned, blocks[0])

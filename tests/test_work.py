@@ -3,18 +3,27 @@
 Both hold at every step size, in every word and at every temperature; the plain step is visibly wrong at these sizes.
 """
 
+import os
+import signal
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
+import sympy
 import torch
 from sympy import S
 
 import integrators
 from integrators import metropolis, noise
-from recipe import Energy, Recipe, RecipeError, potential, refresh, scalar, total, vector
+from integrators.work import DIRECTION
+from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, refresh, scalar, total, vector
 from samplers import (
     ATMC,
+    GHMC,
     HMC,
+    MALA,
     PSGLD,
     SGHMC,
     SGLD,
@@ -24,7 +33,13 @@ from samplers import (
     RandomisedHMC,
     RelativisticSGHMC,
     UnderdampedLangevin,
+    sample,
 )
+from samplers.testing.cases import CASES as CASES_OF_STOCK
+from samplers.testing.layers import LAYERS
+from samplers.testing.layers.work import accepted_step
+from samplers.testing.mutation import altered, wrong_texts
+from samplers.testing.subject import subject_of
 
 CHAINS, STEPS, TEMPERATURE, MASS = 4000, 60, 0.8, 1.7
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
@@ -189,6 +204,10 @@ MISTAKES = {
         "GHMC",
         lambda letter, one: replace(one, balanced=one.balanced and letter != "O"),
     ),
+    "the way back in the direction of the step": (
+        "SGNHT, no palindrome",
+        lambda letter, one: replace(one, returned=one.returned.xreplace({DIRECTION: -DIRECTION})),
+    ),
     "no logarithm of the metric": (
         "MALA in a metric",
         lambda letter, one: replace(one, heat=one.heat.replace(lambda e: e.func.__name__ == "log", lambda e: S.Zero)),
@@ -204,6 +223,33 @@ def test_a_wrong_work_breaks_the_identity_or_the_law(mistake, monkeypatch):
     assert not large.is_exact or not small.averages_to_one
 
 
+# what somebody may write and still have the law: another proposal, as long as it is the one that is judged
+HARMLESS = {
+    "a gradient that counts twice",
+    "a gradient from the start of the step",
+    "no limit of a flow",
+    "noise shared by the chains",  # of who is accepted: each chain has its law, together they have not
+    "noise shared by the sites",
+    "a term of the wrong sign",  # of a noise, which is symmetric
+    "a motion left out",  # of a momentum's noise, and the guard of a work that overflows
+}
+
+
+@pytest.mark.parametrize(
+    "name, word", [("mala", None), *(pytest.param(*x, marks=pytest.mark.slow) for x in (("ghmc", None), ("hmc", None)))]
+)
+def test_the_layer_of_the_work_kills_what_breaks_the_law_of_an_accepted_step(name, word):
+    subject = subject_of(CASES_OF_STOCK[name].recipe, word)
+    mistakes = list(wrong_texts(accepted_step(subject)))
+    alive = []
+    for mistake, change in mistakes:
+        mutant = subject.mutant(alter=partial(altered, change=change))
+        if all(r.ok for r in LAYERS["work"](mutant)):
+            alive.append(mistake)
+    assert len(alive) < len(mistakes) / 3
+    assert {mistake.split(":")[0] for mistake in alive} <= HARMLESS
+
+
 def test_a_word_that_is_not_reversed_breaks_the_law(monkeypatch):
     monkeypatch.setattr(type(integrators.compile(SGLD).scheme), "is_palindrome", True)
     assert not accounts("SGNHT, no palindrome").is_exact
@@ -216,6 +262,146 @@ def test_chains_that_all_start_forwards_do_not_have_the_law():
     even = account(step, state, 0.3, parameters, steps=8)
     forwards = account(step, state | {"direction": torch.ones_like(state["direction"])}, 0.3, parameters, steps=8)
     assert even.is_exact and forwards.off > 5
+
+
+# ---- energies that are functions
+
+
+def quartic(theta):
+    return (theta**4).sum() / 4
+
+
+@pytest.mark.parametrize("name", ["MALA", "GHMC", "HMC", "SGNHT, no palindrome"])
+def test_a_function_and_a_symbolic_energy_have_the_same_draws_on_every_backend(name):
+    recipe, word, h, parameters, repeat = CASES[name]
+    start = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    settings = dict(chains=5, steps=30, step_size=h, metropolis=True, repeat=repeat, progress=False, **parameters)
+    draws = [
+        sample(recipe, energy, scheme=word, init=start, backend=backend, **settings)
+        for energy in (QUARTIC, quartic)
+        for backend in ("torch", "cpp")
+    ]
+    for other in draws[1:]:
+        torch.testing.assert_close(other["theta"], draws[0]["theta"], rtol=1e-9, atol=1e-9)
+        assert other.info["acceptance"] == draws[0].info["acceptance"]
+    assert 0.2 < sum(draws[0].info["acceptance"]) / 5 < 1
+
+
+def counting(energy):
+    def counted(theta):
+        counted.calls += 1
+        return energy(theta)
+
+    counted.calls = 0
+    return counted
+
+
+@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=str)
+def test_a_step_evaluates_energy_and_gradient_together_once(recipe):
+    calls = []
+    for steps in (20, 40):
+        energy = counting(quartic)
+        sample(recipe, energy, init=torch.ones(2), steps=steps, step_size=0.2, metropolis=True, progress=False)
+        calls.append(energy.calls)
+    assert calls[1] - calls[0] == 20
+
+
+def test_energies_of_several_coordinates_and_of_data_are_exact_too():
+    x, y = sympy.symbols("x y", real=True)
+    gaussian = Energy((x, y), U=(x**2 + (y - x / 2) ** 2 * 4) / 2)
+    rows = torch.tensor([[1.0, 2.0], [0.5, -1.0], [-1.0, 0.3]], dtype=torch.float64)
+    a, b = datum("a"), datum("b")
+    of_data = Energy((x, y), U=(x**2 + y**2) / 2 + data_total((a * x + b - y) ** 2) / 2, data=(a, b))
+    columns = (rows[:, 0].clone(), rows[:, 1].clone())
+    settings = dict(chains=400, steps=60, warmup=60, metropolis=True, repeat=4, progress=False, step_size=0.5)
+    start = torch.zeros(2, dtype=torch.float64)
+    design = torch.stack([-columns[0], torch.ones(3, dtype=torch.float64)], 1)
+    for energy, data, precision in (
+        (gaussian, None, torch.tensor([[2.0, -2.0], [-2.0, 4.0]], dtype=torch.float64)),
+        (of_data, columns, torch.eye(2, dtype=torch.float64) + design.T @ design),
+    ):
+        for backend in ("torch", "cpp"):
+            draws = sample(HMC, energy, data=data, init=start, backend=backend, **settings)["theta"]
+            mean = torch.linalg.inv(precision) @ (design.T @ columns[1] if data else start)
+            apart = draws - mean
+            covariance = torch.einsum("cni,cnj->cij", apart, apart) / draws.shape[1]
+            error = covariance.std(0) / 400**0.5
+            assert ((covariance.mean(0) - torch.linalg.inv(precision)).abs() < 5 * error).all()
+
+
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path):
+    settings = dict(init=torch.ones(3), chains=4, step_size=0.4, metropolis=True, progress=False, warmup=10)
+    for energy in (QUARTIC, quartic):
+        folder = tmp_path / type(energy).__name__
+        whole = sample(GHMC, energy, steps=50, **settings)
+        with suppress(KeyboardInterrupt), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sample(GHMC, energy, steps=50, checkpoint=folder, checkpoint_every=0, watch=interrupting, **settings)
+        resumed = sample(GHMC, energy, steps=50, checkpoint=folder, **settings)
+        assert torch.equal(resumed["theta"], whole["theta"])
+        assert resumed.info["acceptance"] == whole.info["acceptance"]
+
+
+def interrupting(scalars):
+    """Ctrl-C at the first look."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_adapted_quantities_may_be_held_still():
+    draws = sample(
+        PSGLD,
+        QUARTIC,
+        init={"theta": torch.ones(2), "V": torch.ones(2)},
+        freeze="V",
+        metropolis=True,
+        steps=20,
+        step_size=0.1,
+        progress=False,
+    )
+    assert 0 < sum(draws.info["acceptance"])
+
+
+def test_a_proposal_that_leaves_a_domain_or_the_numbers_is_rejected():
+    """A chain of an unadjusted sampler would be lost."""
+    positive = vector("theta", domain="positive")
+    gamma = Recipe(
+        name="gamma", state=(positive,), target=positive, H=total(positive - sympy.log(positive)), D={positive: 1}
+    )
+    draws = sample(gamma, init=torch.ones(1, dtype=torch.float64), chains=500, steps=300, warmup=100, step_size=0.5,
+                   metropolis=True, progress=False, backend="cpp")  # fmt: skip
+    of_chain = draws["theta"][..., 0].mean(1)
+    assert not draws.diverged and (draws["theta"] > 0).all()
+    assert abs(of_chain.mean() - 2) < 5 * of_chain.std() / 500**0.5
+    wild = sample(GHMC, quartic, init=torch.full((2,), 3.0), steps=20, step_size=30.0, metropolis=True, progress=False)
+    assert not wild.diverged and max(wild.info["acceptance"]) == 0
+
+
+REFUSED = {
+    "minibatches": (dict(data=torch.ones(10), batch_size=2), "a minibatch has an estimate alone.*Leave batch_size out"),
+    "adaptations": (dict(recipe=PSGLD), r"V adapt to the path.*freeze=\('V',\)"),
+    "a path that does not lead back": (dict(recipe=RelativisticSGHMC), "work of 'R'.*no path leads back"),
+    "repetitions of nothing": (dict(metropolis=False, repeat=3), "nothing is proposed.*metropolis=True"),
+    "a scope": (dict(scope="tensor"), "accepted as a whole"),
+    "no truth value": (dict(metropolis="yes"), "True or False"),
+    "temperature 0": (dict(temperature=0.0), "temperature 0"),
+    "a start of infinite energy": (dict(energy=lambda theta: torch.log(theta).sum().exp().sum() * 0 - torch.where(
+        theta > 2, theta, torch.inf).sum() * 0 + theta.sum()), "not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_exact_is_refused_before_the_first_step(case):
+    changes, message = REFUSED[case]
+    energy = (lambda theta, batch: (theta**2).sum()) if "data" in changes else quartic
+    settings = dict(recipe=UnderdampedLangevin, energy=energy, metropolis=True) | changes
+    with pytest.raises(RecipeError, match=message):
+        sample(init=torch.ones(2), steps=10, step_size=0.1, progress=False, **settings)
+
+
+def test_names_that_an_accepted_step_needs_are_refused():
+    named = Recipe(name="named", state=(theta,), target=theta, H=potential(theta), D={theta: positive("work")})
+    with pytest.raises(RecipeError, match="'work' is a name in the state of an accepted step.*Rename"):
+        integrators.metropolised(named)
 
 
 # ---- what is said, and what is refused

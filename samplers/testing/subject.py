@@ -230,6 +230,18 @@ class Subject:
 
         return at
 
+    def value(self, name: str) -> Callable[[Any], Any]:
+        """U of all chains, of tensors or of dicts by block."""
+        blocks = self.recipe.targets
+        of_site = sympy.lambdify(blocks, self.energy(name), [_TORCH, "math"])
+
+        def at(theta):
+            coordinates = [theta[b.name] for b in blocks] if isinstance(theta, dict) else [theta]
+            values = of_site(*coordinates)
+            return values.reshape(len(values), -1).sum(1)
+
+        return at
+
     def curvature(self, name: str) -> dict[str, Any]:
         """The curvature of U, as an argument of a step that asks for it."""
         return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
@@ -275,7 +287,7 @@ def subject_of(
     """
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe
-        recipe, scheme, pieces, backend = step.recipe, step.scheme, step.pieces, step.backend
+        recipe, scheme, pieces, backend = step.declared, step.scheme, step.pieces, step.backend
     if not isinstance(recipe, Recipe):
         what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
         raise RecipeError("check", what, do="Pass recipe.Recipe(...).")

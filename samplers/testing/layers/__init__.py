@@ -9,6 +9,7 @@ from .differential import differential
 from .formulas import generator, symbolic
 from .linear import linear_law
 from .stationary import non_gaussian, stationary_start
+from .work import work
 
 LAYERS = {
     "symbolic": symbolic,
@@ -18,4 +19,5 @@ LAYERS = {
     "one-step defect": one_step_defect,
     "stationary start": stationary_start,
     "non-Gaussian": non_gaussian,
+    "work": work,
 }
