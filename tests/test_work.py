@@ -243,7 +243,7 @@ def test_the_layer_of_the_work_kills_what_breaks_the_law_of_an_accepted_step(nam
     mistakes = list(wrong_texts(accepted_step(subject)))
     alive = []
     for mistake, change in mistakes:
-        mutant = subject.mutant(alter=partial(altered, change=change))
+        mutant = subject.mutant(alter_accepted=partial(altered, change=change))
         if all(r.ok for r in LAYERS["work"](mutant)):
             alive.append(mistake)
     assert len(alive) < len(mistakes) / 3

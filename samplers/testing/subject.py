@@ -58,8 +58,9 @@ class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
     `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is
-    compiled in place of the recipe, `alter` changes what was compiled: so are mutants made. `chains` and `seed` are
-    those of a run from a stationary start. `origin` is the right subject that a mutant was made from.
+    compiled in place of the recipe, `alter` changes what was compiled, `alter_accepted` the step that is accepted by
+    its work: so are mutants made. `chains` and `seed` are those of a run from a stationary start. `origin` is the right
+    subject that a mutant was made from.
     """
 
     case: Case
@@ -68,6 +69,7 @@ class Subject:
     energies: Mapping[str, Energy] = field(default_factory=lambda: ENERGIES)
     wrong: Recipe | None = None
     alter: Callable[[Step], Step] = unaltered
+    alter_accepted: Callable[[Step], Step] = unaltered
     chains: int = 20_000
     seed: int = 0
     backend: str = "torch"
@@ -81,13 +83,19 @@ class Subject:
     @cached_property
     def right(self) -> "Subject":
         """The same without what is wrong, which all mutants of a subject share."""
-        if self.wrong is None and self.alter is unaltered:
+        if self.wrong is None and self.alter is self.alter_accepted is unaltered:
             return self
-        return self.origin or replace(self, wrong=None, alter=unaltered)
+        return self.origin or replace(self, wrong=None, alter=unaltered, alter_accepted=unaltered)
 
-    def mutant(self, *, wrong: Recipe | None = None, alter: Callable[[Step], Step] = unaltered) -> "Subject":
+    def mutant(
+        self,
+        *,
+        wrong: Recipe | None = None,
+        alter: Callable[[Step], Step] = unaltered,
+        alter_accepted: Callable[[Step], Step] = unaltered,
+    ) -> "Subject":
         """The same with a mistake."""
-        return replace(self, wrong=wrong, alter=alter, origin=self)
+        return replace(self, wrong=wrong, alter=alter, alter_accepted=alter_accepted, origin=self)
 
     @cached_property
     def certificate(self) -> Certificate:

@@ -15,7 +15,7 @@ import torch
 
 import integrators
 from integrators import noise
-from integrators.metropolis import MetropolisedStep
+from integrators.step import Step
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe import RecipeError
 from recipe.symbols import num_data
@@ -49,8 +49,8 @@ def work(subject: Subject) -> Results:
     step = accepted_step(subject)
     if isinstance(step, str):
         return Inapplicable(step)
-    if subject.out_of_reach:
-        return subject.out_of_reach
+    if subject.unresolved:
+        return subject.unresolved
     about = f"{subject.still.scheme}, {subject.first_energy}"
     h = _step_size(subject.right)
     run = _run(subject, step, h, STEPS)
@@ -66,18 +66,16 @@ def work(subject: Subject) -> Results:
     return None
 
 
-def accepted_step(subject: Subject) -> MetropolisedStep | str:
+def accepted_step(subject: Subject) -> Step | str:
     """The step of a subject that is accepted or rejected, with its mistake; or why there is none."""
     if subject.wrong is not None:
         return "the work is derived of the formulas, not of what is compiled in their place"
-    if subject.right is not subject:
-        step = accepted_step(subject.right)
-        return step if isinstance(step, str) else subject.alter(step)
-    return _accepted_step(subject)
+    step = _accepted_step(subject.right)
+    return step if isinstance(step, str) else subject.alter_accepted(step)
 
 
 @lru_cache(maxsize=4)
-def _accepted_step(subject: Subject) -> MetropolisedStep | str:
+def _accepted_step(subject: Subject) -> Step | str:
     frozen = [a.name for a in subject.recipe.adapted]
     try:
         return integrators.metropolised(subject.recipe, subject.scheme, pieces=subject.pieces, freeze=frozen)
@@ -119,7 +117,7 @@ def _run(subject: Subject, step: Any, h: float, steps: int) -> Run:
     return Run(h, start, state, np.stack(works, 1))
 
 
-def _functions(subject: Subject, step: MetropolisedStep, energy: str) -> dict[str, Any]:
+def _functions(subject: Subject, step: Step, energy: str) -> dict[str, Any]:
     """U and its derivatives, as the step asks for them."""
     if subject.recipe.potential is None:
         return {}
@@ -127,7 +125,7 @@ def _functions(subject: Subject, step: MetropolisedStep, energy: str) -> dict[st
     return functions | (subject.curvature(energy) if step.program.needs_curvature else {})
 
 
-def _settings(subject: Subject, step: MetropolisedStep) -> dict[str, Any]:
+def _settings(subject: Subject, step: Step) -> dict[str, Any]:
     settings: dict[str, Any] = {"temperature": TEMPERATURE}
     settings |= {name: x for name, x in subject.case.parameters.items() if name in step.parameters}
     return settings | ({"num_data": NUM_DATA} if step.program.reads(num_data) else {})
@@ -142,7 +140,7 @@ def _moments_off(subject: Subject, run: Run) -> Iterator[tuple[float, str]]:
         arrays = [np.asarray(state[b.name]) for b in recipe.state]
         sides.append(evaluated(features, recipe.state)([x.reshape(len(x), -1) for x in arrays]))
     for powers in exponents(len(features), fitting_degree(len(features))):
-        before, after = (prod(f**n for f, n in zip(side, powers) if n).mean(-1) for side in sides)
+        before, after = (np.asarray(prod(f**n for f, n in zip(side, powers) if n)).mean(-1) for side in sides)
         change = after - before
         error = change.std() / len(change) ** 0.5
         if error > 0:
