@@ -13,6 +13,9 @@ SITES = 1_000_000
 
 # At most, for one step of one tensor on sm_90 in float32: instructions a site, of all kernels; registers of a thread.
 STATED = {
+    "mala": (58, 48),
+    "hmc-randomised": (88, 64),
+    "ghmc": (118, 48),
     "sgld": (46, 48),
     "sgld-preconditioned": (58, 48),
     "psgld": (73, 48),
@@ -29,7 +32,7 @@ STATED = {
     "sghmc-adaptive": (132, 64),
     "sgrhmc": (167, 48),
     "sghmc-relativistic": (1368, 80),
-    "hmc": (81, 40),
+    "hmc": (68, 48),
     "sgnht": (114, 32),
     "msgnht": (117, 56),
     "atmc": (130, 64),

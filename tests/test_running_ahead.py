@@ -3,6 +3,7 @@
 The device is played by the CPU: its numbers come when the test says so, and everything that reads one at once counts.
 """
 
+import warnings
 from collections import Counter
 
 import pytest
@@ -52,6 +53,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, counted(name))
     monkeypatch.setattr(late, "_on_the_way", on_the_way)
     monkeypatch.setattr(late, "IS_NEAR", set())
+    monkeypatch.setattr(Launch, "run", Launch.__call__, raising=False)
     monkeypatch.setattr(Launch, "__call__", lambda launch: None)
     return done
 
@@ -108,3 +110,53 @@ def test_clipping_is_seen_late_too(device):
     device["come"] = 1
     with pytest.warns(RuntimeWarning, match="as if they were clipped"):
         optimizer.step()
+
+
+# ---- sample
+
+
+def sampled(steps, energy=lambda theta: (theta**2).sum() / 2, **settings):
+    how = {"init": torch.full((64,), 0.1, device=TRITON), "chains": 3, "step_size": 0.1, "progress": False, "thin": 10}
+    return samplers.sample(samplers.SGHMC, energy, steps=steps, seed=3, **how | settings)
+
+
+def diverging(theta):
+    """A bowl that is a cliff beyond 3.4: some chains are lost, some stay."""
+    return (theta**2).sum() / 2 - torch.exp(60 * torch.relu(theta - 3.4) ** 2).sum() + 64
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["prompt", "late"])
+def test_a_run_that_is_ahead_of_its_verdicts_is_the_run_that_is_not(slow, monkeypatch):
+    for energy, backend in ((lambda theta: (theta**2).sum() / 2, "torch"), (diverging, "torch")):
+        how = {"energy": energy, "backend": backend, "chains": 8, "step_size": 0.3}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = sampled(100, **how)
+            with monkeypatch.context() as patch:
+                patch.setattr(late, "IS_NEAR", set())
+                asked = Counter()
+
+                def on_the_way(numbers, asked=asked):
+                    asked["verdicts"] += 1
+                    come = []
+                    return numbers.clone(), lambda: not slow or bool(come), lambda: come.append(1)
+
+                patch.setattr(late, "_on_the_way", on_the_way)
+                result = sampled(100, **how)
+        assert torch.equal(result["theta"], expected["theta"]) and asked["verdicts"] >= 100
+        assert result.info["diverged"] == expected.info["diverged"]
+    assert 0 < len(result.info["diverged"]) < 8
+
+
+def test_a_steady_step_of_sample_waits_for_nothing(device, monkeypatch):
+    """Twenty steps more launch twenty times the kernels of one, and send twenty verdicts on their way."""
+    monkeypatch.setattr(Launch, "__call__", Launch.run)
+    tallies = []
+    for steps in (40, 60):
+        before = Counter(device)
+        sampled(steps, backend="triton", thin=steps)
+        tallies.append(Counter(device))
+        tallies[-1].subtract(before)
+    tallies[1].subtract(tallies[0])
+    assert tallies[1]["on the way"] == 20 and tallies[1]["launches"] == 40
+    assert tallies[1]["reads"] == 20  # of verdicts that have come, in the host's memory

@@ -26,7 +26,7 @@ SITES_OF_ITEM = 16384  # at most, in C++: a multiple of its blocks
 GROUPS_OF_BLOCK = 512  # in Triton, of four sites
 FEW_NUMBERS = 4  # of a site, that a kernel reads, draws and writes
 ROWS = 65_535  # of a grid of programs, at most
-TABLES_KEPT = 16  # of addresses, on a GPU
+TABLES_KEPT = 128  # of addresses, on a GPU
 ALIGNMENT = 16  # bytes, of the widest access of a GPU
 
 

@@ -45,17 +45,17 @@ class Chains:
     def __len__(self) -> int:
         return len(self.alive)
 
-    def advance(self, new: dict[str, Any], *, rows: torch.Tensor | None = None) -> None:
+    def advance(self, new: dict[str, Any], *, rows: torch.Tensor | None = None, is_fine: bool | None = None) -> None:
         """Take the state after the next step, but for chains that it loses; `rows`: of its last gradient.
 
-        Raises Diverged where it loses the last chain.
+        `is_fine`: the verdict that it loses none, where that is known. Raises Diverged where it loses the last chain.
         """
-        lost = self._leaving(new)
+        lost = [] if is_fine else self._leaving(new)
         if lost:
             end = self.lose(dict.fromkeys(lost, self.moved), _of_chain(new, lost[0]))
             if end:
                 raise end
-        self.state = _merged(self.alive, new, self.state) if self.diverged else new
+        self.state = self.merged(new, self.state)
         self.rows = rows if "gradient" in new else None
         self.moved += 1
 
@@ -68,6 +68,14 @@ class Chains:
         """The share of the proposals of these steps, since the stage began, that each chain has accepted."""
         accepted = self.state.get(ACCEPTED.name)
         return None if accepted is None or not steps else accepted / steps
+
+    def merged(self, new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+        """The new state, but for lost chains, which stay where they were."""
+        return _merged(self.alive, new, old) if self.diverged else new
+
+    def verdict(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Whether a step loses no chain, a number on the device of the state: 1 or 0, `(1,)`."""
+        return (~self.alive | self._fine(new)).all().reshape(1).float()
 
     def land(self, state: dict[str, Any], steps: int) -> None:
         """Take the state after so many steps, in which lost chains have stayed where they were."""
@@ -140,12 +148,16 @@ class Chains:
         blocks = [new[b.name] for b in self.recipe.entries]
         if not self._bounded and not self.diverged and math.isfinite(sum(x.sum() for x in blocks)):
             return []  # without a look at each chain
+        return (self.alive & ~self._fine(new)).nonzero().flatten().tolist()
+
+    def _fine(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Which chains' numbers are finite, and inside of their domains, `(chains,)`."""
         fine = torch.ones_like(self.alive)
-        for x in blocks:
+        for x in (new[b.name] for b in self.recipe.entries):
             fine &= x.reshape(len(self), -1).sum(1).isfinite()
         for b in self._bounded:
             fine &= in_domain(b, new[b.name]).reshape(len(self), -1).all(1)
-        return (self.alive & ~fine).nonzero().flatten().tolist()
+        return fine
 
     def _reason(self, new: Mapping[str, torch.Tensor]) -> tuple[str, str]:
         """Why a chain is lost, and what to do."""

@@ -1,16 +1,40 @@
 """Chains that move step by step, in torch or by a kernel of one step, as energies that are torch functions need it."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from integrators.late import Arrivals, is_near
 from integrators.step import Step
 
 from .chains import Chains
-from .inputs import Evaluations, Inputs, OfStep
+from .inputs import Evaluations, Inputs, OfStep, Rows
 from .moving import Moves
 from .plan import Stage
+
+AHEAD = 16  # steps that a device is ahead of what is known of them, at most
+BYTES_AHEAD = 2**28  # of the targets of these steps
+
+
+@dataclass
+class _Made:
+    """A step that has been made: the new state, the rows of its gradient, and whether no chain is lost, once known.
+
+    `state`: the new one but for chains that were lost before.
+    """
+
+    new: dict[str, Any]
+    rows: Rows
+    h: float
+    state: dict[str, Any] = field(default_factory=dict)
+    is_fine: bool | None = None
+
+    def judge(self, verdict: list[float]) -> None:
+        """Take the verdict."""
+        self.is_fine = all(verdict)
 
 
 class Stepwise:
@@ -25,22 +49,55 @@ class Stepwise:
         self.backend = backend
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on, each of them handed on as it is made."""
+        """Make the steps of a stage from number `done` of it on, each of them handed on as it is made.
+
+        On a device that is far they are made ahead, as if no chain were lost, and handed on when it is known; where
+        one is, they are made anew from there.
+        """
+        while done < stage.steps:
+            for made in self._made(chains, stage, done):
+                chains.advance(made.new, rows=made.rows, is_fine=made.is_fine)
+                k, done = done, done + 1
+                if stage.until_kept(k):
+                    yield Moves(1)
+                else:
+                    yield Moves(1, [made.h], {name: chains.state[name][:, None] for name in self.keep})
+                if made.is_fine is False:
+                    break
+
+    def _made(self, chains: Chains, stage: Stage, done: int) -> Iterator["_Made"]:
+        """The steps from number `done` on, in order; those that are made ahead when their verdict has come."""
         target = chains.state[chains.recipe.targets[0].name]
+        ahead = 0 if is_near(target) else min(AHEAD, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
+        arrivals = Arrivals()
+        coming: deque[_Made] = deque()
         numbers = range(stage.first + done, stage.first + stage.steps)
         for of_step in self.inputs.of_steps(stage.step, numbers, target, keyed=self.backend != "torch"):
-            k = of_step.number - stage.first
-            h = stage.step_size(k)
-            carried = chains.rows if stage.step.program.carries_gradient else None
-            evaluations = Evaluations(self.inputs.derivatives, of_step.rows_of, carried)
-            T = stage.temperature(k)
-            functions = evaluations.functions()
-            new = stepped(stage.step, chains.state, of_step, functions, h, T, self.inputs, self.backend)
-            chains.advance(new, rows=evaluations.latest)
-            if stage.until_kept(k):
-                yield Moves(1)
-            else:
-                yield Moves(1, [h], {name: chains.state[name][:, None] for name in self.keep})
+            state, rows = (coming[-1].state, coming[-1].rows) if coming else (chains.state, chains.rows)
+            made = self._step(stage, of_step, state, rows)
+            if not ahead:
+                yield made
+                continue
+            made.state = chains.merged(made.new, state)
+            arrivals.send(chains.verdict(made.new), made.judge)
+            coming.append(made)
+            if len(coming) > ahead:
+                arrivals.wait()
+            arrivals.look()
+            while coming and coming[0].is_fine is not None:
+                yield coming.popleft()
+        arrivals.wait()
+        yield from coming
+
+    def _step(self, stage: Stage, of_step: OfStep, state: dict[str, Any], rows: Rows) -> "_Made":
+        """A step from a state, whose gradient has seen these rows."""
+        k = of_step.number - stage.first
+        h = stage.step_size(k)
+        carried = rows if stage.step.program.carries_gradient else None
+        evaluations = Evaluations(self.inputs.derivatives, of_step.rows_of, carried)
+        functions, T = evaluations.functions(), stage.temperature(k)
+        new = stepped(stage.step, state, of_step, functions, h, T, self.inputs, self.backend)
+        return _Made(new, evaluations.latest if "gradient" in new else None, h)
 
 
 @torch.no_grad()
