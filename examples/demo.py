@@ -4,6 +4,7 @@
 2. Bayesian logistic regression on the breast-cancer data of scikit-learn, sampled with full gradients and minibatches.
 3. A reference that shares no code with this package: Hamiltonian Monte Carlo with a Metropolis test, in plain torch.
 4. A table, an account of the minibatch bias and of its cause, and a picture of every marginal.
+5. Exact chains in the plain coordinates, whose settings `samplers.tune` has found: one line beside the reference.
 """
 
 import argparse
@@ -213,6 +214,14 @@ def run(
     return samplers.Draws({"theta": coordinates.theta(draws["theta"])}, info=draws.info), draws["xi"].mean((0, 1))
 
 
+def tuned_run(model: LogisticRegression, steps: int, chains: int) -> tuple[samplers.Draws, samplers.Settings]:
+    """Metropolised Langevin dynamics of theta itself: nothing is given but the energy and the chains."""
+    zeros = torch.zeros(len(model.names))
+    settings = samplers.tune(samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, seed=4)
+    draws = samplers.sample(samplers.UnderdampedLangevin, model.energy, steps=steps, seed=5, **settings.arguments)
+    return draws, settings
+
+
 # ---- the comparison
 
 
@@ -302,6 +311,16 @@ E xi, predicted as A + h E V_g/2, is measured at {ratio.min():.2f} to {ratio.max
 with sd/sd {double.spread.min():.3f} to {double.spread.max():.3f}.""")
 
 
+def exact_line(exact: Comparison, draws: samplers.Draws) -> str:
+    """How far exact chains are from the reference."""
+    z = numpy.abs(exact.bias / exact.error)
+    acceptance = numpy.mean(draws.info["acceptance"])
+    return paragraphs(f"""
+Exact chains of theta, tuned by `samplers.tune` (h = {draws.info["step_size"]:.3g}, {acceptance:.0%} accepted):
+the largest |z| of {len(z)} means is {z.max():.1f}, the sds agree within {100 * abs(exact.spread - 1).max():.1f} %,
+ESS is at least {exact.run["ess_bulk"].min():.0f}.""")
+
+
 def paragraphs(text: str) -> str:
     """The text filled to lines of equal width."""
     return "\n\n".join(fill(" ".join(part.split()), 118) for part in text.split("\n\n"))
@@ -374,14 +393,19 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     print(f"minibatches of {2 * BATCH}, h = {MINI_STEP:g}")
     double, _ = run(model, q, step_size=MINI_STEP, batch_size=2 * BATCH, seed=3, **kind)
 
-    exact = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
-    runs = {"full": full, "mini": mini, "double": double}
-    against = {name: Comparison(draws.summary(), exact) for name, draws in runs.items()}
+    print("settings of exact chains, by samplers.tune")
+    exact, settings = tuned_run(model, draws // 2, 2 * chains)
+    print(settings)
+
+    true = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
+    runs = {"full": full, "mini": mini, "double": double, "exact": exact}
+    against = {name: Comparison(draws.summary(), true) for name, draws in runs.items()}
     energy, data = seen_by(model, q)
     V = samplers.gradient_variance(energy, q.z(reference[:, ::50].flatten(0, 1)), data, batch_size=BATCH)
     print("", table(model.names, against["full"], against["mini"]), sep="\n")
-    print(f"reference: R-hat at most {exact['r_hat'].max():.3f}, ESS at least {exact['ess_bulk'].min():.0f}\n")
-    print(account(**against, V=V, xi=xi, coordinates=q))
+    print(f"reference: R-hat at most {true['r_hat'].max():.3f}, ESS at least {true['ess_bulk'].min():.0f}\n")
+    print(account(against["full"], against["mini"], against["double"], V=V, xi=xi, coordinates=q))
+    print("", exact_line(against["exact"], exact), sep="\n")
 
     picture(options.out / "marginals.png", model.names, reference, full["theta"], mini["theta"], V, xi)
     for name, draws in (("full", full), ("minibatch", mini)):

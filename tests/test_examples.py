@@ -85,7 +85,7 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
     import demo
 
     result = demo.main(["--quick", "--out", str(tmp_path)])
-    for name, margin in (("full", 0.35), ("mini", 0.5), ("double", 0.5)):
+    for name, margin in (("full", 0.35), ("exact", 0.35), ("mini", 0.5), ("double", 0.5)):
         comparison = result[name]
         assert comparison.run["ess_bulk"].min() > 150, name
         assert abs(comparison.bias).max() < 0.5, name
@@ -98,6 +98,7 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
         "def step(state, h",
         "R-hat",
         "E xi, predicted as",
+        "Exact chains of theta, tuned by",
         *demo.breast_cancer().names,
     ):
         assert text in printed, text
