@@ -1,5 +1,6 @@
 """A step as data: the statements that every backend prints, and the Program that holds them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,6 +175,10 @@ class Program:
     def reads(self, symbol: Symbol) -> bool:
         """Whether a statement reads this symbol."""
         return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
+
+    def sets(self, symbols: Collection[Symbol]) -> bool:
+        """Whether a statement gives one of these symbols, blocks or derivatives of U, another value."""
+        return any(isinstance(s, Set) and s.block in symbols for s in self.statements)
 
     def calls(self, *functions: type) -> bool:
         """Whether some formula of the step calls one of these functions."""

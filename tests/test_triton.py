@@ -19,6 +19,7 @@ from integrators.kernels import launchers
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
 from integrators.noise import Key, philox
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
+from samplers import MALA, SGNHT
 from samplers.testing import check
 from samplers.testing.cases import CASES
 from samplers.testing.devices import stepped
@@ -205,3 +206,19 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     launcher.parts = replace(launcher.parts, device=torch.device("cuda", 1))
     launcher(0, Key(0, 0))
     assert seen == ["cuda:1"] and current == ["another"]
+
+
+@pytest.mark.parametrize("recipe, word", [(MALA, None), (SGNHT, "A' O B")], ids=str)
+def test_an_accepted_step_is_that_of_torch(recipe, word):
+    states = []
+    for backend in ("torch", "triton"):
+        step = integrators.metropolised(recipe, word, backend=backend)
+        like = torch.linspace(-1, 1, 21, dtype=torch.float64, device=TRITON).reshape(7, 3)
+        state = {b.name: like if b.is_vector else torch.zeros_like(like[:, 0]) for b in step.recipe.entries}
+        state["direction"] = torch.where(like[:, 1] * 10 % 2 < 1, 1.0, -1.0).double()
+        for k in range(4):
+            state = step(state, 0.9, gradient=lambda x: x**3, value=lambda x: (x**4).sum(1) / 4, noise=Key(3, k))
+        states.append(state)
+    assert 0 < states[0]["accepted"].sum() < 28
+    for name, x in states[0].items():
+        torch.testing.assert_close(states[1][name], x, rtol=1e-12, atol=1e-12)

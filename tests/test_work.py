@@ -177,6 +177,28 @@ def test_a_step_in_cpp_is_that_in_torch():
             torch.testing.assert_close(after["cpp"][block], x, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_tensors_that_the_caller_returns_stay_as_they_are(backend):
+    step = integrators.metropolised(GHMC, backend=backend)
+    state = exact_start(step, {}, chains=16)
+    answers = []
+
+    def gradient(at):
+        answers.append((at, at.clone()))
+        return at  # of U = theta^2/2
+
+    def value(at):
+        answers.append((half := (at**2 / 2).sum(1), half.clone()))
+        return half
+
+    for k in range(5):
+        before = {name: x.clone() for name, x in state.items()}
+        new = step(state, 1.5, gradient=gradient, value=value, noise=noise.Key(3, k))
+        assert all(torch.equal(x, before[name]) for name, x in state.items())
+        state = new
+    assert all(torch.equal(now, then) for now, then in answers) and 0 < state["accepted"].sum() < 80
+
+
 # ---- mistakes
 
 

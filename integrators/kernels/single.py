@@ -101,8 +101,11 @@ class _Caller:
                 return [[value] if name.is_vector else value]
             case Gradient(names, source, order):
                 what = DERIVATIVES[order]
-                self.latest[what] = self._derivative(segment, source, what)
-                return self._by_block(names, self.latest[what])
+                value = self._derivative(segment, source, what)
+                if self.program.sets({g for _, g in names}):  # and the tensor may be one of the caller's
+                    value = _copied(value)
+                self.latest[what] = value
+                return self._by_block(names, value)
         return []
 
     def _target(self, segment):
@@ -136,6 +139,11 @@ class _Caller:
                 do="It is a function of theta, to a tensor of its shape, or a dict by block.",
             )
         return [[v] if g.is_vector else v for v, (_, g) in zip(values, names)]
+
+
+def _copied(value):
+    """A derivative in memory of its own."""
+    return {name: x.clone() for name, x in value.items()} if isinstance(value, Mapping) else value.clone()
 
 
 def _readable(program, what, t):
