@@ -31,7 +31,7 @@ STATED = {
     "sghmc": (68, 40),
     "sghmc-adaptive": (132, 64),
     "sgrhmc": (167, 48),
-    "sghmc-relativistic": (1368, 80),
+    "sghmc-relativistic": (1374, 144),
     "hmc": (68, 48),
     "sgnht": (114, 32),
     "msgnht": (117, 56),
