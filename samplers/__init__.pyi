@@ -17,7 +17,6 @@ from .results.draws import Draws as Draws
 from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments
 from .results.swag import SWAG as SWAG
 from .running.phases import Phase as Phase
-from .running.sampling import sample as sample
 from .stock import (
     AdaptiveSGHMC as AdaptiveSGHMC,
     ATMC as ATMC,
@@ -60,6 +59,7 @@ from .training.checkpoint import Checkpoint as Checkpoint
 from .training.minibatches import Minibatches as Minibatches
 from .training.optimizer import Optimizer as Optimizer
 from .training.svrg import SVRG as SVRG
+from .tuning.automatic import sample as sample
 from .tuning.settings import Settings as Settings
 from .tuning.tune import tune as tune
 

@@ -1,6 +1,8 @@
 """`samplers.tune`: from an energy alone to settings whose exact draws are right; what it cannot know it refuses."""
 
 import math
+import os
+import signal
 
 import pytest
 import torch
@@ -101,8 +103,6 @@ def test_the_same_arguments_give_the_same_settings_and_an_account_of_them():
     assert str(first) == str(second)
     for word in ("mode", "57 % are asked", "no parameter that is a unit", "pilot runs of 32 chains"):
         assert word in str(first)
-    other = tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=6)
-    assert other.arguments["step_size"] != first.arguments["step_size"]
 
 
 def test_what_is_given_stays_and_named_tensors_start_at_the_mode():
@@ -156,3 +156,123 @@ def test_what_it_cannot_know_is_refused(case):
         tune(**{"recipe": UnderdampedLangevin} | arguments)
     for word in words:
         assert word in str(refusal.value)
+
+
+# ---- step_size="auto"
+
+
+STEPS = 3000  # more than a second, so that the run is watched
+
+
+def run(**how):
+    how = {"init": torch.ones(1, dtype=F64), "steps": 40, "warmup": 5, "progress": False} | how
+    return sample(how.pop("recipe", SGLD), how.pop("energy", TARGETS["double-well"]), step_size="auto", **how)
+
+
+def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so(capsys):
+    energy, init = TARGETS["double-well"], torch.ones(1, dtype=F64)
+    draws = run(metropolis=True, seed=3, progress=True)
+    settings = tune(SGLD, energy, init=init, seed=3)
+    same = sample(SGLD, energy, steps=40, warmup=5, seed=3, progress=False, **settings.arguments)
+    assert torch.equal(draws["theta"], same["theta"])
+    assert draws.info["tuned"] == settings.reasons and draws.info["step_size"] == settings.arguments["step_size"]
+    assert str(settings) in capsys.readouterr().err
+
+
+def test_a_run_that_tunes_itself_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
+    whole = run(metropolis=True, steps=STEPS)
+
+    def interrupt(scalars):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.warns(RuntimeWarning, match="stopped after"):
+        half = run(metropolis=True, checkpoint=tmp_path / "run", watch=interrupt, steps=STEPS)
+    assert half.draws < STEPS
+    again = run(metropolis=True, checkpoint=tmp_path / "run", steps=STEPS)
+    assert torch.equal(again["theta"], whole["theta"])
+    with pytest.raises(RecipeError, match="other settings|settings"):
+        run(metropolis=True, checkpoint=tmp_path / "run", steps=STEPS, chains=5)
+
+
+NOT_AUTOMATIC = {
+    "a schedule": (dict(schedule=lambda k: 0.1), "schedule="),
+    "phases": (dict(phases=[samplers.Phase(10)], warmup=0, steps=1000), "phases="),
+    "temperatures": (dict(temperatures=[1, 2]), "temperatures="),
+    "a temperature that changes": (dict(temperature=lambda k: 1.0), "temperature="),
+    "frozen blocks": (dict(recipe=UnderdampedLangevin, freeze=("p",)), "freeze="),
+    "no mode": (dict(energy=lambda t: t.sum()), "no finite mode"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_AUTOMATIC)
+def test_runs_that_cannot_tune_themselves_are_refused(case):
+    how, words = NOT_AUTOMATIC[case]
+    with pytest.raises(RecipeError, match=words):
+        run(metropolis=True, **how)
+
+
+def test_a_word_for_the_step_size_is_refused():
+    with pytest.raises(RecipeError, match="positive number or 'auto', got 'automatic'"):
+        sample(SGLD, gaussian, init=SCALES, step_size="automatic")
+
+
+# ---- plain chains, and minibatches
+
+
+@pytest.mark.parametrize("recipe", [PreconditionedSGLD, UnderdampedLangevin])
+def test_the_variances_of_plain_chains_are_off_by_no_more_than_is_stated(recipe):
+    """Of unit Gaussians, at a stated 10 %: Euler steps are off by that; BAOAB only in the momenta."""
+    settings = tune(recipe, lambda t: (t**2).sum() / 2, init=torch.zeros(3, dtype=F64), bias=0.1, metropolis=False)
+    h = settings.arguments["step_size"]
+    known = h / 2 if recipe is PreconditionedSGLD else h**2 / 4  # of a variance of theta, or of p
+    assert 0.05 < known < 0.2
+    assert settings.arguments.get("metropolis", False) is False and "variances off by 10 %" in str(settings)
+
+
+def regression(rows=400):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(rows, 2, generator=generator, dtype=F64)
+    y = X @ torch.tensor([1.0, -1.0], dtype=F64) + torch.randn(rows, generator=generator, dtype=F64)
+
+    def loss(theta, batch):
+        X, y = batch
+        return (y - X @ theta) ** 2 / 2
+
+    return samplers.posterior(loss, lambda theta: (theta**2).sum() / 2, num_data=rows), (X, y)
+
+
+def test_the_budget_of_minibatches_is_the_variance_of_their_gradient():
+    energy, (X, y) = regression()
+    how = dict(data=(X, y), batch_size=20, init=torch.zeros(2, dtype=F64), metropolis=False)
+    exact = torch.linalg.solve(X.T @ X + torch.eye(2, dtype=F64), X.T @ y)
+    scores = (X @ exact - y)[:, None] * X
+    V = len(X) ** 2 / 20 * scores.var(0)
+    known = tune(PreconditionedSGLD, energy, **how)
+    assert torch.allclose(known.arguments["V"], V, rtol=0.1)
+    # h G^2 V/2 is at most half of G
+    assert (known.arguments["step_size"] * known.arguments["G"] * known.arguments["V"]).max() < 1.001
+    assert known.arguments["batch_size"] == 20 and "minibatch gradients" in str(known)
+    draws = sample(PreconditionedSGLD, energy, steps=20, progress=False, **known.arguments)
+    assert draws.info["batch_size"] == 20
+
+
+@pytest.mark.slow
+def test_a_budget_that_is_given_stays_and_without_one_the_noise_is_kept_small():
+    energy, (X, y) = regression()
+    how = dict(data=(X, y), batch_size=20, init=torch.zeros(2, dtype=F64), metropolis=False)
+    mine = tune(PreconditionedSGLD, energy, V=1.0, **how)
+    assert mine.arguments["V"] == 1.0 and "V" not in mine.reasons
+    V = len(X) ** 2 / 20 * ((X @ torch.linalg.lstsq(X, y).solution - y)[:, None] * X).var(0)
+    plain = tune(SGLD, energy, **how)  # has no budget: 2 % of the noise is the minibatches'
+    assert plain.arguments["step_size"] * V.max() / 2 == pytest.approx(0.02, rel=0.1)
+
+
+def test_minibatches_whose_noise_is_not_understood_are_refused():
+    energy, data = regression()
+    how = dict(data=data, batch_size=20, init=torch.zeros(2, dtype=F64))
+    with pytest.raises(RecipeError, match="minibatch has an estimate alone"):
+        tune(SGLD, energy, **how)
+    with pytest.raises(RecipeError, match="noise of minibatches does is not known"):
+        tune(HMC, energy, metropolis=False, **how)
+    with pytest.raises(RecipeError, match="metropolis is True or False"):
+        tune(SGLD, energy, data=data, init=torch.zeros(2), metropolis=1)

@@ -39,8 +39,8 @@ def value_of(
 
 def differentiable_value(
     energy: Energy | Callable, step: Step | None, layout: Layout, data: Data | None
-) -> Callable[[Target], torch.Tensor]:
-    """As `value_of`, but autograd goes through it.
+) -> Callable[..., torch.Tensor]:
+    """As `value_of`, but autograd goes through it, and it takes the rows of the batch of each chain, if not all data.
 
     >>> import samplers, integrators
     >>> from samplers.energies.targets import TARGETS
@@ -49,13 +49,16 @@ def differentiable_value(
     >>> torch.autograd.grad(differentiable_value(TARGETS["double-well"], step, Layout(), None)(x).sum(), x)
     (tensor([[-3.]]),)
     """
-    batch = () if data is None else (data.batch(None),)
     if isinstance(energy, Energy):
         assert step is not None
         function = _emitted(step, data)
     else:
         function = vectorised(energy, layout, data, order=0)
-    return lambda target: function(target, *batch)
+
+    def value(target: Target, rows: torch.Tensor | None = None) -> torch.Tensor:
+        return function(target, *(() if data is None else (data.batch(rows),)))
+
+    return value
 
 
 def _emitted(step: Step, data: Data | None) -> Callable:

@@ -5,7 +5,7 @@ import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -53,7 +53,7 @@ def sample(
     steps: int = 1000,
     warmup: int = 0,
     thin: int = 1,
-    step_size: float,
+    step_size: float | Literal["auto"],
     schedule: Callable[[int], float] | None = None,
     phases: Sequence[Phase] | None = None,
     freeze: Any = (),
@@ -95,9 +95,10 @@ def sample(
     by parameter name, or an nn.Module. Auxiliary blocks start from their stationary law where H is quadratic in them,
     else at 0 (1 on a positive domain). `device`: where the chains are; that of `init` if left out.
 
-    Length. `step_size` is in units of time; `schedule(k)` stands for it at step k, counted from the start of the
-    warmup. `phases` stand for warmup and steps where the settings change. `freeze` names blocks and adapted quantities
-    that stay as they are.
+    Length. `step_size` is in units of time, or "auto": then `samplers.tune` chooses it, the parameters that are not
+    given, `repeat` and the start, and `init` is where it looks for the mode; `draws.info["tuned"]` says why.
+    `schedule(k)` stands for it at step k, counted from the start of the warmup. `phases` stand for warmup and steps
+    where the settings change. `freeze` names blocks and adapted quantities that stay as they are.
 
     Noise. It is a pure function of the seed, the step, the chain and the site; that of chain i is of the number
     `first_chain` + i. `temperature`: T, a number or a function of the step number. `temperatures`: several that rise,
@@ -133,7 +134,7 @@ def sample(
     _check_records(where, checkpoint, checkpoint_every, watch)
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
-    settings = Settings(step_size, schedule, first, names_of(freeze, f"{where}, freeze"), where)
+    settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
     repeat = _proposal(where, metropolis, repeat, scope)
     like_this = partial(
@@ -178,6 +179,13 @@ def sample(
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
     run = Run(plan, inputs, moved, mover, record, asked, like_this)
     return run.go(progress=progress, watch=watch)
+
+
+def _number(step_size: Any, where: str) -> Any:
+    """The step size, unless it is to be found out."""
+    if step_size == "auto":
+        raise RecipeError(where, "the step size is a number here", do="Call samplers.sample, or samplers.tune.")
+    return step_size
 
 
 def _counts(where: str, **counts: Any) -> list[int]:

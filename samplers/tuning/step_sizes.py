@@ -13,6 +13,7 @@ COARSE = [2.0**k for k in range(-40, 21)]
 FINE = [2.0 ** (k / 3) for k in range(-4, 4)]
 PROPOSALS = 10  # at each of them, of one word
 FEWEST = 3
+SMALLEST = 3  # step sizes by which a work is extrapolated
 
 
 def coarse(pilot: Pilot, target: float, where: str) -> float:
@@ -48,24 +49,20 @@ def where_it_falls(sizes: Sequence[float], rates: Sequence[float], target: float
     return sizes[-1]
 
 
-def of_work(sizes: Sequence[float], works: torch.Tensor, wanted: float) -> tuple[float, float] | None:
-    """(h, q) at which the mean work, taken as a power h^q of the step size, is a wanted one.
+def of_work(sizes: Sequence[float], works: torch.Tensor, wanted: float, power: int) -> float | None:
+    """The step size at which the mean work, which goes as h^power, is a wanted one.
 
-    The power is fitted by least squares over the step sizes at which the mean is four standard errors from 0, and at
-    most 1; None where there are not three of them.
+    It is taken from the three smallest step sizes at which the mean is three standard errors above 0, and at most 1;
+    None where there are not as many.
 
     >>> sizes = [0.1, 0.2, 0.4, 0.8]
-    >>> h, power = of_work(sizes, torch.tensor([[h**4] * 9 for h in sizes], dtype=torch.float64), 1e-6)
-    >>> round(h, 6), round(power, 6)
-    (0.031623, 4.0)
+    >>> round(of_work(sizes, torch.tensor([[h**4] * 9 for h in sizes], dtype=torch.float64), 1e-4, 4), 6)
+    0.1
     """
     mean = works.mean(1)
     error = works.std(1) / works.shape[1] ** 0.5
-    clear = (mean > 4 * error) & (mean < 1)
-    if clear.sum() < 3:
+    clear = torch.nonzero((mean > 3 * error) & (mean < 1)).flatten().tolist()[:SMALLEST]
+    if len(clear) < SMALLEST:
         return None
-    x = torch.tensor(sizes, dtype=torch.float64)[clear].log()
-    y = mean[clear].cpu().log()
-    q = float((x - x.mean()) @ (y - y.mean()) / (x - x.mean()).square().sum())
-    level = float(y.mean()) - q * float(x.mean())
-    return math.exp((math.log(wanted) - level) / q), q
+    levels = [math.log(float(mean[k])) - power * math.log(sizes[k]) for k in clear]
+    return math.exp((math.log(wanted) - sum(levels) / len(levels)) / power)

@@ -19,6 +19,7 @@ from ..energies.layout import Layout
 from ..energies.values import differentiable_value
 from ..running.start import given_state
 from .landscape import Landscape, Surroundings, surroundings
+from .minibatches import Kick, gradient_noise, kick_of, without
 from .pilot import Pilot
 from .settings import Settings
 from .tuner import Tuner
@@ -33,6 +34,7 @@ def tune(
     energy: Energy | Callable,
     *,
     data: Any = None,
+    batch_size: int | None = None,
     init: Any = None,
     chains: int = 4,
     device: torch.device | str | None = None,
@@ -42,6 +44,7 @@ def tune(
     pieces: Mapping | None = None,
     metropolis: bool = True,
     repeat: int | None = None,
+    bias: float = 0.02,
     **parameters: Any,
 ) -> Settings:
     """The settings of a run, found out by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
@@ -54,13 +57,19 @@ def tune(
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
     * the step size, and with momenta the number of words `repeat` of a proposal: without momenta 57 % are accepted,
       with momenta those at which the effective sample size per gradient of the worst statistic is greatest;
+    * with `metropolis=False` the step size at which the variances of a Gaussian would be off by a share `bias`, by the
+      work of the steps over a stretch of sixteen, its mean over T being twice the divergence of the law of the chain;
+    * with `batch_size` the budget of gradient noise, where the recipe has one, by the variance of the gradients of
+      minibatches at pilot draws, and a step size at which this noise is half of that of the recipe, or a share `bias`
+      where neither a budget nor a thermostat makes up for it. The pilot itself runs on all data;
     * the start: where pilot chains have ended.
 
     A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
     same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
     energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
 
-    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size).
+    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Sivak, Chodera &
+    Crooks 2013 (work).
 
     >>> from samplers import UnderdampedLangevin, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
@@ -74,6 +83,8 @@ def tune(
     seed = integer(where, "the seed", seed, least=0)
     temperature = number(where, "temperature", temperature, above=0)
     repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
+    kick = _kick(recipe, batch_size, metropolis, where)
+    bias = number(where, "bias", bias, above=0, below=1)
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
     _check_target(recipe, where)
@@ -85,14 +96,37 @@ def tune(
 
     fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
-    pilot = Pilot(recipe, _of_tensor(energy, layout, rows), fixed, seed, starts, dict(parameters))
+    pilot = Pilot(recipe, _of_tensor(energy, layout, rows), fixed, seed, starts, without(kick, parameters))
     tuner = Tuner(pilot, near, parameters, where)
     tuner.settle()
-    best = tuner.best(repeat)
+    if metropolis:
+        tuner.best(repeat)
+    else:
+        tuner.unadjusted(bias, step.order)
+    if kick is not None:
+        batches = data_of(energy, data, batch_size, theta, where)
+        assert batches is not None
+        noisy = differentiable_value(energy, step, layout, batches)
+        tuner.minibatches(kick, gradient_noise(noisy, pilot.theta, batches, seed, where), bias, parameters)
 
-    chosen = dict(step_size=best.step_size, repeat=best.repeat, metropolis=True, chains=chains)
-    begin = {"init": _start(recipe, pilot.theta[:chains], near, layout)}
-    return Settings({**fixed, **pilot.parameters, **begin, **chosen}, recipe.name, _account(near, layout, tuner))
+    chosen = dict(batch_size=batch_size, chains=chains, init=_start(recipe, pilot.theta[:chains], near, layout))
+    return Settings({**fixed, **pilot.parameters, **tuner.chosen, **chosen}, recipe.name, _account(near, layout, tuner))
+
+
+def _kick(recipe: Recipe, batch_size: int | None, metropolis: Any, where: str) -> Kick | None:
+    """Where minibatches enter; refused where it is not known what their noise does, or where steps are accepted."""
+    if not isinstance(metropolis, bool):
+        raise RecipeError(where, f"metropolis is True or False, got {metropolis!r}", do="Pass metropolis=True.")
+    if batch_size is None:
+        return None
+    if metropolis:
+        what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+    kick = kick_of(recipe)
+    if kick is None:
+        what = "what the noise of minibatches does is not known: the gradient does not enter beside a constant noise"
+        raise RecipeError(where, what, do=f"Tune without batch_size. {OURSELVES}")
+    return kick
 
 
 def _check_target(recipe: Recipe, where: str) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from sympy import lambdify
 
+from .bias import step_size_of_bias
 from .landscape import Surroundings
+from .minibatches import Kick, budget_of, greatest_step
 from .pilot import Pilot
 from .roles import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, fine
@@ -24,7 +26,7 @@ WORSE = 0.8  # of the best efficiency: longer proposals are not tried below it
 
 
 class Tuner:
-    """Chooses parameters and step size for the chains of a pilot; `reasons` says of each why.
+    """Chooses parameters and step size for the chains of a pilot: `chosen` by name, and `reasons` of each.
 
     `near`: the surroundings of the mode; `given`: parameters that stay as they are.
     """
@@ -32,7 +34,9 @@ class Tuner:
     def __init__(self, pilot: Pilot, near: Surroundings, given: Mapping[str, Any], where: str) -> None:
         scale, damping = scale_of(pilot.recipe), damping_of(pilot.recipe)
         self.pilot = pilot
+        self.where = where
         self.reasons: dict[str, str] = {}
+        self.chosen: dict[str, Any] = {}
         self.has_momenta = bool(pilot.recipe.momenta)
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
         self.scale = scale if scale is not None and scale.parameter.name not in given else None
@@ -58,7 +62,7 @@ class Tuner:
             self.guess = fine(self.pilot, self.guess, self._wanted(1), 1)
         self._explain(len(later))
 
-    def best(self, repeat: int | None) -> Trial:
+    def best(self, repeat: int | None) -> None:
         """The step size and the number of words, one if given, whose draws are worth most."""
         lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
         trials: list[Trial] = []
@@ -74,7 +78,28 @@ class Tuner:
         )
         if self.has_momenta:
             self.reasons["repeat"] = f"{best.repeat}: {in_words(trials)}"
-        return best
+        self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
+
+    def unadjusted(self, bias: float, order: int) -> None:
+        """The step size of plain chains of a scheme of this order, whose variances may be off by a share `bias`."""
+        h, self.reasons["step_size"] = step_size_of_bias(self.pilot, self.guess, bias, order, self.where)
+        self.chosen = {"step_size": h}
+
+    def minibatches(self, kick: Kick, V: torch.Tensor, bias: float, given: Mapping[str, Any]) -> None:
+        """A step size at which gradients of the variances V do little harm, and the budget that says what they do."""
+        parameters = self.pilot.parameters
+        most = greatest_step(kick, V, self.root_temperature**2, bias, parameters)
+        low, high = (float(x) for x in V.aminmax())
+        seen = f"the variances of minibatch gradients at pilot draws, {low:.2g} to {high:.2g}"
+        if most < self.chosen["step_size"]:
+            self.chosen["step_size"] = most
+            self.reasons["step_size"] = f"{most:.3g}: the most that the noise of minibatches allows, by {seen}"
+        if kick.budget is not None and kick.budget.name in given:
+            parameters[kick.budget.name] = given[kick.budget.name]
+        elif kick.budget is not None:
+            name = kick.budget.name
+            parameters[name] = budget_of(kick, V, self.chosen["step_size"], parameters)
+            self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {seen}"
 
     def _wanted(self, repeat: int) -> float:
         """The acceptance that is asked of proposals of so many words."""
@@ -100,7 +125,7 @@ class Tuner:
         if mass is None:
             return one
         symbols = sorted(mass.free_symbols, key=str)
-        values = [self.pilot.parameters.get(s.name, getattr(s, "default", None) or 1.0) for s in symbols]
+        values = [one * self.pilot.parameters.get(s.name, getattr(s, "default", None) or 1.0) for s in symbols]
         return (one * lambdify(symbols, mass, modules=[torch])(*values)).rsqrt()
 
     def _damp(self, variance: float) -> float | None:
