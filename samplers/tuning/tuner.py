@@ -21,6 +21,7 @@ TIMES = 20  # of the slowest direction in a window
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # of one word a proposal, where the momenta turn round at each that is rejected
 PROPOSED = 0.8  # of longer proposals. Beskos et al. (2013), rounded up
+UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
 LENGTHS = (1, 2, 4, 8, 16, 32)
 WORSE = 0.8  # of the best efficiency: longer proposals are not tried below it
 
@@ -38,6 +39,7 @@ class Tuner:
         self.reasons: dict[str, str] = {}
         self.chosen: dict[str, Any] = {}
         self.has_momenta = bool(pilot.recipe.momenta)
+        self.words = UNDAMPED if self.has_momenta and damping is None else 1  # of a proposal in the windows
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
         self.scale = scale if scale is not None and scale.parameter.name not in given else None
         self.damping = damping if damping is not None and damping.parameter.name not in given else None
@@ -52,14 +54,14 @@ class Tuner:
         """Scales and damping from the variances of draws, in windows of which each begins where the last one ended."""
         target = self.pilot.recipe.targets[0].name
         for _ in range(WINDOWS):
-            draws = self.pilot.run([self.guess], self._window())[target]
+            draws = self.pilot.run([self.guess], self._window() // self.words, self.words)[target]
             later = draws[:, draws.shape[1] // 2 :].flatten(0, 1)
             self._rescale(later.std(0))
             weights = self._roots_of_masses()
             variance, self.axis = _widest(later * weights)
             self.axis = self.axis * weights.expand(later.shape[1:]).flatten().to(self.axis)
             self.frequency = self._damp(variance)
-            self.guess = fine(self.pilot, self.guess, self._wanted(1), 1)
+            self.guess = fine(self.pilot, self.guess, self._wanted(self.words), self.words)
         self._explain(len(later))
 
     def best(self, repeat: int | None) -> None:
