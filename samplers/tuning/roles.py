@@ -97,18 +97,23 @@ def damping_of(recipe: Recipe) -> Damping | None:
     >>> [damping_of(r) for r in (UnderdampedLangevin, SGHMC, SGLD)]
     [Damping(parameter=gamma, rate=gamma), Damping(parameter=C, rate=C/m), None]
     """
+    for rate in _rates(recipe):
+        free = sorted((s for s in rate.free_symbols if isinstance(s, Parameter)), key=str)
+        own = [s for s in free if s.is_positive and not s.per and vanishes(rate.diff(s) * s - rate)]
+        if own and not rate.has(*recipe.state):
+            return Damping(own[0], rate)
+    return None
+
+
+def _rates(recipe: Recipe) -> list[Expr]:
+    """The rates at which momenta are drawn anew, or rubbed."""
     rates = [j.rate for j in recipe.jumps.values() if j.block in recipe.momenta and j.rate is not None]
     for p in recipe.momenta:
         mass = inverse_mass(recipe, p)
         row = recipe.state.index(p)
         if mass is not None and recipe.D[row, row] != 0:
             rates.append((recipe.D[row, row] * mass).simplify())
-    for rate in rates:
-        free = sorted((s for s in rate.free_symbols if isinstance(s, Parameter)), key=str)
-        own = [s for s in free if s.is_positive and not s.per and vanishes(rate.diff(s) * s - rate)]
-        if own and not rate.has(*recipe.state):
-            return Damping(own[0], rate)
-    return None
+    return rates
 
 
 def inverse_mass(recipe: Recipe, momentum: Block) -> Expr | None:

@@ -78,6 +78,7 @@ def tune(
     >>> (settings.arguments["m"].sqrt() * torch.tensor([1.0, 100.0])).round()
     tensor([1., 1.])
     """
+    # Its lines are the arguments and what they mean.
     where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
     chains = integer(where, "chains", chains, least=1)
     seed = integer(where, "the seed", seed, least=0)
