@@ -176,7 +176,10 @@ SAMPLERS = {
     "sghmc-relativistic, noisy": sampler(
         "sghmc-relativistic", QUARTIC | EINSTEIN, **FRICTION, c=light, B=B, at=VARYING
     ),
+    "mala": sampler("mala", QUARTIC, G=0.6),
+    "hmc": sampler("hmc", LANGEVIN, m=m),
     "hmc-randomised": sampler("hmc-randomised", LANGEVIN, m=m, nu=0.9),
+    "ghmc": sampler("ghmc", LANGEVIN, m=m, gamma=gamma),
     "sgnht": sampler("sgnht", NOSE, **THERMOSTAT),
     "msgnht": sampler("msgnht", NOSE, **THERMOSTAT),
     "atmc": sampler("atmc", KINKED, m=m, mu=mu, Dmin=Dmin),
@@ -261,6 +264,8 @@ PALINDROMES = [
     ("sghmc-relativistic, noisy", None, {}),
     ("atmc-relativistic", None, {}),
     ("hmc-randomised", "B A R A B", {}),
+    ("hmc", None, {}),
+    ("ghmc", None, {}),
     ("hmc-randomised", "leapfrog", {}),  # R leaves the law as it is, wherever it stands
     ("santa", None, {}),
     *((f"sghmc-sa{mode}", None, {}) for mode in ("", "-classification", "-marginal", "-gibbs")),
@@ -271,7 +276,7 @@ CONSISTENT = [
     *(
         (name, None, {})
         for name in SAMPLERS
-        if catalogue.get(SAMPLERS[name].recipe.name) and compile(SAMPLERS[name].recipe).order == 1
+        if catalogue.get(SAMPLERS[name].recipe.name) and compile(SAMPLERS[name].recipe).order == 1 and name != "hmc"
     ),
     *(("langevin", word, WORDS) for word in ("Euler", "F A", "A F", "A G", "G A", "B O A", "B A O", "B A O B")),
     *((name, word, WORDS) for name in ("sgnht", "msgnht", "atmc") for word in ("Euler", "F A'", "G A'")),
@@ -381,7 +386,7 @@ GC = "/num_data**2*c*g*x3*x4"
         ("atmc-relativistic", None, "temperature/mu*x2/(x2 + 1)**(3/2) + ", ""),
         ("atmc-relativistic", None, "1/(m*mu)*x1/(x2 + 1)", "1/(m*mu)*x1"),
         ("atmc, noisy", "A' F A'", "- B/2*x1**2/x2", ""),
-        ("hmc-randomised", None, "math.sqrt(temperature*m)", "math.sqrt(temperature)"),
+        ("hmc-randomised", None, "*torch.sqrt(m), p)", ", p)"),
         ("santa", None, "torch.sqrt(V_last)", "torch.sqrt(V)"),
         ("santa", None, "(p**2 - temperature)", "(p**2 - 1)"),
         ("sgld-sa", None, "kappa*theta*sparse", "kappa*theta"),

@@ -342,6 +342,13 @@ RUNS = {
         **EINSTEIN,
         degree=10,
     ),
+    "mala": Run(catalogue["mala"], 0.05, 40, bias=0.05, parameters={"G": (0.6, 1.2)}),
+    "hmc": Run(
+        catalogue["hmc"], 0.3, 60, bias=0.06, parameters={"m": (1.7, 0.6)}, auxiliary=MAXWELL, energy=quartic, degree=10
+    ),
+    "ghmc": Run(
+        catalogue["ghmc"], 0.2, 40, bias=0.01, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
+    ),
     "hmc-randomised": Run(
         catalogue["hmc-randomised"],
         0.2,
@@ -637,7 +644,7 @@ MUTANTS = [  # run, what is wrong, text of the step, text in its place, statisti
     ("sgrld-cir", "counts left out", "spread_theta2 + drawn_theta1", "0.5 + drawn_theta1", "theta^1"),
     ("sgfs", "noise beside that of the gradient", "- temperature*x1/(B + x1)**2", "", "theta^2"),
     ("vsgd", "noise beside that of the gradient", "2*temperature/V - 2*h/V", "2*temperature/V", "theta^2"),
-    ("hmc-randomised", "momenta refreshed at T for m T", "math.sqrt(temperature*m)", "math.sqrt(temperature)", "p^2"),
+    ("hmc-randomised", "momenta refreshed at T for m T", "*torch.sqrt(m), p)", ", p)", "p^2"),
     ("santa", "noise of the metric of this step", "torch.sqrt(V_last)", "torch.sqrt(V)", "xi^1"),
     ("sgld-sa-gibbs", "odds without the root of v1", "math.log(v1)/2", "0", "gamma^1"),
     ("underdamped-langevin", "noise without the mass", "torch.sqrt(m)", "torch.ones_like(m)", "p^2"),
