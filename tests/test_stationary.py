@@ -347,7 +347,7 @@ RUNS = {
         catalogue["hmc"], 0.3, 60, bias=0.06, parameters={"m": (1.7, 0.6)}, auxiliary=MAXWELL, energy=quartic, degree=10
     ),
     "ghmc": Run(
-        catalogue["ghmc"], 0.2, 40, bias=0.01, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
+        catalogue["ghmc"], 0.2, 40, bias=0.025, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
     ),
     "hmc-randomised": Run(
         catalogue["hmc-randomised"],
