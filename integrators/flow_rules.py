@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from sympy import Add, Expr, ImmutableMatrix, S, Symbol, Tuple, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
 
-from recipe.algebra import random_value, vanishes
+from recipe.algebra import entries, random_value, vanishes
 from recipe.certificate import numeric
 from recipe.symbols import OPAQUE, Block, Partial, Total, masked, temperature
 from recipe.symbols import duration as t
@@ -40,7 +40,7 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
     """A lower triangular L with L L^T = C: square roots on the diagonal, Cholesky factors where entries are coupled."""
     n = C.rows
     L = zeros(n, n)
-    coupled = [(i, j) for i in range(n) for j in range(n) if C[i, j] != 0]
+    coupled = entries(C)
     for group in joined([{i} for i in range(n)], coupled):
         rows = sorted(group)
         if len(rows) == 1:
@@ -68,10 +68,15 @@ def joined(groups: list[set], pairs: Iterable[tuple]) -> list[set]:
 
 def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:
     """x + t f + sqrt(2 t (T D - supplied)) N."""
-    blocks, L = piece.moving, injected(piece)
+    blocks = piece.moving
+    L = entries(injected(piece))
     draws = [Normal(b) for b in blocks]
-    updates = {b: b + t * f.get(b, 0) + Add(*(L[i, j] * d for j, d in enumerate(draws))) for i, b in enumerate(blocks)}
-    return updates, tuple(d for j, d in enumerate(draws) if any(L[:, j]))
+    spreads: list[list[Expr]] = [[] for _ in blocks]
+    for (i, j), e in L.items():
+        spreads[i].append(e * draws[j])
+    updates = {b: b + t * f.get(b, 0) + Add(*own) for b, own in zip(blocks, spreads)}
+    drawn = {j for _, j in L}
+    return updates, tuple(d for j, d in enumerate(draws) if j in drawn)
 
 
 # ---- the rules

@@ -27,7 +27,7 @@ def is_affine(recipe: Recipe) -> bool:
         return False
     rest = recipe.H - recipe.potential
     second = [rest.diff(a).diff(b) for a in recipe.state for b in recipe.state]
-    return not any(e.has(*recipe.state) for e in (*recipe.D, *recipe.Q, *second))
+    return not any(e.has(*recipe.state) for e in (recipe.D, recipe.Q, *second))
 
 
 @dataclass(frozen=True)

@@ -406,9 +406,12 @@ def _simultaneous(updates: Updates, names: _Names, kind: type[Set] | type[Adapt]
     statements: list[Statement] = []
     late: list[Statement] = []
     waiting = dict(updates)
-    reads = {b: e.atoms(Symbol) for b, e in updates.items()}
+    readers: dict[Block, set[Block]] = {b: set() for b in updates}
+    for c, e in updates.items():
+        for b in e.atoms(Symbol) & readers.keys() - {c}:
+            readers[b].add(c)
     while waiting:
-        free = next((b for b in waiting if not any(b in reads[c] for c in waiting if c != b)), None)
+        free = next((b for b in waiting if not readers[b] & waiting.keys()), None)
         if free is not None:
             statements.append(kind(free, waiting.pop(free)))
             continue

@@ -8,6 +8,7 @@ from typing import Any
 from sympy import Expr, S, Symbol, lambdify
 
 from recipe import Recipe
+from recipe.algebra import entries
 from recipe.arguments import number
 from recipe.certificate import minimum_eigenvalue
 from recipe.errors import RecipeError, did_you_mean
@@ -48,7 +49,7 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
 
 def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mapping) -> None:
     """Refuse parameters at which the injected noise T D - supplied is not positive semidefinite."""
-    if not any(recipe.supplied) and recipe.D.is_diagonal():
+    if not entries(recipe.supplied) and recipe.D.is_diagonal():
         return
     values = _values(recipe, parameters)
     per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v)})

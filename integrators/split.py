@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sympy import Add, Expr, ImmutableMatrix, S
 
 from recipe import Recipe, force, friction, noise
+from recipe.algebra import entries
 from recipe.errors import RecipeError
 from recipe.pieces import Piece, lettered, numerical, piece
 from recipe.symbols import Block, Partial, temperature
@@ -63,11 +65,17 @@ class Subsystem:
         terms = []
         if b in self.drift:
             f = self.drift[b]
-            terms.append(f"({f}) dt" if f.is_Add else f"{f} dt")
+            terms.append(f"({_text(f)}) dt" if f.is_Add else f"{_text(f)} dt")
         for (a, c), e in self.injected.items():
             if a == b:
                 terms.append(f"sqrt({2 * e}) dW_{c}" if b == c else f"[...] dW_{c}")
         return terms
+
+
+@lru_cache(maxsize=256)
+def _text(e: Expr) -> str:
+    """What sympy prints, which takes it long for many terms, and is asked for by each word that is tried."""
+    return str(e)
 
 
 def default_letters(recipe: Recipe) -> dict[str, Piece]:
@@ -187,7 +195,6 @@ def _subsystem(
 
 def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:
     """Where D is not 0 in the rows of some blocks: row, column, and the blocks of these."""
-    for i, a in enumerate(recipe.state):
-        if a in blocks:
-            entries = zip(recipe.state, recipe.D.row(i), strict=True)
-            yield from ((i, j, a, b) for j, (b, entry) in enumerate(entries) if entry != 0)
+    for i, j in entries(recipe.D):
+        if recipe.state[i] in blocks:
+            yield i, j, recipe.state[i], recipe.state[j]

@@ -4,7 +4,22 @@ import random
 from collections.abc import Collection, Iterable
 from itertools import permutations
 
-from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand, log, numer, simplify, together
+from sympy import (
+    Add,
+    Dummy,
+    Expr,
+    ImmutableMatrix,
+    Mul,
+    Piecewise,
+    S,
+    Symbol,
+    diff,
+    expand,
+    log,
+    numer,
+    simplify,
+    together,
+)
 from sympy.core.relational import Relational
 
 from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked, signs_of
@@ -98,6 +113,15 @@ def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
         for s in term.free_symbols & terms.keys():
             terms[s].append(term)
     return {s: Add(*own) for s, own in terms.items()}
+
+
+def entries(matrix: ImmutableMatrix) -> dict[tuple[int, int], Expr]:
+    """The entries of a matrix that are not 0, by row and column in their order.
+
+    >>> entries(ImmutableMatrix([[0, 2], [-1, 0]]))
+    {(0, 1): 2, (1, 0): -1}
+    """
+    return dict(sorted(matrix.todok().items(), key=lambda item: item[0]))
 
 
 def vanishes(expression: Expr) -> str | None:

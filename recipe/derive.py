@@ -7,9 +7,10 @@ the sites appears where a row of a scalar block meets a vector block.
 
 from functools import lru_cache
 
-from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, diff, expand
+from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, expand
 
-from .algebra import readers
+from .algebra import entries, readers
+from .calculus import derivative
 from .symbols import Block, Total, masked, total
 
 
@@ -57,12 +58,11 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     >>> row_divergence(ImmutableMatrix([[theta**2]]), (theta,))
     Matrix([[2*theta]])
     """
-    rows = []
-    for i, row in enumerate(state):
-        entries = zip(A.row(i), state, strict=True)
-        slopes = (over_sites(diff(a, column), row, column) for a, column in entries if a.free_symbols)
-        rows.append(terms(Add(*slopes)))
-    return ImmutableMatrix(rows)
+    slopes: list[list[Expr]] = [[] for _ in state]
+    for (i, j), a in entries(A).items():
+        if a.free_symbols:
+            slopes[i].append(over_sites(derivative(a, state[j]), state[i], state[j]))
+    return ImmutableMatrix([terms(Add(*own)) for own in slopes])
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
@@ -73,18 +73,17 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
     >>> times_gradient(ImmutableMatrix([[theta]]), potential(theta), (theta,))
     Matrix([[theta*grad(U)]])
     """
-    rows = []
-    for i, row in enumerate(state):
-        columns = zip(A.row(i), state, _gradient(H, state), strict=True)
-        products = (over_sites(a * slope, row, column) for a, column, slope in columns if a != 0)
-        rows.append(terms(Add(*products)))
-    return ImmutableMatrix(rows)
+    slopes = _gradient(H, state)
+    products: list[list[Expr]] = [[] for _ in state]
+    for (i, j), a in entries(A).items():
+        products[i].append(over_sites(a * slopes[j], state[i], state[j]))
+    return ImmutableMatrix([terms(Add(*own)) for own in products])
 
 
 @lru_cache(maxsize=64)
 def _gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
     """dH/dz, which the drift, the current and the residual ask for again and again."""
-    return tuple(diff(own, z) for z, own in readers(H, state).items())
+    return tuple(derivative(own, z) for z, own in readers(H, state).items())
 
 
 def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
@@ -102,5 +101,5 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     """
     F = circulation(drift, H, D, state)
     slopes = _gradient(H, state)
-    rows = [expand(-diff(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
+    rows = [expand(-derivative(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
     return expand(sum(total(row) if block.is_vector else row for row, block in zip(rows, state)))

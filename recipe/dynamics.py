@@ -9,7 +9,7 @@ from sympy import Expr, ImmutableMatrix, S, Symbol
 from sympy.core.relational import Relational
 
 from . import derive
-from .algebra import vanishes
+from .algebra import entries, vanishes
 from .pieces import Jump, Piece
 from .symbols import OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, temperature
 
@@ -43,9 +43,10 @@ class Dynamics:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """H, the entries of D, Q and supplied, the updates and the rates."""
+        """H, the entries of D, Q and supplied that are not 0, the updates and the rates."""
+        of_matrices = (e for matrix in (self.D, self.Q, self.supplied) for e in entries(matrix).values())
         rates = (j.rate for j in self.jumps.values() if j.rate is not None)
-        return (self.H, *self.D, *self.Q, *self.supplied, *self.adapt.values(), *rates)
+        return (self.H, *of_matrices, *self.adapt.values(), *rates)
 
     @cached_property
     def symbols(self) -> set[Symbol]:
@@ -92,9 +93,8 @@ class Dynamics:
     @cached_property
     def momenta(self) -> tuple[Block, ...]:
         """The blocks that Q couples to the target."""
-        rows = [i for i, b in enumerate(self.state) if b in self.targets]
-        coupled = [b for j, b in enumerate(self.state) if any(self.Q[i, j] != 0 for i in rows)]
-        return tuple(b for b in coupled if b not in self.targets)
+        coupled = {j for i, j in entries(self.Q) if self.state[i] in self.targets}
+        return tuple(b for j, b in enumerate(self.state) if j in coupled and b not in self.targets)
 
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:

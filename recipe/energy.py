@@ -7,6 +7,7 @@ from typing import Any
 from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
 
 from .algebra import logs_apart, readers
+from .calculus import derivative
 from .data import DataTotal, Datum, bounded
 from .errors import RecipeError, did_you_mean
 from .symbols import Block, formula, is_site, masked
@@ -147,7 +148,8 @@ def without_overflow(e: Expr) -> Expr:
 @lru_cache(maxsize=64)
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
     """The derivatives by each coordinate alone."""
-    return tuple(bounded(diff(own, c, order)) for c, own in readers(logs_apart(U), coordinates).items())
+    parts = readers(logs_apart(U), coordinates)
+    return tuple(bounded(derivative(own, c) if order == 1 else diff(own, c, order)) for c, own in parts.items())
 
 
 def _as_tuple(values: Any) -> tuple:

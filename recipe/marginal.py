@@ -6,8 +6,9 @@ integrating it out leaves H_0 + total(T log(a)/2 - c^2/(2a)).
 
 from dataclasses import dataclass
 
-from sympy import Expr, S, diff, expand, log
+from sympy import Expr, S, expand, log
 
+from .calculus import derivative
 from .symbols import Block, Total, temperature, total
 
 
@@ -50,8 +51,8 @@ def _first_gaussian(H: Expr, blocks: list[Block]) -> tuple[Block, Expr, Expr] | 
 
 def _quadratic(H: Expr, b: Block) -> tuple[Expr, Expr] | None:
     """(a, c) with dH/db = a b + c, or None."""
-    slope = expand(diff(H, b))
-    a = expand(diff(slope, b))
+    slope = expand(derivative(H, b))
+    a = expand(derivative(slope, b))
     c = expand(slope.xreplace({b: S.Zero}))
     if a == 0 or a.has(b) or any(t.has(b) for t in slope.atoms(Total)):
         return None

@@ -28,7 +28,8 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import is_continuous, random_value, vanishes
+from .algebra import entries, is_continuous, random_value, vanishes
+from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .domains import Domain
 from .dynamics import Dynamics
@@ -80,11 +81,10 @@ def refuse_malformed(recipe: Dynamics) -> None:
 
 
 def _matrix_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]]:
-    """The entries of D and Q, with the letter of the matrix, the row and the column."""
+    """The entries of D and Q that are not 0, with the letter of the matrix, the row and the column."""
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for i, a in enumerate(recipe.state):
-            for j, b in enumerate(recipe.state):
-                yield label, a, b, matrix[i, j]
+        for (i, j), entry in entries(matrix).items():
+            yield label, recipe.state[i], recipe.state[j], entry
 
 
 # ---- symbols and names
@@ -132,8 +132,8 @@ def _potentials(recipe: Dynamics) -> None:
 
 def _inputs(recipe: Dynamics) -> None:
     """Observations and step numbers in the dynamics."""
-    formulas = (recipe.H, *recipe.D, *recipe.Q, *recipe.supplied)
-    for s in sorted(set().union(*(e.free_symbols for e in formulas)), key=str):
+    read = set().union(*(e.free_symbols for e in (recipe.H, recipe.D, recipe.Q, recipe.supplied)))
+    for s in sorted(read, key=str):
         if isinstance(s, Observed):
             raise RecipeError(
                 recipe.name,
@@ -251,18 +251,16 @@ def _entries_per_site(recipe: Dynamics) -> None:
 
 def _corners(recipe: Dynamics) -> None:
     """Entries without a derivative where Gamma needs one."""
-    for i, row in enumerate(recipe.state):
-        for j, column in enumerate(recipe.state):
-            entry = recipe.D[i, j] + recipe.Q[i, j]
-            slope = entry.diff(column)
-            rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
-            if rough or slope.has(S.NaN, S.ComplexInfinity):
-                kink = rough[0].args[0] if rough else slope
-                raise RecipeError(
-                    f"{recipe.name}, Gamma[{row}]",
-                    f"it is undefined where {kink} = 0, because {entry} has no derivative there",
-                    do="Use a smooth function.",
-                )
+    for (i, j), entry in entries(recipe.D + recipe.Q).items():
+        slope = derivative(entry, recipe.state[j])
+        rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
+        if rough or slope.has(S.NaN, S.ComplexInfinity):
+            kink = rough[0].args[0] if rough else slope
+            raise RecipeError(
+                f"{recipe.name}, Gamma[{recipe.state[i]}]",
+                f"it is undefined where {kink} = 0, because {entry} has no derivative there",
+                do="Use a smooth function.",
+            )
 
 
 def _discontinuities(recipe: Dynamics) -> None:
@@ -297,10 +295,10 @@ def _more_of_U(recipe: Dynamics) -> None:
 def _not_real(recipe: Dynamics) -> None:
     """Entries of D, Q and supplied that are not real at every state: roots and logs of what may be below 0."""
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
-        for i, a in enumerate(recipe.state):
-            for b, entry in zip(recipe.state[i:], matrix[i, i:]):
-                for part in filter(_may_be_complex, postorder_traversal(entry)):
-                    _real_everywhere(f"{recipe.name}, {label}[{a}, {b}]", part)
+        upper = {(i, j): entry for (i, j), entry in entries(matrix).items() if i <= j}
+        for (i, j), entry in upper.items():
+            for part in filter(_may_be_complex, postorder_traversal(entry)):
+                _real_everywhere(f"{recipe.name}, {label}[{recipe.state[i]}, {recipe.state[j]}]", part)
 
 
 def _may_be_complex(e: Basic) -> bool:

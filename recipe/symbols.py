@@ -8,6 +8,7 @@ Derivatives follow the joint calculus of all sites: d total(f(p))/dp = f'(p).
 import keyword
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from sympy import Add, Derivative, Dummy, Expr, Float, Function, Mul, Rational, S, Symbol, SympifyError, diff, sympify
@@ -15,6 +16,7 @@ from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.function import AppliedUndef
 
 from .arguments import number, text
+from .calculus import derivative
 from .domains import NAMED, Domain, domain_of
 from .errors import RecipeError
 
@@ -386,7 +388,7 @@ class Total(Expr):
 
     def _eval_derivative(self, s):
         if not (isinstance(s, Block) and s.is_vector):
-            return Total(diff(self.integrand, s))
+            return Total(derivative(self.integrand, s))
         if any(s in p.U.blocks and is_site(p) for p in self.integrand.atoms(Partial)):
             raise RecipeError(
                 f"d {self}/d{s}",
@@ -394,8 +396,8 @@ class Total(Expr):
                 do="Only the Hessian diagonal is available: keep grad(U) outside of total().",
             )
         inner, outer = masked(self.integrand, Total, Potential, Partial)
-        through = Add(*(Total(diff(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
-        return diff(inner, s).xreplace(outer) + through
+        through = Add(*(Total(derivative(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
+        return derivative(inner, s).xreplace(outer) + through
 
     def _sympystr(self, printer):
         return "n" if self.integrand is S.One else f"total({printer._print(self.integrand)})"
@@ -598,7 +600,8 @@ def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
     def visit(e: Expr) -> Expr:
         if isinstance(e, kinds):
             if e not in dummies:
-                dummies[e] = Dummy(str(e), **signs_of(e))
+                name, signs = _looks(e)
+                dummies[e] = Dummy(name, **signs)
             return dummies[e]
         if not e.args or not e.has(*kinds):
             return e
@@ -606,6 +609,12 @@ def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
 
     outside = visit(expression)
     return outside, {dummy: e for e, dummy in dummies.items()}
+
+
+@lru_cache(maxsize=4096)
+def _looks(e: Expr) -> tuple[str, dict[str, bool]]:
+    """The text of an expression and its signs, which sympy takes long to tell, and which are asked for again."""
+    return str(e), signs_of(e)
 
 
 OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef)

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from sympy import Expr, Float, ImmutableMatrix, S, Symbol
 from sympy.core.function import AppliedUndef
 
-from ..algebra import vanishes
+from ..algebra import entries, vanishes
 from ..derive import residual
 from ..domains import Domain
 from ..dynamics import Dynamics
@@ -150,7 +150,7 @@ def stationary(case: _Case) -> Finding:
 def smooth(case: _Case) -> Finding:
     """Whether D, Q and H have no jumps, through which mass would flow that no formula has."""
     question, recipe = "the formulas have no jumps", case.recipe
-    if all(smoothness.is_smooth(e) for e in (recipe.H, *recipe.D, *recipe.Q)):
+    if all(smoothness.is_smooth(e) for e in (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())):
         return Finding(question, "they are made of smooth functions", "proved", "smooth")
     found = smoothness.jumps(case.explicit)
     if found:
@@ -284,7 +284,7 @@ def _unmoved(case: _Case) -> tuple[str, str] | None:
     stuck = [b for b in recipe.state if b.domain.is_binary and b not in redrawn]
     if stuck:
         return f"{stuck[0]} is binary, and no jump draws it: invariant, but not ergodic", "warning"
-    if any(recipe.D) or any(not b.domain.is_binary for b in redrawn):
+    if entries(recipe.D) or any(not b.domain.is_binary for b in redrawn):
         return None
     return "there is no noise: invariant, but not ergodic without refreshment", "warning"
 

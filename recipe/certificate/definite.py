@@ -8,7 +8,7 @@ from math import inf
 
 from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
 
-from ..algebra import random_value
+from ..algebra import entries, random_value
 from ..dynamics import Dynamics
 from ..symbols import OPAQUE, Total, masked, temperature
 from .explicit import written_out
@@ -16,7 +16,7 @@ from .explicit import written_out
 
 def couples_sites(A: ImmutableMatrix) -> bool:
     """Whether an entry reads a total over sites, other than their number."""
-    return any(t.integrand is not S.One for e in A for t in e.atoms(Total))
+    return any(t.integrand is not S.One for e in entries(A).values() for t in e.atoms(Total))
 
 
 def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
@@ -60,16 +60,16 @@ def minimum_eigenvalue(
 @lru_cache(maxsize=256)
 def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
     """What recipes that are variants of each other ask for again and again."""
-    rows = [i for i in range(A.rows) if any(e != 0 for e in A[i, :])]
+    rows = sorted({i for i, _ in entries(A)})
     A = A.extract(rows, rows)
     if _is_nonnegative(A):
         return 0.0, ""
     from numpy import array
     from numpy.linalg import eigvalsh
 
-    entries, _ = masked(A, *OPAQUE)
-    symbols = sorted(entries.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, list(entries))
+    outside, _ = masked(A, *OPAQUE)
+    symbols = sorted(outside.free_symbols, key=lambda s: s.name)
+    evaluate = numeric(symbols, list(outside))
     worst = inf
     where = "the origin"
     for values in _points(symbols, points, dict(fixed)):

@@ -19,6 +19,7 @@ import numpy as np
 from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
 
 from ..algebra import at_one_site
+from ..algebra import entries as nonzero
 from ..arrays import of_arrays
 from ..domains import Domain
 from ..dynamics import Dynamics
@@ -70,9 +71,8 @@ def explosions(explicit: Explicit) -> list[End]:
 def walls(explicit: Explicit) -> list[End]:
     """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
     entered = [explicit.D[i, i].free_symbols for i in range(explicit.size)]
-    varying = [
-        z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or _may_be_infinite(explicit.H, z)
-    ]
+    infinite = _may_make_infinite(explicit.H)
+    varying = [z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or z in infinite]
     lines = _lines(explicit, varying) if varying else ()
     times = Counter((str(z), block, at) for z, block, line in lines if line.has_noise for at in line.walls())
     found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
@@ -92,7 +92,7 @@ def is_integrable(recipe: Dynamics) -> bool:
     """
     gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
     free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
-    for e in map(at_one_site, {*recipe.D, *recipe.Q}):
+    for e in map(at_one_site, {*nonzero(recipe.D).values(), *nonzero(recipe.Q).values()}):
         moving = [b for b in recipe.state if e.has(b)]
         if any(b not in free for b in moving) or e.has(*OPAQUE[1:]) or (moving and not e.is_polynomial(*moving)):
             return False
@@ -112,9 +112,11 @@ def entry_without_mean(explicit: Explicit) -> str:
     entries = {
         f"D[{z}, {z}]": D for z, D in zip(coordinates, explicit.D.diagonal(), strict=True) if D.free_symbols - {z}
     }
+    D, Q = nonzero(explicit.D), nonzero(explicit.Q)
     for i, j in combinations(range(explicit.size), 2):
-        entries[f"D[{coordinates[i]}, {coordinates[j]}]"] = explicit.D[i, j]
-        entries[f"Q[{coordinates[i]}, {coordinates[j]}]"] = explicit.Q[i, j]
+        for letter, matrix in (("D", D), ("Q", Q)):
+            if (i, j) in matrix:
+                entries[f"{letter}[{coordinates[i]}, {coordinates[j]}]"] = matrix[i, j]
     entries = {name: e for name, e in entries.items() if e.free_symbols & set(moving)}
     if not entries or _has_mean(H, entries.values(), moving, explicit.temperature):
         return ""
@@ -130,10 +132,11 @@ def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], t
     return tail.is_integrable or tail.is_undecided
 
 
-def _may_be_infinite(H: Expr, z: Symbol) -> bool:
-    """Whether H has a logarithm, a pole or another function of z that may be infinite at a finite z."""
-    poles = any(e.exp.is_nonnegative is not True and e.base.has(z) for e in H.atoms(Pow))
-    return poles or any(e.has(z) and not isinstance(e, FINITE) for e in H.atoms(Function))
+def _may_make_infinite(H: Expr) -> set[Symbol]:
+    """The symbols of which H has a logarithm, a pole or another function that may be infinite at finite ones."""
+    poles = [e.base for e in H.atoms(Pow) if e.exp.is_nonnegative is not True]
+    others = [e for e in H.atoms(Function) if not isinstance(e, FINITE)]
+    return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 
 def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator[tuple[Symbol, Block, "Line"]]:

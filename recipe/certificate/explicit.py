@@ -8,14 +8,15 @@ becomes a confining energy that couples its coordinates, an opaque function a sm
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sympy import Add, Derivative, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
-from ..algebra import random_value
+from ..algebra import entries, random_value
+from ..calculus import derivative
 from ..dynamics import Dynamics
-from ..symbols import Adapted, Block, Partial, Potential, Total, temperature
+from ..symbols import OPAQUE, Adapted, Block, Partial, Potential, Total, temperature
 
 SEED = 2015
 Row = tuple[int, Block, int | None]  # number of a block, the block, and its site
@@ -50,10 +51,11 @@ class Explicit:
 
     def curl(self) -> ImmutableMatrix:
         """-Q grad H + T rowdiv(Q): the drift that no diffusion makes, which moves what noise does not."""
-        gradient = ImmutableMatrix([diff(self.H, z) for z in self.coordinates])
-        divergence = ImmutableMatrix(
-            [Add(*(diff(self.Q[i, j], z) for j, z in enumerate(self.coordinates))) for i in range(self.size)]
-        )
+        gradient = ImmutableMatrix([derivative(self.H, z) for z in self.coordinates])
+        slopes: list[list[Expr]] = [[] for _ in self.coordinates]
+        for (i, j), e in entries(self.Q).items():
+            slopes[i].append(derivative(e, self.coordinates[j]))
+        divergence = ImmutableMatrix([Add(*own) for own in slopes])
         return self.temperature * divergence - self.Q * gradient
 
 
@@ -124,14 +126,16 @@ class _Writer:
 
     def joint(self, matrix: ImmutableMatrix, rows: list[Row]) -> ImmutableMatrix:
         """The matrix over coordinates of a matrix over blocks."""
+        known = entries(matrix)
 
         def entry(row: int, column: int) -> Expr:
             (i, a, k), (j, b, m) = rows[row], rows[column]
-            if a.is_vector and b.is_vector and k != m:
+            if (i, j) not in known or (a.is_vector and b.is_vector and k != m):
                 return S.Zero
-            return self.at(matrix[i, j], k or m)
+            return self.at(known[i, j], k or m)
 
-        return ImmutableMatrix(len(rows), len(rows), entry)
+        size = range(len(rows))
+        return ImmutableMatrix(len(rows), len(rows), [entry(row, column) for row in size for column in size])
 
     def sites_of(self, b: Block) -> Iterable[int | None]:
         """The numbers of a block's sites."""
@@ -139,10 +143,8 @@ class _Writer:
 
     def symbol(self, b: Block, site: int | None) -> Symbol:
         """The plain symbol of a block at a site."""
-        name = f"{b.name}_{site}" if b.is_vector else b.name
-        return self.symbols.setdefault(
-            name, Symbol(name, real=True, positive=b.is_positive, nonnegative=b.is_nonnegative)
-        )
+        symbol = _coordinate(b, site)
+        return self.symbols.setdefault(symbol.name, symbol)
 
     def number(self, s: Symbol, site: int | None) -> Expr:
         """The number that stands for a parameter, or for what is frozen in a step."""
@@ -156,7 +158,8 @@ class _Writer:
         """The expression as a site sees it; `site` is None for what has one value per chain."""
         match e:
             case Total():
-                return Add(*(self.at(e.integrand, k) for k in range(1, self.sites + 1)))
+                at = _of_blocks if self.is_of_blocks(e.integrand) else self.at
+                return Add(*(at(e.integrand, k) for k in range(1, self.sites + 1)))
             case Potential():
                 return self.energy(e)
             case Partial():
@@ -171,6 +174,10 @@ class _Writer:
             return e
         whole = e.func(*(self.at(a, site) for a in e.args))
         return whole.doit() if isinstance(e, Derivative) else whole
+
+    def is_of_blocks(self, e: Expr) -> bool:
+        """Whether an expression reads blocks that move, and nothing else."""
+        return e.free_symbols <= set(self.recipe.state) and not e.has(*OPAQUE)
 
     def energy(self, U: Potential) -> Expr:
         """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry.
@@ -187,3 +194,15 @@ class _Writer:
         """A smooth function of its arguments' sum, of the sign that is declared."""
         x = Add(*(self.at(a, site) for a in f.args))
         return 1 + tanh(x) / 2 if f.is_positive or f.is_nonnegative else x / 3 + sin(x)
+
+
+def _coordinate(b: Block, site: int | None) -> Symbol:
+    """The plain symbol of a block at a site."""
+    name = f"{b.name}_{site}" if b.is_vector else b.name
+    return Symbol(name, real=True, positive=b.is_positive, nonnegative=b.is_nonnegative)
+
+
+@lru_cache(maxsize=4096)
+def _of_blocks(e: Expr, site: int) -> Expr:
+    """What reads blocks alone as a site sees it, which one recipe is asked for with one, two and three sites."""
+    return e.xreplace({b: _coordinate(b, site) for b in e.free_symbols})

@@ -31,6 +31,7 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
+from ..algebra import entries
 from ..arrays import of_arrays
 from ..domains import Domain
 from ..symbols import Partial, Potential, Total
@@ -95,10 +96,9 @@ def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
     if not is_smooth(explicit.H):
         yield "H", explicit.H
     for label, matrix in (("D", explicit.D), ("Q", explicit.Q)):
-        for i in range(explicit.size):
-            for j in range(i, explicit.size):
-                if not is_smooth(matrix[i, j]):
-                    yield f"{label}[{z[i]}, {z[j]}]", matrix[i, j]
+        for (i, j), e in entries(matrix).items():
+            if i <= j and not is_smooth(e):
+                yield f"{label}[{z[i]}, {z[j]}]", e
 
 
 def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tuple[float, float]]]:

@@ -10,6 +10,7 @@ least eigenvalue is positive.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from sympy import Add, Dummy, Expr, Function, Mul, Pow, Symbol, expand
@@ -130,8 +131,12 @@ class _Valley:
         self.coordinates = list(domains)
         self.domains = domains
         self.temperature = temperature
-        terms = Add.make_args(H)
-        self.terms: Callable = of_arrays([self.coordinates], list(terms), cse=True)
+        self.H = H
+
+    @cached_property
+    def terms(self) -> Callable:
+        """The terms of H as functions of the coordinates."""
+        return of_arrays([self.coordinates], list(Add.make_args(self.H)), cse=True)
 
     def growth(self) -> Growth:
         """Follow the valleys outwards."""

@@ -9,6 +9,7 @@ import torch
 from integrators.linear_law import is_affine, linear_chain
 from integrators.metropolis import MetropolisedStep
 from recipe import Energy
+from recipe.algebra import entries
 from recipe.errors import RecipeError
 from recipe.symbols import Total
 
@@ -31,7 +32,7 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
         return
     matrix = [[float(e) for e in row] for row in hessian.tolist()]
     chain = linear_chain(step, step_size, matrix, temperature=plan.temperature(0), **parameters)
-    damped = hessian.is_positive_definite and any(step.recipe.D)
+    damped = hessian.is_positive_definite and bool(entries(step.recipe.D))
     if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
         raise RecipeError(
             where,
