@@ -12,12 +12,15 @@ import torch
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .divergence import Divergence
 from .pairs import Again, Pairs
 from .statistics import LEAST, sample_size_of_mean, split_r_hat
 
 LEVEL = 0.05  # probability that a bias is seen where there is none, over all statistics of a table
 PAIRS = 16, 1000  # the fewest and the most pairs of chains, where the caller does not say
 STEPS = 10_000  # the most steps of a pair, where the caller does not say
+STRETCHES = 100, 4000  # the fewest and the most chains of the KL, where the caller does not say
+STRETCH = 3  # autocorrelation times that a stretch has at least
 WARMUP, LENGTH = 5, 20  # autocorrelation times that the pairs run before they are looked at, and in all
 SHOWN = 12  # rows of a printed table
 AGREE = 1.05  # R-hat from which on chains do not agree
@@ -69,7 +72,8 @@ class Figure:
 class Accuracy:
     """What is stated of the errors of draws: figures by statistic, and a verdict; `print` shows the worst of many.
 
-    `pairs`: what the biases stand on, None where there are none; `advice`: what makes each smaller.
+    `pairs`: what the biases stand on, None where there are none; `advice`: what makes each smaller; `divergence`: that
+    of the law of the draws from exp(-H/T), of all blocks.
 
     >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
     >>> print(Accuracy((figure,), None, {"step": "Halve it."}, 1.0))
@@ -82,6 +86,7 @@ class Accuracy:
     pairs: Pairs | None
     advice: Mapping[str, str]
     r_hat: float
+    divergence: Divergence | None = None
 
     @property
     def threshold(self) -> float:
@@ -123,7 +128,7 @@ class Accuracy:
             doubts.append(f"{self.pairs.lost} of the pairs of chains are lost: take a smaller step size.")
         if self.pairs is not None and not self.pairs.settled:
             doubts.append(f"The pairs have not settled after {self.pairs.warmup} steps: pass more steps.")
-        return doubts
+        return doubts + (self.divergence.doubts if self.divergence is not None else [])
 
     @property
     def verdict(self) -> str:
@@ -162,6 +167,7 @@ class Accuracy:
             "verdict": self.verdict,
             "sizes": self.sizes,
             "pairs": run,
+            "divergence": None if self.divergence is None else asdict(self.divergence),
         }
 
     def __str__(self) -> str:
@@ -176,6 +182,8 @@ class Accuracy:
         if len(self.figures) > SHOWN:
             lines.append(f"the worst {SHOWN} of {len(self.figures)}")
         lines.append(self.verdict)
+        if self.divergence is not None:
+            lines.append(str(self.divergence))
         if self.pairs is not None:
             p = self.pairs
             lines.append(f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}.")
@@ -213,7 +221,8 @@ def accuracy_of(
     if not figures:
         raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
-    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan))
+    divergence = _divergence(draws, sound, again, max(1.0, tau) * again.thin, chains, steps)
+    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
 
 
 def _check_counts(where: str, **counts: int | None) -> None:
@@ -239,10 +248,26 @@ def _paired(
     number = min(max(round(budget / (LENGTH * tau)), fewest), most) if chains is None else chains
     length = min(max(budget // number, math.ceil(LENGTH * tau)), STEPS) if steps is None else steps
     warmup = min(math.ceil(WARMUP * tau), length // 2)
-    picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
-    chain = torch.tensor(sound, device="cpu")[picked // kept]
     longest = length if steps is not None else max(STEPS, length)
-    return again.pairs(draws, chain, picked % kept, warmup=warmup, steps=length - warmup, most=longest)
+    return again.pairs(draws, *_spread(number, sound, kept), warmup=warmup, steps=length - warmup, most=longest)
+
+
+def _divergence(
+    draws: Mapping[str, torch.Tensor], sound: list[int], again: Again, tau: float, chains: int | None, steps: int | None
+) -> Divergence:
+    """The KL, of chains that start at draws from all over the run and go on for 3 tau at least."""
+    kept = draws[again.targets[0]].shape[1]
+    most = STEPS if steps is None else steps
+    length = min(math.ceil(STRETCH * tau), most // 2)
+    fewest, many = STRETCHES
+    number = min(max(len(sound) * kept * again.thin // (2 * length), fewest), many) if chains is None else chains
+    return again.divergence(draws, *_spread(number, sound, kept), steps=length, most=most)
+
+
+def _spread(number: int, sound: list[int], kept: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chains and the places of so many draws from all over the run."""
+    picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
+    return torch.tensor(sound, device="cpu")[picked // kept], picked % kept
 
 
 def _figures(

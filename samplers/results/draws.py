@@ -222,7 +222,14 @@ class Draws(Mapping):
         here, for `summary`. Raises RecipeError for draws that were loaded, or otherwise not come from `sample`, and for
         runs of schedules, of adaptations that go on, and at temperature 0.
 
-        Sources: Talay & Tubaro 1990, for the extrapolation; Giles et al. 2020, for the two halves of a batch.
+        `divergence`, where steps have a work W: that of the law rho_h of the draws, all blocks, to leading order,
+
+            KL(rho_h || exp(-H/T)) = (E[L] from rho_h - E[L] from exp(-H/T))/2,  L = -W/T + Var[W | start]/(2 T^2),
+
+        over stretches backwards in time, doubled until they have forgotten their start.
+
+        Sources: Talay & Tubaro 1990, for the extrapolation; Giles et al. 2020, for the two halves of a batch; Sivak,
+        Chodera & Crooks 2013, for the work.
 
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2                                         # sd 1, at h 1/sqrt(1 - h/2)

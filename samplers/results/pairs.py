@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 
+from .divergence import Divergence
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -132,6 +134,11 @@ class Again(Protocol):
 
     def advice(self) -> dict[str, str]:
         """What makes the bias of the step, and that of the minibatches, smaller."""
+
+    def divergence(
+        self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor, *, steps: int, most: int
+    ) -> Divergence:
+        """The KL of the law of the draws, in stretches of at least so many steps that start at these draws."""
 
     def pairs(
         self,

@@ -14,8 +14,10 @@ from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
 from ..energies.derivatives import Derivatives
+from ..results.divergence import Divergence
 from ..results.pairs import Moments, Pairs
 from .chains import Chains
+from .divergence import Remaking
 from .inputs import Inputs, OfStep, Rows
 from .plan import Plan
 from .stepwise import stepped
@@ -127,8 +129,8 @@ def _mean_square(x: torch.Tensor) -> torch.Tensor:
 class PairedRun:
     """A run that has ended, to be run again in pairs: an `Again` of `samplers.results.pairs`.
 
-    `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe; `exchanges`: whether its
-    chains swapped states with those at other temperatures.
+    `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe, `remaking` with its work;
+    `exchanges`: whether its chains swapped states with those at other temperatures.
     """
 
     plan: Plan
@@ -136,6 +138,7 @@ class PairedRun:
     recipe: Recipe
     state: Blocks
     compiled: Callable[..., Step]
+    remaking: Remaking
     where: str
     exchanges: bool
 
@@ -268,6 +271,24 @@ class PairedRun:
                 return self._told_apart(levels, warmup, steps, settled)
             warmup += steps
             steps = warmup
+
+    @torch.no_grad()
+    def divergence(
+        self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor, *, steps: int, most: int
+    ) -> Divergence:
+        """The KL of the law of the draws, by the work of stretches of chains that start at these draws."""
+        if self.order is None:
+            return Divergence(None, 0.0, reason="steps were accepted or rejected, which leaves exp(-H/T) as it is")
+        if self.has_batches:
+            return Divergence(None, 0.0, reason="a step on minibatches has no work")
+        stage = self.stage
+        try:
+            worked = self.remaking.worked(
+                stage.step, stage.step_size(0), stage.temperature(0), self.inputs, f"{self.where}, accuracy"
+            )
+            return worked.divergence(self._start(draws, chain, draw), steps, most)
+        except RecipeError as error:
+            return Divergence(None, 0.0, reason=error.what)
 
     def _levels(self, start: Blocks) -> dict[str, Level]:
         """The chains of each kind, at their start."""

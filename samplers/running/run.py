@@ -10,6 +10,7 @@ from integrators.step import Step
 
 from ..results.draws import Draws
 from .chains import Chains, Diverged
+from .divergence import Remaking
 from .exchange import Rungs
 from .inputs import Inputs
 from .interrupts import until_interrupted
@@ -24,7 +25,7 @@ from .watching import Progress
 class Run:
     """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws.
 
-    `compiled(recipe)` makes a step like those of the run.
+    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work.
     """
 
     plan: Plan
@@ -34,6 +35,7 @@ class Run:
     record: InMemory
     asked: Mapping[str, Any]
     compiled: Callable[..., Step]
+    remaking: Remaking
 
     def go(self, *, progress: bool, watch: Callable | None) -> Draws:
         """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
@@ -83,7 +85,9 @@ class Run:
         sizes = self.record.step_sizes if self.plan.varies else None
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
-        again = PairedRun(self.plan, self.inputs, chains.recipe, state, self.compiled, chains.where, mixed)
+        again = PairedRun(
+            self.plan, self.inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed
+        )
         return Draws(values, info=self._account(began), step_sizes=sizes, again=again)
 
     def _account(self, began: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..energies.layout import target_of
 from ..results.draws import Draws
 from .chains import Chains
 from .choice import mover_of
+from .divergence import Remaking
 from .exchange import check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .inputs import Inputs
@@ -137,12 +138,10 @@ def sample(
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
     symbolic = energy if isinstance(energy, Energy) else None
     repeat = _proposal(where, metropolis, repeat, scope)
+    choices = dict(scheme=scheme, pieces=pieces, energy=symbolic, backend=backend)
     like_this = partial(
         integrators.metropolised if metropolis else integrators.compile,
-        scheme=scheme,
-        pieces=pieces,
-        energy=symbolic,
-        backend=backend,
+        **choices,
         **({"repeat": repeat} if metropolis else {"scope": scope}),
     )
     compiled = partial(like_this, recipe)
@@ -159,7 +158,8 @@ def sample(
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
     fast = backend != "torch" and plan.length >= WORTH_COMPILING
-    derivatives = derivatives_of(energy, plan.steps, target, layout, rows, observe, compiled=fast, where=where)
+    derived = partial(derivatives_of, energy, target=target, layout=layout, data=rows, observe=observe, where=where)
+    derivatives = derived(steps=plan.steps, compiled=fast)
     like = next(iter(start.values()))
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where).check()
@@ -177,7 +177,9 @@ def sample(
         probe = Probe(recipe, inputs, start)
         record = InFolder(checkpoint, kept_blocks, plan.draws, every=checkpoint_every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
-    run = Run(plan, inputs, moved, mover, record, asked, like_this)
+    with_work = partial(integrators.metropolised, recipe, **choices) if scope == "chain" else None
+    remaking = Remaking(with_work, partial(derived, compiled=False), backend, f"there is no work of one {scope}")
+    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking)
     return run.go(progress=progress, watch=watch)
 
 

@@ -1,0 +1,175 @@
+"""How far the law of a run is from exp(-H/T): the KL from the work of its steps, backwards in time.
+
+Let rho be the stationary law of a step, pi = exp(-H/T), and W the work of a stretch of n steps of its time reversal,
+the direction -1. From E[exp(-W/T) | z] = pi(z')P(z' -> z)/pi(z), summed over the paths, for stretches that forget,
+
+    rho(z)/pi(z) = E[exp(-W/T) | z] = exp(-E[W|z]/T + Var[W|z]/(2 T^2) - ...),
+    KL(rho || pi) + KL(pi || rho) = (E_rho - E_pi) log(rho/pi),
+
+and both divergences are half of that, to leading order. The second cumulant comes from two stretches of each start,
+as (W - W')^2/2. Without it, and with equal laws in both directions, this is (E_pi W - E_rho W)/(2T), as in the source.
+
+Source: Sivak, Chodera and Crooks (2013), "Using nonequilibrium fluctuation theorems to understand and correct errors in
+equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Crooks (1999), for the first line.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from integrators.step import Step
+from integrators.work import ACCEPTED, DIRECTION, WORK
+from recipe.errors import RecipeError
+
+from ..energies.derivatives import Derivatives
+from ..results.divergence import Divergence
+from .chains import Chains
+from .choice import mover_of
+from .inputs import Inputs
+from .phases import Phase
+from .plan import Plan, Setting, Stage
+
+FIRST = 2**42  # number of the step whose noise the stretches begin with; no run and no pairs get that far
+GOOD = 0.8  # acceptance of the chains of exp(-H/T), for which the step size is halved
+HALVINGS = 8  # at most
+SETTLED = 2.0  # standard errors by which twice the steps may change the estimate
+
+Blocks = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Remaking:
+    """How the steps of a run are made anew, so that they know their work.
+
+    `stepped(freeze=, accept=)` makes one, `derived(steps=)` what it asks of the energy; None where there is no work,
+    for the `reason`. `backend`: as the run was asked for.
+    """
+
+    stepped: Callable[..., Step] | None
+    derived: Callable[..., Derivatives]
+    backend: str
+    reason: str = ""
+
+    def worked(self, step: Step, h: float, temperature: float, inputs: Inputs, where: str) -> "Worked":
+        """A step of a run with its work, at its step size and temperature; raises RecipeError where it has none."""
+        if self.stepped is None:
+            raise RecipeError(where, self.reason)
+        plain = self.stepped(freeze=step.frozen, accept=False)
+        exact = self.stepped(freeze=step.frozen)
+        parameters = {name: x for name, x in inputs.parameters.items() if name in plain.parameters}
+        inputs = replace(inputs, derivatives=self.derived(steps=[plain]), parameters=parameters)
+        return Worked(plain, exact, h, temperature, inputs, self.backend, where)
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A step that knows its work, plain and Metropolised; `inputs`: what they read."""
+
+    plain: Step
+    exact: Step
+    h: float
+    temperature: float
+    inputs: Inputs
+    backend: str
+    where: str
+
+    def divergence(self, start: Blocks, steps: int, most: int) -> Divergence:
+        """The KL from chains that start here, in stretches of so many steps, doubled up to `most` until it settles."""
+        return Stretches(self, start).settle(steps, most)
+
+    def moved(self, step: Step, state: Blocks, h: float, steps: int, first: int) -> tuple[Chains, torch.Tensor]:
+        """Chains after so many steps from number `first` on, and their work over T in each half, `(2, chains)`."""
+        chains = Chains(step.recipe, dict(state), self.where)
+        size = Setting("step size", h, 0, self.where)
+        temperature = Setting("temperature", self.temperature, 0, self.where)
+        stage = Stage(Phase(steps), step, size, temperature, first, 0, 1)
+        mover = mover_of(Plan((stage,), False), chains.state, self.inputs, (WORK.name,), self.backend)
+        halves = torch.zeros(2, len(chains), dtype=torch.float64, device=chains.alive.device)
+        done = 0
+        for moves in mover.move(chains, stage, 0):
+            works = moves.kept[WORK.name].to(torch.float64) / self.temperature
+            left = max(steps // 2 - done, 0)
+            halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])
+            done += moves.steps
+        return chains, halves
+
+
+class Stretches:
+    """Chains of the law of a step, and of exp(-H/T), with the stretches that start from them."""
+
+    def __init__(self, worked: Worked, start: Blocks) -> None:
+        some = next(iter(start.values()))
+        zero = some.new_zeros(len(some))
+        turns = 1 - 2 * (torch.arange(len(some), device=some.device) % 2).to(some.dtype)
+        own = {WORK.name: zero, ACCEPTED.name: zero}
+        self.worked = worked
+        self.number = FIRST
+        self.h = worked.h
+        self.of_run = start | own | {DIRECTION.name: torch.ones_like(zero)}
+        self.exact = start | own | {DIRECTION.name: turns}  # half of them in each direction
+        self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
+
+    def settle(self, steps: int, most: int) -> Divergence:
+        """The estimate of stretches that are long enough: twice the steps change it no more, nor does their end."""
+        before = None
+        while True:
+            self._move_exact(steps)
+            self.of_run = self._move(self.worked.plain, self.of_run, self.worked.h, steps)
+            logs, variance = self._logs(steps)
+            value, error = _mean(logs.sum(0))
+            added, its_error = _mean(logs[1])
+            late = abs(added) > SETTLED * its_error
+            settled = before is not None and not late and _agree((value, error), before)
+            if settled or 2 * steps > most:
+                alive = int(self.alive.sum())
+                return Divergence(value, error, alive, steps, variance, len(self.alive) - alive, settled)
+            before = value, error
+            steps *= 2
+
+    def _move_exact(self, steps: int) -> None:
+        """Go on with the chains of exp(-H/T) for the time of twice these steps, at a step size that is accepted."""
+        for _ in range(HALVINGS):
+            number = math.ceil(2 * steps * self.worked.h / self.h)
+            self.exact |= {ACCEPTED.name: torch.zeros_like(self.exact[ACCEPTED.name])}
+            self.exact = self._move(self.worked.exact, self.exact, self.h, number)
+            if float(self.exact[ACCEPTED.name].mean()) >= GOOD * number:
+                return
+            self.h /= 2
+        raise RecipeError(self.worked.where, f"no step size down to {self.h:.2g} is accepted", do="Look at H.")
+
+    def _move(self, step: Step, state: Blocks, h: float, steps: int) -> Blocks:
+        chains, _ = self.worked.moved(step, state, h, steps, self.number)
+        self.number += steps
+        self.alive &= chains.alive
+        return _blocks(chains)
+
+    def _logs(self, steps: int) -> tuple[torch.Tensor, float]:
+        """What each half of the stretches adds to (log(rho/pi) in rho less in pi)/2; the variance of their work."""
+        works = []
+        for start in (self.of_run, self.exact):
+            twice = {name: torch.cat([x, x]) for name, x in start.items()}
+            twice[DIRECTION.name] = torch.full_like(twice[DIRECTION.name], -1)
+            chains, halves = self.worked.moved(self.worked.plain, twice, self.worked.h, steps, self.number)
+            self.alive &= chains.alive.reshape(2, -1).all(0)
+            works.append(halves.cumsum(0).unflatten(1, (2, -1)))
+        self.number += steps
+        if int(self.alive.sum()) < 2:
+            raise RecipeError(self.worked.where, "chains of the step are lost", do="Take a smaller step size.")
+        one, other = torch.stack(works)[..., self.alive].unbind(2)  # (laws, halves, starts)
+        spread = (one - other).square() / 2
+        logs = (-(one + other) / 2 + spread / 2).diff(dim=0)[0] / -2
+        return torch.stack([logs[0], logs[1] - logs[0]]), float(spread[1, 1].mean())
+
+
+def _mean(x: torch.Tensor) -> tuple[float, float]:
+    return float(x.mean()), float(x.std()) / len(x) ** 0.5
+
+
+def _agree(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return abs(one[0] - other[0]) <= SETTLED * math.hypot(one[1], other[1])
+
+
+def _blocks(chains: Chains) -> Blocks:
+    return {b.name: chains.state[b.name] for b in chains.recipe.entries}
