@@ -6,7 +6,8 @@ without curl is then MALA, one with a momentum drawn anew is HMC, one with a par
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from sympy import Add, And, Expr, Ge, Gt, Le, Piecewise, S, exp
 
@@ -30,6 +31,7 @@ BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
 COMPARED = {">": Gt, ">=": Ge, "<=": Le}
 ENDLESS = 1e30  # the work of a step that leads nowhere
+LARGEST = 3e38  # of the numbers of float32
 
 
 def metropolised(
@@ -78,20 +80,25 @@ def metropolised(
     moving = [b for b in recipe.state if b.name not in frozen]
     if accept:
         program = _accepting(program, path, moving)
-    own = {letter: path.flows[letter] for letter in word.letters}
+    own = {letter: _told(worked[letter]) for letter in word.letters}
+    formulas = {letter: worked[letter].formula for letter in word.letters}
     backend = "torch" if backend == "auto" else backend
-    return MetropolisedStep(both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept)
+    return MetropolisedStep(
+        both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas
+    )
 
 
 @dataclass(frozen=True)
 class MetropolisedStep(Step):
     """A Step that knows its work, and is accepted or rejected as a whole where it `accepts`.
 
-    `plain` is the recipe without direction and work.
+    `plain` is the recipe without direction and work. `work_formulas`: the work of each flow by its letter, where z is
+    the state before the flow, z' the one after it, and x_left the block x of z.
     """
 
     plain: Recipe | None = None
     accepts: bool = True
+    work_formulas: dict[str, str] = field(default_factory=dict)
 
     needs_heat = True
 
@@ -137,11 +144,12 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     """
     H = recipe.H
     first, last = _outside(recipe, word, worked)
-    before = tuple((letter, share * repeat) for letter, share in word.moves[:first])
-    after = tuple((letter, share * repeat) for letter, share in word.moves[last:])
+    before = tuple((_alone(letter), share * repeat) for letter, share in word.moves[:first])
+    after = tuple((_alone(letter), share * repeat) for letter, share in word.moves[last:])
     inside = word.moves[first:last]
 
-    flows = {letter: worked[letter].flow for letter, _ in (*before, *after)}
+    # a letter may stand inside too, where it reads the work
+    flows = {_alone(letter): worked[letter].flow for letter, _ in (*word.moves[:first], *word.moves[last:])}
     flows[BEGIN] = Flow(BEGIN, {WORK: -H}, (), "work", True, "work = -H")
     flows[END] = Flow(END, {WORK: WORK + H}, (), "work", True, "work = work + H")
     for letter in dict.fromkeys(letter for letter, _ in inside):
@@ -171,7 +179,7 @@ def _outside(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked]) -> tupl
 
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     """The flow with what it adds to the work, less its own change of H where that is none; and what follows it."""
-    flow = replace(worked.flow, rule=f"{worked.flow.rule}, {worked.in_words}")
+    flow = worked.flow
     if worked.balanced:
         terms = [e for e in Add.make_args(H) if e.has(*flow.updates)]
         own = -Add(*(e.xreplace(flow.updates) - e for e in terms))
@@ -185,6 +193,15 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
         letter = _return(flow.letter)
         flows[letter] = Flow(letter, {WORK: WORK + worked.returned}, (), "work", True, "work of the way back")
     return flows
+
+
+def _told(worked: Worked) -> Flow:
+    """The flow, whose rule says what its work is."""
+    return replace(worked.flow, rule=f"{worked.flow.rule}, {worked.in_words}")
+
+
+def _alone(letter: str) -> str:
+    return f"{letter} alone"
 
 
 def _return(letter: str) -> str:
@@ -236,19 +253,26 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
     kept = stages[begin + others]
     keeping = tuple(Let(old, s) for s, old in before.items())
     stages[begin + others] = Stage(kept.title, (*keeping, *kept.statements))
-    stages.insert(end + others + 1, _acceptance(before))
+    taken = {d.name for d in program.draws}
+    stages.insert(end + others + 1, _acceptance(before, taken))
     program = replace(program, stages=tuple(stages), constants=(*program.constants, Let(COLDNESS, 1 / T)))
     verify(program)
     return program
 
 
-def _acceptance(before: Mapping[Block | Local, Local]) -> Stage:
-    """The stage that accepts or rejects what has been proposed; `before`: what was there before."""
-    draw = Uniform(DIRECTION, "accept")
+def _fresh(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where it is taken."""
+    return next(x for x in chain([name], (f"{name}{k}" for k in count(2))) if x not in taken)
+
+
+def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -> Stage:
+    """The stage that accepts or rejects what has been proposed; `before`: what was there; `taken`: names of draws."""
+    draw = Uniform(DIRECTION, _fresh("accept", taken))
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])
     statements: list[Statement] = [
-        Set(WORK, Piecewise((WORK, WORK < ENDLESS), (ENDLESS, True))),
+        # NaN compares as False, and from U = -inf no step would lead on
+        Set(WORK, Piecewise((WORK, And(WORK < ENDLESS, WORK > -LARGEST)), (ENDLESS, True))),
         Draw(draw),
         *compared,
         Let(accepted, Piecewise((S.One, And(draw < exp(-WORK * COLDNESS), *inside)), (S.Zero, True))),

@@ -79,6 +79,18 @@ class Worked:
         return "work dH" if self.heat == self.returned == 0 else "work dH + heat"
 
     @property
+    def formula(self) -> str:
+        """Its work as a formula: z is the state before the flow, z' the one after it, x_left the block x of z."""
+        if self.balanced:
+            return "0"
+        terms = ["H(z') - H(z)"]
+        if self.heat != 0:
+            terms.append(str(self.heat))
+        if self.returned != 0:
+            terms.append(f"[{self.returned} at z']")
+        return " + ".join(terms).replace("+ -", "- ")
+
+    @property
     def left(self) -> dict[Block, Adapted]:
         """The blocks whose value before the flow is read after it, each with what keeps it."""
         kept = {left(b): b for b in self.flow.updates}

@@ -150,6 +150,18 @@ def test_show_leaves_out_the_step_of_an_open_recipe_and_says_what_binds_it(run, 
     assert "def step" in run("show", f"{mine}:Bound")[1]
 
 
+def test_show_work_is_that_of_every_flow_of_the_accepted_step_or_why_there_is_none(run, answer):
+    out = run("show", "ghmc", "--work")[1]
+    step = integrators.metropolised(catalogue["ghmc"])
+    assert out.startswith(f"{catalogue['ghmc']}\n\n") and all(f"  {flow}\n" in out for flow in step.flows.values())
+    assert answer("show", "ghmc", "--work")["work"] == {"O": "0", "B": "H(z') - H(z)", "A": "H(z') - H(z)"}
+    of_mala = answer("show", "mala", "--work")["work"]["Euler"]
+    assert of_mala.startswith("H(z') - H(z) - T*total(N[theta]**2)/2 + [total((G*t*grad(U) - theta + theta_left)**2/G)")
+    refused = answer("show", "psgld", "--work")
+    assert refused["work"] is None and "V adapt to the path" in refused["missing"]
+    assert run("show", "sghmc-relativistic", "--work")[1].splitlines()[-1].startswith("no work: sghmc-relativistic")
+
+
 def test_check_prints_the_certificate_and_the_layers_and_its_exit_code_is_the_verdict(run, answer, mine):
     code, out, _ = run("check", "sghmc", "--scheme", "A F A")
     assert code == 0 and out.startswith(f"{SGHMC.check()}\n\nchecks of sghmc: ok\n") and "[A F A, double well]" in out

@@ -30,6 +30,7 @@ from samplers import (
     SGNHT,
     SGRHMC,
     SGRLD,
+    Phase,
     RandomisedHMC,
     RelativisticSGHMC,
     UnderdampedLangevin,
@@ -65,6 +66,7 @@ CASES = {
     "MALA in a metric": (METRIC, "Euler", 0.3, {}, 1),
     "GHMC": (UnderdampedLangevin, "B A O A B", 0.9, {"m": MASS}, 1),
     "Langevin, no palindrome": (UnderdampedLangevin, "A B O", 0.7, {"m": MASS}, 1),
+    "Langevin, friction inside and outside": (UnderdampedLangevin, "O B A O A B O", 0.7, {"m": MASS}, 1),
     "Langevin, force with friction": (UnderdampedLangevin, "F A", 0.5, {"m": MASS}, 1),
     "SGHMC, force with friction by Euler": (SGHMC, "A G", 0.4, {"C": 1.0, "m": MASS}, 1),
     "HMC, randomised": (RandomisedHMC, None, 0.9, {"m": MASS}, 1),
@@ -369,6 +371,17 @@ def interrupting(scalars):
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_phase_may_hold_still_what_reads_the_gradient(backend):
+    """Of U the phase asks for the value alone; the share of accepted steps is that of the last phase."""
+    phases = [Phase(10), Phase(5, freeze="p", keep=False), Phase(20, step_size=0.8)]
+    settings = dict(phases=phases, step_size=3.0, metropolis=True, progress=False, backend=backend)
+    start = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    draws = [sample(GHMC, energy, init=start, keep="accepted", **settings) for energy in (QUARTIC, quartic)]
+    torch.testing.assert_close(draws[0]["theta"], draws[1]["theta"], rtol=1e-9, atol=1e-9)
+    assert draws[0].info["acceptance"] == (draws[0]["accepted"][:, -1] / 20).tolist()
+
+
 def test_adapted_quantities_may_be_held_still():
     draws = sample(
         PSGLD,
@@ -398,6 +411,42 @@ def test_a_proposal_that_leaves_a_domain_or_the_numbers_is_rejected():
     assert not wild.diverged and max(wild.info["acceptance"]) == 0
 
 
+WARNED = {
+    "a step size that is far too large": (dict(step_size=30.0), "4 of 4 chains .* have accepted none of 20 steps"),
+    "a chain that is where no step leads on": (
+        dict(energy=lambda theta: torch.where(theta > 2, 100 * theta, theta).square().sum(), steps=120, step_size=0.3,
+             init=torch.tensor([[0.0], [3.0]])), r"1 of 2 chains \(chain 1\) have accepted none of 120 steps"),
+    "a large energy in float32": (dict(energy=lambda theta: quartic(theta) + 1e7), "rounded to 1 in float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WARNED)
+def test_chains_that_stay_where_they_are_and_energies_whose_differences_are_rounded_are_warned_of(case):
+    changes, message = WARNED[case]
+    init = changes.get("init", torch.ones(2))
+    settings = dict(energy=quartic, init=init, chains=len(init) if init.dim() > 1 else 4, steps=20, step_size=0.2)
+    with pytest.warns(RuntimeWarning, match=message):
+        sample(GHMC, metropolis=True, progress=False, **settings | changes)
+
+
+def test_a_run_in_which_steps_are_accepted_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample(GHMC, quartic, init=torch.ones(2), steps=120, step_size=0.4, metropolis=True, progress=False)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_pole_of_the_energy_is_not_stepped_into(backend):
+    """From U = -inf no step leads on: a chain would be there for ever."""
+
+    def pole(theta):
+        return quartic(theta) - torch.where(theta > 1, torch.inf, 0.0).sum()
+
+    settings = dict(init=torch.zeros(1), chains=20, steps=200, step_size=0.4, metropolis=True, progress=False)
+    draws = sample(MALA, pole, backend=backend, **settings)
+    assert not draws.diverged and draws["theta"].max() <= 1 and min(draws.info["acceptance"]) > 0.2
+
+
 REFUSED = {
     "minibatches": (dict(data=torch.ones(10), batch_size=2), "a minibatch has an estimate alone.*Leave batch_size out"),
     "adaptations": (dict(recipe=PSGLD), r"V adapt to the path.*freeze=\('V',\)"),
@@ -420,6 +469,17 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(case):
         sample(init=torch.ones(2), steps=10, step_size=0.1, progress=False, **settings)
 
 
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_block_may_bear_the_name_of_what_a_step_has_within_itself(backend):
+    draws = {}
+    for name in ("theta", "accept", "is_accepted", "coldness"):
+        block = vector(name)
+        recipe = Recipe(name="named", state=(block,), target=block, H=potential(block), D={block: 1})
+        settings = dict(init=torch.ones(2), steps=20, step_size=0.2, metropolis=True, progress=False, backend=backend)
+        draws[name] = sample(recipe, Energy(block, U=total(block**4) / 4), **settings)[name]
+        assert torch.equal(draws[name], draws["theta"])
+
+
 def test_names_that_an_accepted_step_needs_are_refused():
     named = Recipe(name="named", state=(theta,), target=theta, H=potential(theta), D={theta: positive("work")})
     with pytest.raises(RecipeError, match="'work' is a name in the state of an accepted step.*Rename"):
@@ -434,6 +494,7 @@ def test_a_step_says_which_flows_carry_work():
     assert "exact at every step size" in text
     assert "B: dp = -direction*grad(U) dt  [shift, work dH]" in text
     assert "[Ornstein-Uhlenbeck, no work]" in text
+    assert "[Ornstein-Uhlenbeck, no work]" in str(integrators.metropolised(GHMC, energy=QUARTIC))
     assert "work dH + heat" in str(integrators.metropolised(SGNHT, energy=QUARTIC))
 
 

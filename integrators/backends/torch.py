@@ -101,9 +101,8 @@ def _derivative_arguments(program):
     """The functions that give derivatives; those of a symbolic energy are emitted beside the step."""
     is_emitted = program.energy and not program.energy.data
     functions = [DERIVATIVES[order] for order in sorted(program.derivatives, key=[1, 2, 0].index)]
-    if "gradient" not in functions:
-        return ["gradient=None", *functions]
-    return [f"{function}={function}" if is_emitted else function for function in functions]
+    unused = [] if "gradient" in functions else ["gradient=None"]
+    return [*unused, *(f"{function}={function}" if is_emitted else function for function in functions)]
 
 
 def parameter_arguments(program: Program, writer: Writer) -> list[str]:

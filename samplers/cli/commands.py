@@ -41,9 +41,11 @@ def list_recipes() -> Answer:
     return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
 
 
-def show(name: str) -> Answer:
+def show(name: str, work: bool = False) -> Answer:
     """A recipe as mathematics, its certificate, its flows and the text of its step."""
     recipe = find_recipe(name)
+    if work:
+        return _show_work(recipe)
     certificate = recipe.check()
     data: dict[str, Any] = {
         "recipe": recipe.name,
@@ -67,6 +69,23 @@ def show(name: str) -> Answer:
         data |= {"step": None, "missing": str(error)}
         texts = [f"no step: {error}"]
     return Answer(data, "\n\n".join([str(recipe), str(certificate), *texts]))
+
+
+def _show_work(recipe: Recipe) -> Answer:
+    """A recipe, and the work of the flows of its step that is accepted or rejected, or why it has none."""
+    data: dict[str, Any] = {"recipe": recipe.name, "text": str(recipe)}
+    try:
+        step = integrators.metropolised(recipe)
+    except RecipeError as error:  # such as adaptations that run
+        return Answer(data | {"work": None, "missing": str(error)}, f"{recipe}\n\nno work: {error}")
+    formulas = step.work_formulas
+    title, *flows = str(step).splitlines()
+    lines = [f"{flow}\n     work = {formula}" for flow, formula in zip(flows, formulas.values(), strict=True)]
+    notes = "  z is the state before a flow, z' the one after it, x_left the block x of z"
+    return Answer(
+        data | {"scheme": str(step.scheme), "H": str(recipe.H), "work": formulas},
+        "\n".join([f"{recipe}\n", title, *lines, notes]),
+    )
 
 
 def check(name: str, scheme: str | None = None) -> Answer:

@@ -87,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     command("list", list_recipes)
-    _add_recipe(command("show", show))
+    _add_recipe(command("show", show)).add_argument(
+        "--work", action="store_true", help="the work of each flow, by which metropolis=True accepts a step"
+    )
     _add_scheme(_add_recipe(command("check", check)))
     _add_emit_options(_add_scheme(_add_recipe(command("emit", emit))))
     _add_sample_options(_add_scheme(_add_recipe(command("sample", sample))))

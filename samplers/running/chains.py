@@ -14,6 +14,8 @@ from recipe.errors import RecipeError
 
 from ..results.draws import Draws, named
 
+MANY = 100  # steps that are all rejected by a chain that is stuck, and not by chance
+
 
 class Diverged(RecipeError):
     """Every chain has left the finite numbers; `draws` are those that were kept before."""
@@ -108,6 +110,20 @@ class Chains:
         return [
             f"{self.where}: {len(self.diverged)} of {len(self)} chains are lost, and stay at their last finite state: "
             f"{named(self.diverged, 'diverged at step')}, {self.reason}"
+        ]
+
+    def stuck(self, steps: int) -> list[str]:
+        """A sentence of the chains that accepted none of these steps, since the stage began, if there are any."""
+        acceptance = self.acceptance(steps)
+        if acceptance is None:
+            return []
+        still = (self.alive & (acceptance == 0)).nonzero().flatten().tolist()
+        if not still or (steps < MANY and len(still) < self.alive.sum()):
+            return []
+        which = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
+        return [
+            f"{self.where}: {len(still)} of {len(self)} chains ({which}) have accepted none of {steps} steps, and stay "
+            "where they are. Take a smaller step size, or start elsewhere."
         ]
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:

@@ -64,7 +64,8 @@ class Run:
             return self._draws(began)
 
     def _warn_of_concerns(self) -> None:
-        for message in self.chains.concerns():
+        steps = self.plan.since_stage(self.chains.moved)
+        for message in self.chains.concerns() + self.chains.stuck(steps):
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def _warn_of_end(self) -> None:

@@ -162,7 +162,7 @@ def sample(
     derivatives = derived(steps=plan.steps, compiled=fast)
     like = next(iter(start.values()))
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
-    Trial(plan.step, inputs, start, where).check()
+    Trial(plan.step, inputs, start, where, plan.temperature(0)).check()
 
     if ladder is None:
         moved = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)

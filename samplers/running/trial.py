@@ -17,6 +17,7 @@ from .inputs import Inputs
 
 RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
+ROUNDED = 0.05  # of the temperature: where the rounding of U is seen in the law
 SAME = 1e-3  # of a gradient, whose rounding errors in float32 are below it
 
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
@@ -24,12 +25,13 @@ Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
 @dataclass(frozen=True)
 class Trial:
-    """The gradient on the first batch of every chain, at their `start` and elsewhere."""
+    """The gradient on the first batch of every chain, at their `start` and elsewhere; `temperature`: that of step 0."""
 
     step: Step
     inputs: Inputs
     start: Mapping[str, torch.Tensor]
     where: str
+    temperature: float = 1.0
 
     def gradient(self, at: Blocks) -> Blocks:
         """The gradient by block, `(chains, *shape)`; empty where the step asks for none."""
@@ -71,10 +73,20 @@ class Trial:
         functions = self.inputs.evaluations(0, len(next(iter(target.values())))).functions()
         value = functions["value"] or self.step.namespace["value"]
         with torch.no_grad(), explained("sample, energy"):
-            bad = (~value(target_of(self.step.recipe, target)).isfinite()).nonzero()
+            U = value(target_of(self.step.recipe, target))
+        bad = (~U.isfinite()).nonzero()
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
+        rounding = float(U.abs().max()) * torch.finfo(U.dtype).eps
+        if rounding > ROUNDED * self.temperature:
+            warnings.warn(
+                f"{self.where}: U is {float(U.abs().max()):.3g} at the start, and rounded to {rounding:.1g} in "
+                f"{str(U.dtype).removeprefix('torch.')}: steps are accepted by differences of U, which are not exact "
+                "then. Take a constant from the energy, or start in float64.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _check_periods(self) -> None:
         """Refuse an energy whose gradient is another one where an angle has gone round once."""

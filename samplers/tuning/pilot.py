@@ -1,5 +1,6 @@
 """Pilot runs: short exact runs of many chains, one after the other, each from where the last one ended."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,21 +38,23 @@ class Pilot:
         self.runs += 1
         self.words += len(step_sizes) * steps * repeat
         target = self.recipe.targets[0].name
-        draws = sample(
-            self.recipe,
-            self.energy,
-            init={target: self.theta},
-            chains=len(self.theta),
-            phases=[Phase(steps, step_size=h) for h in step_sizes],
-            step_size=step_sizes[0],
-            seed=(self.seed + self.runs * GOLDEN) % 2**63,
-            metropolis=True,
-            repeat=repeat,
-            keep="work",
-            progress=False,
-            **self.fixed,
-            **self.parameters,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*accepted none of", RuntimeWarning)  # step sizes are tried out
+            draws = sample(
+                self.recipe,
+                self.energy,
+                init={target: self.theta},
+                chains=len(self.theta),
+                phases=[Phase(steps, step_size=h) for h in step_sizes],
+                step_size=step_sizes[0],
+                seed=(self.seed + self.runs * GOLDEN) % 2**63,
+                metropolis=True,
+                repeat=repeat,
+                keep="work",
+                progress=False,
+                **self.fixed,
+                **self.parameters,
+            )
         self.theta = draws[target][:, -1]
         return draws
 
