@@ -453,6 +453,7 @@ REFUSED = {
     "a path that does not lead back": (dict(recipe=RelativisticSGHMC), "work of 'R'.*no path leads back"),
     "repetitions of nothing": (dict(metropolis=False, repeat=3), "nothing is proposed.*metropolis=True"),
     "a scope": (dict(scope="tensor"), "accepted as a whole"),
+    "no direction": (dict(init={"theta": torch.ones(2), "direction": torch.tensor(0.5)}), "is 1 or -1"),
     "no truth value": (dict(metropolis="yes"), "True or False"),
     "temperature 0": (dict(temperature=0.0), "temperature 0"),
     "a start of infinite energy": (dict(energy=lambda theta: torch.log(theta).sum().exp().sum() * 0 - torch.where(
@@ -464,9 +465,9 @@ REFUSED = {
 def test_what_cannot_be_exact_is_refused_before_the_first_step(case):
     changes, message = REFUSED[case]
     energy = (lambda theta, batch: (theta**2).sum()) if "data" in changes else quartic
-    settings = dict(recipe=UnderdampedLangevin, energy=energy, metropolis=True) | changes
+    settings = dict(recipe=UnderdampedLangevin, energy=energy, init=torch.ones(2), metropolis=True) | changes
     with pytest.raises(RecipeError, match=message):
-        sample(init=torch.ones(2), steps=10, step_size=0.1, progress=False, **settings)
+        sample(steps=10, step_size=0.1, progress=False, **settings)
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])

@@ -9,6 +9,7 @@ from integrators.domains import in_domain, is_bounded
 from integrators.kernels.addresses import check_plain, plain
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
+from integrators.work import DIRECTION
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
@@ -194,6 +195,9 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
             words = b.domain.in_words
             values = f"values {words}" if b.domain.is_compact else f"{words} values"
             raise RecipeError(where, f"{b} is {words}, but the start is not", do=f"Start at {values}.")
+    direction = blocks.get(DIRECTION.name)
+    if DIRECTION in recipe.adapted and direction is not None and not (direction.abs() == 1).all():
+        raise RecipeError(where, "the direction of a chain is 1 or -1, but the start is not", do="Leave it out.")
 
 
 def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:
