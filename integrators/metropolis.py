@@ -44,7 +44,7 @@ def metropolised(
     backend: str = "auto",
     freeze: Block | str | Iterable[Block | str] = (),
     accept: bool = True,
-) -> Step:
+) -> "MetropolisedStep":
     """A step that is accepted or rejected by its work: exp(-H/T) is exact at every step size.
 
     `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are those of `integrators.compile`; the step reads
