@@ -293,7 +293,9 @@ def _walled(case: _Case) -> tuple[str, str] | None:
     """A wall inside of the domain, at one site, and what is beyond it at more."""
     found = ends.walls(case.one_site)
     if not found:
-        point = None if case.recipe.D.has(AppliedUndef) else surfaces.wall(case.unlike)
+        D = case.recipe.D
+        may_vanish = D.has(*case.recipe.state) and not D.has(AppliedUndef)
+        point = surfaces.wall(case.unlike) if may_vanish else None
         if point is None:
             return None
         at = ", ".join(f"{z} = {x:.2g}" for z, x in point.items())

@@ -18,6 +18,7 @@ from sympy import Add, Dummy, Expr, Function, Mul, Pow, Symbol, expand
 from ..algebra import logs_apart
 from ..arrays import of_arrays
 from ..domains import Domain
+from ..symbols import signs_of
 from . import charts
 
 FLAT = 1e-3  # of K against the radius: what grows less is not told from what does not grow
@@ -63,12 +64,24 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
     >>> growth((x - y)**4/4, {x: line, y: line}).is_integrable
     False
     """
-    groups = [_growth(energy, {z: domains[z] for z in zs}, temperature) for energy, zs in apart(H, domains)]
+    different = _unlike(apart(H, domains), domains)
+    groups = [_growth(energy, {z: domains[z] for z in zs}, temperature) for energy, zs in different]
     undecided = [g for g in groups if g.is_undecided]
     least = min((g for g in groups if not g.is_undecided), key=lambda g: g.slope, default=None)
     if least is None or (least.is_integrable and undecided):
         return undecided[0]
     return least
+
+
+def _unlike(groups: list[tuple[Expr, list[Symbol]]], domains: dict[Symbol, Domain]) -> list[tuple[Expr, list[Symbol]]]:
+    """The groups without those that are an earlier one but for the names of their coordinates, as sites are."""
+    names: dict[tuple, list[Symbol]] = {}
+    different: dict[tuple, tuple[Expr, list[Symbol]]] = {}
+    for H, zs in groups:
+        kind = tuple((domains[z], *signs_of(z)) for z in zs)
+        first = names.setdefault(kind, zs)
+        different.setdefault((kind, H.xreplace(dict(zip(zs, first, strict=True)))), (H, zs))
+    return list(different.values())
 
 
 def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth:
