@@ -1,6 +1,7 @@
 """What is refused of a declaration: each function raises a RecipeError that says where, what, and what to do."""
 
 import random
+import sys
 from collections.abc import Iterator
 
 from sympy import (
@@ -54,11 +55,13 @@ from .symbols import (
 STATES = 64
 ROUNDING = 1e-12
 SMALL_STEP = {step_size: 1e-9}
+CALLS_A_LEVEL = 9  # of Python, as sympy differentiates, expands and prints
 
 
 def refuse_malformed(recipe: Dynamics) -> None:
     """Refuse a declaration that is no sampler."""
     for check in (
+        _nested,
         _symbols,
         _names,
         _potentials,
@@ -88,6 +91,19 @@ def _matrix_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]
 
 
 # ---- symbols and names
+
+
+def _nested(recipe: Dynamics) -> None:
+    """Formulas that sympy's recursion does not get through, here or where a step is made of them."""
+    deepest = sys.getrecursionlimit() // CALLS_A_LEVEL
+    for formula in recipe.formulas:
+        level: list[Basic] = [formula]
+        for _ in range(deepest):
+            level = list({a for e in level for a in e.args})
+            if not level:
+                break
+        else:
+            raise RecursionError(f"{deepest} levels")
 
 
 def _symbols(recipe: Dynamics) -> None:
