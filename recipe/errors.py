@@ -1,7 +1,11 @@
-"""The one exception of the project."""
+"""The one exception of the project, and its warnings."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
+
+OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"}  # packages that are not the caller's
 
 
 class RecipeError(ValueError):
@@ -37,3 +41,13 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     if close:
         return f"Did you mean '{close[0]}'?"
     return f"Known here: {', '.join(names) or 'nothing'}."
+
+
+def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn at the line of the caller's own code that led here, however deep in these packages it is found out."""
+    level = 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level)

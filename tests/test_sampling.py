@@ -719,3 +719,9 @@ def test_a_statistic_is_asked_for_by_any_phase():
         observe={"score_variance": lambda theta: 0.5 + theta**2},
     )
     assert draws["theta"].shape == (2, 6, 2)
+
+
+def test_a_warning_is_of_the_callers_line():
+    with pytest.warns(RuntimeWarning, match="falls without bound") as warned:
+        samplers.sample(SGLD, lambda x: -(x**2).sum() / 2, init=torch.ones(2), steps=5, step_size=0.01, progress=False)
+    assert [w.filename for w in warned] == [__file__]

@@ -7,11 +7,12 @@ import secrets
 import shutil
 import stat
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+from recipe.errors import warn
 
 CACHE = "SDE_RECIPE_CACHE"  # the variable that names the folder of compiled kernels
 BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")  # what a system may lack
@@ -137,11 +138,7 @@ def _opened(path: Path) -> Files:
 @cache
 def _temporary(reason: str) -> Path:
     """A folder of this process, which is removed at its end."""
-    warnings.warn(
-        f"cpp: {reason}: kernels are compiled anew in a temporary folder. Name a folder of your own in {CACHE}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    warn(f"cpp: {reason}: kernels are compiled anew in a temporary folder. Name a folder of your own in {CACHE}")
     path = Path(tempfile.mkdtemp(prefix="sde-recipe-"))
     owner = os.getpid()
 

@@ -1,11 +1,10 @@
 """Whether a kernel can be had, or steps run in torch."""
 
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from ..passes import Unsupported
 
@@ -30,4 +29,4 @@ def kernel_or_none(backend: str, make: Callable[[], Kernel]) -> Kernel | None:
 
 @cache
 def _say_once(reason):
-    warnings.warn(f"no kernel is compiled, steps run in torch: {reason}", RuntimeWarning, stacklevel=4)
+    warn(f"no kernel is compiled, steps run in torch: {reason}")

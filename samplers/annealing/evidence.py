@@ -1,7 +1,6 @@
 """The evidence: the integral of exp(-U), by annealed importance sampling, with an error and a verdict on itself."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from integrators.start import complete_state, stationary_start
 from integrators.step import Step
 from recipe import Energy, Recipe, potential
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..energies.data import Data
 from ..energies.derivatives import check_energy_is_asked_for, data_of
@@ -141,7 +140,7 @@ def evidence(
     gaps, shares = zip(*annealed(begun(chains, 0), plan))
     result = estimated(torch.stack(gaps), plan, min(shares))
     if not result.believed:
-        warnings.warn(f"{where}: {'; '.join(result.doubts)}", RuntimeWarning, stacklevel=2)
+        warn(f"{where}: {'; '.join(result.doubts)}")
     return result
 
 

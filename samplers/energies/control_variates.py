@@ -1,6 +1,5 @@
 """Minibatch gradients of less variance by control variates at a fixed point, and the point for it: the mode."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch.func import grad
 
 from recipe.arguments import integer
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from .data import Data
 from .gradients import check_energy
@@ -131,11 +130,9 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     if not value.isfinite() or not all(x.isfinite().all() for x in mode.values()):
         raise RecipeError(where, "it ended at numbers that are not finite", do="Start elsewhere, or mend the energy.")
     if optimizer.state[next(iter(at.values()))]["n_iter"] >= steps:
-        warnings.warn(
+        warn(
             f"{where}: U still falls after {steps} iterations. Take more steps; or take the point as a center, which "
-            "need not be the mode.",
-            RuntimeWarning,
-            stacklevel=2,
+            "need not be the mode."
         )
     return _as_theta(mode)
 

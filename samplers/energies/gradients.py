@@ -1,6 +1,5 @@
 """From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch.func import grad, jvp, vmap
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from .data import Data
 from .layout import Layout
@@ -109,11 +108,7 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
         except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if reason:
-            warnings.warn(
-                f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}")
         chosen.append(gradient if reason else compiled)
         return plain
 

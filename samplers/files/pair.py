@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from recipe import __version__
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from . import regular, storage
 
@@ -97,11 +96,7 @@ class Pair:
             return None
         saved = max(intact, key=lambda one: one.mark.generation)
         for path in broken:
-            warnings.warn(
-                f"{path} is not intact: the run goes on from the one before it, {self.files[saved.mark.file]}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warn(f"{path} is not intact: the run goes on from the one before it, {self.files[saved.mark.file]}")
         self._check_kind(saved.account)
         if settings is not None:
             self.check_settings(settings, saved.account["settings"])

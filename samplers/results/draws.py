@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..files import storage
 from . import plots
@@ -283,11 +283,7 @@ class Draws(Mapping):
         if not sound:
             raise RecipeError(f"draws, {purpose}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:
-            warnings.warn(
-                f"{purpose} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            warn(f"{purpose} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged")
         return sound
 
     def save(self, path: str | os.PathLike) -> None:

@@ -1,6 +1,5 @@
 """Whether the draws of a run have the law that its recipe claims: the certificate of what each stage makes."""
 
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -11,7 +10,7 @@ from recipe import Certificate, Energy, Recipe
 from recipe.arguments import is_number
 from recipe.certificate.certify import normalisable_energy
 from recipe.certificate.finding import VERDICTS, Finding
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from .plan import Plan, Stage
 
@@ -45,7 +44,7 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
             doubts |= dict.fromkeys(certificate.doubts)
         promises[_promise(certificates)] = None
     if doubts:
-        warnings.warn(f"{where}: {'; '.join(doubts)}", RuntimeWarning, stacklevel=3)
+        warn(f"{where}: {'; '.join(doubts)}")
     return "; then ".join(promises)
 
 

@@ -1,12 +1,12 @@
 """A run as it goes: chains are moved through its plan, and the states that are kept are recorded."""
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from integrators.step import Step
+from recipe.errors import warn
 
 from ..results.draws import Draws
 from .chains import Chains, Diverged
@@ -66,14 +66,10 @@ class Run:
     def _warn_of_concerns(self) -> None:
         steps = self.plan.since_stage(self.chains.moved)
         for message in self.chains.concerns() + self.chains.stuck(steps):
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warn(message)
 
     def _warn_of_end(self) -> None:
-        warnings.warn(
-            f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")
 
     def _draws(self, began: float) -> Draws:
         """What has been kept so far, with the account of the run."""

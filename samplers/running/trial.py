@@ -1,6 +1,5 @@
 """The gradient where chains start, tried before the first step: is it finite, and its energy bounded below?"""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from sympy import pi
 
 from integrators import noise
 from integrators.step import Step
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from ..energies.gradients import explained
 from ..energies.layout import target_of
@@ -58,11 +57,9 @@ class Trial:
         self._check_value()
         self._check_periods()
         if self.falls():
-            warnings.warn(
+            warn(
                 f"{self.where}: the energy falls without bound away from the start. U is -log density: was a "
-                "log-density handed in with the wrong sign?",
-                RuntimeWarning,
-                stacklevel=3,
+                "log-density handed in with the wrong sign?"
             )
 
     def _check_value(self) -> None:
@@ -80,12 +77,10 @@ class Trial:
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
         rounding = float(U.abs().max()) * torch.finfo(U.dtype).eps
         if rounding > ROUNDED * self.temperature:
-            warnings.warn(
+            warn(
                 f"{self.where}: U is {float(U.abs().max()):.3g} at the start, and rounded to {rounding:.1g} in "
                 f"{str(U.dtype).removeprefix('torch.')}: steps are accepted by differences of U, which are not exact "
-                "then. Take a constant from the energy, or start in float64.",
-                RuntimeWarning,
-                stacklevel=4,
+                "then. Take a constant from the energy, or start in float64."
             )
 
     def _check_periods(self) -> None:

@@ -1,12 +1,11 @@
 """All layers of checks of a recipe and a word."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError
-from recipe.errors import did_you_mean
+from recipe.errors import did_you_mean, warn
 
 from .layers import LAYERS
 from .results import Inapplicable, LeftOut, Report, Result, timed
@@ -44,9 +43,9 @@ def check(
 def _warn(report):
     """Warn the caller of `check` or `assert_stationary` of what was left out, and of what chains need not reach."""
     if report.left_out:
-        warnings.warn(report.warning, LeftOut, stacklevel=3)
+        warn(report.warning, LeftOut)
     if report.doubts:
-        warnings.warn(f"{report.name}: {'; '.join(report.doubts)}", RuntimeWarning, stacklevel=3)
+        warn(f"{report.name}: {'; '.join(report.doubts)}")
 
 
 def _checked(recipe, scheme, *, pieces, energy, layers, values):

@@ -1,13 +1,13 @@
 """Looking for gradients that are clipped: clipping changes the law that is sampled."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from integrators.late import Arrivals, largest, norms
+from recipe.errors import warn
 
 LOOKS = 24  # first steps of a training loop
 ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
@@ -58,12 +58,10 @@ class ClippingWatch:
         of_one_largest = sum(other.only_largest_is(size) for other in self.sizes)
         self.sizes.append(size)
         if biggest and max(of_one_norm, of_one_largest) == ALIKE - 1:
-            warnings.warn(
+            warn(
                 f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
                 "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
-                "take a smaller lr.",
-                RuntimeWarning,
-                stacklevel=8,
+                "take a smaller lr."
             )
             self.sizes += [Size(0.0, 0.0)] * LOOKS  # no more looks
 
