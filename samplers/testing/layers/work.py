@@ -122,7 +122,7 @@ def _functions(subject: Subject, step: Step, energy: str) -> dict[str, Any]:
     if subject.recipe.potential is None:
         return {}
     functions = {"gradient": subject.derivative(energy, 1), "value": subject.value(energy)}
-    return functions | (subject.curvature(energy) if step.program.needs_curvature else {})
+    return functions | ({"curvature": subject.derivative(energy, 2)} if step.program.needs_curvature else {})
 
 
 def _settings(subject: Subject, step: Step) -> dict[str, Any]:
