@@ -201,6 +201,21 @@ def test_tensors_that_the_caller_returns_stay_as_they_are(backend):
     assert all(torch.equal(now, then) for now, then in answers) and 0 < state["accepted"].sum() < 80
 
 
+def test_a_total_of_a_parameter_per_site_and_a_chain_value_is_over_all_sites_also_where_the_parameter_is_a_number():
+    m = positive("m", per=theta)
+    recipe = Recipe(name="noisy", state=(theta, xi), target=theta, H=potential(theta) + n * xi**2 / 2,
+                    D={theta: (m - xi) ** 2 + 1, xi: 1})  # fmt: skip
+    works = []
+    for backend in ("torch", "cpp"):
+        step = integrators.metropolised(recipe, energy=QUARTIC, backend=backend)
+        start = exact_start(step, {}, chains=4)
+        start["theta"] = start["theta"] * torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+        for value in (0.6, torch.full((3,), 0.6)):
+            works.append(step(start, 0.1, noise=noise.Key(3, 0), m=value)["work"])
+    for other in works[1:]:
+        torch.testing.assert_close(other, works[0], rtol=1e-6, atol=1e-6)
+
+
 # ---- mistakes
 
 

@@ -15,7 +15,7 @@ from recipe.symbols import Block, num_data, step_number
 from ..flow import Flow
 from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
 from .torch_energy import energy_sources, value_source
-from .torch_expressions import PRELUDE, Writer, marked_names, moves
+from .torch_expressions import PRELUDE, Writer, fills, marked_names, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -210,7 +210,7 @@ def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -
             return [f"{writer.names[block.name]} = {_whole(value, block, writer)}"]
         case Sum(name, integrand):
             inside = writer.text(integrand, "site")
-            if not moves(integrand):
+            if not fills(integrand):
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
             return [f"{writer.name(name)} = {writer.call('total', inside)}"]
         case Observe(name, observed):

@@ -60,6 +60,11 @@ def moves(e: Expr) -> bool:
     )
 
 
+def fills(e: Expr) -> bool:
+    """Whether an expression has a value for each site by a block or its noise: a parameter per site may be a number."""
+    return any(s.is_vector for s in e.free_symbols if isinstance(s, (Block, Variate)))
+
+
 def _number(e):
     if e.is_Rational:
         return str(e)
