@@ -1,6 +1,5 @@
 """A step as data: the statements that every backend prints, and the Program that holds them."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -176,9 +175,11 @@ class Program:
         """Whether a statement reads this symbol."""
         return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
 
-    def sets(self, symbols: Collection[Symbol]) -> bool:
-        """Whether a statement gives one of these symbols, blocks or derivatives of U, another value."""
-        return any(isinstance(s, Set) and s.block in symbols for s in self.statements)
+    @cached_property
+    def reset_orders(self) -> frozenset[int]:
+        """The orders of the derivatives of U that a statement gives another value, as one that rejects a step does."""
+        reset = {s.block for s in self.statements if isinstance(s, Set)}
+        return frozenset(order for order, names in self.derivatives.items() if any(g in reset for _, g in names))
 
     def calls(self, *functions: type) -> bool:
         """Whether some formula of the step calls one of these functions."""

@@ -102,7 +102,7 @@ class _Caller:
             case Gradient(names, source, order):
                 what = DERIVATIVES[order]
                 value = self._derivative(segment, source, what)
-                if self.program.sets({g for _, g in names}):  # and the tensor may be one of the caller's
+                if order in self.program.reset_orders:  # and the tensor may be one of the caller's
                     value = _copied(value)
                 self.latest[what] = value
                 return self._by_block(names, value)
