@@ -13,6 +13,7 @@ import samplers
 from recipe import Energy, RecipeError
 from samplers import HMC, SGLD, PreconditionedSGLD, UnderdampedLangevin, sample, tune
 from samplers.energies.targets import TARGETS
+from samplers.running import watching
 
 F64 = torch.float64
 SCALES = torch.logspace(0, 2, 6, dtype=F64)  # curvatures from 1 to 1e4
@@ -179,11 +180,14 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so(capsys):
     assert str(settings) in capsys.readouterr().err
 
 
-def test_a_run_that_tunes_itself_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
+def test_a_run_that_tunes_itself_goes_on_from_a_checkpoint_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "EVERY", 0.0)  # seconds between two looks
     whole = run(metropolis=True, steps=STEPS)
 
     def interrupt(scalars):
-        os.kill(os.getpid(), signal.SIGINT)
+        if scalars["step"] < STEPS // 2:
+            monkeypatch.setattr(watching, "EVERY", 1e9)
+            os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.warns(RuntimeWarning, match="stopped after"):
         half = run(metropolis=True, checkpoint=tmp_path / "run", watch=interrupt, steps=STEPS)

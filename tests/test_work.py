@@ -6,7 +6,6 @@ Both hold at every step size, in every word and at every temperature; the plain 
 import os
 import signal
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +35,7 @@ from samplers import (
     UnderdampedLangevin,
     sample,
 )
+from samplers.running import watching
 from samplers.testing.cases import CASES as CASES_OF_STOCK
 from samplers.testing.layers import LAYERS
 from samplers.testing.layers.work import accepted_step
@@ -368,13 +368,13 @@ def test_energies_of_several_coordinates_and_of_data_are_exact_too():
             assert ((covariance.mean(0) - torch.linalg.inv(precision)).abs() < 5 * error).all()
 
 
-def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path):
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "EVERY", 0.0)  # seconds between two looks
     settings = dict(init=torch.ones(3), chains=4, step_size=0.4, metropolis=True, progress=False, warmup=10)
     for energy in (QUARTIC, quartic):
         folder = tmp_path / type(energy).__name__
         whole = sample(GHMC, energy, steps=50, **settings)
-        with suppress(KeyboardInterrupt), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with pytest.warns(RuntimeWarning, match="stopped after"):
             sample(GHMC, energy, steps=50, checkpoint=folder, checkpoint_every=0, watch=interrupting, **settings)
         resumed = sample(GHMC, energy, steps=50, checkpoint=folder, **settings)
         assert torch.equal(resumed["theta"], whole["theta"])
@@ -382,8 +382,9 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path):
 
 
 def interrupting(scalars):
-    """Ctrl-C at the first look."""
-    os.kill(os.getpid(), signal.SIGINT)
+    """Ctrl-C at the thirtieth step."""
+    if scalars["step"] == 30:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
