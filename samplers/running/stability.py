@@ -45,8 +45,10 @@ def _constant_hessian(energy: Energy) -> sympy.Matrix | None:
     """The second derivatives of a quadratic U; None of any other."""
     rows = []
     for slope in energy.gradient:
-        row = [sympy.diff(slope, c) if c in slope.free_symbols else sympy.S.Zero for c in energy.coordinates]
-        if any(e.free_symbols or e.atoms(Total) for e in row):
-            return None
+        row = []
+        for c in energy.coordinates:
+            row.append(sympy.diff(slope, c) if c in slope.free_symbols else sympy.S.Zero)
+            if row[-1].free_symbols or row[-1].atoms(Total):
+                return None
         rows.append(row)
     return sympy.Matrix(rows)
