@@ -93,10 +93,7 @@ def solve_all(
     """The flow of every letter of a word, and of every jump; those of `frozen` blocks move nothing."""
     flows = {letter: solve(piece, recipe.name) for letter, piece in split(recipe, word, letters, frozen).items()}
     for letter, jump in recipe.jumps.items():
-        if jump.block.name in frozen:
-            flows[letter] = Flow(letter, {}, (), "frozen", True, "nothing moves")
-        else:
-            flows[letter] = solve_jump(recipe, letter, jump)
+        flows[letter] = solve_jump(recipe, letter, jump, frozen)
     return flows
 
 

@@ -1,5 +1,7 @@
 """Solving a jump: a block redrawn from its law exp(-H/T) given all else, which that law leaves invariant."""
 
+from collections.abc import Collection
+
 from sympy import Expr, Piecewise, S, diff, exp, expand, sqrt
 
 from recipe import Recipe
@@ -13,12 +15,14 @@ from .flow import Flow
 from .variates import Normal, Uniform, Variate
 
 
-def solve_jump(recipe: Recipe, letter: str, jump: Jump) -> Flow:
+def solve_jump(recipe: Recipe, letter: str, jump: Jump, frozen: Collection[str] = ()) -> Flow:
     """The exact kernel of a jump: N(mean, T/a) where H is quadratic in the block, Bernoulli where it is binary.
 
-    With a rate nu a chain jumps with probability 1 - e^{-nu t}.
+    With a rate nu a chain jumps with probability 1 - e^{-nu t}. A block whose name is in `frozen` stays as it is.
     """
     b = jump.block
+    if b.name in frozen:
+        return Flow(letter, {}, (), "frozen", True, "nothing moves")
     new, draw, law = _bernoulli(recipe, b) if b.domain.is_binary else _gaussian(recipe, b)
     if jump.rate is None:
         return Flow(letter, {b: new}, (draw,), "jump", True, f"{b} ~ {law}")

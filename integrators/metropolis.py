@@ -80,7 +80,7 @@ def metropolised(
     moving = [b for b in recipe.state if b.name not in frozen]
     if accept:
         program = _accepting(program, path, moving)
-    own = {letter: _told(worked[letter]) for letter in word.letters}
+    own = {letter: _labelled(worked[letter]) for letter in word.letters}
     formulas = {letter: worked[letter].formula for letter in word.letters}
     backend = "torch" if backend == "auto" else backend
     return MetropolisedStep(
@@ -195,7 +195,7 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     return flows
 
 
-def _told(worked: Worked) -> Flow:
+def _labelled(worked: Worked) -> Flow:
     """The flow, whose rule says what its work is."""
     return replace(worked.flow, rule=f"{worked.flow.rule}, {worked.in_words}")
 

@@ -130,11 +130,7 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     pieces = split(recipe, scheme, letters, frozen)
     worked = {letter: _worked(recipe, piece) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
-        if jump.block.name in frozen:
-            flow = Flow(letter, {}, (), "frozen", True, "nothing moves")
-        else:
-            flow = solve_jump(recipe, letter, jump)
-        worked[letter] = Worked(flow, S.Zero, balanced=True)
+        worked[letter] = Worked(solve_jump(recipe, letter, jump, frozen), S.Zero, balanced=True)
     return worked
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from integrators import noise
+from integrators.step import Step
 from recipe import Recipe
 from recipe.symbols import Total
 
@@ -45,12 +46,12 @@ def exact_start(subject: Subject, energy: str, chains: int) -> State:
     return start | frozen
 
 
-def noise_of(subject: Subject, steps: int, chains: int) -> list[dict[str, Any]]:
-    """The random numbers of every step, by draw."""
+def noise_of(subject: Subject, steps: int, chains: int, step: Step | None = None) -> list[dict[str, Any]]:
+    """The random numbers of every step, by draw; those of a step of its own, if it is given."""
     kinds = noise.KINDS | noise.STATE_DEPENDENT
     sites = sites_of_a_run(subject)
     drawn: dict[str, Any] = {}
-    for i, draw in enumerate(subject.still.program.draws):
+    for i, draw in enumerate((step or subject.still).program.draws):
         shape = (sites,) if draw.is_vector else ()
         drawn[draw.name] = kinds[draw.kind](subject.seed, range(steps), i, chains, shape, dtype=torch.float64)
     return [{name: v[k] for name, v in drawn.items()} for k in range(steps)]

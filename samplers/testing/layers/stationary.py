@@ -121,10 +121,10 @@ def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
     """
     features = features_of(subject.recipe)
     expected, change = _of_the_right_step(subject.right, energy, run.h)
-    before, after = (_features(subject.recipe, side) for side in (run.start, run.end))
+    before, after = (features_by_site(subject.recipe, side) for side in (run.start, run.end))
     worst, name = 0.0, ""
     for powers in _powers(len(features)):
-        start, values = (_monomial(side, powers) for side in (before, after))
+        start, values = (monomial(side, powers) for side in (before, after))
         if expected is None:
             values, centre = values - start, 0.0
             spread = values.std()
@@ -138,13 +138,13 @@ def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
     return float(worst), name
 
 
-def _features(recipe: Recipe, state: dict[str, Any]) -> list[np.ndarray]:
+def features_by_site(recipe: Recipe, state: dict[str, Any]) -> list[np.ndarray]:
     """The features of all blocks: (chains, sites) each."""
     arrays = [np.asarray(state[b.name]) for b in recipe.state]
     return evaluated(features_of(recipe), recipe.state)([x.reshape(len(x), -1) for x in arrays])
 
 
-def _monomial(features: list[np.ndarray], powers: tuple[int, ...]) -> np.ndarray:
+def monomial(features: list[np.ndarray], powers: tuple[int, ...]) -> np.ndarray:
     """A monomial by chain, the mean of its sites."""
     return np.asarray(prod(f**n for f, n in zip(features, powers) if n)).mean(-1)
 
@@ -160,12 +160,12 @@ def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[Moments
         return None, _drawn_change(subject, energy, h)
     before, after, mass = moved(subject, energy, h)
     sides = (sites.arrays(dict(zip(sites.coordinates, side))) for side in (before, after))
-    start, end = (_moments(_features(recipe, {b.name: x for b, x in side.items()}), mass) for side in sides)
+    start, end = (_moments(features_by_site(recipe, {b.name: x for b, x in side.items()}), mass) for side in sides)
     return start, {p: end[p] - start[p] for p in start}
 
 
 def _moments(features: list[np.ndarray], weights: np.ndarray) -> Moments:
-    return {p: float(weights @ _monomial(features, p)) for p in _powers(len(features))}
+    return {p: float(weights @ monomial(features, p)) for p in _powers(len(features))}
 
 
 def _drawn_change(subject: Subject, energy: str, h: float) -> Moments:
@@ -174,7 +174,9 @@ def _drawn_change(subject: Subject, energy: str, h: float) -> Moments:
     start, (numbers,) = exact_start(subject, energy, chains), noise_of(subject, 1, chains)
     signed = ((1, numbers), (-1, opposite(subject, numbers)))
     ends = [moved_chains(subject, energy, start, h, [one], sign) for sign, one in signed]
-    before, *after = (_moments(_features(subject.recipe, x), np.full(chains, 1 / chains)) for x in (start, *ends))
+    before, *after = (
+        _moments(features_by_site(subject.recipe, x), np.full(chains, 1 / chains)) for x in (start, *ends)
+    )
     return {p: sum(end[p] for end in after) / 2 - before[p] for p in before}
 
 

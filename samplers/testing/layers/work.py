@@ -7,7 +7,6 @@ any f (Crooks). f = 1 is E exp(-W/T) = 1 (Jarzynski), whose tail is heavy; here 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,12 @@ from recipe import RecipeError
 from recipe.symbols import num_data
 
 from ..arguments import NUM_DATA, TEMPERATURE
-from ..features import evaluated, features_of
+from ..features import features_of
 from ..one_step import exponents, fitting_degree
 from ..results import Inapplicable, Result, Results
 from ..subject import Subject
-from .chains import State, exact_start, sites_of_a_run
+from .chains import State, exact_start, noise_of
+from .stationary import features_by_site, monomial
 
 BOUND = 7.5  # standard errors: a right step is beyond it once in 1e13 comparisons
 CHAINS, STEPS = 10_000, 20
@@ -98,20 +98,14 @@ def _step_size(right: Subject) -> float:
 
 def _run(subject: Subject, step: Any, h: float, steps: int) -> Run:
     """Chains from an exact start, half of them in each direction of time."""
-    energy, sites = subject.first_energy, sites_of_a_run(subject)
+    energy = subject.first_energy
     start = exact_start(subject, energy, CHAINS)
     zero = torch.zeros(CHAINS, dtype=torch.float64)
     turn = noise.uniform(subject.seed, 0, noise.INITIAL, CHAINS, (), dtype=torch.float64)
     start |= {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
     state = start
     works = []
-    for k in range(steps):
-        drawn = {
-            d.name: (noise.KINDS | noise.STATE_DEPENDENT)[d.kind](
-                subject.seed, k, i, CHAINS, (sites,) if d.is_vector else (), dtype=torch.float64
-            )
-            for i, d in enumerate(step.program.draws)
-        }
+    for drawn in noise_of(subject, steps, CHAINS, step):
         state = step(state, h, noise=drawn, **_functions(subject, step, energy), **_settings(subject, step))
         works.append(state[WORK.name].numpy() / TEMPERATURE)
     return Run(h, start, state, np.stack(works, 1))
@@ -135,12 +129,9 @@ def _moments_off(subject: Subject, run: Run) -> Iterator[tuple[float, str]]:
     """By how many standard errors each moment has changed since the start of the same chains, and its name."""
     recipe = subject.recipe
     features = features_of(recipe)
-    sides = []
-    for state in (run.start, run.end):
-        arrays = [np.asarray(state[b.name]) for b in recipe.state]
-        sides.append(evaluated(features, recipe.state)([x.reshape(len(x), -1) for x in arrays]))
+    sides = [features_by_site(recipe, state) for state in (run.start, run.end)]
     for powers in exponents(len(features), fitting_degree(len(features))):
-        before, after = (np.asarray(prod(f**n for f, n in zip(side, powers) if n)).mean(-1) for side in sides)
+        before, after = (monomial(side, powers) for side in sides)
         change = after - before
         error = change.std() / len(change) ** 0.5
         if error > 0:
