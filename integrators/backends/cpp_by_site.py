@@ -8,11 +8,13 @@ from collections.abc import Iterable
 
 from sympy import Expr, Symbol
 
+from ..domains import bounds
 from ..noise import BATCH
 from ..passes import Loop, Plan, Unsupported, is_by_site, plan, subject
 from ..program import Gradient, Let, Program, Sum
-from .cpp import check_energy, is_bounded, is_inside, prelude_of, symbolic_energy
+from .cpp import LANGUAGE, prelude_of
 from .cpp_data import derivative_source
+from .kernel_energy import check_energy, symbolic_energy
 from .kernel_expressions import CPP
 from .kernel_names import Names
 from .template import filled, inner, template
@@ -27,8 +29,8 @@ def by_site_source(program: Program, sites: int) -> str:
 
     Raises Unsupported for a Program that has no such text.
     """
-    where = f"{program.recipe.name}, cpp"
-    check_energy(program)
+    where = f"{program.recipe.name}, {LANGUAGE}"
+    check_energy(program, LANGUAGE)
     if sites > STACKED_SITES:
         raise Unsupported(
             where, f"{sites} sites", do=f"A chain of a kernel has at most {STACKED_SITES}: use backend='torch'."
@@ -74,7 +76,7 @@ class _Writer:
     def text(self) -> str:
         """The whole text."""
         program, tile = self.program, 16 if self.sites <= 64 else 64
-        derivatives = [f"\n{derivative_source(symbolic_energy(program), order)}\n" for order in sorted(self.gradients)]
+        derivatives = [f"\n{self._derivative(order)}\n" for order in sorted(self.gradients)]
         noise = [line for number, d in enumerate(program.draws) for line in self._noise(number, d)]
         run = filled(
             RUN,
@@ -88,7 +90,7 @@ class _Writer:
             noise=noise,
             body=self._body(),
             entries=str(sum(map(self._count, program.recipe.entries))),
-            inside=[self._check_domain(b) for b in program.recipe.entries if is_bounded(b)],
+            inside=[self._check_domain(b) for b in program.recipe.entries if bounds(b)],
         )
         gradient = f"\n{self._carried_gradient()}\n" if self.carried else ""
         return f"{prelude_of(program)}\n\n{run}\n{gradient}"
@@ -103,6 +105,10 @@ class _Writer:
     def write(self, e: Expr) -> str:
         """The text of an expression, at the site i."""
         return CPP.text(e, self.name)
+
+    def _derivative(self, order):
+        """The text of a function for a derivative of the energy."""
+        return derivative_source(symbolic_energy(self.program, LANGUAGE), order)
 
     def _named_rows(self, symbols):
         """Lines that name where numbers of a chain lie."""
@@ -120,7 +126,7 @@ class _Writer:
         return lines
 
     def _check_domain(self, block):
-        condition = is_inside(block, f"s[{self.rows[block]} + i]")
+        condition = CPP.inside(block, f"s[{self.rows[block]} + i]")
         return f"for (int64_t i = 0; i < {self._count(block)}; ++i) ok &= {condition};"
 
     def _noise(self, number, draw):
@@ -201,7 +207,7 @@ class _Writer:
         choose = []
         if statement.order == 0:
             return self._value_of_U(blocks[0], slopes[0])
-        if symbolic_energy(self.program).data and statement.order == 1:
+        if symbolic_energy(self.program, LANGUAGE).data and statement.order == 1:
             draw = f"{BATCH}u - {evaluation} - ({started})"
             choose.append(f"if (data->drawn) choose(chosen.data(), *data, {draw}, who, step, seed);")
         if is_by_site(blocks[0]):

@@ -7,7 +7,9 @@ from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, Symbol
 from sympy.core.relational import Relational
 
 from recipe import symbols
+from recipe.symbols import Block
 
+from ..domains import bounds
 from ..passes import Unsupported
 from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
@@ -37,6 +39,19 @@ class Dialect:
         'x/3 - (x*x)*tl.sqrt(y)'
         """
         return _Text(self, name).of(e)
+
+    def inside(self, block: Block, name: str) -> str:
+        """The condition that a number is in the domain of a block that has ends.
+
+        >>> from recipe import scalar
+        >>> CPP.inside(scalar("v", domain="positive"), "v[l]")
+        '(v[l] > 0)'
+        """
+        return " & ".join(f"({name} {sign} {self._end(end)})" for sign, end in bounds(block))
+
+    def _end(self, end):
+        """A number that a value of either precision is compared with."""
+        return str(int(end)) if end == int(end) else self.number.format(repr(end))
 
 
 _STD = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")

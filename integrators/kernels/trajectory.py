@@ -12,7 +12,8 @@ from sympy import Symbol
 from recipe.errors import RecipeError
 
 from ..backends.cpp_by_site import by_site_source
-from ..backends.cpp_unrolled import UNROLLED_SITES, sites_of, unrolled_source
+from ..backends.cpp_unrolled import unrolled_source
+from ..backends.unrolled import UNROLLED_SITES, sites_of
 from ..noise import Key
 from ..passes import inputs
 from ..program import DERIVATIVES, Program
