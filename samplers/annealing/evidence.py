@@ -16,8 +16,9 @@ from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..energies.data import Data
 from ..energies.derivatives import check_energy_is_asked_for, data_of
-from ..energies.gradients import check_energy, emitted, explained, vectorised
+from ..energies.gradients import check_energy, emitted, vectorised
 from ..energies.layout import Target
+from ..energies.over_chains import explained
 from ..energies.values import value_of
 from ..results.statistics import arviz_module
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
@@ -258,7 +259,7 @@ def _functions(
         return slope if rows is None else emitted(slope, rows), value_of(energy, step, law.layout, rows)
     one = {name: x[0] for name, x in target.items()} if isinstance(target, dict) else target[0]
     try:
-        check_energy(energy, one, law.layout, rows)
+        energy = check_energy(energy, one, law.layout, rows)
     except (RuntimeError, LookupError, TypeError, AttributeError) as error:
         shapes = {name: tuple(x.shape) for name, x in one.items()} if isinstance(one, dict) else tuple(one.shape)
         what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"

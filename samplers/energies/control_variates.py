@@ -107,7 +107,7 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     steps = integer(f"{where}, steps", "steps", steps, least=1)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = None if data is None else _rows(where, data, start, chunk)
-    _check_energy(where, energy, start, rows)
+    _check_energy(where, energy, start, rows, of_many=False)
     if rows is not None and rows.rows > chunk:
         _check_scale(where, energy, start, rows, chunk)
     at = {name: x.clone().requires_grad_() for name, x in start.items()}
@@ -176,10 +176,10 @@ def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
         return Data(data, min(chunk, number), like=like)
 
 
-def _check_energy(where: str, energy: Callable, at: Point, rows: Data | None) -> None:
+def _check_energy(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> None:
     """Refuse an energy that `sample` could not take with these data."""
     with _named(where):
-        check_energy(energy, _as_theta(at), Layout(), rows)
+        check_energy(energy, _as_theta(at), Layout(), rows, of_many=of_many)
 
 
 @contextmanager

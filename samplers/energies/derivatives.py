@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from .data import Data
 from .gradients import check_energy, compiled_gradient, emitted, functional_gradient, vectorised
 from .layout import Layout, Target
 from .observations import observations_of
+from .over_chains import InTurn
 
 WORTH_COMPILING = 100_000  # steps of a run
 
@@ -25,7 +27,7 @@ class Derivatives:
     `gradient` and `curvature`, the Hessian diagonal, return theta's shape, `value` U of every chain, `together` the
     gradient and the value in a pair; they are None where the steps hold the derivatives of a symbolic energy, or ask
     for none. `eager` is the gradient of a torch energy before a compiler has seen it. `observations` return one value
-    per chain, or per chain and site.
+    per chain, or per chain and site. `complaints`: what the energy has raised at some states, where it is nan.
     """
 
     gradient: Callable | None = None
@@ -35,6 +37,7 @@ class Derivatives:
     eager: Callable | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     data: Data | None = None
+    complaints: list[str] = field(default_factory=list)
 
     def batch(self, rows: torch.Tensor | None) -> tuple:
         """The last argument of these functions: the batch of these rows, `(chains, batch_size)`; none without data."""
@@ -96,22 +99,24 @@ def derivatives_of(
     value: Callable | None = None
     together: Callable | None = None
     eager: Callable | None = None
+    complaints: list[str] = []
     if isinstance(energy, Energy):
         if data is not None:
             gradient, curvature, value = _emitted(steps, data)
     elif energy is not None:
         one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
-        check_energy(energy, one_chain, layout, data)
-        gradient = eager = vectorised(energy, layout, data)
+        energy = check_energy(energy, one_chain, layout, data)
+        of_chains = partial(vectorised, energy, layout, data, complaints=complaints)
+        gradient = eager = of_chains()
         if needs_value:
-            value = vectorised(energy, layout, data, order=0)
-            together = vectorised(energy, layout, data, with_value=True)
-        elif compiled:
+            value = of_chains(order=0)
+            together = of_chains(with_value=True)
+        elif compiled and not isinstance(energy, InTurn):
             gradient = compiled_gradient(functional_gradient(energy, layout, data), gradient, where)
         if any(step.program.needs_curvature for step in steps):
-            curvature = vectorised(energy, layout, data, order=2)
+            curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)
-    return Derivatives(gradient, curvature, value, together, eager, observations, data)
+    return Derivatives(gradient, curvature, value, together, eager, observations, data, complaints)
 
 
 def _emitted(steps: Sequence[Step], data: Data) -> Iterator[Callable | None]:

@@ -11,18 +11,29 @@ from recipe.errors import RecipeError, warn
 
 from .data import Data
 from .layout import Layout
+from .over_chains import OF_STATES, InTurn, OverChains, explained, is_fine_in_turn
 
 ENERGY = "sample, energy"  # where a refusal says it is
+DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
+WIDTHS = (1e-1, 1e-2, 1e-3)  # of these differences
+ALIKE = 0.1  # relative difference of the two
+ROUNDINGS = 30  # of U, in one value of it
 
 
 def vectorised(
-    energy: Callable, layout: Layout, data: Data | None, *, order: int = 1, with_value: bool = False
+    energy: Callable,
+    layout: Layout,
+    data: Data | None,
+    *,
+    order: int = 1,
+    with_value: bool = False,
+    complaints: list[str] | None = None,
 ) -> Callable:
     """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for many chains.
 
     The function takes theta, `(chains, *shape)` or a dict of such by block, and with `data` a batch, one per chain of
     minibatches. The Hessian diagonal costs one gradient per coordinate. `with_value`: a gradient comes in a pair with
-    the value of every chain, `(chains,)`.
+    the value of every chain, `(chains,)`. `complaints`: as for OverChains.
 
     >>> vectorised(lambda theta: (theta**2).sum(), Layout(), None)(torch.ones(2, 3))
     tensor([[2., 2., 2.],
@@ -43,18 +54,9 @@ def vectorised(
         basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
         return vmap(second)(basis).reshape(theta.shape)
 
-    axes = _axes(data)
+    of_chains = OverChains(diagonal if order == 2 else one, _axes(data), complaints, in_turn=isinstance(energy, InTurn))
     if order != 1:
-        return vmap(diagonal if order else one, in_dims=axes)
-
-    def of_chains(theta, *batch):
-        """U of every chain."""
-        chains = len(next(iter(theta.values())) if isinstance(theta, Mapping) else theta)
-        if chains > 1:
-            return vmap(one, in_dims=axes)(theta, *batch)
-        # the same without the cost of vectorising
-        alone = batch if axes[-1] is None else [_first(b) for b in batch]
-        return one(_first(theta), *alone)[None]
+        return of_chains
 
     def gradient(theta, *batch):
         by_block = isinstance(theta, Mapping)
@@ -70,13 +72,6 @@ def vectorised(
         return (slope, U.detach()) if with_value else slope
 
     return gradient
-
-
-def _first(x: Any) -> Any:
-    """What the first chain has of a tensor, or of several."""
-    if isinstance(x, Mapping):
-        return {name: part[0] for name, part in x.items()}
-    return x[0] if torch.is_tensor(x) else tuple(part[0] for part in x)
 
 
 def _axes(data: Data | None) -> tuple:
@@ -113,7 +108,12 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
         return plain
 
     def fastest(theta, *batch):
-        return chosen[0](theta, *batch) if chosen else first(theta, *batch)
+        if not chosen:
+            return first(theta, *batch)
+        try:
+            return chosen[0](theta, *batch)
+        except OF_STATES:  # what the energy raises at some states
+            return gradient(theta, *batch)
 
     return fastest
 
@@ -133,35 +133,21 @@ def emitted(derivative: Callable, data: Data) -> Callable:
     return vmap(of_one, in_dims=_axes(data))
 
 
-@contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Turn what torch says of an energy that cannot be differentiated or vectorised into advice."""
-    try:
-        yield
-    except RuntimeError as error:
-        message = str(error).splitlines()[0]
-        if not any(word in message for word in ("vmap", "functorch", "numpy()", "in-place")):
-            raise
-        raise RecipeError(
-            where,
-            f"it cannot be differentiated for many chains at once ({message})",
-            do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
-            "branches on values with torch.where.",
-        ) from error
-
-
-def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None) -> None:
+def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None, *, of_many: bool = True) -> Callable:
     """Refuse an energy that fails, returns no single number, or does not depend differentiably on the target.
 
-    `theta`: the target of one chain, a tensor `(*shape)` or a dict of such by block.
+    `theta`: the target of one chain, a tensor `(*shape)` or a dict of such by block. `of_many`: whether it is to be
+    asked for many chains; where torch cannot vectorise it, which is warned of, an InTurn comes back, else the energy.
     """
+    if isinstance(energy, InTurn):
+        return energy
     _check_callable(energy, data)
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
     batch = () if data is None else (data.first(),)
     with torch.enable_grad(), explained(ENERGY), _unchanged(at, *batch):
         value = _call(energy, layout.by_name(at), batch)
     _check_value(value)
-    _check_vectorises(energy, at, layout, batch)
+    return InTurn(energy) if of_many and not _vectorises(energy, at, layout, batch) else energy
 
 
 @contextmanager
@@ -240,12 +226,63 @@ def _check_value(value: Any) -> None:
         )
 
 
-def _check_vectorises(energy: Callable, theta: Any, layout: Layout, batch: tuple) -> None:
-    """Vectorise it over one chain too, which would run without being vectorised."""
+def _vectorises(energy: Callable, theta: Any, layout: Layout, batch: tuple) -> bool:
+    """Whether torch can vectorise it, over one chain too; refused where what it cannot makes a wrong gradient."""
 
     def one(at, *rows):
         return energy(layout.by_name(at), *rows)
 
     chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
     with explained(ENERGY):
-        vmap(one, in_dims=(0, *(None for _ in batch)))(chains, *batch)
+        try:
+            vmap(one, in_dims=(0, *(None for _ in batch)))(chains, *batch)
+        except RuntimeError as error:
+            if not is_fine_in_turn(error) or not _is_slope_of_value(one, theta, batch):
+                raise
+            warn(
+                f"{ENERGY}: torch cannot vectorise it over chains ({str(error).splitlines()[0]}), they run one after "
+                "another. With torch.where for branches on values, and no .item(), they run together."
+            )
+            return False
+    return True
+
+
+def _is_slope_of_value(energy: Callable, theta: Any, batch: tuple) -> bool:
+    """Whether the gradient is that of the value, as differences show it: one with theta[0].item() as a factor is not.
+
+    Looked at where chain 0 starts and beside, along random directions; points at which the energy raises say nothing.
+    """
+    blocks = theta if isinstance(theta, Mapping) else {"": theta}
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def random() -> dict[str, torch.Tensor]:
+        return {k: torch.randn(x.shape, generator=generator).to(x.detach()) for k, x in blocks.items()}
+
+    def of(point: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return energy(point if isinstance(theta, Mapping) else point[""], *batch)
+
+    for distance in DISTANCES:
+        at = {k: _leaf(x + distance * (1 + x.abs()) * z) for (k, x), z in zip(blocks.items(), random().values())}
+        for direction in (random(), random(), random()):
+            try:
+                if not _agrees(of, at, direction):
+                    return False
+            except OF_STATES:
+                continue
+    return True
+
+
+def _agrees(of: Callable, at: Mapping[str, torch.Tensor], direction: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the slope of U along a direction is that of differences of U, of one width or another."""
+    with torch.enable_grad():
+        U = of(at)
+        slopes = torch.autograd.grad(U, list(at.values()), materialize_grads=True)
+    slope = float(sum((g * d).sum() for g, d in zip(slopes, direction.values())))
+    rounding = ROUNDINGS * torch.finfo(U.dtype).eps * float(U.detach().abs())
+    for width in WIDTHS:
+        with torch.no_grad():
+            higher, lower = (of({k: x + sign * width * direction[k] for k, x in at.items()}) for sign in (1, -1))
+        difference = float(higher - lower) / (2 * width)
+        if abs(difference - slope) <= ALIKE * (abs(slope) + abs(difference)) + rounding / width:
+            return True
+    return False

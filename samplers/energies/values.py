@@ -10,8 +10,9 @@ from integrators.step import Step
 from recipe import Energy
 
 from .data import Data
-from .gradients import emitted, explained, vectorised
+from .gradients import emitted, vectorised
 from .layout import Layout, Target
+from .over_chains import explained
 
 
 def value_of(
@@ -42,6 +43,8 @@ def differentiable_value(
 ) -> Callable[..., torch.Tensor]:
     """As `value_of`, but autograd goes through it, and it takes the rows of the batch of each chain, if not all data.
 
+    Nan where a torch energy raises, as one does of distributions that check their arguments.
+
     >>> import samplers, integrators
     >>> from samplers.energies.targets import TARGETS
     >>> step = integrators.compile(samplers.SGLD, energy=TARGETS["double-well"])
@@ -53,7 +56,7 @@ def differentiable_value(
         assert step is not None
         function = _emitted(step, data)
     else:
-        function = vectorised(energy, layout, data, order=0)
+        function = vectorised(energy, layout, data, order=0, complaints=[])
 
     def value(target: Target, rows: torch.Tensor | None = None) -> torch.Tensor:
         return function(target, *(() if data is None else (data.batch(rows),)))

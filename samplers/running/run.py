@@ -58,6 +58,7 @@ class Run:
                     record.save(self.chains)
             except Diverged as error:
                 error.draws = self._draws(began) if record.step_sizes else None
+                self._warn_of_complaints()
                 raise
             record.save(self.chains, now=True)
             self._warn_of_concerns()
@@ -67,6 +68,17 @@ class Run:
         steps = self.plan.since_stage(self.chains.moved)
         for message in self.chains.concerns() + self.chains.stuck(steps):
             warn(message)
+
+        self._warn_of_complaints()
+
+    def _warn_of_complaints(self) -> None:
+        """Say what a torch energy has raised at states of the run, where it counts as not finite."""
+        complaints = self.inputs.derivatives.complaints
+        if complaints:
+            warn(
+                f"{self.chains.where}: the energy raised an error at some states, which count as ones where U is not "
+                f"finite: {'; '.join(complaints)}"
+            )
 
     def _warn_of_end(self) -> None:
         warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")

@@ -10,8 +10,8 @@ from integrators import noise
 from integrators.step import Step
 from recipe.errors import RecipeError, warn
 
-from ..energies.gradients import explained
 from ..energies.layout import target_of
+from ..energies.over_chains import explained
 from .inputs import Inputs
 
 RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
@@ -49,9 +49,10 @@ class Trial:
         for name, x in self.gradient(self._target()).items():
             bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
             if len(bad):
+                raised = "".join(f" ({complaint})" for complaint in self.inputs.derivatives.complaints)
                 raise RecipeError(
                     self.where,
-                    f"the gradient by {name} is not finite at the start of chain {int(bad[0])}",
+                    f"the gradient by {name} is not finite at the start of chain {int(bad[0])}{raised}",
                     do="Start elsewhere, or mend the energy there.",
                 )
         self._check_value()
@@ -101,7 +102,18 @@ class Trial:
                     )
 
     def falls(self) -> bool:
-        """Whether the energy falls far from the start, along a ray from every chain and the opposite one."""
+        """Whether the energy falls far from the start, along a ray from every chain and the opposite one.
+
+        No chain need ever get that far: what the energy raises there says nothing of it.
+        """
+        try:
+            return self._falls()
+        except Exception:  # of the caller's own function
+            return False
+        finally:
+            self.inputs.derivatives.complaints.clear()
+
+    def _falls(self) -> bool:
         at = self._target()
         if all(b.domain.is_compact for b in self.step.recipe.targets):  # there is no far
             return False

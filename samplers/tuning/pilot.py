@@ -39,7 +39,8 @@ class Pilot:
         self.words += len(step_sizes) * steps * repeat
         target = self.recipe.targets[0].name
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*accepted none of", RuntimeWarning)  # step sizes are tried out
+            for what in ("accepted none of", "the energy raised an error"):  # step sizes are tried out
+                warnings.filterwarnings("ignore", f".*{what}", RuntimeWarning)
             draws = sample(
                 self.recipe,
                 self.energy,

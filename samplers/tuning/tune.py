@@ -12,10 +12,10 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.data import Data
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.layout import Layout
+from ..energies.over_chains import InTurn
 from ..energies.values import differentiable_value
 from ..running.start import given_state
 from .landscape import Landscape, Surroundings, surroundings
@@ -93,11 +93,13 @@ def tune(
     start, layout = given_state(step, energy, init, chains=1, device=device, parameters=parameters)
     theta = start[recipe.targets[0].name]
     rows = data_of(energy, data, None, theta, where)
-    near = surroundings(Landscape(_value(energy, step, layout, rows, theta), where), theta[0], temperature)
+    if not isinstance(energy, Energy):
+        energy = check_energy(energy, theta[0], layout, rows)
+    near = surroundings(Landscape(differentiable_value(energy, step, layout, rows), where), theta[0], temperature)
 
     fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
-    pilot = Pilot(recipe, _of_tensor(energy, layout, rows), fixed, seed, starts, without(kick, parameters))
+    pilot = Pilot(recipe, _of_tensor(energy, layout), fixed, seed, starts, without(kick, parameters))
     tuner = Tuner(pilot, near, parameters, where)
     tuner.settle()
     if metropolis:
@@ -146,20 +148,15 @@ def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
 
 
-def _value(energy: Energy | Callable, step: Step, layout: Layout, rows: Data | None, theta: torch.Tensor) -> Callable:
-    """U of many points, `(chains,)`, for autograd."""
-    if not isinstance(energy, Energy):
-        check_energy(energy, theta[0], layout, rows)
-    return differentiable_value(energy, step, layout, rows)
-
-
-def _of_tensor(energy: Energy | Callable, layout: Layout, rows: Data | None) -> Energy | Callable:
+def _of_tensor(energy: Energy | Callable, layout: Layout) -> Energy | Callable:
     """The energy as one of the tensor of the target, in which named tensors lie end to end."""
     if layout.shapes is None or isinstance(energy, Energy):
         return energy
-    if rows is None:
-        return lambda theta: energy(layout.by_name(theta))
-    return lambda theta, batch: energy(layout.by_name(theta), batch)
+
+    def of_tensor(theta: torch.Tensor, *batch: Any) -> torch.Tensor:
+        return energy(layout.by_name(theta), *batch)
+
+    return InTurn(of_tensor) if isinstance(energy, InTurn) else of_tensor
 
 
 def _start(recipe: Recipe, theta: torch.Tensor, near: Surroundings, layout: Layout) -> dict[str, torch.Tensor]:

@@ -1,0 +1,129 @@
+"""A function of one chain applied to all: vectorised by torch, or one chain after another where torch cannot."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.func import vmap
+
+from recipe.errors import RecipeError
+
+BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer")  # in what it says of what it cannot vectorise
+IN_TURN = ("item()", "control flow", "dynamic shape", "inplace arithmetic", "data pointer")  # of one chain it is fine
+OF_STATES = (ValueError, ArithmeticError, RuntimeError, AssertionError)  # what a function may raise at some states
+PASSED_ON = (RecipeError, NotImplementedError, torch.OutOfMemoryError)
+
+
+class InTurn:
+    """An energy of one chain that torch cannot vectorise, and that has been seen to be differentiable: as it is.
+
+    >>> InTurn(lambda theta: theta**2)(3.0)
+    9.0
+    """
+
+    def __init__(self, energy: Callable) -> None:
+        self.energy = energy
+
+    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
+        """U of one chain."""
+        return self.energy(theta, *batch)
+
+
+class OverChains:
+    """`function(theta, *batch)` of one chain as a function of all, a tensor with the chains first.
+
+    `axes`: that of the chains in theta, 0, and in a batch, None where it is the same for all. Where torch cannot
+    vectorise the function, or `in_turn` says so, chains are taken in turn. Where `complaints` are collected, a chain at
+    whose state the function raises, as torch.distributions do for a scale that has come to 0, has no number there: nan.
+    They hold what it said, the first time of each kind.
+
+    >>> def root(theta):
+    ...     if theta < 0:
+    ...         raise ValueError("a root of a negative number")
+    ...     return theta.sqrt()
+    >>> complaints = []
+    >>> OverChains(root, (0,), complaints)(torch.tensor([4.0, -1.0])), complaints
+    (tensor([2., nan]), ['ValueError: a root of a negative number'])
+    """
+
+    def __init__(
+        self, function: Callable, axes: tuple, complaints: list[str] | None = None, *, in_turn: bool = False
+    ) -> None:
+        self.function = function
+        self.axes = axes
+        self.complaints = complaints
+        self.at_once = None if in_turn else vmap(function, in_dims=axes)
+
+    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
+        """The values of all chains, `(chains, ...)`."""
+        chains = len(next(iter(theta.values())) if isinstance(theta, Mapping) else theta)
+        if chains > 1 and self.at_once is not None:
+            try:
+                return self.at_once(theta, *batch)
+            except OF_STATES as error:
+                if isinstance(error, PASSED_ON) or (_is_of_torch(error) and not is_fine_in_turn(error)):
+                    raise
+        values = [self._of(theta, batch, i) for i in range(chains)]
+        if chains > 1 and all(value is not None for value in values):
+            self.at_once = None  # it was torch that could not
+        like = next((value for value in values if value is not None), None)
+        numbers = [_not_a_number(_of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
+        return torch.stack(numbers)
+
+    def _of(self, theta: Any, batch: tuple, i: int) -> torch.Tensor | None:
+        """The value of chain i, or None where the function raises at its state."""
+        own = batch if self.axes[-1] is None else tuple(_of_chain(b, i) for b in batch)
+        try:
+            return self.function(_of_chain(theta, i), *own)
+        except OF_STATES as error:
+            if self.complaints is None or isinstance(error, PASSED_ON) or _is_of_torch(error):
+                raise
+            kind = f"{type(error).__name__}: "
+            if not any(complaint.startswith(kind) for complaint in self.complaints):
+                self.complaints.append(kind + _first_line(error))
+            return None
+
+
+def is_fine_in_turn(error: Exception) -> bool:
+    """Whether what torch could not vectorise is something that one chain alone may do, as branch on a value."""
+    return _is_of_torch(error) and any(word in str(error) for word in IN_TURN)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn what torch says of an energy that cannot be differentiated or vectorised into advice."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_of_torch(error):
+            raise
+        raise RecipeError(
+            where,
+            f"it cannot be differentiated for many chains at once ({_first_line(error)})",
+            do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
+            "branches on values with torch.where.",
+        ) from error
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Whether torch speaks of what it cannot differentiate or vectorise."""
+    return isinstance(error, RuntimeError) and any(word in _first_line(error) for word in BY_TORCH)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _of_chain(x: Any, i: int) -> Any:
+    """What chain i has of a tensor, or of several."""
+    if isinstance(x, Mapping):
+        return {name: part[i] for name, part in x.items()}
+    return x[i] if torch.is_tensor(x) else tuple(part[i] for part in x)
+
+
+def _not_a_number(theta: Any, like: torch.Tensor | None) -> torch.Tensor:
+    """Nan, whose derivatives by theta are nan, of the shape of another value."""
+    blocks = list(theta.values()) if isinstance(theta, Mapping) else [theta]
+    number = torch.stack([x.sum() for x in blocks]).sum() * torch.nan
+    return number if like is None else number.expand(like.shape).to(like.dtype)
