@@ -201,17 +201,19 @@ class Step:
         **parameters: Any,
     ) -> State:
         """The step by a kernel, without the checks of its arguments; of a `noise.Key` it draws the numbers itself."""
+        from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
         if self.program.energy is not None:
             gradient = self.namespace["gradient"] if gradient is None else gradient
             curvature = self.namespace.get("curvature") if curvature is None else curvature
             value = self.namespace.get("value") if value is None else value
+        by_device = BY_DEVICE.get(state[self.recipe.entries[0].name].device.type, "cpp")
         return step_by_kernel(
             self.program,
             state,
             h,
-            "triton" if self.backend == "triton" else "cpp",
+            by_device if self.backend == "torch" else self.backend,
             gradient=gradient,
             curvature=curvature,
             value=value,

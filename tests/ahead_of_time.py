@@ -42,7 +42,8 @@ def figures_of(jobs):
 
 # ---- machine code
 
-# address, predicate, operation, its modifiers, operands
+# a label; or address, predicate, operation, its modifiers, operands
+LABEL = re.compile(r"^(\.L_x_\d+):")
 LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z0-9_]+)((?:\.[A-Za-z0-9_]+)*)\s*(.*?);")
 FP64 = {"DFMA", "DMUL", "DADD", "DSETP", "DMNMX"}
 
@@ -62,8 +63,7 @@ def nvidia(cubin):
         usage = output("cuobjdump", "-res-usage", file)
         text = output("nvdisasm", "-c", file)
     used = dict(re.findall(r"(REG|STACK):(\d+)", usage.split("Function")[-1]))
-    code = [m.groups() for m in map(LINE.match, text.splitlines()) if m]
-    code = code[: 1 + next(k for k, c in enumerate(code) if c[1] == "EXIT" and c[0] is None)]  # what follows is padding
+    code, loop = _code(text)
     operations = Counter(operation for _, operation, _, _ in code)
     widths = [int((re.search(r"\.(64|128)", m) or [0, 32])[1]) for _, o, m, _ in code if o in ("LDG", "STG")]
     return {
@@ -73,7 +73,24 @@ def nvidia(cubin):
         "widest": max(widths, default=0),
         "barriers": operations["BAR"],
         "fp64": sum(operations[o] for o in FP64),
+        "loop": loop,
     }
+
+
+def _code(text):
+    """The instructions of a kernel, and how many are in its longest loop."""
+    code, labels, loop = [], {}, 0
+    for line in text.splitlines():
+        label, instruction = LABEL.match(line), LINE.match(line)
+        if label:
+            labels[label[1]] = len(code)
+        if instruction:
+            code.append(instruction.groups())
+            if code[-1][1] == "BRA":
+                back = labels.get(re.search(r"\.L_x_\d+|$", code[-1][3])[0], len(code))
+                loop = max(loop, len(code) - back)
+    ends = [k for k, c in enumerate(code) if c[1] == "EXIT" and c[0] is None]
+    return code[: 1 + ends[0]], loop  # what follows is padding
 
 
 def amd(text):
@@ -200,11 +217,31 @@ def optimizer(case, dtype, shapes):
     samplers.Optimizer(params, case.recipe, **how, **case.parameters).step(observe=observe)
 
 
+def chains_of(case, dtype, energy, chains, found):
+    """Ten steps of chains on a symbolic energy, in one launch."""
+    import torch
+
+    import integrators
+    from integrators.kernels import gpu
+    from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
+    from samplers.energies.targets import TARGETS
+
+    class Compiled(gpu.Launch):
+        def __call__(self):
+            found.append((self, None, self.kernel.warmup(*self.arguments, grid=self.programs, **self.constants)))
+
+    gpu.Launch, gpu.devices_of_triton = Compiled, lambda: ["cpu"]
+    step, sites = integrators.compile(case.recipe, energy=TARGETS[energy]), len(TARGETS[energy].coordinates)
+    shapes = {b.name: (chains, sites) if b.is_vector else (chains,) for b in case.recipe.entries}
+    state = {name: torch.full(shape, 0.5, dtype=dtype) for name, shape in shapes.items()}
+    TrajectoryOnGPU(step.program, state, 3, dict(case.parameters)).run(0, [(0.01, 1.0)] * 10, keep=[*shapes][:1])
+
+
 def kernels(job):
     """The figures of the kernels of a job, one for each that is compiled.
 
-    `sampler`: its name; `sites` of one tensor and `chains`, or `resnet` for the optimizer over 161 tensors; `dtype`;
-    `target`; `given`: whether noise is a tensor.
+    `sampler`: its name; `sites` of one tensor and `chains`, or `resnet` for the optimizer over 161 tensors, or `energy`
+    for K steps of chains; `dtype`; `target`; `given`: whether noise is a tensor.
     """
     import torch
 
@@ -219,11 +256,13 @@ def kernels(job):
     key = Key(job.get("seed", 3), job.get("step", 4))
     if job.get("resnet"):
         optimizer(CASES[name], dtype, RESNET50)
+    elif "energy" in job:
+        chains_of(CASES[name], dtype, job["energy"], job["chains"], found)
     else:
         step(CASES[name], dtype, job["sites"], job.get("chains", 1), job.get("given", False), key)
     seen = {}
     for launch, loop, kernel in found:
-        called = {"name": launch.name, "aligned": launch.constants["ALIGNED"]}
+        called = {"name": launch.name, "aligned": launch.constants.get("ALIGNED")}
         seen[id(kernel)] = called | _figures(kernel, target)
         if loop is not None:
             seen[id(kernel)] |= _by_site(seen[id(kernel)], launch, loop, dtype, target)

@@ -62,6 +62,21 @@ EDGES = [  # what specialises a kernel: ones, numbers beyond 2^31, noise that is
     {"sampler": "sghmc", "sites": 5, "chains": 7, "given": True, "seed": 1, "step": 1},
     {"sampler": "sghmc", "sites": SITES, "target": "gfx942", "seed": 2**64 - 1, "step": 2**40},
 ]
+OF_MANY_STEPS = {  # at most, on a banana: instructions of a step of a warp of chains, registers of a thread
+    "sgld": (170, 48),
+    "underdamped-langevin": (210, 64),
+    "sgnht": (285, 64),
+}
+CHAINS = [
+    {"sampler": "sgld", "energy": "banana", "chains": 4096},
+    {"sampler": "sgnht", "energy": "banana", "chains": 2**18, "target": "gfx942"},
+]
+MORE_CHAINS = [
+    {"sampler": name, "energy": "banana", "chains": 4096, "target": target, "dtype": dtype}
+    for name in OF_MANY_STEPS
+    for target in ("sm_80", "sm_90", "gfx942")
+    for dtype in ("float32", "float64")
+]
 MORE_EDGES = [
     {"sampler": name, "sites": sites, "given": given, "target": target}
     for name in ("sgnht", "psgld", "sgld-sa", "hmc")
@@ -74,7 +89,7 @@ MORE_EDGES = [
 @cache
 def always():
     """The figures of the few and of the edges, by one process."""
-    return figures_of([*({"sampler": name, "sites": SITES} for name in FEW), *EDGES])
+    return figures_of([*({"sampler": name, "sites": SITES} for name in FEW), *EDGES, *CHAINS])
 
 
 @cache
@@ -94,6 +109,30 @@ def check_lean(name, rows):
     assert sum(row["per_site"] for row in rows) <= instructions
     assert max(row["registers"] for row in rows) <= registers
     assert min(row["share"] for row in rows) >= OF_THE_ROOFLINE.get(name, 0)
+
+
+def check_many_steps_are_lean(row):
+    """All in registers, in no more instructions than are stated."""
+    assert row["stack"] == row["barriers"] == row["shared"] == 0, row
+    if row["target"] == "sm_90" and row.get("dtype", "float32") == "float32" and row["name"] == "run":
+        instructions, registers = OF_MANY_STEPS[row["sampler"]]
+        assert row["fp64"] == 0 and 0.6 * instructions < row["loop"] <= instructions, row
+        assert row["registers"] <= registers, row
+
+
+def test_kernels_of_many_steps_are_lean():
+    rows = [row for row in always() if "energy" in row]
+    assert {row["name"] for row in rows} == {"run", "gradient"}
+    for row in rows:
+        check_many_steps_are_lean(row)
+
+
+@pytest.mark.slow
+def test_kernels_of_many_steps_are_lean_everywhere():
+    rows = figures_of(MORE_CHAINS)
+    assert len([row for row in rows if row["name"] == "run"]) == len(MORE_CHAINS)
+    for row in rows:
+        check_many_steps_are_lean(row)
 
 
 @pytest.mark.parametrize("name", FEW)

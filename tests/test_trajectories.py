@@ -50,7 +50,7 @@ def energies(recipe):
     )
 
 
-def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
+def errors(recipe, energy, sites, dtype, chains=21, steps=5, kind=Trajectory, device="cpu", **values):
     """The largest error of every block after some steps, against the torch step on the same noise."""
     step, random = integrators.compile(recipe, energy=energy), np.random.default_rng(1)
 
@@ -64,7 +64,7 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
         b.name: torch.as_tensor(scale(b) * led_into(b.domain, random.normal(0.3, 0.5, size(b))), dtype=dtype)
         for b in recipe.entries
     }
-    kernel = Trajectory(step.program, state, 7, {**values, "num_data": 3})
+    kernel = kind(step.program, {b: x.to(device) for b, x in state.items()}, 7, {**values, "num_data": 3})
     kernel.run(2**32 - 2, [(0.003 + 0.001 * k, 1.25) for k in range(steps)])
     for k in range(steps):
         drawn = {
@@ -83,7 +83,7 @@ def errors(recipe, energy, sites, dtype, chains=21, steps=5, **values):
             **values,
         )
     return {
-        b.name: float(((kernel.block(b.name) - state[b.name]).abs() / state[b.name].abs().clamp(min=1)).max())
+        b.name: float(((kernel.block(b.name).cpu() - state[b.name]).abs() / state[b.name].abs().clamp(min=1)).max())
         for b in recipe.entries
     }
 

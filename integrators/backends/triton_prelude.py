@@ -161,6 +161,13 @@ def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS: 
 
 
 @triton.jit
+def put(x, row, places, k: tl.constexpr, chains, mask):
+    """Leave a number of each chain in a draw, at its places[k] where that is not below 0."""
+    place = tl.load(places + k)
+    tl.store(row + place * chains, x, mask=mask & (place >= 0))
+
+
+@triton.jit
 def phi1(x):
     """(e^x - 1)/x, and 1 at 0: by its series within 1/2."""
     if x.dtype == tl.float32:

@@ -1,16 +1,11 @@
 """Launching the kernels of one step: a segment of a Plan after the other, on the addresses in its tables."""
 
 import ctypes
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-
-from recipe.errors import RecipeError
 
 from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
@@ -18,6 +13,7 @@ from ..noise import Key
 from ..passes import Plan, is_by_site
 from ..program import Program
 from .constants import NUMBER_TYPES
+from .gpu import Launch, devices_of_triton, on, real_of, sent, signed
 from .native import library
 from .tables import Parts, Tables
 
@@ -89,21 +85,6 @@ class CppLauncher:
         self.segments[segment](ctypes.byref(self.sweep))
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A Triton kernel by its name, the programs that it runs as, and what it is called with."""
-
-    name: str
-    kernel: Any
-    programs: tuple[int, ...]
-    arguments: tuple
-    constants: dict[str, Any]
-
-    def __call__(self) -> None:
-        """Run it on the current device."""
-        self.kernel[self.programs](*self.arguments, **self.constants)
-
-
 class TritonLauncher:
     """The passes of a plan as Triton kernels; seed, step and constants are arguments, the addresses a table of theirs.
 
@@ -114,19 +95,13 @@ class TritonLauncher:
 
     @staticmethod
     def devices() -> list[str]:
-        """Where it runs: on the CPU too under Triton's interpreter."""
-        return ["cuda", "cpu"] if os.environ.get("TRITON_INTERPRET") == "1" else ["cuda"]
+        """Where it runs."""
+        return devices_of_triton()
 
     def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
-        try:
-            import triton.language as tl
+        self.real = real_of(f"{program.recipe.name}, triton", parts.dtype)
+        from ..backends.triton import triton_source
 
-            from ..backends.triton import triton_source
-        except ImportError as error:
-            raise RecipeError(
-                f"{program.recipe.name}, triton", "Triton is not installed", do="pip install triton."
-            ) from error
-        self.real = {torch.float32: tl.float32, torch.float64: tl.float64}[parts.dtype]
         source = triton_source(plan, self.real.name)
         self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
         self.plan, self.parts, self.tables = plan, parts, tables
@@ -140,10 +115,7 @@ class TritonLauncher:
 
     def _on_device(self, array):
         """An array on the device, where nobody waits for the copy to be made."""
-        here = torch.from_numpy(np.ascontiguousarray(array).copy())
-        if self.parts.device.type == "cuda":
-            here = here.pin_memory()
-        return here.to(self.parts.device, non_blocking=True)
+        return sent(torch.from_numpy(np.ascontiguousarray(array).copy()), self.parts.device)
 
     def set_constants(self, numbers: np.ndarray) -> None:
         """Take the constants of the steps to come."""
@@ -167,24 +139,19 @@ class TritonLauncher:
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch the passes of a segment; its noise is that of the key, or is in the tables."""
-        with self._device():
+        with on(self.parts.device):
             for launch in self.launches(segment, key):
                 launch()
-
-    def _device(self) -> AbstractContextManager:
-        """Makes the device of the tensors the current one, on which Triton launches."""
-        device = self.parts.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def launches(self, segment: int, key: Key | None) -> Iterator[Launch]:
         """The launches of a segment in their order."""
         if self.sums is None:
             self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
-        sent = self._tables()
-        memory = (*self.places, *sent.tables, self.sums)
-        of_key = (0, 0, 0) if key is None else (key.first_chain, _signed(key.seed), _signed(key.step))
+        there = self._tables()
+        memory = (*self.places, *there.tables, self.sums)
+        of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
         sites = int(self.parts.sites.sum())
-        for kind, j, first_item, first_row, programs, aligned in self._grids(segment, sent.aligned):
+        for kind, j, first_item, first_row, programs, aligned in self._grids(segment, there.aligned):
             name = f"{kind}_{segment}_{j}"
             if name in self.kernels and all(programs):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
@@ -247,8 +214,3 @@ def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
             whole = at + block <= first + sites or sites % 4 == 0
             (even if fits and whole else odd).append((part, at))
     return np.array(even + odd, np.int64).reshape(-1, 2), len(even)
-
-
-def _signed(x: int) -> int:
-    """The int64 of the bits of a uint64."""
-    return x - 2**64 if x >= 2**63 else x

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,22 @@ def _padded(column):
     return F.pad(column, (0, -sites % (16 if sites <= 64 else 64)))
 
 
+@dataclass(frozen=True)
+class Moving:
+    """What a launch is asked for: of its steps every `thin`-th is kept, from number `first_kept` on, the rows `kept`.
+
+    `table`: the constants of every step, rows `stride` numbers apart.
+    """
+
+    steps: int
+    first_step: int
+    thin: int
+    first_kept: int
+    kept: list[int]
+    table: torch.Tensor
+    stride: int
+
+
 @dataclass
 class Trajectory:
     """Chains of a Program on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
@@ -79,23 +96,35 @@ class Trajectory:
     data: tuple[torch.Tensor, ...] = ()
     batch_size: int | None = None
 
+    backend: ClassVar[str] = "cpp"
+
     def __post_init__(self) -> None:
         recipe = self.program.recipe
         Key(self.seed, 0, self.first_chain)  # refuses what is none
         target = self.state[recipe.targets[0].name]
-        check_numbers(f"{recipe.name}, cpp", target.dtype, target.device, ["cpu"])
+        self.where = f"{recipe.name}, {self.backend}"
+        check_numbers(self.where, target.dtype, target.device, self.devices())
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), target[:, None])
         self.shape, self.chains = vector.shape[1:], len(target)
         self.sites = self.shape.numel()
         self._check_coordinates()
+        self.compile(target)
+        self.rows = self._rows(recipe.entries, 0)
+        self.carried_rows = self._rows([g for _, g in self.program.carried], _end(self.rows))
+        self.place(self.state)
+
+    @staticmethod
+    def devices() -> list[str]:
+        """Where it runs."""
+        return ["cpu"]
+
+    def compile(self, target: torch.Tensor) -> None:
+        """Make the kernel, for numbers like those of the target."""
         self.by_site = bool(self.data) or self.sites > UNROLLED_SITES
         self.width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
         source = (by_site_source if self.by_site else unrolled_source)(self.program, self.sites)
         self.library = library(source, (f"REAL={NUMBER_TYPES[target.dtype]}", f"WIDTH={self.width}"))
         self.rows_of_data = _Data(self.data, self.batch_size)
-        self.rows = self._rows(recipe.entries, 0)
-        self.carried_rows = self._rows([g for _, g in self.program.carried], _end(self.rows))
-        self.place(self.state)
 
     def place(self, state: dict[str, torch.Tensor]) -> None:
         """Put the chains at a state of the same form, with what it carries of U; none of them has died."""
@@ -103,7 +132,7 @@ class Trajectory:
         is_whole = all(DERIVATIVES[order] in carried for order in self.program.carries)
         self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
         self.numbers = self._numbers(carried if is_whole else {})
-        self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device="cpu")
+        self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device=self.numbers.device)
         self.gradient_step = OF_NO_STEP if is_whole else TO_BE_TAKEN
 
     def _check_coordinates(self):
@@ -113,7 +142,7 @@ class Trajectory:
         fits = energy is None or energy.is_sitewise or len(energy.coordinates) == coordinates
         if not fits or not self.chains * self.sites:
             raise RecipeError(
-                f"{recipe.name}, cpp",
+                self.where,
                 f"{coordinates} coordinates of {self.chains} chains for an energy of "
                 f"{'any number' if energy is None else len(energy.coordinates)}",
                 do="Give each coordinate a value.",
@@ -132,7 +161,7 @@ class Trajectory:
         padded = -(-self.chains // self.width) * self.width
         like = next(iter(self.state.values()))
         shape = (max(_end(self.rows), _end(self.carried_rows)), padded)
-        numbers = torch.empty(shape, dtype=like.dtype, device="cpu")
+        numbers = torch.empty(shape, dtype=like.dtype, device=like.device)
         for name, rows in self.rows.items():
             numbers[list(rows), : self.chains] = self.state[name].reshape(self.chains, len(rows)).T
         numbers[:, self.chains :] = numbers[:, :1]
@@ -166,30 +195,37 @@ class Trajectory:
                 do="Keep every thin-th of one step or more.",
             )
         table, stride = self._table(first_step, settings)
-        kept = torch.tensor([r for name in keep for r in self.rows[name]], dtype=torch.int64, device="cpu")
+        kept = [r for name in keep for r in self.rows[name]]
         draws = max(0, -(-(steps - first_kept) // thin))
         drawn = self.numbers.new_empty((draws, len(kept), self.numbers.shape[1]))
+        if self.gradient_step == TO_BE_TAKEN:
+            self.gradient_step = first_step
+            self.take_gradient()
+        self.launch(drawn, Moving(steps, first_step, thin, first_kept, kept, table, stride))
+        return drawn[..., : self.chains]
+
+    def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
+        """Move the numbers of the chains, and leave the states that are kept."""
         integer = ctypes.c_int64
-        self._take_carried_gradient(first_step)
+        kept = torch.tensor(moving.kept, dtype=torch.int64, device="cpu")
         of_data = (ctypes.byref(self.rows_of_data), integer(self.gradient_step)) if self.by_site else ()
         self.library.run(
             _at(self.numbers),
             _at(drawn),
-            _at(table),
-            integer(stride),
+            _at(moving.table),
+            integer(moving.stride),
             integer(self.numbers.shape[1]),
             integer(self.first_chain),
-            integer(steps),
-            integer(first_step),
+            integer(moving.steps),
+            integer(moving.first_step),
             ctypes.c_uint64(self.seed),
-            integer(thin),
-            integer(first_kept),
+            integer(moving.thin),
+            integer(moving.first_kept),
             _at(kept),
             integer(len(kept)),
             _at(self.died),
             *of_data,
         )
-        return drawn[..., : self.chains]
 
     @cached_property
     def _constants(self):
@@ -214,14 +250,11 @@ class Trajectory:
         values = self._constants(h, temperature, number, self.parameters) or [0.0]
         return torch.cat([torch.as_tensor(v, dtype=torch.float64, device="cpu").reshape(-1) for v in values])
 
-    def _take_carried_gradient(self, first_step):
-        """Take the gradient that the first step carries, where none has been."""
-        if self.gradient_step != TO_BE_TAKEN:
-            return
-        self.gradient_step = first_step
+    def take_gradient(self) -> None:
+        """Take what the first step carries of U, where the chains are."""
         of_data: tuple = ()
         if self.by_site:
-            step, seed = ctypes.c_uint64(first_step), ctypes.c_uint64(self.seed)
+            step, seed = ctypes.c_uint64(self.gradient_step), ctypes.c_uint64(self.seed)
             of_data = (ctypes.c_int64(self.first_chain), step, seed, ctypes.byref(self.rows_of_data))
         self.library.gradient(_at(self.numbers), ctypes.c_int64(self.numbers.shape[1]), *of_data)
 

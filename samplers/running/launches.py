@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.trajectory import Trajectory
+from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
 from integrators.program import DERIVATIVES
 from integrators.step import Step
 from recipe.symbols import num_data
@@ -22,16 +23,16 @@ SECONDS = 0.2  # of a launch
 
 
 class Launches:
-    """Chains moved by launches of a C++ kernel, each of many steps, with a look at the chains after each.
+    """Chains moved by launches of a kernel, each of many steps, with a look at the chains after each.
 
-    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on.
+    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on; `backend`:
+    "cpp" or "triton".
     """
 
-    backend = "cpp"
-
-    def __init__(self, inputs: Inputs, keep: Sequence[str]) -> None:
+    def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "cpp") -> None:
         self.inputs = inputs
         self.keep = keep
+        self.backend = backend
         self.kernels: dict[int, Trajectory] = {}  # by the identity of their steps
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
@@ -61,7 +62,7 @@ class Launches:
         """The kernel of a step, made at the first call for it, at a state."""
         kernel = self.kernels.get(id(step))
         if kernel is None:
-            kernel = self.kernels[id(step)] = kernel_of(step, state, self.inputs)
+            kernel = self.kernels[id(step)] = kernel_of(step, state, self.inputs, self.backend)
         else:
             kernel.place(state)
         return kernel
@@ -108,8 +109,9 @@ def check_settings(step: Step, settings: Sequence[tuple[float, float]], paramete
         step.check(h, temperature=temperature, **own)
 
 
-def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs) -> Trajectory:
+def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -> Trajectory:
     """The kernel of many steps that starts at this state; raises RecipeError where there is none."""
+    kernel = TrajectoryOnGPU if backend == "triton" else Trajectory
     data = inputs.derivatives.data
     columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)
-    return Trajectory(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)
+    return kernel(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)

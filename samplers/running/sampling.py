@@ -112,8 +112,8 @@ def sample(
     words of the scheme are one step, and `draws.info["acceptance"]` is the share of its steps that each chain accepted
     in the last phase. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `backend`:
     "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a
-    compiler, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree up to
-    rounding.
+    compiler or Triton, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree
+    up to rounding.
 
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
     `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every

@@ -9,7 +9,7 @@ import torch
 import integrators
 from integrators import noise
 from integrators.auxiliary import masses
-from integrators.kernels.choice import kernel_or_none
+from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.late import Arrivals
 from integrators.lower import optimizer_form
 from integrators.step import Step
@@ -32,7 +32,6 @@ from .tensors import (
 BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
 CHAINS_OF_A_GROUP = 2**20  # how far apart the chains of parameter groups are in the noise
-KERNELS = {"cpu": "cpp", "cuda": "triton"}  # by the type of device
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -226,7 +225,7 @@ class Optimizer(torch.optim.Optimizer):
                 observe=observe,
             )
         states = [self.state[p] for p in params]
-        backend = KERNELS.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
+        backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
             return KernelEngine(self.rotated, params, states, prior=bool(group["weight_decay"]), backend=backend)

@@ -1,0 +1,114 @@
+"""Printing a Program as Triton: trajectories of many chains on a symbolic energy of few sites, K steps in one launch.
+
+A chain is a lane, its state stays in registers: one number for each site of a vector block. What the kernel reads of
+memory in a step are constants, what it writes are states that are kept.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sympy import Expr, Symbol
+
+from ..domains import bounds
+from ..functions import AT_ENDS
+from ..passes import is_by_site
+from ..program import Program
+from .kernel_expressions import TRITON
+from .template import filled, template
+from .unrolled import Unrolled, check_unrolled
+
+LANGUAGE = "triton"
+MODULE = template("triton_unrolled_module.py.in")
+RUN = template("triton_unrolled.py.in")
+GRADIENT = template("triton_unrolled_gradient.py.in")
+FUNCTIONS = "braked, open_unit, pair, phi1, power_of, put, sign_of, tanh_of, words".split(", ")
+
+
+def unrolled_kernels(program: Program, sites: int) -> str:
+    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a gradient that is carried.
+
+    Raises Unsupported for a Program that has no such text, as `cpp_unrolled.unrolled_source` does.
+    """
+    check_unrolled(program, sites, LANGUAGE)
+    return _Writer(program, sites).text()
+
+
+class _Writer(Unrolled):
+    """The parts of the text."""
+
+    language = LANGUAGE
+    comment = "#"
+    dialect = TRITON
+
+    def at(self, s: Symbol, site: int) -> str:
+        """The name of a symbol at a site."""
+        return f"{self.names.stem(s)}s{site}" if is_by_site(s) else self.names.stem(s)
+
+    def let(self, name: str, text: str) -> str:
+        """A line that gives a new name to a value."""
+        return f"{name} = {text}"
+
+    put = let
+
+    def own(self, lines: Sequence[str]) -> list[str]:
+        """Lines whose new names no other line reads."""
+        return list(lines)
+
+    def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
+        """The text of a value, of the type of the state."""
+        text = super().value(e, name)
+        return text if e.free_symbols else f"zero + ({text})"
+
+    def text(self) -> str:
+        """The whole text."""
+        program = self.program
+        body = self.body()
+        numbers = [self.at(s, i) for s, i in self.rows]
+        run = filled(
+            RUN,
+            sites=str(self.sites),
+            load=[self._load(r) for r in range(len(self.rows))],
+            read=self._read() or ["pass"],
+            before=[f"before{r} = {x}" for r, x in enumerate(numbers)],
+            noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
+            body=body,
+            everything=" + ".join(self.at(b, i) for b, i in self.entries),
+            inside="".join(f" & {TRITON.inside(b, self.at(b, i))}" for b, i in self.entries if bounds(b)),
+            stay=[f"{x} = tl.where(fine, {x}, before{r})" for r, x in enumerate(numbers)],
+            keep=[f"put({self.at(b, i)}, row, places, {r}, chains, mask)" for r, (b, i) in enumerate(self.entries)],
+            store=[self._store(r) for r in range(len(self.rows))],
+        )
+        names = FUNCTIONS + (["folded", "turned", "wrapped"] if program.calls(*AT_ENDS) else [])
+        module = filled(MODULE, title=f"{program.recipe.name}: {program.scheme}", functions=", ".join(names))
+        return "\n\n\n".join([module, run, *([self._gradient()] if program.carries else [])]) + "\n"
+
+    def _read(self):
+        return [f"{self.at(s, i)} = tl.load(constants + {j}).to(R)" for j, (s, i) in enumerate(self.constants)]
+
+    def _load(self, row):
+        return f"{self.at(*self.rows[row])} = tl.load(state + {row} * chains + chain, mask=mask, other=0)"
+
+    def _store(self, row):
+        return f"tl.store(state + {row} * chains + chain, {self.at(*self.rows[row])}, mask=mask)"
+
+    def _noise(self, number, draw):
+        """Lines that draw the numbers of one step."""
+        lines = []
+        for group in self.groups(draw):
+            lines.append(f"w0, w1, w2, w3 = words(seed, step, tl.full((), {group}, tl.uint32), 0, {number}, who)")
+            names = [self.at(draw, 4 * group + i) for i in range(self.in_group(draw, group))]
+            lines += self._numbers(draw, names)
+        return lines
+
+    def _numbers(self, draw, names):
+        """Lines that make random numbers of the words of a group."""
+        if draw.kind == "uniform":
+            return [f"{name} = open_unit(w{i}, R)" for i, name in enumerate(names)]
+        pairs = [(names[i : i + 2] + ["other"])[:2] for i in range(0, len(names), 2)]
+        return [f"{one}, {other} = pair(w{2 * k}, w{2 * k + 1}, R)" for k, (one, other) in enumerate(pairs)]
+
+    def _gradient(self):
+        """The text of `gradient`: the rows of what is carried of U, from those of the target."""
+        targets = self.program.recipe.targets
+        load = [self._load(r) for r, (b, _) in enumerate(self.rows) if b in targets]
+        store = [self._store(r) for r, row in enumerate(self.rows) if row in self.carried]
+        return filled(GRADIENT, sites=str(self.sites), load=load, body=self.of_carried(), store=store)

@@ -1,0 +1,69 @@
+"""Kernels of many steps on a GPU: chains on a symbolic energy of few sites, moved in one launch."""
+
+from typing import Any
+
+import torch
+
+from ..backends.loading import load
+from ..passes import Unsupported
+from . import gpu
+from .trajectory import Moving, Trajectory
+
+LANES = (32, 128)  # chains of a program: of one warp, or of four where chains fill the machine
+MANY = 2**17  # chains
+WARP = 32
+
+
+class TrajectoryOnGPU(Trajectory):
+    """Chains as `Trajectory` moves them, to the same numbers up to rounding, by a Triton kernel where they are.
+
+    Their state stays in registers for all steps of a launch. Raises RecipeError where the Program has no such kernel,
+    and where Triton is not installed.
+    """
+
+    backend = "triton"
+    width = 1
+
+    @staticmethod
+    def devices() -> list[str]:
+        """Where it runs."""
+        return gpu.devices_of_triton()
+
+    def compile(self, target: torch.Tensor) -> None:
+        """Make the kernel, for numbers like those of the target."""
+        if self.data:
+            raise Unsupported(self.where, "there is no Triton form of a sum over data", do="Use backend='torch'.")
+        self.real = gpu.real_of(self.where, target.dtype)
+        from ..backends.triton_unrolled import unrolled_kernels
+
+        source = unrolled_kernels(self.program, self.sites)
+        self.kernels = load(source, f"<sde-recipe {self.program.recipe.name} {self.program.scheme} triton chains>")
+
+    def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
+        """Move the numbers of the chains, and leave the states that are kept."""
+        device = self.numbers.device
+        places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
+        places[moving.kept] = torch.arange(len(moving.kept), device="cpu")
+        memory = self.numbers, drawn, gpu.sent(places, device), gpu.sent(moving.table, device), self.died
+        numbers = (
+            self.chains,
+            self.first_chain,
+            moving.steps,
+            moving.first_step,
+            gpu.signed(self.seed),
+            moving.thin,
+            moving.first_kept,
+            len(moving.kept),
+            moving.stride,
+        )
+        self._launch("run", (*memory, *numbers), VARIES=bool(moving.stride))
+
+    def take_gradient(self) -> None:
+        """Take what the first step carries of U, where the chains are."""
+        self._launch("gradient", (self.numbers, self.chains))
+
+    def _launch(self, name: str, arguments: tuple, **constants: Any) -> None:
+        lanes = LANES[self.chains > MANY]
+        constants |= {"R": self.real, "LANES": lanes, "enable_fp_fusion": True, "num_warps": lanes // WARP}
+        with gpu.on(self.numbers.device):
+            gpu.Launch(name, self.kernels[name], (-(-self.chains // lanes),), arguments, constants)()
