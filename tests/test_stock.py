@@ -21,7 +21,7 @@ from recipe.algebra import vanishes
 from recipe.symbols import num_data, step_number, step_size, temperature
 from samplers import SGHMC, SGRLD, SGRLDDense, SGRLDSimplex, catalogue
 from samplers.testing.arguments import called, curvature, gradient, inputs, own_step_size
-from samplers.testing.cases import CASES
+from samplers.testing.cases import CASES, TABLE
 from samplers.testing.interpreter import Chain
 
 theta, p = vector("theta"), vector("p")
@@ -303,6 +303,10 @@ def test_what_a_law_is_given_is_what_is_adapted():
         names = sorted(a.name for a in R.adapted)
         assert set(R.adapt) == set(R.adapted)
         assert (R.claim == f"given frozen {', '.join(names)}") == bool(names)
+
+
+def test_the_table_of_cases_is_of_stock_samplers():
+    assert TABLE.keys() <= set(catalogue)
 
 
 # ---- the budget: T D - supplied is a variance

@@ -3,8 +3,9 @@
 `observe` are functions of all chains at once, as a Step takes them; `words` are words of the recipe beside its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from recipe import Recipe
@@ -47,19 +48,6 @@ class Case:
         return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
 
 
-def case(
-    name: str,
-    *words: str,
-    observe: dict[str, Callable] | None = None,
-    step_size: float | None = None,
-    bind: dict[str, Callable] | None = None,
-    **values: Any,
-) -> Case:
-    """The case of a stock recipe: further words, observations, its one step size, open functions, parameters."""
-    recipe = catalogue[name]
-    return Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
-
-
 def case_of(recipe: Recipe) -> Case:
     """The case of a recipe: that of the table if it is one of its samplers, and not only named like one."""
     case = CASES.get(recipe.name)
@@ -68,47 +56,78 @@ def case_of(recipe: Recipe) -> Case:
     return case if set(recipe.parameters) <= set(case.recipe.parameters) else Case(recipe)
 
 
+def row(
+    *words: str,
+    observe: dict[str, Callable] | None = None,
+    step_size: float | None = None,
+    bind: dict[str, Callable] | None = None,
+    **values: Any,
+) -> Callable[[Recipe], Case]:
+    """The case of a stock recipe: further words, observations, its one step size, open functions, parameters."""
+    return lambda recipe: Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
+
+
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
 DENSE = {"L_xx": lambda x, y: 1 + y**2 / 4, "L_yx": lambda x, y: x * y / 3, "L_yy": lambda x, y: 1 + x**2 / 5}
 
-CASES = {
-    c.recipe.name: c
-    for c in (
-        case("sgld"),
-        case("sgld-preconditioned", G=0.6, V=0.7, K=0.4),
-        case("psgld", alpha=0.8, lam=0.3),
-        case("psgld-same-step", alpha=0.8, lam=0.3),
-        case("psgld-gamma", alpha=0.8, lam=0.3),
-        case("sgrld", bind=METRIC),
-        case("sgrld-dense", bind=DENSE),
-        case("sgrld-simplex", "Euler", a=1.6),
-        case("sgrld-cir", a=0.6, counts=1.3),
-        case("sgfs", B=1.4, b=1.7, observe={"score_variance": lambda theta: 0.5 + theta**2 / 3}),
-        case("vsgd", V=2.6, step_size=1.0),
-        case("isgd-ideal", lam=3.0, B=0.8, step_size=1.0),
-        case("isgd", mu=0.4, warmup_steps=3.0, step_size=1.0),
-        case("underdamped-langevin", *HAMILTONIAN, m=1.7, gamma=1.1),
-        case("sghmc", *HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
-        case("sghmc-adaptive", *HAMILTONIAN, gamma=1.1, lam=0.3),
-        case("sgrhmc", bind=METRIC),
-        case("sghmc-relativistic", "W R A", m=1.7, c=1.3, C=1.4, B=0.2),
-        case("mala", G=0.6),
-        case("hmc", m=1.7),
-        case("hmc-randomised", "B A R A B", m=1.7, nu=0.9),
-        case("ghmc", m=1.7, gamma=1.1),
-        case("sgnht", *THERMOSTATTED, A=0.7, mu=1.6),
-        case("msgnht", *THERMOSTATTED, A=0.7, mu=1.6),
-        case("atmc", *THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
-        case("atmc-relativistic", m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
-        case("santa", "Euler", sigma=0.8, lam=0.3),
-        case("sgld-sa", observe=SQUARES, decay=0.6, **SPIKE),
-        case("sgld-sa-marginal", sigma=1.2, delta=0.4, **SPIKE),
-        case("sgld-sa-gibbs", sigma=1.2, delta=0.4, **SPIKE),
-        case("sgld-sa-classification", decay=0.6, **SPIKE),
-        case("sghmc-sa", "F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
-        case("sghmc-sa-marginal", "F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-        case("sghmc-sa-gibbs", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-        case("sghmc-sa-classification", "F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
-    )
+TABLE = {
+    "sgld": row(),
+    "sgld-preconditioned": row(G=0.6, V=0.7, K=0.4),
+    "psgld": row(alpha=0.8, lam=0.3),
+    "psgld-same-step": row(alpha=0.8, lam=0.3),
+    "psgld-gamma": row(alpha=0.8, lam=0.3),
+    "sgrld": row(bind=METRIC),
+    "sgrld-dense": row(bind=DENSE),
+    "sgrld-simplex": row("Euler", a=1.6),
+    "sgrld-cir": row(a=0.6, counts=1.3),
+    "sgfs": row(B=1.4, b=1.7, observe={"score_variance": lambda theta: 0.5 + theta**2 / 3}),
+    "vsgd": row(V=2.6, step_size=1.0),
+    "isgd-ideal": row(lam=3.0, B=0.8, step_size=1.0),
+    "isgd": row(mu=0.4, warmup_steps=3.0, step_size=1.0),
+    "underdamped-langevin": row(*HAMILTONIAN, m=1.7, gamma=1.1),
+    "sghmc": row(*HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
+    "sghmc-adaptive": row(*HAMILTONIAN, gamma=1.1, lam=0.3),
+    "sgrhmc": row(bind=METRIC),
+    "sghmc-relativistic": row("W R A", m=1.7, c=1.3, C=1.4, B=0.2),
+    "mala": row(G=0.6),
+    "hmc": row(m=1.7),
+    "hmc-randomised": row("B A R A B", m=1.7, nu=0.9),
+    "ghmc": row(m=1.7, gamma=1.1),
+    "sgnht": row(*THERMOSTATTED, A=0.7, mu=1.6),
+    "msgnht": row(*THERMOSTATTED, A=0.7, mu=1.6),
+    "atmc": row(*THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
+    "atmc-relativistic": row(m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
+    "santa": row("Euler", sigma=0.8, lam=0.3),
+    "sgld-sa": row(observe=SQUARES, decay=0.6, **SPIKE),
+    "sgld-sa-marginal": row(sigma=1.2, delta=0.4, **SPIKE),
+    "sgld-sa-gibbs": row(sigma=1.2, delta=0.4, **SPIKE),
+    "sgld-sa-classification": row(decay=0.6, **SPIKE),
+    "sghmc-sa": row("F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
+    "sghmc-sa-marginal": row("F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+    "sghmc-sa-gibbs": row(sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+    "sghmc-sa-classification": row("F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
 }
-CASES = {name: CASES.get(name) or Case(R) for name, R in catalogue.items()}
+
+
+class Cases(Mapping[str, Case]):
+    """The cases of the catalogue by name, each made when it is asked for: to declare all samplers takes seconds."""
+
+    def __getitem__(self, name: str) -> Case:
+        return _case(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(catalogue)
+
+    def __len__(self) -> int:
+        return len(catalogue)
+
+    def __contains__(self, name: object) -> bool:
+        return name in catalogue
+
+
+@cache
+def _case(name):
+    return TABLE.get(name, Case)(catalogue[name])
+
+
+CASES = Cases()
