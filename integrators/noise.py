@@ -1,10 +1,13 @@
 """Counter-based noise: a pure function of (seed, step, draw, chain, site).
 
-A site is an index into the flattened shape of one chain's draw. It is word ``site % 4`` of a
+A site is an index into the flattened shape of one chain's draw, which has n of them. It is a word of a
 Philox4x32-10 block whose counter and key are
 
-    c0 = low32(site // 4)    c1 = high16(site // 4) | draw << 16    c2 = chain    c3 = low32(step)
-    k0 = low32(seed)         k1 = high32(seed) xor high32(step)
+    c0 = low32(b)      c1 = high16(b) | draw << 16    c2 = chain    c3 = low32(t)
+    k0 = low32(seed)   k1 = high32(seed) xor high32(t)
+
+with b = site // 4, t = step, and word ``site % 4``. Draws of one or two sites share a block among s = 4 // n steps:
+there b = 2^48 - n, t = step // s, and it is word ``site + step % s * n``.
 
 Seeds that agree in their low half share blocks only at steps 2^32 or more apart.
 
@@ -259,6 +262,15 @@ def _keyed(
     return [of_step(k) for k in step] if isinstance(step, range) else of_step(step)
 
 
+def steps_of_block(sites: int) -> int:
+    """How many steps share a Philox block: 4 // n of a draw of n = 1 or 2 sites, else one.
+
+    >>> [steps_of_block(sites) for sites in range(5)]
+    [1, 4, 2, 1, 1]
+    """
+    return 4 // sites if sites in (1, 2) else 1
+
+
 KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
@@ -273,14 +285,21 @@ def _words(
     draw = _integer("draw", draw, 2**16)
     chains = _integer("chains", chains, 2**32 + 1)
     first_chain = _integer("first_chain", first_chain, 2**32 + 1 - chains)
-    numbers = list(step) if isinstance(step, range) else [step]
+    numbers = _numbers(step)
     for end in (*numbers[:1], *numbers[-1:]):
         _integer("step", end, 2**63)
-    group = torch.arange(-(-math.prod(shape) // 4), device=device)
+    sites = math.prod(shape)
+    shared = steps_of_block(sites)
+    group = torch.arange(-(-sites // 4), device=device) if shared == 1 else torch.tensor([2**48 - sites], device=device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
-    steps = torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 1, 1)
+    steps = torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 1, 1) // shared
     counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
     return philox(counter, (seed & _MASK, steps >> 32 ^ seed >> 32))
+
+
+def _numbers(step: int | range) -> list[int]:
+    """The steps, one or many."""
+    return list(step) if isinstance(step, range) else [step]
 
 
 def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
@@ -292,8 +311,13 @@ def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
 
 def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> torch.Tensor:
     """Four values a group, cut to the sites of `shape`, without the axis of steps for an int step."""
-    values = values.flatten(2)[..., : math.prod(shape)]
-    values = values.reshape(*values.shape[:2], *shape).contiguous()
+    sites = math.prod(shape)
+    shared = steps_of_block(sites)
+    values = values.flatten(2)
+    if shared > 1:
+        turn = torch.tensor([k % shared for k in _numbers(step)], dtype=torch.int64, device=values.device)
+        values = values.unflatten(-1, (shared, sites)).take_along_dim(turn.view(-1, 1, 1, 1), 2).flatten(2)
+    values = values[..., :sites].reshape(*values.shape[:2], *shape).contiguous()
     return values if isinstance(step, range) else values[0]
 
 

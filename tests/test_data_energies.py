@@ -207,7 +207,8 @@ def test_every_sampler_runs_on_a_kernel_with_data(case):
 
 
 @pytest.mark.parametrize(
-    "sites, rows, batch_size", [(1, 1, None), (14, 64, 64), (64, 65, 3), (65, 200, 129), (300, 70, None)]
+    "sites, rows, batch_size",
+    [(1, 1, None), (1, 9, 1), (2, 9, 2), (14, 64, 64), (64, 65, 3), (65, 200, 129), (300, 70, None)],
 )
 def test_any_number_of_sites_and_rows(sites, rows, batch_size):
     by_torch, by_kernel = trajectories(

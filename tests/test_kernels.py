@@ -93,6 +93,18 @@ def test_any_shape_and_number_type(shape, dtype, bound):
         assert (results[0][b] - results[1][b]).abs().max() <= bound * max(1, np.prod(shape) ** 0.5 if b == "xi" else 1)
 
 
+@pytest.mark.parametrize("name", ["sgld", "sgnht", "hmc-randomised"])
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+def test_chains_of_one_or_two_sites_share_their_noise_among_steps_alike(name, backend):
+    """In every step of a block, as one tensor and as tensors of one element."""
+    for step in range(4):
+        for shape in ((1,), (2,), (1, 2)):
+            assert max(against_torch(name, backend, 3, shape, Key(5, 2**33 + step, first_chain=3))) <= 1e-12
+    whole = moved(*sweep_of(CASES["sghmc"].recipe, [2], backend=backend), steps=5)
+    parts = moved(*sweep_of(CASES["sghmc"].recipe, [1, 1], backend=backend), steps=5)
+    assert all((whole[b] - parts[b]).abs().max() <= 1e-12 for b in whole)
+
+
 # ---- many tensors
 
 

@@ -35,8 +35,12 @@ def reference_philox(counter, key):
     return a, b, c, d
 
 
-def reference_word(seed, step, draw, chain, site):
+def reference_word(seed, step, draw, chain, site, sites=6):
+    """The word of a site of a draw of so many sites; of one or two, four or two steps share a block."""
     block, word = divmod(site, 4)
+    if sites < 3:
+        block, word = 2**48 - sites, site + step % (4 // sites) * sites
+        step //= 4 // sites
     counter = block % 2**32, block // 2**32 + draw * 2**16, chain, step % 2**32
     return reference_philox(counter, (seed % 2**32, seed // 2**32 ^ step // 2**32))[word]
 
@@ -91,7 +95,7 @@ def test_each_word_is_philox_of_seed_step_draw_chain_and_site():
 def test_the_extreme_arguments_are_words_too():
     seed, step, draw, chain = 2**64 - 1, 2**63 - 1, INITIAL, 2**32 - 1
     word = words(seed, step, draw, 1, (), first_chain=chain)
-    assert word.tolist() == [reference_word(seed, step, draw, chain, 0)]
+    assert word.tolist() == [reference_word(seed, step, draw, chain, 0, sites=1)]
 
 
 def test_each_pair_of_sites_is_the_box_muller_transform_of_its_two_uniforms():
@@ -105,9 +109,29 @@ def test_only_the_flattened_index_of_a_site_matters():
     flat = normal(3, 4, 5, 2, (30,), dtype=F64)
     assert same_bits(normal(3, 4, 5, 2, (6, 5), dtype=F64).flatten(1), flat)
     assert same_bits(normal(3, 4, 5, 2, (2, 3, 5), dtype=F64).flatten(1), flat)
-    for sites in range(30):
+    for sites in range(3, 30):
         assert same_bits(normal(3, 4, 5, 2, (sites,), dtype=F64), flat[:, :sites].contiguous())
-    assert same_bits(normal(3, 4, 5, 2, (), dtype=F64), flat[:, 0])
+    assert same_bits(normal(3, 4, 5, 2, (), dtype=F64), normal(3, 4, 5, 2, (1,), dtype=F64)[:, 0])
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_steps_share_the_blocks_of_draws_of_one_or_two_sites(sites):
+    pick = random.Random(2)
+    for step in (0, 5, 2**32 - 3, 2**63 - 9):
+        seed, draw, chain = pick.getrandbits(64), pick.getrandbits(16), pick.getrandbits(31)
+        steps = range(step, step + 7)
+        expected = [[reference_word(seed, k, draw, chain, site, sites) for site in range(sites)] for k in steps]
+        assert words(seed, steps, draw, 1, (sites,), first_chain=chain)[:, 0].tolist() == expected
+        assert words(seed, steps[2], draw, 1, (sites,), first_chain=chain)[0].tolist() == expected[2]
+    x = normal(3, range(8), 5, 2, (sites,), dtype=F64)
+    u = uniform(3, range(8), 5, 2, (sites,), dtype=F64).transpose(0, 1).reshape(2, 2 * sites, 2, 2)
+    pairs = torch.polar((-2 * u[..., 0].log()).sqrt(), 2 * math.pi * u[..., 1])
+    torch.testing.assert_close(x.transpose(0, 1).reshape(2, 2 * sites, 2, 2), torch.view_as_real(pairs))
+
+
+def test_draws_of_other_numbers_of_sites_share_no_word():
+    drawn = [words(3, range(16), 5, 2, (sites,)).flatten().tolist() for sites in (1, 2, 40)]
+    assert len({word for row in drawn for word in row}) == sum(map(len, drawn))
 
 
 def test_a_draw_is_contiguous_and_has_the_axes_steps_chains_shape():
@@ -202,6 +226,15 @@ def test_neighbours_are_uncorrelated(axis):
     for lag in (1, 2, 3, 4):
         overlap = x.shape[axis] - lag
         assert uncorrelated(x.narrow(axis, 0, overlap), x.narrow(axis, lag, overlap))
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_steps_that_share_blocks_are_uncorrelated(sites):
+    x = normal(9, range(2048), 0, 32, (sites,), dtype=F64)
+    for lag in range(1, 9):
+        assert uncorrelated(x[lag:], x[:-lag])
+        assert uncorrelated(x[lag:], x[:-lag].flip(-1))
+    assert uncorrelated(x[:, 1:], x[:, :-1])
 
 
 def test_draws_and_seeds_are_uncorrelated():

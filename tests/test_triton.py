@@ -122,7 +122,7 @@ def test_on_the_cpu_without_the_interpreter_it_is_refused(monkeypatch):
 @triton.jit(do_not_specialize=["group", "above", "draw", "chain", "seed", "step"])
 def noise_of(out, group, above, draw, chain, seed, step, R: tl.constexpr, GROUPS: tl.constexpr):
     groups = group.to(tl.int64).to(tl.uint32) + tl.arange(0, GROUPS).to(tl.uint32)
-    values = triton_prelude.normals(seed, step, groups, above.to(tl.int64), draw, chain.to(tl.int64), R)
+    values = triton_prelude.normals(seed, step, groups, above.to(tl.int64), draw, chain.to(tl.int64), 0, R)
     tl.store(out + tl.arange(0, 4 * GROUPS), values)
 
 

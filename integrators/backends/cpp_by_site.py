@@ -137,10 +137,12 @@ class _Writer:
         is_normal = "true" if draw.kind == "normal" else "false"
         groups = -(-self.sites // 4)
         width = 8 if groups <= 8 else 16
-        fill = f"fill<R, {is_normal}, {width}>({stem} + 4 * g, g, {number}, who, step, seed);"
+        here = f"{stem}buffer + 4 * g, place.group + g"
         return [
-            f"alignas(64) R {stem}[{-(-groups // width) * 4 * width}];",
-            f"for (int64_t g = 0; g < {groups}; g += {width}) {fill}",
+            f"alignas(64) R {stem}buffer[{-(-groups // width) * 4 * width}];",
+            f"for (int64_t g = 0; g < {groups}; g += {width})",
+            f"    fill<R, {is_normal}, {width}>({here}, {number}, who, place.step, seed);",
+            f"const R* {stem} = {stem}buffer + place.at;",
         ]
 
     def _body(self):

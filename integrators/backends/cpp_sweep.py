@@ -14,7 +14,7 @@ FIXED = template("sweep.hpp")
 SEGMENT = template("sweep_segment.cpp.in")
 OVER_SITES = template("sweep_sites.cpp.in")
 OVER_CHAINS = template("sweep_chains.cpp.in")
-WHO = "(uint32_t)(a.first_chain + chain), a.step, a.seed"  # whose numbers are drawn
+CHAIN = "(uint32_t)(a.first_chain + chain)"  # whose numbers are drawn
 
 
 def sweep_source(plan: Plan) -> str:
@@ -114,7 +114,7 @@ class _Writer:
     def _number_of_chain(self, d):
         """A random number of a chain, given or drawn."""
         given = f"a.drawn[{self.draws[d]} * a.parts]"
-        return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {WHO})"
+        return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
     def _numbers_of_block(self, d):
         """Lines that find or draw the random numbers of a block of sites."""
@@ -124,7 +124,7 @@ class _Writer:
         found = f"{given} ? {given} + at + b : nullptr"
         return [
             f"alignas(64) R {stem}buffer[BLOCK + 4];",
-            f"const R* {stem} = numbers<{is_normal}>({stem}buffer, {found}, site + b, m, {k}, {WHO});",
+            f"const R* {stem} = numbers<{is_normal}>({stem}buffer, {found}, place, m, {k}, {CHAIN}, a.seed);",
         ]
 
     def _assignment(self, statement, value):

@@ -62,7 +62,7 @@ class _Writer(Unrolled):
             title=f"{program.recipe.name}: {program.scheme}",
             sites=str(self.sites),
             rows=str(len(self.rows)),
-            arrays=[f"alignas(64) R {self.names.stem(d)}[{4 * len(self.groups(d))}][W];" for d in program.draws],
+            arrays=[f"alignas(64) R {self.names.stem(d)}buffer[{4 * len(self.groups(d))}][W];" for d in program.draws],
             read=[self.let(self.at(s, i), f"R(c[{j}])") for j, (s, i) in enumerate(self.constants)],
             noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
             load=self._load(),
@@ -80,27 +80,34 @@ class _Writer(Unrolled):
         return lines + [f"R {self.at(g, i)} = 0;" for g, i in self.slopes if (g, i) not in self.carried]
 
     def _noise(self, number, draw):
-        """Lines that draw the numbers of one step for all chains of a lane block."""
-        lines = []
-        for group in self.groups(draw):
-            chain, step = "(uint32_t)(first_chain + chain)", "(uint64_t)(first_step + k)"
-            lines += [
-                f"words<W, true>(w, {group}, {number}, {chain}, {step}, seed);",
-                "#pragma omp simd",
-                "for (int l = 0; l < W; ++l) {",
-                *inner(self._numbers_of_group(draw, 4 * group, self.in_group(draw, group))),
-                "}",
-            ]
-        return lines
+        """Lines that draw the numbers of one step for all chains of a lane block, where the steps before have not."""
+        stem = self.names.stem(draw)
+        drawn = [line for group in self.groups(draw) for line in self._numbers_of_group(number, draw, group)]
+        if self.shared(draw) > 1:
+            drawn = [f"if (k == 0 || {stem}place.at == 0) {{", *inner(drawn), "}"]
+        return [
+            f"const Place {stem}place = place_of({self.number_of_sites(draw)}, 0, first_step + k);",
+            *drawn,
+            f"R(* {stem})[W] = {stem}buffer + {stem}place.at;",
+        ]
 
-    def _numbers_of_group(self, draw, first, wanted):
-        def number(i):
-            return f"{self.names.stem(draw)}[{first + i}][l]"
-
-        if draw.kind == "uniform":
-            return [f"{number(i)} = open_unit<R>(w[{i}][l]);" for i in range(wanted)]
-        pairs = range(0, wanted, 2)
-        return [f"pair_of_normals(w[{i}][l], w[{i + 1}][l], {number(i)}, {number(i + 1)});" for i in pairs]
+    def _numbers_of_group(self, number, draw, group):
+        """Lines that draw the numbers of a group of sites, those of all steps that share it."""
+        stem = self.names.stem(draw)
+        numbers = [f"{stem}buffer[{4 * group + i}][l]" for i in range(4)]
+        wanted = self.in_group(draw, group)
+        lines = [f"{numbers[i]} = open_unit<R>(w[{i}][l]);" for i in range(wanted)]
+        if draw.kind == "normal":
+            pairs = range(0, wanted, 2)
+            lines = [f"pair_of_normals(w[{i}][l], w[{i + 1}][l], {numbers[i]}, {numbers[i + 1]});" for i in pairs]
+        who = f"{number}, (uint32_t)(first_chain + chain), {stem}place.step, seed"
+        return [
+            f"words<W, true>(w, {stem}place.group + {group}, {who});",
+            "#pragma omp simd",
+            "for (int l = 0; l < W; ++l) {",
+            *inner(lines),
+            "}",
+        ]
 
     def _gradient(self):
         """The statements of `gradient`: the rows of what is carried of U, from those of the target."""

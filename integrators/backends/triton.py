@@ -99,7 +99,7 @@ class _Writer:
             return self._draw_of_chain(d)
         k = self.draws[d]
         given = f"tl.load({self._begin('drawn', k)} + spot, mask=mask, other=0)"
-        return self._given_or_drawn(d, given, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, R)")
+        return self._given_or_drawn(d, given, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
 
     def _draw_of_chain(self, d):
         k = self.draws[d]

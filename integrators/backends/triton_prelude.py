@@ -39,6 +39,19 @@ def words(seed, step, group, above, draw, chain):
 
 
 @triton.jit
+def words_of_step(seed, step, group, above, draw, chain, FEW: tl.constexpr):
+    """The words of groups of sites; where a chain has FEW, one or two, steps share a group: first those of this one."""
+    if FEW == 0:
+        w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
+    else:
+        place = step % (4 // FEW) * FEW
+        own = (group * 0 + (4294967296 - FEW)).to(tl.uint32)
+        w0, w1, w2, w3 = words(seed, step // (4 // FEW), own, 0xFFFF, draw, chain)
+        w0, w1 = tl.where(place >= 2, w2, w0), tl.where(place >= 2, w3, w1)
+    return w0, w1, w2, w3
+
+
+@triton.jit
 def unit(word, R: tl.constexpr):
     """(x + 1/2) 2^-32."""
     return word.to(R) * 2.3283064365386963e-10 + 1.1641532182693481e-10
@@ -101,10 +114,12 @@ def pair(even, odd, R: tl.constexpr):
 
 
 @triton.jit
-def normals(seed, step, group, above, draw, chain, R: tl.constexpr):
-    """The normals of the sites of these groups, in order."""
-    w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
+def normals(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.constexpr):
+    """The normals of the sites of these groups, in order; where a chain has FEW sites, one or two, those come first."""
+    w0, w1, w2, w3 = words_of_step(seed, step, group, above, draw, chain, FEW)
     a, b = pair(w0, w1, R)
+    if FEW == 1:
+        a = tl.where(step % 2 == 1, b, a)
     c, d = pair(w2, w3, R)
     return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
 
@@ -117,9 +132,11 @@ def open_unit(word, R: tl.constexpr):
 
 
 @triton.jit
-def uniforms(seed, step, group, above, draw, chain, R: tl.constexpr):
-    """The uniform numbers of the sites of these groups, in order."""
-    w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
+def uniforms(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.constexpr):
+    """The uniform numbers of the sites of these groups, in order; where a chain has FEW sites, those come first."""
+    w0, w1, w2, w3 = words_of_step(seed, step, group, above, draw, chain, FEW)
+    if FEW == 1:
+        w0 = tl.where(step % 2 == 1, w1, w0)
     even = tl.interleave(open_unit(w0, R), open_unit(w2, R))
     return tl.interleave(even, tl.interleave(open_unit(w1, R), open_unit(w3, R)))
 
@@ -127,16 +144,16 @@ def uniforms(seed, step, group, above, draw, chain, R: tl.constexpr):
 @triton.jit
 def one_normal(seed, step, draw, chain, R: tl.constexpr):
     """The normal of each of these chains."""
-    w0, w1, w2, w3 = words(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain)
+    w0, w1, w2, w3 = words_of_step(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain, 1)
     cosine, sine = pair(w0, w1, R)
-    return cosine
+    return tl.where(step % 2 == 1, sine, cosine)
 
 
 @triton.jit
 def one_uniform(seed, step, draw, chain, R: tl.constexpr):
     """The uniform number of each of these chains."""
-    w0, w1, w2, w3 = words(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain)
-    return open_unit(w0, R)
+    w0, w1, w2, w3 = words_of_step(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain, 1)
+    return open_unit(tl.where(step % 2 == 1, w1, w0), R)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Total, is_site
 
 from ..extraction import Extraction
+from ..noise import steps_of_block
 from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
 from ..program import Adapt, Draw, Gradient, Let, Program, Set, Sum
 from .kernel_energy import check_energy, symbolic_energy
@@ -80,13 +81,21 @@ class Unrolled:
         """The text of an expression at a site."""
         return self.value(e, lambda s: self.at(s, site))
 
+    def number_of_sites(self, draw: Symbol) -> int:
+        """The sites of a draw."""
+        return len(sites_of(draw, self.sites))
+
+    def shared(self, draw: Symbol) -> int:
+        """How many steps share the words of a Philox call."""
+        return steps_of_block(self.number_of_sites(draw))
+
     def groups(self, draw: Symbol) -> range:
         """The groups of four sites that share the words of one Philox call."""
-        return range(-(-len(sites_of(draw, self.sites)) // 4))
+        return range(-(-self.number_of_sites(draw) // 4))
 
     def in_group(self, draw: Symbol, group: int) -> int:
-        """How many sites of a group there are."""
-        return min(4, len(sites_of(draw, self.sites)) - 4 * group)
+        """How many numbers of a group there are, of a site in one of the steps that share it."""
+        return min(4, self.number_of_sites(draw) * self.shared(draw) - 4 * group)
 
     def body(self) -> list[str]:
         """The statements of one step of one chain."""

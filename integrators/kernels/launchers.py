@@ -9,7 +9,7 @@ import torch
 
 from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
-from ..noise import Key
+from ..noise import Key, steps_of_block
 from ..passes import Plan, is_by_site
 from ..program import Program
 from .constants import NUMBER_TYPES
@@ -156,6 +156,7 @@ class TritonLauncher:
             if name in self.kernels and all(programs):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
                 constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": aligned}
+                constants["FEW"] = sites if steps_of_block(sites) > 1 else 0
                 constants |= {"GIVEN": key is None, "enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
                 yield Launch(name, self.kernels[name], programs, (*memory, *counts, *of_key, *self.numbers), constants)
 

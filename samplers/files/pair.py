@@ -16,7 +16,7 @@ from recipe.errors import RecipeError, warn
 
 from . import regular, storage
 
-FORMAT = 2  # of the checkpoints that are written and read; those of format 1 do not say so
+FORMAT = 3  # of the checkpoints that are written and read; those of format 1 do not say so
 
 Stamp = tuple[int, int, int] | None  # inode, time and size of a file, if it is there
 

@@ -153,7 +153,18 @@ template <class R> static inline R braked(R y, R s) {
     return sign_of(y) * exp_of(v);
 }
 
-// ---- noise: Philox4x32-10 of (site/4, draw, chain, step) under the seed
+// ---- noise: Philox4x32-10 of (group of four sites, draw, chain, step) under the seed
+
+// where the numbers of a site and those after it are: a chain of one or two sites shares a group among 4/n steps
+struct Place {
+    uint64_t group, step;
+    int64_t at;  // among the numbers of the group
+};
+static inline Place place_of(int64_t sites, int64_t site, uint64_t step) {
+    if (sites > 2) return {(uint64_t)site / 4, step, site % 4};
+    const uint64_t shared = 4 / sites;
+    return {((uint64_t)1 << 48) - sites, step / shared, site + (int64_t)(step % shared) * sites};
+}
 
 #if defined __AVX512F__
 constexpr int LANES = 8;
@@ -247,14 +258,16 @@ static inline void fill(R* out, uint64_t group, uint32_t draw, uint32_t chain, u
 // the number of a scalar
 template <class R> static inline R one_normal(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
     alignas(64) uint32_t w[4][LANES];
-    words<LANES, false>(w, 0, draw, chain, step, seed);
+    const Place place = place_of(1, 0, step);
+    words<LANES, false>(w, place.group, draw, chain, place.step, seed);
     R x, y;
-    pair_of_normals(w[0][0], w[1][0], x, y);
-    return x;
+    pair_of_normals(w[place.at & 2][0], w[place.at | 1][0], x, y);
+    return place.at % 2 ? y : x;
 }
 
 template <class R> static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
     alignas(64) uint32_t w[4][LANES];
-    words<LANES, false>(w, 0, draw, chain, step, seed);
-    return open_unit<R>(w[0][0]);
+    const Place place = place_of(1, 0, step);
+    words<LANES, false>(w, place.group, draw, chain, place.step, seed);
+    return open_unit<R>(w[place.at][0]);
 }

@@ -12,14 +12,15 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
 };
 
 // the numbers of a run of sites within one block: those given, or drawn here
-template <bool normal> static inline const R* numbers(R* buffer, const R* given, int64_t site, int64_t count, uint32_t draw,
-                                                      uint32_t chain, uint64_t step, uint64_t seed) {
+template <bool normal> static inline const R* numbers(R* buffer, const R* given, const Place& place, int64_t count, uint32_t draw,
+                                                      uint32_t chain, uint64_t seed) {
     if (given) return given;
-    const int64_t first = site / 4, groups = (site + count + 3) / 4 - first;
+    const int64_t groups = (place.at + count + 3) / 4;
     if (groups > 48) {
-        fill<R, normal, 64>(buffer, first, draw, chain, step, seed);
+        fill<R, normal, 64>(buffer, place.group, draw, chain, place.step, seed);
     } else {
-        for (int64_t g = 0; g < groups; g += 16) fill<R, normal, 16>(buffer + 4 * g, first + g, draw, chain, step, seed);
+        for (int64_t g = 0; g < groups; g += 16)
+            fill<R, normal, 16>(buffer + 4 * g, place.group + g, draw, chain, place.step, seed);
     }
-    return buffer + site % 4;
+    return buffer + place.at;
 }
