@@ -95,7 +95,7 @@ class _Writer(Unrolled):
         """Lines that draw the numbers of a group of sites, those of all steps that share it."""
         stem = self.names.stem(draw)
         numbers = [f"{stem}buffer[{4 * group + i}][l]" for i in range(4)]
-        wanted = self.in_group(draw, group)
+        wanted = self.in_group(draw, group) * self.shared(draw)
         lines = [f"{numbers[i]} = open_unit<R>(w[{i}][l]);" for i in range(wanted)]
         if draw.kind == "normal":
             pairs = range(0, wanted, 2)

@@ -20,7 +20,10 @@ LANGUAGE = "triton"
 MODULE = template("triton_unrolled_module.py.in")
 RUN = template("triton_unrolled.py.in")
 GRADIENT = template("triton_unrolled_gradient.py.in")
-FUNCTIONS = "braked, open_unit, pair, phi1, power_of, put, sign_of, tanh_of, words".split(", ")
+FUNCTIONS = [
+    *("braked", "one_normal", "one_uniform", "open_unit", "pair", "phi1", "power_of", "put", "sign_of", "tanh_of"),
+    "words_of_step",
+]
 
 
 def unrolled_kernels(program: Program, sites: int) -> str:
@@ -92,9 +95,13 @@ class _Writer(Unrolled):
 
     def _noise(self, number, draw):
         """Lines that draw the numbers of one step."""
+        if self.number_of_sites(draw) == 1:
+            return [f"{self.at(draw, 0)} = one_{draw.kind}(seed, step, {number}, who, R)"]
+        few = 2 if self.shared(draw) == 2 else 0
         lines = []
         for group in self.groups(draw):
-            lines.append(f"w0, w1, w2, w3 = words(seed, step, tl.full((), {group}, tl.uint32), 0, {number}, who)")
+            own = f"tl.full((), {group}, tl.uint32), 0, {number}, who, {few}"
+            lines.append(f"w0, w1, w2, w3 = words_of_step(seed, step, {own})")
             names = [self.at(draw, 4 * group + i) for i in range(self.in_group(draw, group))]
             lines += self._numbers(draw, names)
         return lines

@@ -94,8 +94,8 @@ class Unrolled:
         return range(-(-self.number_of_sites(draw) // 4))
 
     def in_group(self, draw: Symbol, group: int) -> int:
-        """How many numbers of a group there are, of a site in one of the steps that share it."""
-        return min(4, self.number_of_sites(draw) * self.shared(draw) - 4 * group)
+        """How many sites of a group there are."""
+        return min(4, self.number_of_sites(draw) - 4 * group)
 
     def body(self) -> list[str]:
         """The statements of one step of one chain."""
