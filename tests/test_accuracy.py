@@ -254,7 +254,7 @@ def test_a_budget_for_the_noise_takes_its_bias_off():
     setting |= dict(step_size=h, steps=2000, warmup=100, C=h * V)
     biases = {}
     for B in (0.0, h * V / 2):
-        draws = samplers.sample(samplers.SGHMC, quadratic, B=B, **setting)
+        draws = samplers.sample(samplers.SGHMC, quadratic, B=B, seed=1, **setting)
         sd = draws.accuracy(chains=200, steps=200).by_name()["theta[0]", "sd"]
         biases[B] = sd.minibatches / sd.scale
     assert biases[0.0] > 0.15 and abs(biases[h * V / 2]) < 0.02

@@ -39,16 +39,34 @@ def words(seed, step, group, above, draw, chain):
 
 
 @triton.jit
+def shared_words(seed, step, draw, chain, FEW: tl.constexpr):
+    """The words of chains of FEW sites, one or two, which 4 // FEW steps share."""
+    group = (chain * 0 + (4294967296 - FEW)).to(tl.uint32)
+    return words(seed, step // (4 // FEW), group, 0xFFFF, draw, chain)
+
+
+@triton.jit
+def of_step(w0, w1, w2, w3, step, FEW: tl.constexpr):
+    """Of words that steps share, the two among which those of this step are."""
+    later = step % (4 // FEW) * FEW >= 2
+    return tl.where(later, w2, w0), tl.where(later, w3, w1)
+
+
+@triton.jit
 def words_of_step(seed, step, group, above, draw, chain, FEW: tl.constexpr):
-    """The words of groups of sites; where a chain has FEW, one or two, steps share a group: first those of this one."""
+    """The words of groups of sites; where a chain has FEW, one or two, those of this step are among the first two."""
     if FEW == 0:
         w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
     else:
-        place = step % (4 // FEW) * FEW
-        own = (group * 0 + (4294967296 - FEW)).to(tl.uint32)
-        w0, w1, w2, w3 = words(seed, step // (4 // FEW), own, 0xFFFF, draw, chain)
-        w0, w1 = tl.where(place >= 2, w2, w0), tl.where(place >= 2, w3, w1)
+        w0, w1, w2, w3 = shared_words(seed, step, draw, chain, FEW)
+        w0, w1 = of_step(w0, w1, w2, w3, step, FEW)
     return w0, w1, w2, w3
+
+
+@triton.jit
+def if_odd(step, y, x):
+    """y in odd steps, x in even ones."""
+    return tl.where(step % 2 == 1, y, x)
 
 
 @triton.jit
@@ -119,7 +137,7 @@ def normals(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.cons
     w0, w1, w2, w3 = words_of_step(seed, step, group, above, draw, chain, FEW)
     a, b = pair(w0, w1, R)
     if FEW == 1:
-        a = tl.where(step % 2 == 1, b, a)
+        a = if_odd(step, b, a)
     c, d = pair(w2, w3, R)
     return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
 
@@ -136,24 +154,38 @@ def uniforms(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.con
     """The uniform numbers of the sites of these groups, in order; where a chain has FEW sites, those come first."""
     w0, w1, w2, w3 = words_of_step(seed, step, group, above, draw, chain, FEW)
     if FEW == 1:
-        w0 = tl.where(step % 2 == 1, w1, w0)
+        w0 = if_odd(step, w1, w0)
     even = tl.interleave(open_unit(w0, R), open_unit(w2, R))
     return tl.interleave(even, tl.interleave(open_unit(w1, R), open_unit(w3, R)))
 
 
 @triton.jit
+def normal_of_step(w0, w1, w2, w3, step, R: tl.constexpr):
+    """The normal of one site, of words that four steps share."""
+    even, odd = of_step(w0, w1, w2, w3, step, 1)
+    cosine, sine = pair(even, odd, R)
+    return if_odd(step, sine, cosine)
+
+
+@triton.jit
+def uniform_of_step(w0, w1, w2, w3, step, R: tl.constexpr):
+    """The uniform number of one site, of words that four steps share."""
+    even, odd = of_step(w0, w1, w2, w3, step, 1)
+    return open_unit(if_odd(step, odd, even), R)
+
+
+@triton.jit
 def one_normal(seed, step, draw, chain, R: tl.constexpr):
     """The normal of each of these chains."""
-    w0, w1, w2, w3 = words_of_step(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain, 1)
-    cosine, sine = pair(w0, w1, R)
-    return tl.where(step % 2 == 1, sine, cosine)
+    w0, w1, w2, w3 = shared_words(seed, step, draw, chain, 1)
+    return normal_of_step(w0, w1, w2, w3, step, R)
 
 
 @triton.jit
 def one_uniform(seed, step, draw, chain, R: tl.constexpr):
     """The uniform number of each of these chains."""
-    w0, w1, w2, w3 = words_of_step(seed, step, (chain * 0).to(tl.uint32), 0, draw, chain, 1)
-    return open_unit(tl.where(step % 2 == 1, w1, w0), R)
+    w0, w1, w2, w3 = shared_words(seed, step, draw, chain, 1)
+    return uniform_of_step(w0, w1, w2, w3, step, R)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from ..functions import AT_ENDS
 from ..passes import is_by_site
 from ..program import Program
 from .kernel_expressions import TRITON
-from .template import filled, template
+from .template import filled, inner, template
 from .unrolled import Unrolled, check_unrolled
 
 LANGUAGE = "triton"
@@ -21,8 +21,8 @@ MODULE = template("triton_unrolled_module.py.in")
 RUN = template("triton_unrolled.py.in")
 GRADIENT = template("triton_unrolled_gradient.py.in")
 FUNCTIONS = [
-    *("braked", "one_normal", "one_uniform", "open_unit", "pair", "phi1", "power_of", "put", "sign_of", "tanh_of"),
-    "words_of_step",
+    *("braked", "normal_of_step", "of_step", "open_unit", "pair", "phi1", "power_of", "put", "shared_words", "sign_of"),
+    *("tanh_of", "uniform_of_step", "words"),
 ]
 
 
@@ -71,6 +71,7 @@ class _Writer(Unrolled):
             sites=str(self.sites),
             load=[self._load(r) for r in range(len(self.rows))],
             read=self._read() or ["pass"],
+            words=[self._shared_words(number, d, "first_step") for number, d in enumerate(program.draws)],
             before=[f"before{r} = {x}" for r, x in enumerate(numbers)],
             noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
             body=body,
@@ -95,16 +96,33 @@ class _Writer(Unrolled):
 
     def _noise(self, number, draw):
         """Lines that draw the numbers of one step."""
-        if self.number_of_sites(draw) == 1:
-            return [f"{self.at(draw, 0)} = one_{draw.kind}(seed, step, {number}, who, R)"]
-        few = 2 if self.shared(draw) == 2 else 0
+        if self.shared(draw) > 1:
+            return self._shared_noise(number, draw)
         lines = []
         for group in self.groups(draw):
-            own = f"tl.full((), {group}, tl.uint32), 0, {number}, who, {few}"
-            lines.append(f"w0, w1, w2, w3 = words_of_step(seed, step, {own})")
+            lines.append(f"w0, w1, w2, w3 = words(seed, step, tl.full((), {group}, tl.uint32), 0, {number}, who)")
             names = [self.at(draw, 4 * group + i) for i in range(self.in_group(draw, group))]
             lines += self._numbers(draw, names)
         return lines
+
+    def _shared_noise(self, number, draw):
+        """The same of a draw whose words some steps share."""
+        words, sites = self._kept_words(draw), self.number_of_sites(draw)
+        lines = [f"if step % {self.shared(draw)} == 0:", *inner([self._shared_words(number, draw, "step")])]
+        if sites == 1:
+            return [*lines, f"{self.at(draw, 0)} = {draw.kind}_of_step({words}, step, R)"]
+        names = [self.at(draw, i) for i in range(sites)]
+        return [*lines, f"w0, w1 = of_step({words}, step, {sites})", *self._numbers(draw, names)]
+
+    def _shared_words(self, number, draw, step):
+        """A line that draws the words of a step and those that share them; nothing where none do."""
+        if self.shared(draw) == 1:
+            return ""
+        return f"{self._kept_words(draw)} = shared_words(seed, {step}, {number}, who, {self.number_of_sites(draw)})"
+
+    def _kept_words(self, draw):
+        """The names of words that are kept from step to step."""
+        return ", ".join(f"{self.names.stem(draw)}r{i}" for i in range(4))
 
     def _numbers(self, draw, names):
         """Lines that make random numbers of the words of a group."""
