@@ -2,6 +2,7 @@
 
 from . import (
     checkpoints as checkpoints,
+    coordinates as coordinates,
     diagnostics as diagnostics,
     distributed as distributed,
     schedules as schedules,

@@ -85,10 +85,10 @@ def rounding(name, dtype, steps):
     """How far the gradients of the same energy are apart, by what differs in how they are computed."""
     network, batch, layout, states = setting(name, dtype)
     data = Data(batch, None, like=states)
-    gradient = vectorised(energy_of(network, 1), layout, data)
+    gradient = vectorised(layout.energy(energy_of(network, 1)), data)
     states = descended(gradient, states, batch, steps)
-    in_parts = vectorised(energy_of(network, 7), layout, data)
-    functional = functional_gradient(energy_of(network, 1), layout, data)
+    in_parts = vectorised(layout.energy(energy_of(network, 7)), data)
+    functional = functional_gradient(layout.energy(energy_of(network, 1)), data)
     plain = sketches(gradient, states, batch)
     others = {
         "8 threads": sketches(gradient, states, batch, threads=8),

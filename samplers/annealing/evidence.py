@@ -242,7 +242,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
 
     if law.is_gaussian:
         return Energies(law, both)
-    slope_of_R = vectorised(law.energy, law.layout, None)
+    slope_of_R = vectorised(law.layout.energy(law.energy), None)
     value_of_R = value_of(law.energy, None, law.layout, None)
     return Energies(law, both, lambda z: (slope_of_R(z), value_of_R(z)))
 
@@ -264,7 +264,7 @@ def _functions(
         shapes = {name: tuple(x.shape) for name, x in one.items()} if isinstance(one, dict) else tuple(one.shape)
         what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"
         raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
-    return vectorised(energy, law.layout, rows), value_of(energy, None, law.layout, rows)
+    return vectorised(law.layout.energy(energy), rows), value_of(energy, None, law.layout, rows)
 
 
 def _check_tails(value: Callable, target: Target, where: str) -> None:

@@ -106,13 +106,13 @@ def derivatives_of(
     elif energy is not None:
         one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
         energy = check_energy(energy, one_chain, layout, data)
-        of_chains = partial(vectorised, energy, layout, data, complaints=complaints)
+        of_chains = partial(vectorised, layout.energy(energy), data, complaints=complaints)
         gradient = eager = of_chains()
         if needs_value:
             value = of_chains(order=0)
             together = of_chains(with_value=True)
         elif compiled and not isinstance(energy, InTurn):
-            gradient = compiled_gradient(functional_gradient(energy, layout, data), gradient, where)
+            gradient = compiled_gradient(functional_gradient(layout.energy(energy), data), gradient, where)
         if any(step.program.needs_curvature for step in steps):
             curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)

@@ -21,27 +21,26 @@ ROUNDINGS = 30  # of U, in one value of it
 
 
 def vectorised(
-    energy: Callable,
-    layout: Layout,
+    function: Callable,
     data: Data | None,
     *,
     order: int = 1,
     with_value: bool = False,
     complaints: list[str] | None = None,
 ) -> Callable:
-    """The value (order 0), gradient (1) or Hessian diagonal (2) of an energy of one chain, for many chains.
+    """The value (order 0), gradient (1) or Hessian diagonal (2) of a function of one chain's target, for many.
 
     The function takes theta, `(chains, *shape)` or a dict of such by block, and with `data` a batch, one per chain of
     minibatches. The Hessian diagonal costs one gradient per coordinate. `with_value`: a gradient comes in a pair with
     the value of every chain, `(chains,)`. `complaints`: as for OverChains.
 
-    >>> vectorised(lambda theta: (theta**2).sum(), Layout(), None)(torch.ones(2, 3))
+    >>> vectorised(lambda theta: (theta**2).sum(), None)(torch.ones(2, 3))
     tensor([[2., 2., 2.],
             [2., 2., 2.]])
     """
 
     def one(theta, *batch):
-        value = energy(layout.by_name(theta), *batch)
+        value = function(theta, *batch)
         return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
     def diagonal(theta, *batch):
@@ -54,7 +53,9 @@ def vectorised(
         basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
         return vmap(second)(basis).reshape(theta.shape)
 
-    of_chains = OverChains(diagonal if order == 2 else one, _axes(data), complaints, in_turn=isinstance(energy, InTurn))
+    of_chains = OverChains(
+        diagonal if order == 2 else one, _axes(data), complaints, in_turn=isinstance(function, InTurn)
+    )
     if order != 1:
         return of_chains
 
@@ -79,13 +80,9 @@ def _axes(data: Data | None) -> tuple:
     return (0,) if data is None else (0, None if data.batch_size is None else 0)
 
 
-def functional_gradient(energy: Callable, layout: Layout, data: Data | None) -> Callable:
+def functional_gradient(function: Callable, data: Data | None) -> Callable:
     """The gradient of `vectorised` by torch.func, in the form that torch.compile takes."""
-
-    def one(theta, *batch):
-        return energy(layout.by_name(theta), *batch)
-
-    return vmap(grad(one), in_dims=_axes(data))
+    return vmap(grad(function), in_dims=_axes(data))
 
 
 def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> Callable:
@@ -145,9 +142,9 @@ def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
     batch = () if data is None else (data.first(),)
     with torch.enable_grad(), explained(ENERGY), _unchanged(at, *batch):
-        value = _call(energy, layout.by_name(at), batch)
+        value = _call(energy, layout.seen(at), batch)
     _check_value(value)
-    return InTurn(energy) if of_many and not _vectorises(energy, at, layout, batch) else energy
+    return InTurn(energy) if of_many and not _vectorises(layout.energy(energy), at, batch) else energy
 
 
 @contextmanager
@@ -226,18 +223,14 @@ def _check_value(value: Any) -> None:
         )
 
 
-def _vectorises(energy: Callable, theta: Any, layout: Layout, batch: tuple) -> bool:
+def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
     """Whether torch can vectorise it, over one chain too; refused where what it cannot makes a wrong gradient."""
-
-    def one(at, *rows):
-        return energy(layout.by_name(at), *rows)
-
     chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
     with explained(ENERGY):
         try:
-            vmap(one, in_dims=(0, *(None for _ in batch)))(chains, *batch)
+            vmap(function, in_dims=(0, *(None for _ in batch)))(chains, *batch)
         except RuntimeError as error:
-            if not is_fine_in_turn(error) or not _is_slope_of_value(one, theta, batch):
+            if not is_fine_in_turn(error) or not _is_slope_of_value(function, theta, batch):
                 raise
             warn(
                 f"{ENERGY}: torch cannot vectorise it over chains ({str(error).splitlines()[0]}), they run one after "

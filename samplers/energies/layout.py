@@ -1,21 +1,25 @@
 """How an energy sees the target of a chain: as one tensor, or as tensors by name."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from recipe import Recipe
 
+from .coordinates import Composed, Coordinates
+from .over_chains import InTurn
+
 Target = torch.Tensor | dict[str, torch.Tensor]  # `(chains, *shape)`, by block for explicit coordinates
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the target tensor of a chain is seen by the energy: as it is, or as tensors by name laid end to end.
+    """How the target tensor z of a chain is seen by the energy: as it is, or in other coordinates, or by name.
 
-    `shapes`: those of the tensors by name, in their order; None where the target is one tensor.
+    `shapes`: those of the tensors by name that lie end to end in theta, in their order; None where theta is one tensor.
+    `coordinates`: theta as a map of z, which is theta where there are none; `temperature`: that of exp(-U/T).
 
     >>> Layout({"w": (2, 2), "c": (1,)}).by_name(torch.arange(5))["w"]
     tensor([[0, 1],
@@ -23,6 +27,8 @@ class Layout:
     """
 
     shapes: dict[str, tuple[int, ...]] | None = None
+    coordinates: Coordinates | None = None
+    temperature: float = 1.0
 
     @property
     def sizes(self) -> list[int]:
@@ -30,11 +36,44 @@ class Layout:
         return [torch.Size(shape).numel() for shape in (self.shapes or {}).values()]
 
     def by_name(self, theta: torch.Tensor) -> Any:
-        """The target `(*leading, sites)` as a dict of named tensors; unchanged where the target is one tensor."""
+        """theta `(*leading, sites)` as a dict of named tensors; unchanged where it is one tensor."""
         if self.shapes is None:
             return theta
         parts = zip(self.shapes.items(), theta.split(self.sizes, -1))
         return {name: part.reshape((*theta.shape[:-1], *shape)) for (name, shape), part in parts}
+
+    def theta(self, z: torch.Tensor) -> torch.Tensor:
+        """theta of the target tensor."""
+        return z if self.coordinates is None else self.coordinates(z)
+
+    def z(self, theta: torch.Tensor) -> torch.Tensor:
+        """The target tensor at theta."""
+        return theta if self.coordinates is None else self.coordinates.inverse(theta)
+
+    def seen(self, z: Any) -> Any:
+        """The target tensor, or that of each draw, as functions of theta see it; explicit coordinates as they are."""
+        return z if isinstance(z, Mapping) else self.by_name(self.theta(z))
+
+    def of_target(self, function: Callable) -> Callable:
+        """A function of theta, and of a batch, as one of the target tensor z."""
+        return _alike(function, lambda z, *batch: function(self.seen(z), *batch))
+
+    def within(self, coordinates: Coordinates) -> "Layout":
+        """The layout of a target z' of which that of this one is a map z(z')."""
+        own = self.coordinates
+        return replace(self, coordinates=coordinates if own is None else Composed(own, coordinates))
+
+    def energy(self, U: Callable) -> Callable:
+        """An energy of theta as that of z: U(f(z)) - T log|det df/dz|."""
+        if self.coordinates is None or self.coordinates.is_linear:
+            return self.of_target(U)
+        volume = self.coordinates.log_volume
+        return _alike(U, lambda z, *batch: U(self.seen(z), *batch) - self.temperature * volume(z))
+
+
+def _alike(function: Callable, other: Callable) -> Callable:
+    """The other function, vectorised over chains as the first one is."""
+    return InTurn(other) if isinstance(function, InTurn) else other
 
 
 def target_of(recipe: Recipe, state: Mapping[str, Any]) -> Target:

@@ -53,7 +53,7 @@ def _checked(
     observed: Any, function: Callable, layout: Layout, data: Data | None, by_tensor: bool, where: str
 ) -> Callable:
     """An observation of all chains, whose value is checked."""
-    of_chains = vectorised(function, layout, data, order=0)
+    of_chains = vectorised(layout.of_target(function), data, order=0)
     arguments = "theta" if data is None else "theta, batch"
 
     def observation(theta: torch.Tensor, *batch: Any) -> torch.Tensor:

@@ -56,7 +56,7 @@ def differentiable_value(
         assert step is not None
         function = _emitted(step, data)
     else:
-        function = vectorised(energy, layout, data, order=0, complaints=[])
+        function = vectorised(layout.energy(energy), data, order=0, complaints=[])
 
     def value(target: Target, rows: torch.Tensor | None = None) -> torch.Tensor:
         return function(target, *(() if data is None else (data.batch(rows),)))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ..energies.data import Data
+from ..energies.layout import Layout
 from ..files import storage
 from .inputs import Inputs
 from .plan import Plan
@@ -41,6 +42,7 @@ def fingerprint(
             "seed": inputs.seed,
             "start": start,
             "tensors": inputs.layout.shapes,
+            **_of_coordinates(inputs.layout),
             "keep": keep,
             "first_chain": inputs.first_chain,
             "backend": backend,
@@ -50,6 +52,11 @@ def fingerprint(
             **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.every}),
         }
     )
+
+
+def _of_coordinates(layout: Layout) -> dict:
+    coordinates = layout.coordinates
+    return {} if coordinates is None else {"coordinates": [str(coordinates), coordinates.account()]}
 
 
 def _plain(x: Any) -> Any:

@@ -82,9 +82,9 @@ class Level:
     def forget(self) -> None:
         """Begin the averages anew."""
         self.number = 0
-        target = {name: self.chains.state[name] for name in self.centre}
-        self.first = {name: torch.zeros_like(x, dtype=torch.float64) for name, x in target.items()}
-        self.second = {name: torch.zeros_like(x, dtype=torch.float64) for name, x in target.items()}
+        zeros = {name: c.expand(len(self.chains), *c.shape) * 0 for name, c in self.centre.items()}
+        self.first = dict(zeros)
+        self.second = dict(zeros)
         self.of_blocks: torch.Tensor | float = 0.0
 
     def move(self, number: int, noise: Mapping[str, Any], rows_of: Sequence[Callable[[int], Rows]]) -> None:
@@ -99,9 +99,9 @@ class Level:
         """Add the present state to the averages."""
         self.number += 1
         for name, c in self.centre.items():
-            x = self.chains.state[name].to(torch.float64) - c
-            self.first[name] += x
-            self.second[name] += x.square()
+            x = self.inputs.layout.theta(self.chains.state[name]).to(torch.float64) - c
+            self.first[name] = self.first[name] + x
+            self.second[name] = self.second[name] + x.square()
         sites = [self.chains.state[b.name].to(torch.float64).reshape(len(self.chains), -1) for b in self._moving]
         self.of_blocks = self.of_blocks + torch.stack([f(x) for x in sites for f in (_mean, _mean_square)], 1)
 
@@ -111,7 +111,7 @@ class Level:
         return [b for b in self.step.recipe.entries if b.name not in self.step.frozen]
 
     def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
-        """The moments of some of the chains, by the names of the draws."""
+        """The moments of theta of some of the chains, by the names of the draws."""
         first = named({name: x[some] / self.number for name, x in self.first.items()})
         second = named({name: x[some] / self.number for name, x in self.second.items()})
         return {name: Moments(first[name], second[name]) for name in first}
@@ -339,15 +339,16 @@ class PairedRun:
         return Pairs(len(alive) - lost, lost, warmup, steps, settled, centre, moments)
 
     def _centre(self, start: Blocks) -> Blocks:
-        return {b.name: start[b.name].to(torch.float64).mean(0) for b in self.recipe.targets}
+        layout = self.inputs.layout
+        return {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
 
     def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
         """Whole states: the target from the draws, and all else from where the chains ended."""
         start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
+        theta = {name: draws[name][chain, draw].clone() for name in self.targets}
         if self.inputs.layout.shapes is not None:
-            parts = [draws[name][chain, draw].reshape(len(chain), -1) for name in self.targets]
-            return start | {self.recipe.targets[0].name: torch.cat(parts, -1)}
-        return start | {name: draws[name][chain, draw].clone() for name in self.targets}
+            theta = {self.recipe.targets[0].name: torch.cat([x.reshape(len(chain), -1) for x in theta.values()], -1)}
+        return start | {name: self.inputs.layout.z(x) for name, x in theta.items()}
 
     def _named(self, blocks: Blocks) -> Blocks:
         """Values of the target by the names of the draws."""

@@ -44,7 +44,7 @@ class Run:
         """
         began = time.monotonic()
         record = self.record
-        shown = Progress(self.plan, self.chains, record, parameters=self.inputs.constants, shown=progress, watch=watch)
+        shown = Progress(self.plan, self.chains, record, inputs=self.inputs, shown=progress, watch=watch)
         with record, until_interrupted() as interrupted, shown:
             record.resume(self.chains)
             shown.update(self.chains.moved)
@@ -89,8 +89,9 @@ class Run:
         blocks = self.record.draws()
         values: dict[str, Any] = {}
         for name, x in blocks.items():
-            named = self.inputs.layout.shapes is not None and name == chains.recipe.targets[0].name
-            values |= self.inputs.layout.by_name(x) if named else {name: x}
+            is_target = name in [b.name for b in chains.recipe.targets]
+            theta = self.inputs.layout.seen(x) if is_target else x
+            values |= theta if isinstance(theta, dict) else {name: theta}
         sizes = self.record.step_sizes if self.plan.varies else None
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
@@ -122,6 +123,8 @@ class Run:
             **self.chains.account(),
             "backend": self.mover.backend,
         }
+        if self.inputs.layout.coordinates is not None:
+            account["coordinates"] = str(self.inputs.layout.coordinates)
         if self.asked["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
         acceptance = self.chains.acceptance(self.plan.since_stage(self.chains.moved))

@@ -15,6 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
+from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import target_of
 from ..results.draws import Draws
@@ -70,6 +71,7 @@ def sample(
     metropolis: bool = False,
     repeat: int = 1,
     scope: str = "chain",
+    coordinates: Any = None,
     backend: str = "auto",
     # records
     keep: Any = None,
@@ -110,7 +112,9 @@ def sample(
     Execution. `scheme` and `pieces` are those of `integrators.compile`. With `metropolis` every step is accepted or
     rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`. Then `repeat`
     words of the scheme are one step, and `draws.info["acceptance"]` is the share of its steps that each chain accepted
-    in the last phase. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `backend`:
+    in the last phase. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `coordinates`:
+    a map theta = f(z) of `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its
+    parameters and auxiliary blocks are those of z, and `init`, draws and observations are of theta. `backend`:
     "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a
     compiler or Triton, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree
     up to rounding.
@@ -136,6 +140,7 @@ def sample(
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
+    coordinates, energy = moved_by(coordinates, recipe, energy, scope, f"{where}, coordinates")
     symbolic = energy if isinstance(energy, Energy) else None
     repeat = _proposal(where, metropolis, repeat, scope)
     choices = dict(scheme=scheme, pieces=pieces, energy=symbolic, backend=backend)
@@ -153,7 +158,9 @@ def sample(
     law, *_ = [check_law(p, energy, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)
 
-    start, layout = given_state(plan.step, energy, init, chains=chains, device=device, parameters=parameters)
+    start, layout = given_state(
+        plan.step, energy, init, chains=chains, device=device, parameters=parameters, coordinates=coordinates
+    )
     kept = _kept(plan.step.recipe, keep)
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)

@@ -1,6 +1,7 @@
 """Where chains start: a point or a point per chain for the target, the stationary law for auxiliary blocks."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from integrators.work import DIRECTION
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
+from ..energies.coordinates import Coordinates
 from ..energies.layout import Layout
 from .inputs import Inputs
 from .memory import check_fits
@@ -22,12 +24,20 @@ Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a sca
 
 
 def given_state(
-    step: Step, energy: Energy | Callable | None, init: Any, *, chains: int, device: Device, parameters: Mapping
+    step: Step,
+    energy: Energy | Callable | None,
+    init: Any,
+    *,
+    chains: int,
+    device: Device,
+    parameters: Mapping,
+    coordinates: Coordinates | None = None,
 ) -> tuple[Blocks, Layout]:
     """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target.
 
-    A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". Raises
-    RecipeError for a start that is not finite, outside of a domain, or does not fit the recipe, energy or parameters.
+    A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". The target
+    is z of the coordinates, where `init` has theta. Raises RecipeError for a start that is not finite, outside of a
+    domain, or does not fit the recipe, energy, coordinates or parameters.
     """
     recipe = step.recipe
     where = f"{recipe.name}, init"
@@ -38,6 +48,8 @@ def given_state(
         raise RecipeError(
             where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module."
         )
+    if coordinates is not None:
+        blocks, layout = _in_coordinates(recipe.targets[0].name, blocks, layout, coordinates, where)
     _check_blocks(recipe, blocks, where)
     shape = tuple(blocks[recipe.targets[0].name].shape[1:])
     if isinstance(energy, Energy):
@@ -85,6 +97,16 @@ def _blocks_and_layout(
     if init and not any(name in names for name in init):
         return _by_parameter(recipe, init, chains, device, where)
     return _by_block(recipe, init, chains, device, where), Layout()
+
+
+def _in_coordinates(
+    target: str, blocks: Blocks, layout: Layout, coordinates: Coordinates, where: str
+) -> tuple[Blocks, Layout]:
+    """The blocks with z for theta."""
+    if target not in blocks:
+        return blocks, layout
+    placed = coordinates.placed(blocks[target], where)
+    return blocks | {target: placed.inverse(blocks[target])}, replace(layout, coordinates=placed)
 
 
 def _by_block(recipe: Recipe, init: Mapping[str, Any], chains: int, device: Device, where: str) -> Blocks:

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from tqdm import tqdm
 from integrators.auxiliary import masses
 
 from .chains import Chains
+from .inputs import Inputs
 from .plan import Plan
 from .recording import InMemory
 
@@ -44,18 +45,19 @@ class Progress:
         chains: Chains,
         record: InMemory,
         *,
-        parameters: Mapping[str, Any],
+        inputs: Inputs,
         shown: bool,
         watch: Callable[[Scalars], Any] | None,
     ) -> None:
         self.plan = plan
         self.chains = chains
         self.record = record
+        self.layout = inputs.layout
         self.watch = watch
         shown = shown and sys.stderr is not None  # a process without a console has none
         self.bar = Bar(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
         self.looks = watch is not None or (shown and not self.bar.disable)
-        self.masses = masses(plan.step.recipe, parameters, plan.step.frozen) if self.looks else {}
+        self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.looks else {}
         self.done = 0
         self.looked = time.monotonic()
         self.done_then = 0
@@ -136,7 +138,8 @@ class Progress:
             self.counted = now
             values = self.record.values[self.chains.recipe.targets[0].name][:, : len(self.record.step_sizes)]
             if values.shape[1] >= 100:
-                self.ess = _least_effective(values[self.chains.alive.to(values.device)])
+                some = values[self.chains.alive.to(values.device), :: -(-values.shape[1] // LOOKED_AT)]
+                self.ess = _least_effective(self.layout.theta(some))
         return self.ess
 
 
@@ -146,9 +149,7 @@ def _least_effective(values: torch.Tensor) -> Scalars:
         return {}
     from ..results.statistics import sample_size_of_ranks  # imports arviz
 
-    some = values[:, :: -(-values.shape[1] // LOOKED_AT)]
-    if some.dim() > 2:
-        some = some.flatten(2)[..., :SHOWN]
+    some = values.flatten(2)[..., :SHOWN] if values.dim() > 2 else values
     return {"ess": float(sample_size_of_ranks(some).min())}
 
 

@@ -16,7 +16,7 @@ from .tune import tune
 
 P = ParamSpec("P")
 
-TUNED = ("data", "batch_size", "init", "chains", "device", "seed", "scheme", "pieces", "metropolis")
+TUNED = ("data", "batch_size", "init", "chains", "device", "seed", "scheme", "pieces", "metropolis", "coordinates")
 CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe")  # what tuning knows nothing of
 
 

@@ -9,6 +9,7 @@ import torch
 
 from recipe import Recipe
 
+from ..energies.coordinates import Affine
 from ..results.draws import Draws
 from ..running.phases import Phase
 from ..running.sampling import sample
@@ -21,7 +22,8 @@ class Pilot:
     """Chains that are moved on by short Metropolised runs, whose law is exp(-H/T) at every step size.
 
     `fixed`: arguments of `samplers.sample` that are those of all runs; `theta`: where the chains are,
-    `(chains, *shape)`; `runs` and `words`, of the scheme and of one chain, are counted.
+    `(chains, *shape)`, in `coordinates` if there are any; `runs` and `words`, of the scheme and of one chain, are
+    counted.
     """
 
     recipe: Recipe
@@ -30,6 +32,7 @@ class Pilot:
     seed: int
     theta: torch.Tensor
     parameters: dict[str, Any] = field(default_factory=dict)
+    coordinates: Affine | None = None
     runs: int = 0
     words: int = 0
 
@@ -58,6 +61,11 @@ class Pilot:
             )
         self.theta = draws[target][:, -1]
         return draws
+
+    def flat(self, theta: torch.Tensor) -> torch.Tensor:
+        """Draws outside of the coordinates, `(chains, draws, sites)` in float64."""
+        outside = theta if self.coordinates is None else self.coordinates(theta)
+        return outside.flatten(2).to(torch.float64)
 
     def works(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> torch.Tensor:
         """The work of every proposal over T at each of these step sizes, `(step sizes, chains steps)`."""

@@ -23,13 +23,13 @@ class Trial:
     efficiency: float
 
 
-def trial(pilot: Pilot, step_size: float, repeat: int, axis: torch.Tensor) -> Trial:
-    """A run at a step size: the sample size of sites, of the direction `axis`, `(sites,)`, and of their squares."""
+def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
+    """A run at a step size: the sample size of sites, of directions `axes`, `(n, sites)`, and of their squares."""
     steps = max(LEAST_DRAWS, WORDS // repeat)
     draws = pilot.run([step_size], steps, repeat)
-    theta = draws[pilot.recipe.targets[0].name].flatten(2).to(torch.float64)
+    theta = pilot.flat(draws[pilot.recipe.targets[0].name])
     some = theta[..., :: max(1, theta.shape[-1] // SITES)]
-    values = torch.cat([some, (theta @ axis.to(theta))[..., None]], -1)
+    values = torch.cat([some, theta @ axes.to(theta).T], -1)
     values = values - values.mean((0, 1))
     sizes = sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0)
     accepted = acceptance(draws["work"].flatten() / float(pilot.fixed["temperature"]))

@@ -1,6 +1,7 @@
 """`tune`: from a recipe and an energy to the settings of a run."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,15 +13,16 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
+from ..energies.coordinates import moved_by
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.layout import Layout
-from ..energies.over_chains import InTurn
-from ..energies.values import differentiable_value
 from ..running.start import given_state
 from .landscape import Landscape, Surroundings, surroundings
 from .minibatches import Kick, gradient_noise, kick_of, without
 from .pilot import Pilot
+from .problem import Problem
+from .rivals import fastest
 from .settings import Settings
 from .tuner import Tuner
 
@@ -42,6 +44,7 @@ def tune(
     temperature: float = 1.0,
     scheme: Any = None,
     pieces: Mapping | None = None,
+    coordinates: Any = None,
     metropolis: bool = True,
     repeat: int | None = None,
     bias: float = 0.02,
@@ -53,7 +56,9 @@ def tune(
     curvature there. They are Metropolised, so that their law is exp(-U/T) at whatever step size. What they choose:
 
     * the scale of each site, where the recipe has a parameter that is one (a mass, a preconditioner), by the variances
-      of their draws;
+      of their draws; or, of 2 to 200 sites, coordinates in which the covariance of draws, shrunk, is the identity, and
+      every mass or preconditioner 1, where that is worth a quarter more effective draws a gradient. No coordinates are
+      chosen where the parameter of the scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
     * the step size, and with momenta the number of words `repeat` of a proposal: without momenta 57 % are accepted,
       with momenta those at which the effective sample size per gradient of the worst statistic is greatest;
@@ -68,8 +73,8 @@ def tune(
     same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
     energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
 
-    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Sivak, Chodera &
-    Crooks 2013 (work).
+    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
+    (covariance); Sivak, Chodera & Crooks 2013 (work).
 
     >>> from samplers import UnderdampedLangevin, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
@@ -86,34 +91,42 @@ def tune(
     repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
     kick = _kick(recipe, batch_size, metropolis, where)
     bias = number(where, "bias", bias, above=0, below=1)
+    coordinates, energy = moved_by(coordinates, recipe, energy, "chain", f"{where}, coordinates")
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
     _check_target(recipe, where)
     _check_parameters(step, parameters, where)
-    start, layout = given_state(step, energy, init, chains=1, device=device, parameters=parameters)
-    theta = start[recipe.targets[0].name]
-    rows = data_of(energy, data, None, theta, where)
+    start, layout = given_state(
+        step, energy, init, chains=1, device=device, parameters=parameters, coordinates=coordinates
+    )
+    z = start[recipe.targets[0].name]
+    rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
-        energy = check_energy(energy, theta[0], layout, rows)
-    near = surroundings(Landscape(differentiable_value(energy, step, layout, rows), where), theta[0], temperature)
+        energy = check_energy(energy, z[0], layout, rows)
+    problem = Problem(recipe, energy, replace(layout, temperature=temperature), rows, scheme, pieces)
+    near = surroundings(Landscape(problem.value(rows), where), z[0], temperature)
 
     fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
-    pilot = Pilot(recipe, _of_tensor(energy, layout), fixed, seed, starts, without(kick, parameters))
-    tuner = Tuner(pilot, near, parameters, where)
-    tuner.settle()
+    pilot = Pilot(recipe, problem.of_target(), fixed, seed, starts, without(kick, parameters))
+    tuner = fastest(problem, pilot, near, parameters, repeat, where)
     if metropolis:
-        tuner.best(repeat)
+        tuner.choose(repeat)
     else:
         tuner.unadjusted(bias, step.order)
     if kick is not None:
-        batches = data_of(energy, data, batch_size, theta, where)
+        batches = data_of(energy, data, batch_size, z, where)
         assert batches is not None
-        noisy = differentiable_value(energy, step, layout, batches)
-        tuner.minibatches(kick, gradient_noise(noisy, pilot.theta, batches, seed, where), bias, parameters)
+        noisy = tuner.problem.value(batches)
+        tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
 
-    chosen = dict(batch_size=batch_size, chains=chains, init=_start(recipe, pilot.theta[:chains], near, layout))
-    return Settings({**fixed, **pilot.parameters, **tuner.chosen, **chosen}, recipe.name, _account(near, layout, tuner))
+    chosen: dict[str, Any] = dict(
+        batch_size=batch_size, chains=chains, init=_start(tuner, chains, layout.seen(near.mode))
+    )
+    if tuner.problem.layout.coordinates is not None:
+        chosen["coordinates"] = tuner.problem.layout.coordinates
+    arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
+    return Settings(arguments, recipe.name, _account(near, layout, tuner))
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: Any, where: str) -> Kick | None:
@@ -148,20 +161,10 @@ def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
 
 
-def _of_tensor(energy: Energy | Callable, layout: Layout) -> Energy | Callable:
-    """The energy as one of the tensor of the target, in which named tensors lie end to end."""
-    if layout.shapes is None or isinstance(energy, Energy):
-        return energy
-
-    def of_tensor(theta: torch.Tensor, *batch: Any) -> torch.Tensor:
-        return energy(layout.by_name(theta), *batch)
-
-    return InTurn(of_tensor) if isinstance(energy, InTurn) else of_tensor
-
-
-def _start(recipe: Recipe, theta: torch.Tensor, near: Surroundings, layout: Layout) -> dict[str, torch.Tensor]:
+def _start(tuner: Tuner, chains: int, mode: Any) -> dict[str, torch.Tensor]:
     """Where the chains of the run begin: at states of the pilot; named tensors, which have one start, at the mode."""
-    return {recipe.targets[0].name: theta.clone()} if layout.shapes is None else layout.by_name(near.mode)
+    target = tuner.pilot.recipe.targets[0].name
+    return mode if isinstance(mode, dict) else {target: tuner.problem.layout.theta(tuner.pilot.theta[:chains]).clone()}
 
 
 def _account(near: Surroundings, layout: Layout, tuner: Tuner) -> dict[str, str]:

@@ -11,6 +11,7 @@ from .bias import step_size_of_bias
 from .landscape import Surroundings
 from .minibatches import Kick, budget_of, greatest_step
 from .pilot import Pilot
+from .problem import Problem
 from .roles import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, fine
 from .trials import Trial, in_words, trial
@@ -22,18 +23,31 @@ LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosentha
 DAMPED = 0.9  # of one word a proposal, where the momenta turn round at each that is rejected
 PROPOSED = 0.8  # of longer proposals. Beskos et al. (2013), rounded up
 UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
-LENGTHS = (1, 2, 4, 8, 16, 32)
-WORSE = 0.8  # of the best efficiency: longer proposals are not tried below it
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+WORSE = 0.8  # of the best efficiency: below it longer proposals are not tried
+PATIENCE = 2  # trials below it
 
 
 class Tuner:
     """Chooses parameters and step size for the chains of a pilot: `chosen` by name, and `reasons` of each.
 
-    `near`: the surroundings of the mode; `given`: parameters that stay as they are.
+    `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `given`:
+    parameters that stay as they are; `scaled`: whether each site is to have a scale.
     """
 
-    def __init__(self, pilot: Pilot, near: Surroundings, given: Mapping[str, Any], where: str) -> None:
-        scale, damping = scale_of(pilot.recipe), damping_of(pilot.recipe)
+    def __init__(
+        self,
+        problem: Problem,
+        pilot: Pilot,
+        near: Surroundings,
+        given: Mapping[str, Any],
+        where: str,
+        *,
+        scaled: bool = True,
+    ) -> None:
+        scale = scale_of(pilot.recipe) if scaled else None
+        damping = damping_of(pilot.recipe)
+        self.problem = problem
         self.pilot = pilot
         self.where = where
         self.reasons: dict[str, str] = {}
@@ -43,43 +57,61 @@ class Tuner:
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
         self.scale = scale if scale is not None and scale.parameter.name not in given else None
         self.damping = damping if damping is not None and damping.parameter.name not in given else None
-        if scale is None:
+        if scale is None and scaled:
             self.reasons["scale"] = "none: the recipe has no parameter that is a unit of each site"
         self._rescale(near.sds())
         self.frequency = self._damp(near.widest(self._roots_of_masses()))
-        self.axis = torch.zeros(near.mode.numel())
+        self.axis = torch.zeros(near.mode.numel(), dtype=torch.float64)
+        self.later = pilot.theta[:, None]
+        self.trials: list[Trial] = []
         self.guess = coarse(pilot, self._wanted(1), where)
 
-    def settle(self) -> None:
+    def settle(self, windows: int = WINDOWS) -> None:
         """Scales and damping from the variances of draws, in windows of which each begins where the last one ended."""
         target = self.pilot.recipe.targets[0].name
-        for _ in range(WINDOWS):
+        for _ in range(windows):
             draws = self.pilot.run([self.guess], self._window() // self.words, self.words)[target]
-            later = draws[:, draws.shape[1] // 2 :].flatten(0, 1)
-            self._rescale(later.std(0))
+            self.later = draws[:, draws.shape[1] // 2 :]
+            flat = self.later.flatten(0, 1)
+            self._rescale(flat.std(0))
             weights = self._roots_of_masses()
-            variance, self.axis = _widest(later * weights)
-            self.axis = self.axis * weights.expand(later.shape[1:]).flatten().to(self.axis)
+            variance, axis = _widest(flat * weights)
+            self.axis = axis * weights.expand(flat.shape[1:]).flatten().to(axis)
             self.frequency = self._damp(variance)
             self.guess = fine(self.pilot, self.guess, self._wanted(self.words), self.words)
-        self._explain(len(later))
+        self._explain(len(self.later.flatten(0, 1)))
 
-    def best(self, repeat: int | None) -> None:
-        """The step size and the number of words, one if given, whose draws are worth most."""
+    def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
+        """Trials of numbers of words, of one if given: `best` is that whose draws are worth most a gradient.
+
+        `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside its slowest.
+        """
+        slowest = self.axis.to(torch.float64)
+        if self.pilot.coordinates is not None:
+            slowest = torch.linalg.solve(self.pilot.coordinates.matrix.T.to(torch.float64), slowest)
         lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
-        trials: list[Trial] = []
         for length in lengths if repeat is None else (repeat,):
             self.guess = fine(self.pilot, self.guess, self._wanted(length), length)
-            trials.append(trial(self.pilot, self.guess, length, self.axis))
-            if trials[-1].efficiency < WORSE * max(t.efficiency for t in trials):
+            self.trials.append(trial(self.pilot, self.guess, length, torch.stack([slowest, *axes])))
+            if all(t.efficiency < WORSE * self.best.efficiency for t in self.trials[-PATIENCE:]):
                 break
-        best = max(trials, key=lambda t: t.efficiency)
+
+    @property
+    def best(self) -> Trial:
+        """The trial whose draws are worth most."""
+        return max(self.trials, key=lambda t: t.efficiency)
+
+    def choose(self, repeat: int | None) -> None:
+        """The step size and the number of words of the best trial, for exact chains; of one number, if given."""
+        if not self.trials:
+            self.race(repeat)
+        best = self.best
         self.reasons["step_size"] = (
             f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted, where "
             f"{100 * self._wanted(best.repeat):.0f} % are asked"
         )
         if self.has_momenta:
-            self.reasons["repeat"] = f"{best.repeat}: {in_words(trials)}"
+            self.reasons["repeat"] = f"{best.repeat}: {in_words(self.trials)}"
         self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
 
     def unadjusted(self, bias: float, order: int) -> None:

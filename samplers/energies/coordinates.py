@@ -1,0 +1,206 @@
+"""Coordinates of a target: chains move in z, energies and draws are of theta = f(z).
+
+The law exp(-U(theta)/T) of theta is in z the law of the energy
+
+    U(f(z)) - T log|det df/dz|.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from sympy import Float, Integer
+
+from integrators.domains import is_bounded
+from recipe import Energy, Recipe
+from recipe.errors import RecipeError
+
+SINGULAR = 1e-13  # the least singular value of a matrix, of its largest
+
+
+class Coordinates(ABC):
+    """A map theta = f(z) with an inverse, of tensors `(*leading, *shape)`; `is_linear` if its Jacobian is fixed."""
+
+    is_linear = False
+
+    @abstractmethod
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """theta."""
+
+    @abstractmethod
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z."""
+
+    @abstractmethod
+    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
+        """log|det df/dz|, `(*leading,)`; of a linear map up to its constant: 0."""
+
+    @abstractmethod
+    def placed(self, theta: torch.Tensor, where: str) -> "Coordinates":
+        """The same for targets like theta, `(chains, *shape)`: its type and place; refused for another shape."""
+
+    @abstractmethod
+    def account(self) -> dict[str, Any]:
+        """What it is, as tensors and plain data."""
+
+    def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """A symbolic energy as one of z; refused where there is no formula for it."""
+        what = f"the energy is symbolic, and {self} has no formula"
+        raise RecipeError(where, what, do="Write the map into the energy, or pass the energy as a torch function.")
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Coordinates):
+    """theta = center + matrix z: with the root of a covariance as the matrix, chains move where all sites are alike.
+
+    A dense mass or preconditioner for every recipe: momenta of mass 1 in z are momenta of the mass
+    (matrix matrix^T)^-1 in theta. `center`: a point of the target, `(*shape)`; of tensors by name, these laid end to
+    end. `matrix`: `(sites, sites)`. Raises RecipeError for a matrix that is singular, or of another size.
+
+    >>> whitened = Affine(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    >>> whitened(torch.tensor([1.0, -1.0])), whitened.inverse(torch.tensor([3.0, 2.0]))
+    (tensor([3., 2.]), tensor([ 1., -1.]))
+    """
+
+    center: torch.Tensor
+    matrix: torch.Tensor
+    is_linear = True
+
+    def __post_init__(self) -> None:
+        where = "Affine"
+        for name in ("center", "matrix"):
+            value = getattr(self, name)
+            if not torch.is_tensor(value) or not value.is_floating_point() or not value.isfinite().all():
+                raise RecipeError(where, f"{name} is no tensor of finite numbers", do="Pass torch.zeros(sites), say.")
+        sites = self.center.numel()
+        if tuple(self.matrix.shape) != (sites, sites) or not sites:
+            what = f"the matrix has the shape {tuple(self.matrix.shape)}, and the center {sites} sites"
+            raise RecipeError(where, what, do=f"Give a matrix of shape {(sites, sites)}.")
+        widths = torch.linalg.svdvals(self.matrix.detach().to(torch.float64))
+        if float(widths[-1]) <= SINGULAR * float(widths[0]):
+            what = f"the matrix is singular: its singular values go from {widths[0]:.2g} to {widths[-1]:.2g}"
+            raise RecipeError(where, what, do="Add a small multiple of the identity.")
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """theta."""
+        flat = z.reshape(*z.shape[: z.dim() - self.center.dim()], -1)
+        return self.center + (flat @ self.matrix.T).reshape(z.shape)
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z, solved for in float64."""
+        leading = theta.shape[: theta.dim() - self.center.dim()]
+        away = (theta - self.center).to(torch.float64).reshape(-1, self.center.numel())
+        z = torch.linalg.solve(self.matrix.to(torch.float64), away.T).T
+        return z.to(theta.dtype).reshape(*leading, *self.center.shape)
+
+    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
+        """0: a constant, which no step feels."""
+        return z.new_zeros(z.shape[: z.dim() - self.center.dim()])
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Affine":
+        """The same for targets like theta."""
+        if theta.shape[1:] != self.center.shape:
+            what = (
+                f"the coordinates are of shape {tuple(self.center.shape)}, and the target of {tuple(theta.shape[1:])}"
+            )
+            raise RecipeError(where, what, do="Give the center the shape of a point of the target.")
+        return Affine(self.center.detach().to(theta), self.matrix.detach().to(theta))
+
+    def account(self) -> dict[str, Any]:
+        """Center and matrix."""
+        return {"center": self.center, "matrix": self.matrix}
+
+    def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """The energy of z, by the same symbols."""
+        if energy.is_sitewise:
+            what = "the energy is written for one site, and a dense map mixes sites"
+            raise RecipeError(where, what, do="Write it by coordinates, or leave the coordinates out.")
+        if len(energy.coordinates) != self.center.numel():
+            what = f"the energy has {len(energy.coordinates)} coordinates, and the map {self.center.numel()} sites"
+            raise RecipeError(where, what, do="Give one site for each.")
+        rows = zip(self.center.flatten().tolist(), self.matrix.tolist())
+        moved = [_number(c) + sum(_number(x) * z for x, z in zip(row, energy.coordinates) if x) for c, row in rows]
+        return Energy(energy.coordinates, U=energy.U.xreplace(dict(zip(energy.coordinates, moved))), data=energy.data)
+
+    def __str__(self) -> str:
+        return f"a dense linear map of {self.center.numel()} sites"
+
+
+def _number(x: float) -> Any:
+    return Integer(int(x)) if x == int(x) and abs(x) < 10 else Float(x, 17)
+
+
+@dataclass(frozen=True, eq=False)
+class Composed(Coordinates):
+    """theta = outer(inner(z)).
+
+    >>> half = Affine(torch.zeros(1), torch.tensor([[0.5]]))
+    >>> Composed(half, half)(torch.ones(1))
+    tensor([0.2500])
+    """
+
+    outer: Coordinates
+    inner: Coordinates
+    is_linear: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_linear", self.outer.is_linear and self.inner.is_linear)
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """theta."""
+        return self.outer(self.inner(z))
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z."""
+        return self.inner.inverse(self.outer.inverse(theta))
+
+    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
+        """The sum of both."""
+        return self.inner.log_volume(z) + self.outer.log_volume(self.inner(z))
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Composed":
+        """The same for targets like theta."""
+        outer = self.outer.placed(theta, where)
+        return Composed(outer, self.inner.placed(outer.inverse(theta), where))
+
+    def account(self) -> dict[str, Any]:
+        """Both."""
+        return {"outer": self.outer.account(), "inner": self.inner.account()}
+
+    def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """The energy of z."""
+        return self.inner.of_symbols(self.outer.of_symbols(energy, where), where)
+
+    def __str__(self) -> str:
+        return f"{self.outer} after {self.inner}"
+
+
+def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> tuple[Coordinates | None, Any]:
+    """The coordinates of a run, and its energy, which is one of z where it is symbolic.
+
+    Refused where the recipe is not one of a vector that is free to go anywhere.
+    """
+    if coordinates is None:
+        return None, energy
+    _check_coordinates(coordinates, recipe, energy, scope, where)
+    return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
+
+
+def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> None:
+    if not isinstance(coordinates, Coordinates):
+        what = f"coordinates are a map theta = f(z), got {coordinates!r}"
+        raise RecipeError(where, what, do="Pass samplers.coordinates.Affine(center, matrix).")
+    if energy is None:
+        raise RecipeError(where, "the recipe's H is wholly symbolic, there is no energy to map", do="Write it in H.")
+    if not recipe.target_is_vector:
+        raise RecipeError(where, "the target is made of explicit coordinates", do="Leave coordinates out, or map U.")
+    if is_bounded(recipe.targets[0]):
+        what = f"{recipe.targets[0]} has ends, and coordinates go anywhere"
+        raise RecipeError(where, what, do="Take a recipe whose target is real: it is z.")
+    if scope != "chain":
+        raise RecipeError(where, f"coordinates are of a chain as a whole, not per {scope}", do="Leave scope out.")
+    if any(o.is_vector for o in recipe.observations):
+        names = ", ".join(o.name for o in recipe.observations if o.is_vector)
+        what = f"the observation {names} has a value per site of theta, and the recipe moves z"
+        raise RecipeError(where, what, do="Leave coordinates out.")

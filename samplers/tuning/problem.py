@@ -1,0 +1,48 @@
+"""What is tuned: an energy, in coordinates that tuning may change, with the step that reads it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import integrators
+from integrators.step import Step
+from recipe import Energy, Recipe
+
+from ..energies.coordinates import Affine
+from ..energies.data import Data
+from ..energies.layout import Layout
+from ..energies.values import differentiable_value
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An energy of a recipe's target z, which its `layout` maps to what the energy sees.
+
+    `rows`: all data. `scheme` and `pieces` as in `integrators.compile`.
+    """
+
+    recipe: Recipe
+    energy: Energy | Callable
+    layout: Layout
+    rows: Data | None
+    scheme: Any = None
+    pieces: Mapping | None = None
+
+    def step(self) -> Step:
+        """The step, with the energy where that is symbolic."""
+        symbolic = self.energy if isinstance(self.energy, Energy) else None
+        return integrators.compile(self.recipe, self.scheme, pieces=self.pieces, energy=symbolic)
+
+    def value(self, data: Data | None) -> Callable:
+        """U of many z, `(chains,)`, for autograd, on these data."""
+        step = self.step() if isinstance(self.energy, Energy) else None
+        return differentiable_value(self.energy, step, self.layout, data)
+
+    def of_target(self) -> Energy | Callable:
+        """The energy as one of the tensor z."""
+        return self.energy if isinstance(self.energy, Energy) else self.layout.energy(self.energy)
+
+    def within(self, coordinates: Affine, where: str) -> "Problem":
+        """The same in coordinates of z."""
+        energy = coordinates.of_symbols(self.energy, where) if isinstance(self.energy, Energy) else self.energy
+        return replace(self, energy=energy, layout=self.layout.within(coordinates))

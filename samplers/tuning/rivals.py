@@ -1,0 +1,69 @@
+"""The rivals: a scale for each site, or dense coordinates, as far as their draws are worth a gradient."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .landscape import Surroundings
+from .pilot import Pilot
+from .problem import Problem
+from .roles import scale_of
+from .tuner import WINDOWS, Tuner
+from .whitening import around, by_curvature, condition, may_be_dense, refined
+
+ALIKE = 2.0  # condition of a covariance, in units of the scales, below which there is nothing to win
+MORE = 1.25  # the efficiency of dense coordinates, of that of scales, from which on they are taken
+
+
+def fastest(
+    problem: Problem, pilot: Pilot, near: Surroundings, given: Mapping[str, Any], repeat: int | None, where: str
+) -> Tuner:
+    """The tuner of the rival whose draws are worth more a gradient, settled; it says so.
+
+    `given`: parameters that stay as they are; `repeat`: the words of a proposal, if these are known.
+    """
+    parameters = dict(pilot.parameters)
+    plain = Tuner(problem, pilot, near, given, where)
+    plain.settle()
+    scale = scale_of(problem.recipe)
+    if (scale is not None and scale.parameter.name in given) or not may_be_dense(problem, near):
+        return plain
+    draws = plain.later.flatten(2)
+    seen = condition(draws, draws.std((0, 1)) if scale is not None else torch.ones(draws.shape[-1]).to(draws))
+    if seen < ALIKE:
+        plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
+        return plain
+    plain.race(repeat)
+    dense = _dense(plain, near, parameters, given, where)
+    dense.race(repeat, plain.axis)
+    worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g}"
+    if dense.best.efficiency < MORE * plain.best.efficiency:
+        plain.reasons["coordinates"] = f"those of the energy: a dense map is worth {worth} without"
+        plain.pilot = replace(plain.pilot, runs=dense.pilot.runs, words=dense.pilot.words)
+        return plain
+    number = len(dense.later.flatten(0, 1))
+    dense.reasons["coordinates"] = f"dense, by the shrunk covariance of {number} pilot draws: {worth} without"
+    return dense
+
+
+def _dense(
+    plain: Tuner, near: Surroundings, parameters: Mapping[str, Any], given: Mapping[str, Any], where: str
+) -> Tuner:
+    """A tuner in coordinates that begin with the curvature at the mode, and go on with the covariance of draws."""
+    coordinates = by_curvature(near)
+    pilot = plain.pilot
+    theta = pilot.theta
+    for window in range(WINDOWS + 1):
+        problem = plain.problem.within(coordinates, where)
+        z = coordinates.inverse(theta)
+        pilot = replace(
+            pilot, energy=problem.of_target(), theta=z, parameters=dict(parameters), coordinates=coordinates
+        )
+        tuner = Tuner(problem, pilot, around(near, coordinates), given, where, scaled=False)
+        tuner.settle(windows=1)
+        theta = coordinates(pilot.theta)
+        if window < WINDOWS:
+            coordinates = refined(coordinates, tuner.later)
+    return tuner
