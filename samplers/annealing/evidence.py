@@ -18,6 +18,7 @@ from ..energies.data import Data
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy, emitted, vectorised
 from ..energies.layout import Target
+from ..energies.model import Model
 from ..energies.over_chains import explained
 from ..energies.values import value_of
 from ..results.statistics import arviz_module
@@ -122,6 +123,9 @@ def evidence(
     (True, True)
     """
     where = f"{recipe.name}, evidence" if isinstance(recipe, Recipe) else "evidence"
+    if isinstance(energy, Model) and not energy.is_free:
+        what = "the model has variables with constraints, and chains anneal where all numbers are free"
+        raise RecipeError(where, what, do="Write the model in free variables, with the log of a scale, say.")
     integer(where, "chains", chains, least=FEWEST_CHAINS)
     integer(where, "moves", moves, least=1)
     if bridges is not None:

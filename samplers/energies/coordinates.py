@@ -25,16 +25,16 @@ class Coordinates(ABC):
     is_linear = False
 
     @abstractmethod
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and log|det df/dz|, `(*leading,)`; of a linear map up to its constant: 0."""
+
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         """theta."""
+        return self.with_volume(z)[0]
 
     @abstractmethod
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
         """z."""
-
-    @abstractmethod
-    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
-        """log|det df/dz|, `(*leading,)`; of a linear map up to its constant: 0."""
 
     @abstractmethod
     def placed(self, theta: torch.Tensor, where: str) -> "Coordinates":
@@ -94,9 +94,9 @@ class Affine(Coordinates):
         z = torch.linalg.solve(self.matrix.to(torch.float64), away.T).T
         return z.to(theta.dtype).reshape(*leading, *self.center.shape)
 
-    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
-        """0: a constant, which no step feels."""
-        return z.new_zeros(z.shape[: z.dim() - self.center.dim()])
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and 0: a constant, which no step feels."""
+        return self(z), z.new_zeros(z.shape[: z.dim() - self.center.dim()])
 
     def placed(self, theta: torch.Tensor, where: str) -> "Affine":
         """The same for targets like theta."""
@@ -147,17 +147,15 @@ class Composed(Coordinates):
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_linear", self.outer.is_linear and self.inner.is_linear)
 
-    def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta."""
-        return self.outer(self.inner(z))
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and the sum of both volumes."""
+        middle, inner = self.inner.with_volume(z)
+        theta, outer = self.outer.with_volume(middle)
+        return theta, inner + outer
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
         """z."""
         return self.inner.inverse(self.outer.inverse(theta))
-
-    def log_volume(self, z: torch.Tensor) -> torch.Tensor:
-        """The sum of both."""
-        return self.inner.log_volume(z) + self.outer.log_volume(self.inner(z))
 
     def placed(self, theta: torch.Tensor, where: str) -> "Composed":
         """The same for targets like theta."""
@@ -177,14 +175,24 @@ class Composed(Coordinates):
 
 
 def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> tuple[Coordinates | None, Any]:
-    """The coordinates of a run, and its energy, which is one of z where it is symbolic.
+    """The coordinates of a run, those of the energy where it has its own, and the energy, of z where it is symbolic.
 
     Refused where the recipe is not one of a vector that is free to go anywhere.
     """
+    own = getattr(energy, "coordinates", None)
+    own = own if isinstance(own, Coordinates) else None
+    coordinates = own if coordinates is None else coordinates
     if coordinates is None:
         return None, energy
     _check_coordinates(coordinates, recipe, energy, scope, where)
+    if own is not None and _outermost(coordinates).account() != own.account():
+        what = f"the energy is of {own}, and the coordinates do not end there"
+        raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
     return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
+
+
+def _outermost(coordinates: Coordinates) -> Coordinates:
+    return _outermost(coordinates.outer) if isinstance(coordinates, Composed) else coordinates
 
 
 def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> None:

@@ -67,8 +67,13 @@ class Layout:
         """An energy of theta as that of z: U(f(z)) - T log|det df/dz|."""
         if self.coordinates is None or self.coordinates.is_linear:
             return self.of_target(U)
-        volume = self.coordinates.log_volume
-        return _alike(U, lambda z, *batch: U(self.seen(z), *batch) - self.temperature * volume(z))
+        with_volume = self.coordinates.with_volume
+
+        def of_z(z: torch.Tensor, *batch: Any) -> torch.Tensor:
+            theta, volume = with_volume(z)
+            return U(self.by_name(theta), *batch) - self.temperature * volume
+
+        return _alike(U, of_z)
 
 
 def _alike(function: Callable, other: Callable) -> Callable:

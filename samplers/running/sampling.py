@@ -4,6 +4,7 @@ import inspect
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
-from ..energies.layout import target_of
+from ..energies.layout import Layout, target_of
 from ..results.draws import Draws
 from .chains import Chains
 from .choice import mover_of
@@ -90,9 +91,10 @@ def sample(
 
     Target. `recipe`, with its `parameters` by name: numbers, or tensors of one value per site. `energy`: a symbolic
     Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased estimate on the sum scale, of one
-    chain; none where H is wholly symbolic. `data`: a tensor, or a tuple of tensors, of one row per datum; a batch has
-    `batch_size` rows, uniform with replacement and independent per chain, or all. `observe`: the statistics that the
-    recipe asks for, by name, as functions of theta or (theta, batch) of one chain.
+    chain, or a `samplers.model`, which has a start and coordinates of its own; none where H is wholly symbolic. `data`:
+    a tensor, or a tuple of tensors, of one row per datum; a batch has `batch_size` rows, uniform with replacement and
+    independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as functions of theta or
+    (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
     by parameter name, or an nn.Module. Auxiliary blocks start from their stationary law where H is quadratic in them,
@@ -159,8 +161,17 @@ def sample(
     check_stability(plan, energy, parameters, where)
 
     start, layout = given_state(
-        plan.step, energy, init, chains=chains, device=device, parameters=parameters, coordinates=coordinates
+        plan.step,
+        energy,
+        init,
+        chains=chains,
+        device=device,
+        parameters=parameters,
+        coordinates=coordinates,
+        seed=seed,
+        first_chain=first_chain,
     )
+    layout = _of_temperature(layout, plan, ladder, where)
     kept = _kept(plan.step.recipe, keep)
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
@@ -252,6 +263,17 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
     temperature = 1.0 if callable(settings.temperature) else settings.temperature
     step.check(settings.step_size, temperature=temperature, **parameters)
     plan.check(parameters)
+
+
+def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:
+    """The layout at the temperature of the run, by which the volume of coordinates counts; refused for several."""
+    if layout.coordinates is None or layout.coordinates.is_linear:
+        return layout
+    temperatures = {T for stage in plan.stages for T in stage.probes()[1]}
+    if len(temperatures) > 1 or ladder is not None:
+        what = "the coordinates are not linear, their volume counts by the temperature, and that changes"
+        raise RecipeError(where, what, do="Sample at one temperature.")
+    return replace(layout, temperature=temperatures.pop())
 
 
 def _kept(recipe: Recipe, keep: Any) -> list[str]:

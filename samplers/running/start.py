@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import Coordinates
 from ..energies.layout import Layout
+from ..energies.model import Model
 from .inputs import Inputs
 from .memory import check_fits
 
@@ -32,18 +34,25 @@ def given_state(
     device: Device,
     parameters: Mapping,
     coordinates: Coordinates | None = None,
+    seed: int = 0,
+    first_chain: int = 0,
 ) -> tuple[Blocks, Layout]:
     """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target.
 
     A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". The target
     is z of the coordinates, where `init` has theta. Raises RecipeError for a start that is not finite, outside of a
-    domain, or does not fit the recipe, energy, coordinates or parameters.
+    domain, or does not fit the recipe, energy, coordinates or parameters. `seed`, `first_chain`: of the draws of the
+    prior where a model has no other start.
     """
     recipe = step.recipe
     where = f"{recipe.name}, init"
     by_tensor = step.program.scope == "tensor"
     _check_device(device)
-    blocks, layout = _blocks_and_layout(recipe, energy, init, chains, device, where)
+    if isinstance(energy, Model):
+        starts = partial(energy.starts, chains, seed, first_chain)
+        blocks, layout = _of_model(recipe, energy, starts if init is None else init, chains, device, where)
+    else:
+        blocks, layout = _blocks_and_layout(recipe, energy, init, chains, device, where)
     if by_tensor and layout.shapes is None:
         raise RecipeError(
             where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module."
@@ -134,6 +143,33 @@ def _by_parameter(
     flat = torch.cat([x.reshape(-1) for x in parts.values()])
     layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
     return {recipe.targets[0].name: _repeated(flat, chains, where)}, layout
+
+
+def _of_model(
+    recipe: Recipe, model: Model, init: Any, chains: int, device: Device, where: str
+) -> tuple[Blocks, Layout]:
+    """A target of the variables of a model; `init`: a value of each or one per chain, by name, or a function of all."""
+    layout = Layout(model.shapes)
+    target = recipe.targets[0].name
+    if callable(init):
+        return {target: _one_point(init(), where, device)}, layout
+    if not isinstance(init, Mapping):
+        what = f"the start of a model is a dict by variable, got a {type(init).__name__}"
+        raise RecipeError(where, what, do=f"Pass {{{next(iter(model.shapes))!r}: ...}}.")
+    for name in init:
+        if name not in model.shapes:
+            raise RecipeError(where, f"there is no variable '{name}'", do=did_you_mean(name, list(model.shapes)))
+    parts = []
+    for name, shape in model.shapes.items():
+        if name not in init:
+            raise RecipeError(where, f"no start is given for the variable '{name}'", do="Give one, or none at all.")
+        value = _one_point(init[name], f"{where}[{name!r}]", device)
+        if tuple(value.shape) not in (shape, (chains, *shape)):
+            what = f"it has the shape {tuple(value.shape)}, and the variable {shape}"
+            raise RecipeError(f"{where}[{name!r}]", what, do=f"Give {shape}, or {(chains, *shape)}.")
+        parts.append(value.expand(chains, *shape).reshape(chains, -1))
+    _check_alike(dict(zip(model.shapes, parts)), where)
+    return {target: torch.cat(parts, -1)}, layout
 
 
 def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:

@@ -16,7 +16,7 @@ from recipe.errors import RecipeError, did_you_mean
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
-from ..energies.layout import Layout
+from ..energies.model import Model
 from ..running.start import given_state
 from .landscape import Landscape, Surroundings, surroundings
 from .minibatches import Kick, gradient_noise, kick_of, without
@@ -97,8 +97,9 @@ def tune(
     _check_target(recipe, where)
     _check_parameters(step, parameters, where)
     start, layout = given_state(
-        step, energy, init, chains=1, device=device, parameters=parameters, coordinates=coordinates
+        step, energy, init, chains=1, device=device, parameters=parameters, coordinates=coordinates, seed=seed
     )
+    of_model = isinstance(energy, Model)
     z = start[recipe.targets[0].name]
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
@@ -121,12 +122,12 @@ def tune(
         tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
 
     chosen: dict[str, Any] = dict(
-        batch_size=batch_size, chains=chains, init=_start(tuner, chains, layout.seen(near.mode))
+        batch_size=batch_size, chains=chains, init=_start(tuner, chains, layout.seen(near.mode), of_model)
     )
     if tuner.problem.layout.coordinates is not None:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
-    return Settings(arguments, recipe.name, _account(near, layout, tuner))
+    return Settings(arguments, recipe.name, _account(near, layout.shapes is None or of_model, tuner))
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: Any, where: str) -> Kick | None:
@@ -161,16 +162,18 @@ def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
 
 
-def _start(tuner: Tuner, chains: int, mode: Any) -> dict[str, torch.Tensor]:
+def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
     """Where the chains of the run begin: at states of the pilot; named tensors, which have one start, at the mode."""
-    target = tuner.pilot.recipe.targets[0].name
-    return mode if isinstance(mode, dict) else {target: tuner.problem.layout.theta(tuner.pilot.theta[:chains]).clone()}
+    states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
+    if isinstance(mode, dict):
+        return states if of_model else mode
+    return {tuner.pilot.recipe.targets[0].name: states.clone()}
 
 
-def _account(near: Surroundings, layout: Layout, tuner: Tuner) -> dict[str, str]:
+def _account(near: Surroundings, has_states: bool, tuner: Tuner) -> dict[str, str]:
     """What was chosen, and why."""
     pilot = tuner.pilot
-    start = "the last states of pilot chains" if layout.shapes is None else "the mode: let a warm-up forget it"
+    start = "the last states of pilot chains" if has_states else "the mode: let a warm-up forget it"
     sites = near.mode.numel()
     return {
         "mode": f"U = {near.value:.6g}, by L-BFGS; the pilot began in the normal law of its curvature",

@@ -1,0 +1,205 @@
+"""Models: named variables with priors, a likelihood, and coordinates in which all variables are free."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributions.constraints import Constraint
+from torch.func import vmap
+
+from recipe.arguments import integer
+from recipe.errors import RecipeError
+
+from .coordinates import Coordinates
+from .variables import ByName, Prior, Variable, unchecked, variables_of
+
+GOLDEN = 0x9E3779B97F4A7C15  # the seeds of the starts of chains are multiples of it apart
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Constrained(Coordinates):
+    """Named variables laid end to end, each a map of free numbers by torch's `biject_to` of its constraint.
+
+    `shapes`: of each variable in theta; `free`: of its free numbers in z. A map may depend on the variables before.
+    """
+
+    variables: Mapping[str, Variable]
+    shapes: Shapes
+    free: Shapes
+
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and log|det df/dz|, the sum over variables."""
+        return _over(self._one, z)
+
+    def _one(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        theta: dict[str, torch.Tensor] = {}
+        volume = z.new_zeros(())
+        with unchecked():
+            for (name, variable), part in zip(self.variables.items(), z.split(_sizes(self.free))):
+                map = variable.map(theta)
+                x = part.reshape(self.free[name])
+                y = theta[name] = map(x)
+                volume = volume + map.log_abs_det_jacobian(x, y).sum()
+        return _flat(theta), volume
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z."""
+        return _over(self._inverse, theta)
+
+    def _inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        values = _by_name(theta, self.shapes)
+        with unchecked():
+            return _flat({name: variable.map(values).inv(values[name]) for name, variable in self.variables.items()})
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Constrained":
+        """Itself, for targets of this size that obey the constraints."""
+        sizes = sum(_sizes(self.shapes))
+        if theta.shape[1:] != (sizes,):
+            what = f"the variables are {sizes} numbers, and the target has the shape {tuple(theta.shape[1:])}"
+            raise RecipeError(where, what, do=f"Give {', '.join(self.shapes)}, in this order.")
+        z = self.inverse(theta)
+        for name, part in zip(self.free, z.split(_sizes(self.free), -1)):
+            if not part.isfinite().all():
+                what = f"the start of the variable '{name}' is outside of its support, or at its end"
+                raise RecipeError(where, what, do="Start inside.")
+        return self
+
+    def account(self) -> dict[str, Any]:
+        """Names, shapes and constraints."""
+        return {
+            name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint)]
+            for name, variable in self.variables.items()
+        }
+
+    def __str__(self) -> str:
+        return f"the free numbers of {', '.join(self.variables)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The energy U(theta) = -log likelihood - log prior of named variables; see `model`."""
+
+    variables: Mapping[str, Variable]
+    log_likelihood: Callable
+    num_data: int | None
+    coordinates: Constrained
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shape of each variable."""
+        return self.coordinates.shapes
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no variable has a constraint."""
+        theta = self.starts(1, 0)
+        z = self.coordinates.inverse(theta)
+        return z.shape == theta.shape and torch.equal(z, theta)
+
+    def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
+        """U at the values of the variables, of one chain, on a batch."""
+        with unchecked():
+            return -self._of_data(theta, batch) - self.log_prior(theta)
+
+    def log_prior(self, theta: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The log density of the priors, of one chain."""
+        with unchecked():
+            terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
+        return torch.stack(terms).sum()
+
+    def _of_data(self, theta: Mapping[str, torch.Tensor], batch: tuple) -> torch.Tensor:
+        terms = self.log_likelihood(ByName(theta), *batch)
+        if not batch:
+            return terms.sum()
+        if self.num_data is None:
+            what = "the likelihood has data, and it is not known how many there are"
+            raise RecipeError("model", what, do="Pass num_data=len(X): the terms of a batch are scaled up to them.")
+        if terms.dim() != 1:
+            what = f"the likelihood of a batch has the shape {tuple(terms.shape)}"
+            raise RecipeError("model", what, do="Return one value per row of the batch.")
+        return self.num_data * terms.mean()
+
+    def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
+        """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
+        draws = []
+        with torch.random.fork_rng(devices=[]):
+            for chain in range(first_chain, first_chain + chains):
+                torch.manual_seed((seed + (chain + 1) * GOLDEN) % 2**63)
+                draws.append(_flat(_drawn(self.variables)))
+        return torch.stack(draws)
+
+
+def model(
+    priors: Mapping[str, Prior],
+    log_likelihood: Callable,
+    *,
+    constraints: Mapping[str, Constraint] | None = None,
+    num_data: int | None = None,
+) -> Model:
+    """A posterior of named variables, as an energy with a start and coordinates of its own: `sample(recipe, model)`.
+
+        U(theta) = -log p(data | theta) - sum_v log p(theta_v | variables before v).
+
+    `priors`: by name, in order, distributions of torch.distributions of one chain's values, or functions of a dict of
+    the variables before that return one. `log_likelihood(theta)`: of a dict by name, a number or terms to be added, of
+    one chain; with `data` in a run `log_likelihood(theta, batch)`, a value per row, which are scaled up to `num_data`.
+
+    Chains move in free numbers: a variable of positive values by its log, others by the maps of torch's `biject_to`,
+    for the support of the prior or the `constraints` of a variable, which cut the prior off and leave out the constant.
+    Draws are of the variables, and so is `init`, of which one per chain will do; without it every chain starts at a
+    draw of the priors. Raises RecipeError for a prior that is discrete or has no such map, and for a constraint that
+    allows what the prior does not, or is of a variable without one.
+
+    >>> from torch.distributions import HalfNormal, Normal
+    >>> y = torch.tensor([1.0, 2.0, 4.0])
+    >>> priors = {"mu": Normal(0.0, 5.0), "sd": HalfNormal(2.0)}
+    >>> energy = model(priors, lambda theta: Normal(theta["mu"], theta["sd"]).log_prob(y))
+    >>> from samplers import HMC, sample
+    >>> draws = sample(HMC, energy, steps=50, step_size=0.01, progress=False)
+    >>> bool((draws["sd"] > 0).all())
+    True
+    """
+    variables = variables_of(priors, constraints)
+    if not callable(log_likelihood):
+        what = f"the log likelihood is a function of a dict of variables, got {log_likelihood!r}"
+        raise RecipeError("model", what, do="Write lambda theta: Normal(theta['mu'], 1.0).log_prob(y).")
+    rows = None if num_data is None else integer("model", "num_data", num_data, least=1)
+    before: dict[str, torch.Tensor] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for name, variable in variables.items():
+            variable.check(before)
+            before[name] = variable.draw(before)
+    shapes = {name: tuple(x.shape) for name, x in before.items()}
+    free = {name: tuple(variable.map(before).inverse_shape(before[name].shape)) for name, variable in variables.items()}
+    return Model(variables, log_likelihood, rows, Constrained(variables, shapes, free))
+
+
+def _drawn(variables: Mapping[str, Variable]) -> dict[str, torch.Tensor]:
+    values: dict[str, torch.Tensor] = {}
+    for name, variable in variables.items():
+        values[name] = variable.draw(values)
+    return values
+
+
+def _over(function: Callable, x: torch.Tensor) -> Any:
+    """A function of one chain's numbers, over all leading axes."""
+    for _ in range(x.dim() - 1):
+        function = vmap(function)
+    return function(x)
+
+
+def _sizes(shapes: Shapes) -> list[int]:
+    return [torch.Size(shape).numel() for shape in shapes.values()]
+
+
+def _flat(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([x.reshape(-1) for x in values.values()])
+
+
+def _by_name(flat: torch.Tensor, shapes: Shapes) -> dict[str, torch.Tensor]:
+    parts = zip(shapes.items(), flat.split(_sizes(shapes)))
+    return {name: part.reshape(shape) for (name, shape), part in parts}

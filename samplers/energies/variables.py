@@ -1,0 +1,172 @@
+"""Named variables of a model: their priors, the constraints of their values, and maps of free numbers to these."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributions import Distribution, Transform, biject_to, constraints
+from torch.distributions.constraints import Constraint
+
+from recipe.errors import RecipeError, did_you_mean
+
+PROBES = 32  # points at which a constraint and a support are compared
+
+Values = Mapping[str, torch.Tensor]  # of one chain, by variable
+Prior = Distribution | Callable[[Values], Distribution]
+
+
+class OrderedTransform(Transform):
+    """x_1 = z_1, x_k = x_{k-1} + exp(z_k): from free numbers to numbers that rise, along the last axis.
+
+    >>> OrderedTransform()(torch.zeros(3))
+    tensor([0., 1., 2.])
+    """
+
+    domain = constraints.real_vector
+    bijective = True
+
+    @constraints.dependent_property(event_dim=1)
+    def codomain(self) -> Constraint:
+        """Numbers that rise."""
+        return ordered
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OrderedTransform)
+
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[..., :1], x[..., 1:].exp()], -1).cumsum(-1)
+
+    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([y[..., :1], y.diff(dim=-1).log()], -1)
+
+    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The sum of the free numbers but the first."""
+        return x[..., 1:].sum(-1)
+
+
+class _Ordered(Constraint):
+    event_dim = 1
+
+    def check(self, value: torch.Tensor) -> torch.Tensor:
+        return (value.diff(dim=-1) > 0).all(-1)
+
+
+ordered = _Ordered()
+biject_to.register(_Ordered, lambda constraint: OrderedTransform())
+
+
+class ByName(dict):
+    """Values by variable; one that is not there has no prior."""
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        what = f"there is no variable '{name}' with a prior before it"
+        raise RecipeError("model", what, do=did_you_mean(name, self) if self else "Give it a prior.")
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """torch.distributions that take any value: outside of its support a density is not finite, and nothing raises."""
+    before = Distribution._validate_args  # torch has a setter alone
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A name, its prior, a distribution or a function of the values of the variables before it, and its constraint.
+
+    `constraint`: None for the support of the prior.
+    """
+
+    name: str
+    prior: Prior
+    constraint: Constraint | None = None
+
+    def law(self, before: Values) -> Distribution:
+        """The prior, given the variables before."""
+        return self.prior if isinstance(self.prior, Distribution) else self.prior(ByName(before))
+
+    def map(self, before: Values) -> Transform:
+        """The map of free numbers to values of the variable, given the variables before."""
+        return biject_to(self.law(before).support if self.constraint is None else self.constraint)
+
+    def draw(self, before: Values) -> torch.Tensor:
+        """A draw of the prior; where that does not obey a constraint of the variable's own, a value that does."""
+        value = self.law(before).sample()
+        if self.constraint is None or bool(self.constraint.check(value).all()):
+            return value
+        map = self.map(before)
+        return map(torch.rand(map.inverse_shape(value.shape), dtype=value.dtype, device=value.device))
+
+    def check(self, before: Values) -> None:
+        """Refuse a prior that is none, has no map, or disagrees with the constraint."""
+        where = f"model, {self.name!r}"
+        law = self._checked_law(before, where)
+        if law.support is not None and law.support.is_discrete:
+            what = "its values are discrete, and chains move on a continuum"
+            raise RecipeError(where, what, do="Sum over them in the likelihood.")
+        try:
+            map = self.map(before)
+        except NotImplementedError as error:
+            what = f"there is no map of free numbers to its values ({error})"
+            raise RecipeError(where, what, do="A covariance is made of scales and an LKJCholesky.") from error
+        if self.constraint is not None:
+            self._check_constraint(law, self.constraint, map, where)
+
+    def _checked_law(self, before: Values, where: str) -> Distribution:
+        """The prior, if it is one."""
+        law: Any = self.prior
+        if callable(law):
+            try:
+                law = self.law(before)
+            except RecipeError:
+                raise
+            except Exception as error:  # of the caller's own function
+                what = f"its prior fails: {type(error).__name__}: {error}"
+                raise RecipeError(where, what, do="It is a function of a dict of the variables before it.") from error
+        if not isinstance(law, Distribution):
+            what = f"its prior is a distribution of torch.distributions, or a function that returns one, got {law!r}"
+            raise RecipeError(
+                where, what, do="Write Normal(0.0, 1.0), or lambda variable: Normal(variable['mu'], 1.0)."
+            )
+        return law
+
+    def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
+        """Refuse a constraint that lets values go where the prior has none, or cuts off what varies."""
+        if not isinstance(self.prior, Distribution):
+            what = "its prior depends on other variables, so that what a constraint cuts off is not a constant"
+            raise RecipeError(where, what, do="Leave the constraint out, or take a prior of this support.")
+        shape = law.batch_shape + law.event_shape
+        if len(shape) < constraint.event_dim:
+            what = f"the constraint {constraint} is of {constraint.event_dim} axes, and the variable has the shape"
+            raise RecipeError(where, f"{what} {tuple(shape)}", do="Write Normal(torch.zeros(3), 1.0), say.")
+        generator = torch.Generator().manual_seed(0)
+        values = map(3 * torch.randn(PROBES, *map.inverse_shape(shape), generator=generator))
+        support = law.support
+        if values.shape[1:] != shape or support is None or not bool(support.check(values).all()):
+            what = f"the constraint {constraint} allows values outside of the support of its prior, {support}"
+            raise RecipeError(where, what, do="Leave the constraint out, or take another prior.")
+
+
+def variables_of(priors: Any, constrained: Any) -> dict[str, Variable]:
+    """The variables of these priors and constraints, in their order; refused where the two do not fit together."""
+    where = "model"
+    if not isinstance(priors, Mapping) or not priors or not all(isinstance(name, str) for name in priors):
+        raise RecipeError(
+            where, f"priors are a dict by the names of variables, got {priors!r}", do='Write {"mu": Normal(0.0, 1.0)}.'
+        )
+    others = dict(constrained or {})
+    for name, constraint in others.items():
+        if name not in priors:
+            raise RecipeError(
+                where, f"the variable '{name}' has a constraint and no prior", do=did_you_mean(name, priors)
+            )
+        if not isinstance(constraint, Constraint):
+            what = f"a constraint is one of torch.distributions.constraints, got {constraint!r}"
+            raise RecipeError(f"{where}, {name!r}", what, do="Write constraints.positive.")
+    return {name: Variable(name, prior, others.get(name)) for name, prior in priors.items()}

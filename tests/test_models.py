@@ -1,0 +1,364 @@
+"""Models of named variables: laws that are conjugate or known by quadrature, of chains that move in free numbers."""
+
+import math
+
+import pytest
+import torch
+from error_budget import CLAIMS, standard_score
+from torch.distributions import (
+    Bernoulli,
+    Beta,
+    Dirichlet,
+    Gamma,
+    HalfCauchy,
+    HalfNormal,
+    LKJCholesky,
+    LogNormal,
+    MultivariateNormal,
+    Normal,
+    Poisson,
+    Uniform,
+    Wishart,
+    constraints,
+)
+from torch.func import jacrev
+
+import samplers
+from recipe import RecipeError
+from samplers import HMC, SGLD, UnderdampedLangevin, model, sample, tune
+from samplers.coordinates import Affine, Composed, ordered
+
+F64 = torch.float64
+
+
+def of(*values):
+    return torch.tensor(values, dtype=F64)
+
+
+ZERO, ONE = of(0.0)[0], of(1.0)[0]
+SMALL = dict(chains=64, step_size=0.3, metropolis=True, repeat=4, progress=False, warmup=40, steps=100)
+
+
+def check(draws, statistics):
+    """Means over chains of statistics of the draws, against the numbers that they are to be."""
+    scores = {name: standard_score(f(draws).mean(1) - mean) for name, (f, mean) in statistics.items()}
+    assert CLAIMS["coordinates"].failures(scores) == {}
+
+
+# ---- eight schools. Rubin (1981)
+
+EFFECTS = of(28, 8, -3, 7, -1, 1, 18, 12)
+ERRORS = of(15, 10, 16, 11, 9, 11, 10, 18)
+SCHOOLS = model(
+    {"mu": Normal(ZERO, 5 * ONE), "tau": HalfCauchy(5 * ONE), "eta": Normal(torch.zeros(8, dtype=F64), ONE)},
+    lambda v: Normal(v["mu"] + v["tau"] * v["eta"], ERRORS).log_prob(EFFECTS),
+)
+CENTRED = model(
+    {
+        "mu": Normal(ZERO, 5 * ONE),
+        "tau": HalfCauchy(5 * ONE),
+        "effect": lambda v: Normal(v["mu"], v["tau"]).expand([8]),
+    },
+    lambda v: Normal(v["effect"], ERRORS).log_prob(EFFECTS),
+)
+
+
+def schools_by_quadrature():
+    """E mu, E min(tau, 20) and E of the first effect, the effects integrated by hand."""
+    mu = torch.linspace(-25, 35, 601, dtype=F64)[:, None]
+    tau = torch.cat([torch.linspace(0.005, 60, 6000, dtype=F64)])[None]
+    variance = ERRORS.square()[:, None, None] + tau**2
+    logs = -variance.log().sum(0) / 2 - ((EFFECTS[:, None, None] - mu) ** 2 / variance).sum(0) / 2
+    weights = (logs - mu**2 / 50 - (1 + (tau / 5) ** 2).log()).exp()
+    weights = weights / weights.sum()
+    shrunk = mu + (EFFECTS[0] - mu) * tau**2 / (ERRORS[0] ** 2 + tau**2)
+    return [float((weights * f).sum()) for f in (mu, tau.clamp(max=20), shrunk)]
+
+
+def test_eight_schools_are_those_of_quadrature():
+    mu, tau, effect = schools_by_quadrature()
+    init = {"mu": ZERO, "tau": ONE, "eta": torch.zeros(8, dtype=F64)}
+    draws = sample(HMC, SCHOOLS, init=init, seed=1, **SMALL)
+    assert draws["eta"].shape == (64, 100, 8) and draws["tau"].shape == (64, 100) and (draws["tau"] > 0).all()
+    check(
+        draws,
+        {
+            "mu": (lambda d: d["mu"], mu),
+            "tau": (lambda d: d["tau"].clamp(max=20), tau),
+            "effect": (lambda d: d["mu"] + d["tau"] * d["eta"][..., 0], effect),
+        },
+    )
+
+
+def test_a_prior_may_depend_on_those_before():
+    """U of the centred schools, at the same effects, is that of the others up to what the change of effects makes."""
+    eta = torch.linspace(-1, 1, 8, dtype=F64)
+    here = {"mu": of(2.0)[0], "tau": of(3.0)[0]}
+    other = CENTRED(here | {"effect": here["mu"] + here["tau"] * eta})
+    assert float(other - SCHOOLS(here | {"eta": eta})) == pytest.approx(8 * math.log(3.0))
+    draws = sample(HMC, CENTRED, step_size=0.1, steps=3, progress=False)
+    assert draws["effect"].shape == (4, 3, 8)
+
+
+# ---- laws that are known
+
+
+def test_dirichlet_and_counts():
+    counts, a = of(3, 0, 7, 1), of(0.7, 1.0, 2.0, 1.5)
+    exact = Dirichlet(a + counts)
+    energy = model({"w": Dirichlet(a)}, lambda v: (counts * v["w"].log()).sum())
+    draws = sample(HMC, energy, seed=2, **SMALL)
+    torch.testing.assert_close(draws["w"].sum(-1), torch.ones(64, 100, dtype=F64))
+    check(
+        draws,
+        {
+            **{f"w[{i}]": (lambda d, i=i: d["w"][..., i], exact.mean[i]) for i in range(4)},
+            "w[1]^2": (lambda d: d["w"][..., 1] ** 2, exact.variance[1] + exact.mean[1] ** 2),
+        },
+    )
+
+
+def test_a_correlation_with_an_lkj_prior_is_that_of_quadrature():
+    pairs = of([1.0, 0.4], [-0.5, -1.2], [0.3, 0.9], [2.0, 1.1])
+    energy = model(
+        {"L": LKJCholesky(2, 2 * ONE)},
+        lambda v: MultivariateNormal(torch.zeros(2, dtype=F64), scale_tril=v["L"]).log_prob(pairs),
+    )
+    r = torch.linspace(-1, 1, 20001, dtype=F64)[1:-1]
+    x, y = pairs.T[:, :, None]
+    logs = (1 - r**2).log() * (1 - 4 / 2) - ((x**2 - 2 * r * x * y + y**2) / (1 - r**2)).sum(0) / 2
+    weights = torch.softmax(logs, 0)
+    draws = sample(HMC, energy, seed=3, **SMALL)
+    check(
+        draws,
+        {
+            "r": (lambda d: d["L"][..., 1, 0], float((weights * r).sum())),
+            "r^2": (lambda d: d["L"][..., 1, 0] ** 2, float((weights * r**2).sum())),
+        },
+    )
+
+
+def test_correlations_of_three_have_the_marginals_of_their_prior():
+    """r of LKJ(eta) in d dimensions: (r + 1)/2 is Beta(a, a) with a = eta + (d - 2)/2, so that E r^2 = 1/(2a + 1)."""
+    energy = model({"L": LKJCholesky(3, 2 * ONE)}, lambda v: 0 * v["L"][1, 0])
+    draws = sample(HMC, energy, seed=4, **SMALL)
+    check(
+        draws,
+        {
+            f"r{i}{j}^2": (lambda d, i=i, j=j: (d["L"][..., i, :] * d["L"][..., j, :]).sum(-1) ** 2, 1 / 6)
+            for i, j in ((1, 0), (2, 0), (2, 1))
+        },
+    )
+
+
+def test_the_order_of_normals():
+    """Three that rise are the order statistics: the mean of the last is 3/(2 sqrt(pi))."""
+    energy = model(
+        {"cut": Normal(torch.zeros(3, dtype=F64), ONE)},
+        lambda v: 0 * v["cut"].sum(),
+        constraints={"cut": ordered},
+    )
+    draws = sample(HMC, energy, seed=5, **SMALL)
+    assert (draws["cut"].diff(dim=-1) > 0).all()
+    check(
+        draws,
+        {
+            "last": (lambda d: d["cut"][..., 2], 1.5 / math.pi**0.5),
+            "middle": (lambda d: d["cut"][..., 1], 0.0),
+        },
+    )
+
+
+def test_the_temperature_leaves_the_volume_alone():
+    """exp(-U/T) of a Gamma(4, 1) at T = 2 is Gamma(2.5, 1/2), as a law of the variable and not of its log."""
+    energy = model({"x": Gamma(4 * ONE, ONE)}, lambda v: 0 * v["x"])
+    draws = sample(HMC, energy, seed=6, temperature=2.0, **SMALL)
+    check(draws, {"x": (lambda d: d["x"], 5.0), "x^2": (lambda d: d["x"] ** 2, 35.0)})
+
+
+def test_an_end_may_depend_on_one_before():
+    """b ~ Gamma(3, 1), x ~ U(0, b): E x = E b/2."""
+    energy = model({"b": Gamma(3 * ONE, ONE), "x": lambda v: Uniform(0 * ONE, v["b"])}, lambda v: 0 * v["x"])
+    draws = sample(HMC, energy, seed=7, **SMALL)
+    assert (draws["x"] < draws["b"]).all()
+    check(draws, {"b": (lambda d: d["b"], 3.0), "x": (lambda d: d["x"], 1.5)})
+
+
+# ---- maps
+
+SUPPORTS = {
+    "real": Normal(torch.zeros(2, dtype=F64), ONE),
+    "positive": LogNormal(torch.zeros(2, dtype=F64), ONE),
+    "interval": Uniform(-ONE, 3 * ONE),
+    "unit interval": Beta(of(1.0, 2.0), of(2.0, 2.0)),
+    "simplex": Dirichlet(torch.ones(3, dtype=F64)),
+    "several simplices": Dirichlet(torch.ones(2, 3, dtype=F64)),
+    "correlation": LKJCholesky(3, ONE),
+}
+
+
+def minimal(theta, name):
+    """As many numbers of theta as are free."""
+    if name.endswith(("simplex", "simplices")):
+        return theta.reshape(-1, 3)[:, :-1].reshape(-1)
+    if name == "correlation":
+        return theta.reshape(3, 3)[*torch.tril_indices(3, 3, -1)]
+    return theta
+
+
+@pytest.mark.parametrize("name", SUPPORTS)
+def test_the_volume_of_a_map_is_that_of_its_derivative(name):
+    coordinates = model({"x": SUPPORTS[name]}, lambda v: v["x"].sum()).coordinates
+    z = torch.linspace(-1, 0.7, sum(torch.Size(s).numel() for s in coordinates.free.values()), dtype=F64)
+    theta, volume = coordinates.with_volume(z)
+    slogdet = torch.linalg.slogdet(jacrev(lambda z: minimal(coordinates(z), name))(z))[1]
+    torch.testing.assert_close(volume, slogdet)
+    torch.testing.assert_close(coordinates.inverse(theta), z)
+    several = z.repeat(2, 3, 1)
+    torch.testing.assert_close(coordinates(several), theta.repeat(2, 3, 1))
+
+
+def test_a_dense_map_goes_on_top_of_that_of_a_model():
+    energy = model({"x": LogNormal(torch.zeros(2, dtype=F64), ONE)}, lambda v: 0 * v["x"].sum())
+    affine = Affine(of(0.1, 0.2), of([1.0, 0.3], [0.0, 2.0]))
+    z = of([0.3, -0.4])
+    how = dict(steps=5, step_size=0.05, chains=1, progress=False)
+    plain = sample(SGLD, lambda z: (affine(z) ** 2).sum() / 2, init=z, **how)["theta"]
+    coordinates = Composed(energy.coordinates, affine)
+    mapped = sample(SGLD, energy, init={"x": affine(z).exp()}, coordinates=coordinates, **how)["x"]
+    torch.testing.assert_close(mapped, affine(plain).exp())
+    with pytest.raises(RecipeError, match="Composed"):
+        sample(SGLD, energy, coordinates=affine, **how)
+
+
+# ---- runs
+
+
+def test_starts_are_draws_of_the_prior_of_each_chain_and_touch_no_global_generator():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = SCHOOLS.starts(6, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(SCHOOLS.starts(4, 3, first_chain=2), one[2:]) and len(one.unique(dim=0)) == 6
+    assert not torch.equal(SCHOOLS.starts(6, seed=4), one)
+    x = SCHOOLS.starts(200, seed=0)[:, 2:].flatten()
+    assert abs(float(x.mean())) < 6.7 * len(x) ** -0.5
+
+
+def test_minibatches_are_scaled_up_and_the_prior_is_not():
+    X = torch.linspace(0, 1, 10, dtype=F64)
+    energy = model({"mu": Normal(ZERO, ONE)}, lambda v, batch: Normal(v["mu"], ONE).log_prob(batch), num_data=len(X))
+    at = {"mu": of(0.3)[0]}
+    parts = [energy(at, half) for half in (X[:5], X[5:])]
+    torch.testing.assert_close(sum(parts) / 2, energy(at, X))
+    whole = -Normal(at["mu"], ONE).log_prob(X).sum() - Normal(ZERO, ONE).log_prob(at["mu"])
+    torch.testing.assert_close(energy(at, X), whole)
+    draws = sample(SGLD, energy, data=X, batch_size=4, steps=3, step_size=1e-3, progress=False)
+    assert draws["mu"].shape == (4, 3)
+
+
+def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path):
+    counts = of(3, 5, 7)
+    energy = model({"w": Dirichlet(torch.ones(3, dtype=F64))}, lambda v: (counts * v["w"].log()).sum())
+    settings = tune(UnderdampedLangevin, energy, chains=6, repeat=2)
+    assert settings.arguments["init"]["w"].shape == (6, 3)
+    how = dict(steps=30, progress=False, checkpoint=tmp_path / "run") | settings.arguments
+    first, again = (sample(UnderdampedLangevin, energy, **how) for _ in range(2))
+    assert torch.equal(first["w"], again["w"]) and first["w"].shape == (6, 30, 3)
+    assert len({float(x) for x in first["w"][:, 0, 0]}) == 6
+
+
+def test_the_errors_that_are_stated_are_of_the_variables():
+    energy = model({"s": Gamma(3 * ONE, ONE)}, lambda v: 0 * v["s"])
+    draws = sample(UnderdampedLangevin, energy, steps=300, warmup=50, step_size=0.4, chains=20, progress=False)
+    figures = draws.accuracy(chains=40, steps=60).by_name()
+    assert figures["s", "mean"].law == pytest.approx(3.0, rel=0.2)
+
+
+def test_the_evidence_is_of_free_variables():
+    prior = Normal(ZERO, ONE)
+    energy = model({"mu": prior}, lambda v: Normal(v["mu"], ONE).log_prob(ONE))
+    result = samplers.evidence(HMC, energy, reference={"mu": prior}, chains=200)
+    assert abs(result.log_evidence - float(Normal(ZERO, 2**0.5 * ONE).log_prob(ONE))) < 6.7 * result.error
+    with pytest.raises(RecipeError, match="variables with constraints"):
+        samplers.evidence(HMC, SCHOOLS, reference={"mu": prior})
+
+
+# ---- refusals
+
+FLAT = Normal(torch.zeros(3, dtype=F64), ONE)
+REFUSED = {
+    "no priors": (dict(priors={}), "dict by the names"),
+    "a number": (dict(priors={"mu": 3.0}), "a distribution of torch.distributions"),
+    "discrete values": (dict(priors={"mu": Poisson(ONE)}), "discrete"),
+    "coins": (dict(priors={"mu": Bernoulli(0.5 * ONE)}), "discrete"),
+    "no map": (dict(priors={"mu": Wishart(of(3.0)[0], torch.eye(2, dtype=F64))}), "no map of free numbers"),
+    "a later variable": (
+        dict(priors={"mu": lambda v: Normal(v["sd"], 1.0), "sd": HalfNormal(ONE)}),
+        "no variable 'sd'",
+    ),
+    "a prior that fails": (dict(priors={"mu": lambda v: Normal()}), "its prior fails: TypeError"),
+    "a constraint alone": (dict(constraints={"nu": constraints.positive}), "'nu' has a constraint and no prior"),
+    "no constraint": (dict(constraints={"mu": "positive"}), "torch.distributions.constraints"),
+    "another support": (
+        dict(priors={"mu": Beta(ONE, ONE)}, constraints={"mu": constraints.positive}),
+        "outside of the support",
+    ),
+    "a wider support": (
+        dict(priors={"mu": HalfNormal(ONE)}, constraints={"mu": constraints.real}),
+        "outside of the support",
+    ),
+    "another shape": (dict(constraints={"mu": constraints.simplex}), "is of 1 axes"),
+    "a vector that rises": (dict(constraints={"mu": ordered}), "is of 1 axes"),
+    "a cut that varies": (
+        dict(
+            priors={"mu": Normal(ZERO, ONE), "x": lambda v: Normal(v["mu"], 1.0)},
+            constraints={"x": constraints.positive},
+        ),
+        "not a constant",
+    ),
+    "no likelihood": (dict(log_likelihood=3.0), "log likelihood is a function"),
+    "no number of data": (dict(num_data=0), "num_data"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_is_none_is_refused(case):
+    how, words = REFUSED[case]
+    how = dict(priors={"mu": Normal(ZERO, ONE)}, log_likelihood=lambda v: v["mu"]) | how
+    with pytest.raises(RecipeError, match=words):
+        model(how.pop("priors"), how.pop("log_likelihood"), **how)
+
+
+def reads_another(v):
+    return v["nu"]
+
+
+BAD_RUNS = {
+    "a variable without a prior": (dict(energy=model({"mu": FLAT}, reads_another)), "no variable 'nu'"),
+    "a tensor": (dict(init=torch.zeros(3)), "dict by variable"),
+    "another variable": (dict(init={"nu": 0.0}), "no variable 'nu'"),
+    "a variable less": (dict(init={"mu": 0.0, "tau": 1.0}), "no start is given for the variable 'eta'"),
+    "another shape": (
+        dict(init={"mu": 0.0, "tau": 1.0, "eta": torch.zeros(7)}),
+        r"shape \(7,\), and the variable \(8,\)",
+    ),
+    "out of the support": (
+        dict(init={"mu": ZERO, "tau": -ONE, "eta": torch.zeros(8, dtype=F64)}),
+        "start of the variable 'tau' is outside",
+    ),
+    "several temperatures": (dict(temperatures=[1, 2]), "one temperature"),
+    "a temperature that changes": (dict(temperature=lambda k: 1.0 + k), "one temperature"),
+    "data whose number is not known": (dict(data=torch.zeros(5, dtype=F64)), "num_data"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RUNS)
+def test_a_run_of_a_model_that_does_not_fit_is_refused(case):
+    how, words = BAD_RUNS[case]
+    energy = how.get("energy", SCHOOLS)
+    if "data" in how:
+        energy = model({"mu": Normal(ZERO, ONE)}, lambda v, batch: Normal(v["mu"], ONE).log_prob(batch))
+    rest = {name: x for name, x in how.items() if name != "energy"}
+    with pytest.raises(RecipeError, match=words):
+        sample(samplers.SGLD, energy, steps=2, step_size=0.1, progress=False, **rest)
