@@ -217,24 +217,41 @@ def optimizer(case, dtype, shapes):
     samplers.Optimizer(params, case.recipe, **how, **case.parameters).step(observe=observe)
 
 
+def energy_of(name):
+    """A target of tests, or logistic regression, and the number of its sites."""
+    from sympy import exp, log
+
+    from recipe import Energy, data_total, datum, total, vector
+    from samplers.energies.targets import TARGETS
+
+    if name in TARGETS:
+        return TARGETS[name], len(TARGETS[name].coordinates)
+    theta, x, y = vector("theta"), datum("x", per=vector("theta")), datum("y")
+    z = total(x * theta)
+    return Energy(theta, U=data_total(log(1 + exp(z)) - y * z) + total(theta**2) / 2, data=(x, y)), 10
+
+
 def chains_of(case, dtype, energy, chains, found):
-    """Ten steps of chains on a symbolic energy, in one launch."""
+    """Ten steps of chains on a symbolic energy, in one launch; batches of data have 32 rows."""
     import torch
 
     import integrators
     from integrators.kernels import gpu
     from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
-    from samplers.energies.targets import TARGETS
 
     class Compiled(gpu.Launch):
         def __call__(self):
             found.append((self, None, self.kernel.warmup(*self.arguments, grid=self.programs, **self.constants)))
 
     gpu.Launch, gpu.devices_of_triton = Compiled, lambda: ["cpu"]
-    step, sites = integrators.compile(case.recipe, energy=TARGETS[energy]), len(TARGETS[energy].coordinates)
+    energy, sites = energy_of(energy)
+    step = integrators.compile(case.recipe, energy=energy)
     shapes = {b.name: (chains, sites) if b.is_vector else (chains,) for b in case.recipe.entries}
     state = {name: torch.full(shape, 0.5, dtype=dtype) for name, shape in shapes.items()}
-    TrajectoryOnGPU(step.program, state, 3, dict(case.parameters)).run(0, [(0.01, 1.0)] * 10, keep=[*shapes][:1])
+    columns = tuple(torch.ones((1000, sites) if d.is_vector else 1000, dtype=dtype) for d in energy.data)
+    data = {"data": columns, "batch_size": 32} if columns else {}
+    how = {"parameters": dict(case.parameters) | {"num_data": 1000}, **data}
+    TrajectoryOnGPU(step.program, state, 3, **how).run(0, [(0.01, 1.0)] * 10, keep=[*shapes][:1])
 
 
 def kernels(job):

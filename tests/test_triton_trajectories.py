@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from devices import TRITON
+from test_data_energies import ENERGIES, columns
+from test_data_energies import start as begin
 from test_trajectories import COUPLED, ON_KERNELS, errors
 
 import integrators
@@ -19,6 +21,7 @@ from samplers.energies.targets import TARGETS
 from samplers.running import choice as choice_of_run
 from samplers.testing.cases import CASES
 
+IN_CI = [("logistic", 9), ("coordinates", 1), ("a total of the chain", None)]
 NO_PALINDROME = pytest.param(samplers.SGNHT, "A' O B", marks=pytest.mark.slow)
 ALWAYS = {"sgld", "psgld-gamma", "sgrld", "hmc-randomised", "santa"}
 SETTINGS = {"chains": 9, "step_size": 0.02, "seed": 3, "progress": False}
@@ -69,6 +72,29 @@ def test_launches_of_any_length_keep_what_one_in_cpp_keeps(keep):
     torch.testing.assert_close(torch.cat(kept).cpu(), expected, rtol=1e-12, atol=1e-12)
     for name, value in whole.state_now().items():
         torch.testing.assert_close(parts.state_now()[name].cpu(), value, rtol=1e-12, atol=1e-12)
+
+
+OF_DATA = [
+    pytest.param(name, size, marks=() if (name, size) in IN_CI else pytest.mark.slow)
+    for name in ENERGIES
+    for size in (None, 1, 2, 9)
+]
+
+
+@pytest.mark.parametrize("name, size", OF_DATA)
+def test_sums_over_batches_of_data_are_those_of_cpp(name, size):
+    """Also where a gradient of the step before is of another batch."""
+    energy = ENERGIES[name][0]
+    step, data = integrators.compile(samplers.UnderdampedLangevin, energy=energy), columns(energy, 5)
+    numbers = []
+    for kind, device in ((Trajectory, "cpu"), (TrajectoryOnGPU, TRITON)):
+        state = {b: begin(energy, 4).to(device) for b in ("theta", "p")}
+        there = tuple(t.to(device) for t in data)
+        chains = kind(step.program, state, 3, {"num_data": 40}, data=there, batch_size=size)
+        for first, steps in ((5, 2), (7, 1)):
+            chains.run(first, [(1e-2, 1.0)] * steps)
+        numbers.append(chains.numbers.cpu())
+    torch.testing.assert_close(numbers[1], numbers[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("recipe, word", [(samplers.MALA, None), (samplers.GHMC, None), NO_PALINDROME])

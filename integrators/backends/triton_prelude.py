@@ -210,6 +210,14 @@ def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS: 
 
 
 @triton.jit
+def row_of(w0, w1, w2, w3, r, step, rows, FEW: tl.constexpr):
+    """The row of the data that is number r of a batch, which has FEW, one or two, or more: floor(word rows / 2^32)."""
+    j = step % 2 if FEW == 1 else r % 4
+    word = tl.where(j == 0, w0, tl.where(j == 1, w1, tl.where(j == 2, w2, w3)))
+    return ((word.to(tl.uint64) * rows.to(tl.uint64)) >> 32).to(tl.int64)
+
+
+@triton.jit
 def put(x, row, places, k: tl.constexpr, chains, mask):
     """Leave a number of each chain in a draw, at its places[k] where that is not below 0."""
     place = tl.load(places + k)

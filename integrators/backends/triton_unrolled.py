@@ -4,26 +4,32 @@ A chain is a lane, its state stays in registers: one number for each site of a v
 memory in a step are constants, what it writes are states that are kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sympy import Expr, Symbol
 
+from recipe.symbols import Block, num_data
+
+from ..data_sums import rows_in_batch, taken_apart
 from ..domains import bounds
 from ..functions import AT_ENDS
+from ..noise import BATCH
 from ..passes import is_by_site
 from ..program import Program
+from .kernel_energy import symbolic_energy
 from .kernel_expressions import TRITON
 from .template import filled, inner, template
-from .unrolled import Unrolled, check_unrolled
+from .unrolled import Unrolled, check_unrolled, sites_of
 
 LANGUAGE = "triton"
 MODULE = template("triton_unrolled_module.py.in")
 RUN = template("triton_unrolled.py.in")
 GRADIENT = template("triton_unrolled_gradient.py.in")
 FUNCTIONS = [
-    *("braked", "normal_of_step", "of_step", "open_unit", "pair", "phi1", "power_of", "put", "shared_words", "sign_of"),
-    *("tanh_of", "uniform_of_step", "words"),
+    *("braked", "normal_of_step", "of_step", "open_unit", "pair", "phi1", "power_of", "put", "row_of", "shared_words"),
+    *("sign_of", "tanh_of", "uniform_of_step", "words", "words_of_step"),
 ]
+COUNTS = {num_data: Symbol("all_rows"), rows_in_batch: Symbol("rows_here")}
 
 
 def unrolled_kernels(program: Program, sites: int) -> str:
@@ -41,9 +47,14 @@ class _Writer(Unrolled):
     language = LANGUAGE
     comment = "#"
     dialect = TRITON
+    plain: Collection[Symbol] = ()  # whose name is their text
+    evaluations = 0  # of the gradient on a batch, so far in the text of a step
+    started = " - (step == started).to(tl.int64)"  # one more where `gradient` was called
 
     def at(self, s: Symbol, site: int) -> str:
         """The name of a symbol at a site."""
+        if s in self.plain and not isinstance(s, Block):
+            return s.name
         return f"{self.names.stem(s)}s{site}" if is_by_site(s) else self.names.stem(s)
 
     def let(self, name: str, text: str) -> str:
@@ -131,9 +142,70 @@ class _Writer(Unrolled):
         pairs = [(names[i : i + 2] + ["other"])[:2] for i in range(0, len(names), 2)]
         return [f"{one}, {other} = pair(w{2 * k}, w{2 * k + 1}, R)" for k, (one, other) in enumerate(pairs)]
 
+    # ---- energies of data
+
+    def _derivatives(self, names, order):
+        energy = symbolic_energy(self.program, LANGUAGE)
+        if not energy.data:
+            return super()._derivatives(names, order)
+        if order == 2:
+            raise self.no_form("a Hessian diagonal of data")
+        slopes = [self.at(g, i) for _, g in names for i in sites_of(g, self.sites)]
+        here = self._coordinates(energy)
+        sums = taken_apart([f.xreplace(here) for f in (energy.gradient if order else (energy.value,))])
+        self.plain = {*here.values(), *COUNTS.values()}
+        formulas = [f.xreplace(COUNTS) for f in sums.derivatives]
+        values = [(formulas[0], i) for i in range(len(slopes))] if energy.is_sitewise else [(f, 0) for f in formulas]
+        lines = [self.let(self.names.stem(t.name), self._sum(t.integrand)) for t in sums.chain]
+        lines += self._over_rows(energy, sums, drawn=order > 0)
+        lines += [self.put(slope, self.write(f, i)) for slope, (f, i) in zip(slopes, values)]
+        self.plain = set()
+        return lines
+
+    def _coordinates(self, energy):
+        """What stands for the coordinates of an energy: the block, or the names of its numbers."""
+        targets = self.program.recipe.targets
+        if energy.is_sitewise:
+            return {energy.coordinates[0]: targets[0]}
+        places = [(b, i) for b in targets for i in sites_of(b, self.sites)]
+        return {x: Symbol(self.at(b, i), real=True) for x, (b, i) in zip(energy.coordinates, places)}
+
+    def _over_rows(self, energy, sums, drawn):
+        """Lines that take the sums over the rows of a batch, or of all data."""
+        places = {s: list(sites_of(s.name, self.sites)) for s in sums.rows}
+        lines = [f"{self.at(s.name, i)} = tl.zeros((LANES,), R)" for s in sums.rows for i in places[s]]
+        read = []
+        for k, d in enumerate(energy.data):
+            column = f"tl.load(columns + {k}).to(tl.pointer_type(R)) + nth"
+            of_site = f"{column} * {self.sites}" if d.is_vector else column
+            read += [f"{self.at(d, i)} = tl.load({of_site} + {i})" for i in sites_of(d, self.sites)]
+        read += [self.let(self.names.stem(t.name), self._sum(t.integrand)) for t in sums.row]
+        for j, s in enumerate(sums.rows):
+            read.append(self.let(f"weight{j}", self.write(s.weight)))
+            read += [f"{self.at(s.name, i)} += weight{j}*({self.write(s.factor, i)})" for i in places[s]]
+        if not drawn:
+            return [*lines, "all_rows = zero + rows", "rows_here = all_rows", "for nth in range(rows):", *inner(read)]
+        draw = f"{BATCH} - {self.evaluations}{self.started}"
+        self.evaluations += 1
+        return [
+            *lines,
+            "all_rows = zero + rows",
+            "rows_here = zero + batch",
+            *(f"b{k} = tl.zeros((LANES,), tl.uint32)" for k in range(4)),
+            f"draw = {draw}",
+            "for r in range(batch):",
+            "    nth = tl.cast(r, tl.int64)",
+            "    if DRAWN:",
+            "        if r % 4 == 0:",
+            "            b0, b1, b2, b3 = words_of_step(seed, step, tl.cast(r // 4, tl.uint32), 0, draw, who, FEW)",
+            "        nth = row_of(b0, b1, b2, b3, r, step, rows, FEW)",
+            *inner(read),
+        ]
+
     def _gradient(self):
         """The text of `gradient`: the rows of what is carried of U, from those of the target."""
         targets = self.program.recipe.targets
+        self.evaluations, self.started = 0, ""
         load = [self._load(r) for r, (b, _) in enumerate(self.rows) if b in targets]
         store = [self._store(r) for r, row in enumerate(self.rows) if row in self.carried]
         return filled(GRADIENT, sites=str(self.sites), load=load, body=self.of_carried(), store=store)

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from ..backends.loading import load
-from ..passes import Unsupported
+from ..noise import steps_of_block
 from . import gpu
+from .addresses import addresses, plain
 from .trajectory import Moving, Trajectory
 
 LANES = (32, 128)  # chains of a program: of one warp, or of four where chains fill the machine
@@ -31,12 +32,13 @@ class TrajectoryOnGPU(Trajectory):
 
     def compile(self, target: torch.Tensor) -> None:
         """Make the kernel, for numbers like those of the target."""
-        if self.data:
-            raise Unsupported(self.where, "there is no Triton form of a sum over data", do="Use backend='torch'.")
         self.real = gpu.real_of(self.where, target.dtype)
         from ..backends.triton_unrolled import unrolled_kernels
 
         source = unrolled_kernels(self.program, self.sites)
+        self.columns = [plain("data", t) for t in self.data]
+        where = addresses("data", self.columns) or [0]
+        self.where_columns = gpu.sent(torch.tensor(where, dtype=torch.int64, device="cpu"), target.device)
         self.kernels = load(source, f"<sde-recipe {self.program.recipe.name} {self.program.scheme} triton chains>")
 
     def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
@@ -44,26 +46,21 @@ class TrajectoryOnGPU(Trajectory):
         device = self.numbers.device
         places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
         places[moving.kept] = torch.arange(len(moving.kept), device="cpu")
-        memory = self.numbers, drawn, gpu.sent(places, device), gpu.sent(moving.table, device), self.died
-        numbers = (
-            self.chains,
-            self.first_chain,
-            moving.steps,
-            moving.first_step,
-            gpu.signed(self.seed),
-            moving.thin,
-            moving.first_kept,
-            len(moving.kept),
-            moving.stride,
-        )
-        self._launch("run", (*memory, *numbers), VARIES=bool(moving.stride))
+        memory = drawn, gpu.sent(places, device), gpu.sent(moving.table, device), self.died
+        numbers = self.gradient_step, moving.steps, moving.thin, moving.first_kept, len(moving.kept), moving.stride
+        self._launch("run", moving.first_step, *memory, *numbers, VARIES=bool(moving.stride))
 
     def take_gradient(self) -> None:
         """Take what the first step carries of U, where the chains are."""
-        self._launch("gradient", (self.numbers, self.chains))
+        self._launch("gradient", self.gradient_step)
 
-    def _launch(self, name: str, arguments: tuple, **constants: Any) -> None:
+    def _launch(self, name: str, step: int, *arguments: Any, **constants: Any) -> None:
+        rows = len(self.columns[0]) if self.columns else 0
+        batch = self.batch_size or rows
+        of_chains = self.numbers, self.where_columns, self.chains, self.first_chain, step, gpu.signed(self.seed)
         lanes = LANES[self.chains > MANY]
+        constants |= {"DRAWN": self.batch_size is not None, "FEW": batch if steps_of_block(batch) > 1 else 0}
         constants |= {"R": self.real, "LANES": lanes, "enable_fp_fusion": True, "num_warps": lanes // WARP}
+        programs = (-(-self.chains // lanes),)
         with gpu.on(self.numbers.device):
-            gpu.Launch(name, self.kernels[name], (-(-self.chains // lanes),), arguments, constants)()
+            gpu.Launch(name, self.kernels[name], programs, (*of_chains, rows, batch, *arguments), constants)()
