@@ -58,6 +58,11 @@ def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     return numbers.to(device, non_blocking=True)
 
 
+def is_capturing() -> bool:
+    """Whether what is launched is written into a CUDA graph, and nothing runs."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def signed(x: int) -> int:
     """The int64 of the bits of a uint64."""
     return x - 2**64 if x >= 2**63 else x

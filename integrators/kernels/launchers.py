@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from recipe.errors import RecipeError
+
 from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
 from ..passes import Plan, is_by_site
 from ..program import Program
+from . import gpu
 from .constants import NUMBER_TYPES
 from .gpu import Launch, devices_of_triton, on, real_of, sent, signed
 from .native import library
@@ -112,6 +115,8 @@ class TritonLauncher:
         self.room = max(1, parts.chains * self.items * plan.most_sums)
         self.sums: torch.Tensor | None = None
         self.sent: dict[bytes, _Sent] = {}
+        self.clock: torch.Tensor | None = None  # on the device, what is added to the number of a step
+        self.in_graphs: list[_Sent] = []  # which graphs read, so that they stay
 
     def _on_device(self, array):
         """An array on the device, where nobody waits for the copy to be made."""
@@ -130,11 +135,19 @@ class TritonLauncher:
         together = np.concatenate([t.ravel() for t in self.tables.all()])
         key = together.tobytes()
         if key not in self.sent:
+            if gpu.is_capturing():
+                raise RecipeError(
+                    f"{self.plan.program.recipe.name}, triton",
+                    "a graph is captured, and tensors lie where no step before has found them",
+                    do="Make some steps first, with zero_grad(set_to_none=False), so that gradients keep their memory.",
+                )
             if len(self.sent) >= TABLES_KEPT:
                 self.sent.pop(next(iter(self.sent)))
             tables = self._on_device(together).split([t.size for t in self.tables.all()])
             by_part = [t for t in self.tables.all() if t.ndim > 1]
             self.sent[key] = _Sent(tables, not any((t % ALIGNMENT).any() for t in by_part))
+        if gpu.is_capturing():
+            self.in_graphs.append(self.sent[key])
         return self.sent[key]
 
     def __call__(self, segment: int, key: Key | None) -> None:
@@ -148,7 +161,8 @@ class TritonLauncher:
         if self.sums is None:
             self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
         there = self._tables()
-        memory = (*self.places, *there.tables, self.sums)
+        clock = self.places[0] if self.clock is None else self.clock
+        memory = (*self.places, *there.tables, self.sums, clock)
         of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
         sites = int(self.parts.sites.sum())
         for kind, j, first_item, first_row, programs, aligned in self._grids(segment, there.aligned):
@@ -157,7 +171,8 @@ class TritonLauncher:
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
                 constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": aligned}
                 constants["FEW"] = sites if steps_of_block(sites) > 1 else 0
-                constants |= {"GIVEN": key is None, "enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
+                constants |= {"GIVEN": key is None, "CLOCKED": self.clock is not None}
+                constants |= {"enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
                 yield Launch(name, self.kernels[name], programs, (*memory, *counts, *of_key, *self.numbers), constants)
 
     def _warps(self, segment, j):

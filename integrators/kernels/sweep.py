@@ -14,7 +14,7 @@ from ..passes import Segment, plan
 from ..program import Gradient, Observe, Program
 from .addresses import NamedTensors, check_apart, check_graph, plain, starts
 from .constants import Constants, check_numbers
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, TritonLauncher
 from .tables import Parts, Tables
 
 
@@ -94,6 +94,18 @@ class Sweep:
         vectors = [b.name for b in self.recipe.entries if b.is_vector]
         parts = [(f"{name}[{k}]", t) for name in vectors for k, t in enumerate(state[name])]
         return parts + [(b.name, state[b.name]) for b in self.recipe.entries if not b.is_vector]
+
+    def follow(self, clock: torch.Tensor) -> None:
+        """Add the number that is in a tensor of the device, `(1,)`, int64, to that of every step.
+
+        Raises RecipeError where kernels are given the number of their step, or constants depend on it.
+        """
+        where = f"{self.recipe.name}, capturable"
+        if not isinstance(self._launch, TritonLauncher):
+            raise RecipeError(where, "a graph has Triton kernels alone", do="Use backend='triton', on a GPU.")
+        if self.constants.changes:
+            raise RecipeError(where, "the recipe reads the number of the step", do="Step without a graph.")
+        self._launch.clock = clock
 
     @property
     def has_passes(self) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,7 +88,8 @@ class TextEngine:
 class KernelEngine(TextEngine):
     """The step of a group as a compiled kernel, on its tensors where they are.
 
-    `prior`: whether there is weight decay. Raises what `Sweep` raises where there is no kernel.
+    `prior`: whether there is weight decay; `clock`: where the device counts the steps, if it does. Raises what `Sweep`
+    raises where there is no kernel.
     """
 
     def __init__(
@@ -98,13 +100,17 @@ class KernelEngine(TextEngine):
         *,
         prior: bool,
         backend: str,
+        clock: torch.Tensor | None = None,
     ):
         super().__init__(step, params, states)
         self.prior = prior
+        self.clock = clock
         program = of_the_loss(step.program, prior=prior)
         state: dict[str, Any] = {self.target: [flat(p)[None] for p in params]}
         state |= {b: [flat(t)[None] for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
         self.sweep = Sweep(program, state, backend).bind(state)
+        if clock is not None:
+            self.sweep.follow(clock)
         self.written_before_read = set(starts(params)) if self.sweep.has_passes else set()
 
     def fits(self, group: Mapping[str, Any]) -> bool:
@@ -131,7 +137,9 @@ class KernelEngine(TextEngine):
         if not self.written_before_read.isdisjoint(found):  # a gradient that is its parameter
             gradients = [g.clone() for g in gradients]
             found = self.as_gradients.addresses(gradients)
-        self.sweep.step(h, key, found, observe, **parameters)
+        self.sweep.step(h, key if self.clock is None else replace(key, step=0), found, observe, **parameters)
+        if self.clock is not None:
+            self.clock.add_(1)
 
 
 def as_functions(observe: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 import integrators
 from integrators import noise
 from integrators.auxiliary import masses
+from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.late import Arrivals
 from integrators.lower import optimizer_form
@@ -47,8 +48,11 @@ class Optimizer(torch.optim.Optimizer):
 
     `params`, `scheme` and `pieces` are as for torch's optimizers and integrators.compile. The noise is a function of
     (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp", "triton", or
-    "auto", a kernel where there is one. The state is a tensor by name for every parameter, scalar blocks are with the
-    first of their group. Raises RecipeError for parameters, settings or gradients that no step can be made with.
+    "auto", a kernel where there is one. With `capturable` steps may be captured in a CUDA graph: the device counts
+    them, so that each replay has noise of its own. Settings are those of the capture, gradients keep their memory, and
+    are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by name for every
+    parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters, settings or gradients
+    that no step can be made with.
 
     >>> from samplers import SGHMC
     >>> model = torch.nn.Linear(3, 1)
@@ -73,6 +77,7 @@ class Optimizer(torch.optim.Optimizer):
         scheme: Any = None,
         pieces: Mapping[str, Any] | None = None,
         backend: str = "auto",
+        capturable: bool = False,
         **parameters: float,
     ):
         self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
@@ -80,7 +85,8 @@ class Optimizer(torch.optim.Optimizer):
         _check_target(self.where, recipe)
         key = noise.Key(seed, 0, chain)  # refuses what is none
         self.recipe = recipe
-        self.backend = backend
+        self.capturable = _capturable(self.where, capturable, backend)
+        self.backend = "triton" if capturable else backend
         self.seed = key.seed
         self.chain = key.first_chain
         self.program = optimizer_form(recipe, step.scheme, step.flows, recipe.adapt)
@@ -104,6 +110,7 @@ class Optimizer(torch.optim.Optimizer):
         self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
         self._engines: dict[int, TextEngine] = {}
         self._in_use: dict[int, tuple[tuple, Setting]] = {}  # of each group its settings, and what they stand for
+        self._clocks: dict[int, torch.Tensor] = {}  # of each group, where its device counts the steps
         self._arrivals = Arrivals()  # of gradients' sizes
         self._clipping = ClippingWatch(self.where, self._arrivals)
 
@@ -171,16 +178,17 @@ class Optimizer(torch.optim.Optimizer):
         if observe:
             observe = observations_like(f"{self.where}, step", self.recipe, observe, group["params"])
         gradients = [p.grad for p in group["params"]]
+        captured = gpu.is_capturing()
+        if captured:
+            self._check_captured(engine, group, gradients)
         to_be_checked = group["step_number"] % CHECKED == 0
         if engine is None or to_be_checked or not engine.takes(gradients) or not engine.fits(group):
             gradients = usable_gradients(self.where, group["params"], index)
             if engine is None or not engine.fits_closely(group):
                 check_gradients_apart(f"{self.where}, step", group["params"], gradients)
                 engine = self._engines[index] = self._engine(index, group, gradients, observe)
-        self._arrivals.look()
-        self._clipping.see(gradients)
-        if to_be_checked or engine.sees_infinities(gradients):
-            check_gradients(self.where, group, gradients, index, self._arrivals)
+        if not captured:
+            self._look(engine, index, group, gradients, to_be_checked)
         setting = self._setting(index, group)
         engine.move(
             setting.step_size,
@@ -193,6 +201,42 @@ class Optimizer(torch.optim.Optimizer):
             step_number=group["step_number"],
             **setting.parameters,
         )
+
+    def _look(
+        self,
+        engine: TextEngine,
+        index: int,
+        group: dict[str, Any],
+        gradients: list[torch.Tensor],
+        to_be_checked: bool,
+    ) -> None:
+        """Look at gradients: whether they are clipped, or not finite."""
+        self._arrivals.look()
+        self._clipping.see(gradients)
+        if to_be_checked or engine.sees_infinities(gradients):
+            check_gradients(self.where, group, gradients, index, self._arrivals)
+
+    def _check_captured(
+        self, engine: TextEngine | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
+    ) -> None:
+        """Refuse a step in a graph that its replays would not make."""
+        where = f"{self.where}, step"
+        if not self.capturable:
+            raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
+        if engine is None or not (engine.takes(gradients) and engine.fits(group)):
+            raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
+
+    def _clock(self, index: int, group: dict[str, Any]) -> torch.Tensor | None:
+        """Where the device counts the steps of a group, if it does."""
+        if self.capturable and index not in self._clocks:
+            device = group["params"][0].device
+            self._clocks[index] = torch.tensor([group["step_number"]], dtype=torch.int64, device=device)
+        return self._clocks.get(index)
+
+    def _take_time(self) -> None:
+        """Count the steps that graphs have made."""
+        for index, clock in self._clocks.items():
+            self.param_groups[index]["step_number"] = int(clock)
 
     def _chain(self, index: int) -> int:
         """The chain of a group in the noise."""
@@ -228,7 +272,8 @@ class Optimizer(torch.optim.Optimizer):
         backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
-            return KernelEngine(self.rotated, params, states, prior=bool(group["weight_decay"]), backend=backend)
+            prior, clock = bool(group["weight_decay"]), self._clock(index, group)
+            return KernelEngine(self.rotated, params, states, prior=prior, backend=backend, clock=clock)
 
         engine = None if backend == "torch" else kernel_or_none(self.backend, kernel)
         return engine or TextEngine(self.rotated, params, states)
@@ -253,6 +298,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state, and what it is the state of."""
+        self._take_time()
         sampler = {
             "recipe": self.recipe.name,
             "scheme": str(self.program.scheme),
@@ -285,7 +331,8 @@ class Optimizer(torch.optim.Optimizer):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("where", "recipe", "backend", "seed", "chain", "program", "rotated")
+        self._take_time()
+        own = ("where", "recipe", "backend", "capturable", "seed", "chain", "program", "rotated")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -295,6 +342,13 @@ class Optimizer(torch.optim.Optimizer):
         if watch is not None:
             self._clipping = watch
             self._arrivals = watch.arrivals
+
+
+def _capturable(where: str, capturable: object, backend: str) -> bool:
+    if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
+        what = f"capturable = {capturable!r}, backend = {backend!r}"
+        raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
+    return capturable
 
 
 def _check_target(where: str, recipe: Recipe) -> None:
