@@ -16,13 +16,12 @@ from recipe import RecipeError
 
 
 def training(recipe, **settings):
-    """An optimizer after two steps, and its parameters."""
+    """An optimizer after a step, and its parameters."""
     params = [torch.nn.Parameter(torch.linspace(-1, 1, n, device=TRITON)) for n in (5, 7)]
     for p in params:
         p.grad = torch.full_like(p, 0.3)
     optimizer = samplers.Optimizer(params, recipe, num_data=10, step_size=0.01, backend="triton", **settings)
-    for _ in range(2):
-        optimizer.step()
+    optimizer.step()
     return optimizer, params
 
 
@@ -44,30 +43,31 @@ def graph(monkeypatch):
     return begin, replay
 
 
-@pytest.mark.parametrize("recipe", [samplers.SGHMC, samplers.SGNHT], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe", [samplers.SGHMC, pytest.param(samplers.SGNHT, marks=pytest.mark.slow)], ids=["one launch", "four"]
+)
 def test_replays_are_the_steps_that_would_have_been_made(recipe, graph):
-    """Noise, moments and thermostat, and the number of the step in what is saved."""
+    """Noise, momenta and thermostat, and the number of the step in what is saved."""
     begin, replay = graph
     expected, of_steps = training(recipe)
-    for _ in range(4):
+    for _ in range(3):
         expected.step()
     optimizer, params = training(recipe, capturable=True)
     (clock,) = optimizer._clocks.values()
     begin()
     optimizer.step()
     clock -= 1  # nothing has run
-    for _ in range(3):
+    for _ in range(2):
         replay()
         clock += 1
     saved = copy.deepcopy(optimizer.state_dict())
-    assert saved["param_groups"][0]["step_number"] == 5
+    assert saved["param_groups"][0]["step_number"] == 3
     optimizer.step()
     for p, other in zip(params, of_steps):
         assert torch.equal(p, other)
         assert all(torch.equal(x, expected.state[other][name]) for name, x in optimizer.state[p].items())
-    again, params = training(recipe, capturable=True)
-    again.load_state_dict(saved)
-    assert again.param_groups[0]["step_number"] == 5
+    expected.load_state_dict(saved)
+    assert expected.param_groups[0]["step_number"] == 3
 
 
 def test_what_a_graph_cannot_repeat_is_refused(graph):
@@ -89,4 +89,4 @@ def test_what_a_graph_cannot_repeat_is_refused(graph):
 
 def test_constants_of_the_step_number_are_in_no_graph():
     with pytest.raises(RecipeError, match="reads the number of the step"):
-        training(samplers.catalogue["santa"], capturable=True)
+        training(samplers.catalogue["isgd"], capturable=True)
