@@ -248,5 +248,7 @@ def _joint_log_ratio(
     widths = spreads.applyfunc(reversed_in_time)
     apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])
     drawn = sum(own[b] ** 2 for b in blocks) / 2 + log(Abs(spreads.det()))
-    returned = sum(x**2 for x in widths.inv() * apart) / 2 + log(Abs(widths.det()))
+    # a width that is 0 says so: to ask whether it may be zero in another form takes seconds
+    inverse = widths.inv(iszerofunc=lambda e: e == 0)
+    returned = sum(x**2 for x in inverse * apart) / 2 + log(Abs(widths.det()))
     return _over_sites(-T * drawn, blocks[0]), _over_sites(T * returned, blocks[0])

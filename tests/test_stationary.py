@@ -101,7 +101,7 @@ class Run:
     start: object = None  # (generator, shape) -> blocks drawn from exp(-H/T), theta alone if left out
     temperature: float = T
     degree: int = 6
-    chains: int = 20_000
+    chains: int = 12_000
     sites: int = 2
 
     @property
@@ -249,7 +249,9 @@ RUNS = {
         curvature=lambda z: 3 * z**2 + 1,
         parameters={"lam": 0.3, "alpha": 0.8},
     ),
-    "sgrld": Run(catalogue["sgrld"].bind(inverse_metric=lambda t: 1 + t**2 / 4), 0.05, 80, bias=0.05, degree=20),
+    "sgrld": Run(
+        catalogue["sgrld"].bind(inverse_metric=lambda t: 1 + t**2 / 4), 0.05, 80, bias=0.05, degree=20, chains=20_000
+    ),
     "sgrld-dense": Run(
         catalogue["sgrld-dense"].bind(**PLANE),
         0.02,
@@ -257,7 +259,7 @@ RUNS = {
         bias=0.05,
         auxiliary={"y": lambda: TILT},
         slope=lambda at: {"x": slope(at["x"]), "y": 1.2 * at["y"]},
-        chains=40_000,
+        chains=24_000,
         sites=1,
         degree=12,
         energy=lambda at: quartic(at["x"]) + 0.6 * at["y"] ** 2,
@@ -366,7 +368,7 @@ RUNS = {
         energy=quartic,
         bias=1e-3,
         parameters={"A": 1.3, "mu": 0.7},
-        chains=40_000,
+        chains=24_000,
         sites=1,
         auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
     ),
@@ -693,7 +695,7 @@ def plant(monkeypatch):
 
 def shared_scores():
     """SGNHT with n = 3: xi ~ N(A, T/(n mu)). The margins are twice the bias of n = 1 at this h, by quadrature."""
-    A, mu, n, chains = 1.3, 0.7, 3, 12_000
+    A, mu, n, chains = 1.3, 0.7, 3, 6_000
     start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, n)))
     theta, p, xi = last_draw(
         SGNHT, quartic, init=start, chains=chains, steps=100, step_size=0.1, keep=["p", "xi"], A=A, mu=mu
@@ -737,7 +739,7 @@ BANANA = Recipe(
 
 def banana_scores():
     """U = x^2/2 + (y - x^2/2)^2, under which x and v = y - x^2/2 are independent normals of variance T and T/2."""
-    chains, h, steps = 40_000, 0.02, 75
+    chains, h, steps = 15_000, 0.02, 75
     chart = (lambda x, v: (x, v + x**2 / 2)), (lambda x, y: (x, y - x**2 / 2))
     laws = {"x": normal(0, T), "v": normal(0, T / 2)}
 
@@ -806,7 +808,7 @@ def memory_law(h):
 
 def memory_scores():
     """p rubs through s and r, a matrix Ornstein-Uhlenbeck piece."""
-    chains, h, steps = 20_000, 0.2, 50
+    chains, h, steps = 10_000, 0.2, 50
     law = memory_law(h)
     start = torch.as_tensor(QUARTIC.draw(np.random.default_rng(0), (chains, 2)))
     end = last_draw(MEMORY, quartic, init=start, chains=chains, steps=steps, step_size=h, keep=["p", "s", "r"]).values()

@@ -161,10 +161,14 @@ class Chains:
 
     def _leaving(self, new: Mapping[str, torch.Tensor]) -> list[int]:
         """The chains alive whose numbers are not finite, or outside of their domains."""
-        blocks = [new[b.name] for b in self.recipe.entries]
-        if not self._bounded and not self.diverged and math.isfinite(sum(x.sum() for x in blocks)):
+        if not self.diverged and self._all_fine(new):
             return []  # without a look at each chain
         return (self.alive & ~self._fine(new)).nonzero().flatten().tolist()
+
+    def _all_fine(self, new: Mapping[str, torch.Tensor]) -> bool:
+        """Whether the numbers of all chains are finite, and inside of their domains."""
+        finite = math.isfinite(sum(new[b.name].sum() for b in self.recipe.entries))
+        return finite and all(bool(in_domain(b, new[b.name]).all()) for b in self._bounded)
 
     def _fine(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Which chains' numbers are finite, and inside of their domains, `(chains,)`."""

@@ -146,7 +146,7 @@ def features_by_site(recipe: Recipe, state: dict[str, Any]) -> list[np.ndarray]:
 
 def monomial(features: list[np.ndarray], powers: tuple[int, ...]) -> np.ndarray:
     """A monomial by chain, the mean of its sites."""
-    return np.asarray(prod(f**n for f, n in zip(features, powers) if n)).mean(-1)
+    return np.asarray(prod(f for f, n in zip(features, powers) for _ in range(n))).mean(-1)
 
 
 Moments = dict[tuple[int, ...], float]
