@@ -66,7 +66,7 @@ OF_CPP = """alignas alignof and asm auto bool break case catch char char8_t clas
     typedef typeid typename typeof union unsigned using virtual void volatile wchar_t while xor std main int64_t
     size_t exp log sin cos sqrt div abs y0 y1 j0 jn gamma signgam index time clock""".split()
 OF_TORCH = "like step self math torch state theta data rows kept moving group params h n total sites slope g c".split()
-ENDINGS = "_ __ _0 _1 1 2 _s0 _s1 _r0 _r1 _from _to _per _buffer _sum _new1 0".split()
+ENDINGS = "_ __ _0 _1 1 2 _s0 _s1 _r0 _r1 _from _to _per _noise _sum _new1 0".split()
 
 
 @cache
@@ -312,7 +312,7 @@ def test_a_thousand_names_in_every_role_and_printer(drawn):
 
 def test_no_header_knows_a_name_of_a_kernel():
     """The preprocessor leaves every name as it is, made of a macro or a keyword, with every ending."""
-    endings = ["", "s0", "s12", "r3", "from", "to", "per", "buffer", "sum"]
+    endings = ["", "s0", "s12", "r3", "from", "to", "per", "noise", "sum"]
     assert all(not e or re.fullmatch(ENDING, e) for e in endings)
     stems = [Names().stem(Symbol(macro)) for macro in [*macros(), *OF_CPP]]
     text = "\n".join(f"{stem}{ending}" for stem in stems for ending in endings)

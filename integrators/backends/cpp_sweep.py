@@ -51,11 +51,13 @@ class _Writer:
 
     def over_sites(self, loop: Loop) -> str:
         """A loop over the sites of an item, in blocks whose noise is drawn at once."""
-        sums = [f"{self.stem(s)}sum" for s in loop.sums]
+        stem = self.stem
+        sums = [f"{stem(s)}sum" for s in loop.sums]
         return filled(
             OVER_SITES,
             start=self._start(loop),
-            noise=[line for d in loop.draws if d.is_vector for line in self._numbers_of_block(d)],
+            noise=[self._noise(d) for d in loop.draws if d.is_vector],
+            numbers=[f"const R* {stem(d)} = {stem(d)}noise.from(b);" for d in loop.draws if d.is_vector],
             reduction=f" reduction(+:{', '.join(sums)})" if sums else "",
             body=self._body(loop),
             end=[f"a.sums[j * {len(sums)} + {k}] = {s};" for k, s in enumerate(sums)],
@@ -116,16 +118,14 @@ class _Writer:
         given = f"a.drawn[{self.draws[d]} * a.parts]"
         return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
-    def _numbers_of_block(self, d):
-        """Lines that find or draw the random numbers of a block of sites."""
-        stem, k = self.stem(d), self.draws[d]
+    def _noise(self, d):
+        """The line that says where the random numbers of a run of sites come from."""
+        k = self.draws[d]
         is_normal = "true" if d.kind == "normal" else "false"
         given = f"a.drawn[{k} * a.parts + part]"
-        found = f"{given} ? {given} + at + b : nullptr"
-        return [
-            f"alignas(64) R {stem}buffer[BLOCK + 4];",
-            f"const R* {stem} = numbers<{is_normal}>({stem}buffer, {found}, place, m, {k}, {CHAIN}, a.seed);",
-        ]
+        return (
+            f"Noise<R, {is_normal}> {self.stem(d)}noise({given} ? {given} + at : nullptr, place, {k}, {CHAIN}, a.seed);"
+        )
 
     def _assignment(self, statement, value):
         name, text = self.stem(subject(statement)), CPP.text(value, self.name)

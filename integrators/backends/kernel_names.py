@@ -13,7 +13,7 @@ from ..passes import is_by_site
 from ..variates import Variate
 
 # What may follow a name; the fixed text has no such names.
-ENDING = r"(s\d+|r\d+|from|to|per|buffer|place|sum)"
+ENDING = r"(s\d+|r\d+|from|to|per|noise|place|sum)"
 
 
 class Names:

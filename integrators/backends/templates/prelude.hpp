@@ -6,6 +6,7 @@
 #if defined __AVX2__
 #include <immintrin.h>
 #endif
+#define INLINE inline __attribute__((always_inline))
 
 // ---- bits of numbers
 
@@ -13,18 +14,24 @@ template <class R> struct Bits;
 template <> struct Bits<float> {
     using U = uint32_t;
     using I = int32_t;
-    static constexpr int mantissa = 23, bias = 127, logs = 0, powers = 7, angles = 4;  // the last three: terms of series
+    static constexpr int mantissa = 23, bias = 127, logs = 0, powers = 7, angles = 0;  // the last three: terms of series
 };
 template <> struct Bits<double> {
     using U = uint64_t;
     using I = int64_t;
-    static constexpr int mantissa = 52, bias = 1023, logs = 10, powers = 13, angles = 8;
+    static constexpr int mantissa = 52, bias = 1023, logs = 10, powers = 13, angles = 10;
 };
 
 template <class To, class From> static inline To bits(From x) {
     To y;
     std::memcpy(&y, &x, sizeof y);
     return y;
+}
+
+// a number as one of another type, or each of a vector
+template <class To, class From> static inline To converted(From x) {
+    if constexpr (sizeof(To) <= 8) return (To)x;
+    else return __builtin_convertvector(x, To);
 }
 
 struct Series {
@@ -37,23 +44,32 @@ constexpr Series series;
 
 // ---- elementary functions, without branches
 
-// log x of a positive normal number: x = 2^k m with m in [1/sqrt 2, sqrt 2), log m = 2 artanh((m - 1)/(m + 1)) by its series;
-// in float32 (m - 1) by a polynomial that is within 3e-8 of log(m)/(m - 1), as a division costs more
+// -2 log x of a positive normal number in float32 is -2 k log 2 + t p(t), x = 2^k (1 + t) with 1 + t in [1/sqrt 2, sqrt 2);
+// p is within 3e-8 of -2 log(1 + t)/t. Of numbers or of vectors; `scaled` is 2^23 k, which needs no shift
+constexpr float LOG[] = {-1.99999994f, 0.99999976f,  -0.66668372f, 0.50004148f, -0.39913666f,
+                         0.33124794f,  -0.29904552f, 0.28733622f,  -0.17444580f};
+constexpr float LOG_OF_2 = float(-2 * 0.69314718055994530942 * 0x1p-23);
+template <class I, class F> static inline void split(F x, F& t, F& scaled) {
+    const I exponent = (bits<I>(x) - 0x3F3504F3) & -0x800000;
+    t = bits<F>(bits<I>(x) - exponent) - 1.0f;
+    scaled = converted<F>(exponent);
+}
+
+// log x of a positive normal number: in float64 x = 2^k m, log m = 2 artanh((m - 1)/(m + 1)) by its series
 template <class R> static inline R log_of_normal(R x) {
     using B = Bits<R>;
     using U = typename B::U;
     using I = typename B::I;
-    const U root = bits<U>(R(0.70710678118654752440)), shifted = bits<U>(x) + (((U)B::bias << B::mantissa) - root);
-    const I k = (I)(shifted >> B::mantissa) - B::bias;
-    const R m = bits<R>((U)((shifted & (((U)1 << B::mantissa) - 1)) + root));
     if constexpr (sizeof(R) == 4) {
-        constexpr float c[] = {0.99999997f, -0.49999988f, 0.33334186f, -0.25002074f, 0.19956833f, -0.16562397f, 0.14952276f, -0.14366811f};
-        const R t = m - 1;
-        R p = 0.08722290f;
+        R t, scaled, p = LOG[8];
+        split<I>(x, t, scaled);
 #pragma GCC unroll 8
-        for (int j = 7; j >= 0; --j) p = p * t + c[j];
-        return (R)k * R(0.69314718055994530942) + t * p;
+        for (int j = 7; j >= 0; --j) p = p * t + LOG[j];
+        return R(-0.5) * (scaled * LOG_OF_2 + t * p);
     } else {
+        const U root = bits<U>(R(0.70710678118654752440)), shifted = bits<U>(x) + (((U)B::bias << B::mantissa) - root);
+        const I k = (I)(shifted >> B::mantissa) - B::bias;
+        const R m = bits<R>((U)((shifted & (((U)1 << B::mantissa) - 1)) + root));
         const R s = (m - 1) / (m + 1), q = s * s;
         R p = R(1.0 / (2 * B::logs + 1));
 #pragma GCC unroll 16
@@ -89,29 +105,6 @@ template <class R> static inline R exp_of(R x) {
     const I whole = (I)k, half = whole >> 1;
     const R e = p * bits<R>((U)(half + B::bias) << B::mantissa) * bits<R>((U)(whole - half + B::bias) << B::mantissa);
     return x == x ? e : x;
-}
-
-// cos and sin of a quarter turn times `quarters` and an angle x within pi/4
-template <class R> static inline void quarter_turns(typename Bits<R>::I quarters, R x, R& c, R& s) {
-    using B = Bits<R>;
-    using U = typename B::U;
-    const R q = x * x;
-    R even = 0, odd = 0;
-#pragma GCC unroll 16
-    for (int j = B::angles; j >= 0; --j) {
-        even = even * q + R(j % 2 ? -series.over_factorial[2 * j] : series.over_factorial[2 * j]);
-        odd = odd * q + R(j % 2 ? -series.over_factorial[2 * j + 1] : series.over_factorial[2 * j + 1]);
-    }
-    odd *= x;
-    const U swapped = (bits<U>(even) ^ bits<U>(odd)) & (U)-(quarters & 1);
-    c = bits<R>((U)(bits<U>(even) ^ swapped ^ ((U)((quarters + 1) & 2) << (8 * sizeof(R) - 2))));
-    s = bits<R>((U)(bits<U>(odd) ^ swapped ^ ((U)(quarters & 2) << (8 * sizeof(R) - 2))));
-}
-
-// cos and sin of 2 pi u, u in [0, 1]
-template <class R> static inline void turn(R u, R& c, R& s) {
-    const typename Bits<R>::I quarters = (typename Bits<R>::I)(u * 4 + R(0.5));
-    quarter_turns<R>(quarters, (u - (R)quarters * R(0.25)) * R(6.28318530717958647693), c, s);
 }
 
 template <class R> static inline R sin_of(R x) { return std::sin(x); }
@@ -173,56 +166,96 @@ constexpr int LANES = 4;
 #else
 constexpr int LANES = 2;
 #endif
-typedef uint64_t Lane __attribute__((vector_size(8 * LANES)));
-typedef uint32_t Half __attribute__((vector_size(4 * LANES), aligned(4)));
+template <int N> struct Wide {
+    typedef uint64_t Lane __attribute__((vector_size(8 * N)));
+    typedef uint32_t Word __attribute__((vector_size(8 * N)));
+    typedef int32_t Signed __attribute__((vector_size(8 * N)));
+    typedef float Real __attribute__((vector_size(8 * N)));
+};
 
 // the 64-bit product of the low halves
-static inline Lane times(Lane a, Lane b) {
+template <class L> static inline L times(L a, L b) {
 #if defined __AVX512F__
-    return (Lane)_mm512_mul_epu32((__m512i)a, (__m512i)b);
-#elif defined __AVX2__
-    return (Lane)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-#else
-    return (a & 0xFFFFFFFFu) * b;
+    if constexpr (sizeof(L) == 64) return (L)_mm512_mul_epu32((__m512i)a, (__m512i)b);
 #endif
+#if defined __AVX2__
+    if constexpr (sizeof(L) == 32) return (L)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#endif
+    return (a & 0xFFFFFFFFu) * b;
 }
+
+// Philox of 2 N counters, the even ones in a vector and the odd ones in another, so that neither waits for the other.
+// All differ in one word: along groups of sites, which begin at a multiple of 2 N, or along chains
+template <int N> struct Philox {
+    using Lane = typename Wide<N>::Lane;
+    Lane c[2][4];
+    uint32_t k0, k1;
+
+    template <bool along_chains>
+    INLINE void begin(uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+        const Lane zero = {};
+        Lane even = {};
+        for (int l = 0; l < N; ++l) even[l] = 2 * l;
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+            c[j][0] = along_chains ? zero + (uint32_t)group : even + (uint64_t)((uint32_t)group + j);
+            c[j][1] = zero + (uint32_t)(group >> 32 | draw << 16);
+            c[j][2] = along_chains ? even + ((uint64_t)chain + j) : zero + chain;
+            c[j][3] = zero + (uint32_t)step;
+        }
+        k0 = (uint32_t)seed;
+        k1 = (uint32_t)(seed >> 32) ^ (uint32_t)(step >> 32);
+    }
+
+    INLINE void round() {
+        const Lane zero = {}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+            const Lane p0 = times(c[j][0], m0), p1 = times(c[j][2], m1);
+            c[j][0] = (p1 >> 32) ^ c[j][1] ^ k0;
+            c[j][1] = p1;
+            c[j][2] = (p0 >> 32) ^ c[j][3] ^ k1;
+            c[j][3] = p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+
+    // the tenth round, whose words come in the order of the counters
+    template <class Word> INLINE void end(Word (&w)[4]) {
+        const Lane zero = {}, low = zero + 0xFFFFFFFFu, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;
+        const Lane p0 = times(c[0][0], m0), q0 = times(c[1][0], m0), p1 = times(c[0][2], m1), q1 = times(c[1][2], m1);
+        const Lane x1 = (c[0][1] & low) | c[1][1] << 32, x3 = (c[0][3] & low) | c[1][3] << 32;
+        w[0] = (Word)((p1 >> 32 | (q1 & ~low)) ^ x1 ^ (k0 | (uint64_t)k0 << 32));
+        w[1] = (Word)((p1 & low) | q1 << 32);
+        w[2] = (Word)((p0 >> 32 | (q0 & ~low)) ^ x3 ^ (k1 | (uint64_t)k1 << 32));
+        w[3] = (Word)((p0 & low) | q0 << 32);
+    }
+};
 
 // four words for each of W groups of sites of one chain, or for one group of W chains
 template <int W, bool along_chains>
-static inline void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    Lane count = {};
-    for (int l = 0; l < LANES; ++l) count[l] = l;
-    const Lane zero = {}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u;
-    for (int l = 0; l < W; l += LANES) {
-        const Lane groups = along_chains ? zero + group : count + (group + l);
-        Lane c0 = groups, c1 = groups >> 32 | (uint64_t)draw << 16;
-        Lane c2 = along_chains ? count + (uint64_t)(chain + l) : zero + chain, c3 = zero + (uint32_t)step;
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32) ^ (uint32_t)(step >> 32);
-#pragma GCC unroll 10
-        for (int round = 0; round < 10; ++round) {
-            const Lane p0 = times(c0, m0), p1 = times(c2, m1);
-            c0 = (p1 >> 32) ^ c1 ^ k0;
-            c1 = p1;
-            c2 = (p0 >> 32) ^ c3 ^ k1;
-            c3 = p0;
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
-        *(Half*)&w[0][l] = __builtin_convertvector(c0, Half);
-        *(Half*)&w[1][l] = __builtin_convertvector(c1, Half);
-        *(Half*)&w[2][l] = __builtin_convertvector(c2, Half);
-        *(Half*)&w[3][l] = __builtin_convertvector(c3, Half);
+static INLINE void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+    constexpr int N = W < 2 * LANES ? W / 2 : LANES;
+    for (int l = 0; l < W; l += 2 * N) {
+        Philox<N> philox;
+        typename Wide<N>::Word x[4];
+        philox.template begin<along_chains>(group + (along_chains ? 0 : l), draw, chain + (along_chains ? l : 0), step, seed);
+#pragma GCC unroll 9
+        for (int k = 0; k < 9; ++k) philox.round();
+        philox.end(x);
+        for (int k = 0; k < 4; ++k) std::memcpy(&w[k][l], &x[k], sizeof x[k]);
     }
 }
 
 // (x + 1/2) 2^-32; without AVX-512 unsigned numbers convert slowly: the halves are exact, so that their sum is rounded once
-template <class R> static inline R unit(uint32_t x) {
+template <class R, class I = int32_t, class U> static inline R unit(U x) {
 #if defined __AVX512F__
-    const R whole = (R)x;
+    const R whole = converted<R>(x);
 #else
-    const R whole = (R)(int32_t)(x >> 16) * R(65536) + (R)(int32_t)(x & 0xFFFF);
+    const R whole = converted<R>((I)(x >> 16)) * 65536.0f + converted<R>((I)(x & 0xFFFF));
 #endif
-    return whole * R(0x1p-32) + R(0x1p-33);
+    return whole * 0x1p-32f + 0x1p-33f;
 }
 
 // below 1
@@ -230,14 +263,121 @@ template <class R> static inline R open_unit(uint32_t x) {
     return smallest(unit<R>(x), R(1) - (sizeof(R) == 4 ? R(0x1p-24) : R(0x1p-53)));
 }
 
-// Box and Muller (1958): the pairs of words (0, 1) and (2, 3)
-template <class R> static inline void pair_of_normals(uint32_t even, uint32_t odd, R& x, R& y) {
-    const R r = std::sqrt(-2 * log_of_normal(unit<R>(even)));
-    R c, s;
-    turn(unit<R>(odd), c, s);
-    x = r * c;
-    y = r * s;
+// ---- normal numbers of pairs of words, by Box and Muller (1958): sqrt(-2 log u) times cos and sin of 2 pi v. The angle is a
+// number of half turns, which change both signs, and a rest z within pi/2: the word without its highest bit
+
+constexpr double ANGLE = 3.14159265358979323846 * 0x1p-32;
+constexpr float COS[] = {1.0f, -0.499999994f, 4.16666363e-2f, -1.38883614e-3f, 2.47601623e-5f, -2.60515089e-7f};  // to 3e-10
+constexpr float SIN[] = {0.999999996f, -0.166666580f, 8.33305108e-3f, -1.98090762e-4f, 2.60522652e-6f};  // over z, to 5e-9
+
+template <class F> static INLINE F root(F x) {
+    if constexpr (sizeof(F) <= 8) return std::sqrt(x);
+#if defined __AVX512F__
+    else if constexpr (sizeof(F) == 64) return (F)_mm512_sqrt_ps((__m512)x);
+#endif
+#if defined __AVX2__
+    else if constexpr (sizeof(F) == 32) return (F)_mm256_sqrt_ps((__m256)x);
+#endif
+    else {
+        F y;
+        for (unsigned l = 0; l < sizeof(F) / 4; ++l) y[l] = std::sqrt(x[l]);
+        return y;
+    }
 }
+
+// a pair in float32, or a vector of them, in steps between which other work may stand
+template <class F, class U, class I> struct Pair {
+    F t, scaled, p, z, q, c, s;
+    U half_turns;
+
+    INLINE void begin(U even, U odd) {
+        const F zero = {};
+        split<I>(unit<F, I>(even), t, scaled);
+        z = converted<F>((I)(odd << 1)) * (float)ANGLE + (float)ANGLE;
+        half_turns = (odd + 0x40000000u) & 0x80000000u;
+        q = z * z;
+        p = zero + LOG[8];
+        c = zero + COS[5];
+        s = zero + SIN[4];
+    }
+
+    template <int j> INLINE void step() {  // j = 0, ..., 7
+        p = p * t + LOG[7 - j];
+        if constexpr (j < 5) c = c * q + COS[4 - j];
+        if constexpr (j < 4) s = s * q + SIN[3 - j];
+        if constexpr (j == 4) s *= z;
+    }
+
+    INLINE void end(F& x, F& y) {
+        const F r = bits<F>(bits<U>(root(scaled * LOG_OF_2 + t * p)) ^ half_turns);
+        x = r * c;
+        y = r * s;
+    }
+};
+
+static inline void pair_of_normals(uint32_t even, uint32_t odd, float& x, float& y) {
+    Pair<float, uint32_t, int32_t> pair;
+    pair.begin(even, odd);
+    pair.step<0>(), pair.step<1>(), pair.step<2>(), pair.step<3>();
+    pair.step<4>(), pair.step<5>(), pair.step<6>(), pair.step<7>();
+    pair.end(x, y);
+}
+
+static inline void pair_of_normals(uint32_t even, uint32_t odd, double& x, double& y) {
+    const double r = std::sqrt(-2 * log_of_normal(unit<double>(even)));
+    const double z = (double)(int32_t)(odd << 1) * ANGLE + ANGLE, q = z * z;
+    double c = 0, s = 0;
+#pragma GCC unroll 16
+    for (int j = Bits<double>::angles; j >= 0; --j) {
+        c = c * q + (j % 2 ? -series.over_factorial[2 * j] : series.over_factorial[2 * j]);
+        s = s * q + (j % 2 ? -series.over_factorial[2 * j + 1] : series.over_factorial[2 * j + 1]);
+    }
+    const double signed_r = bits<double>(bits<uint64_t>(r) ^ (uint64_t)((odd + 0x40000000u) & 0x80000000u) << 32);
+    x = signed_r * c;
+    y = signed_r * (s * z);
+}
+
+// normal numbers in float32, a block of sites after the other: while those of a block are made of its words, the words of
+// the next are found, as neither alone keeps the vector units at work
+struct Normals {
+    static constexpr int SITES = 8 * LANES;
+    using Real = Wide<LANES>::Real;
+    using Word = Wide<LANES>::Word;
+    uint64_t group, step, seed;
+    uint32_t draw, chain;
+    Word w[4];
+
+    INLINE void begin(uint64_t first_group, uint32_t of_draw, uint32_t of_chain, uint64_t of_step, uint64_t of_seed) {
+        group = first_group, draw = of_draw, chain = of_chain, step = of_step, seed = of_seed;
+        Philox<LANES> philox;
+        philox.begin<false>(group, draw, chain, step, seed);
+#pragma GCC unroll 9
+        for (int k = 0; k < 9; ++k) philox.round();
+        philox.end(w);
+    }
+
+    INLINE void next(float* out) {
+        Pair<Real, Word, Wide<LANES>::Signed> a, b;
+        Philox<LANES> philox;
+        group += SITES / 4;
+        philox.begin<false>(group, draw, chain, step, seed);
+        a.begin(w[0], w[1]), b.begin(w[2], w[3]), philox.round();
+        a.step<0>(), b.step<0>(), philox.round();
+        a.step<1>(), b.step<1>(), philox.round();
+        a.step<2>(), b.step<2>(), philox.round();
+        a.step<3>(), b.step<3>(), philox.round();
+        a.step<4>(), b.step<4>(), philox.round();
+        a.step<5>(), b.step<5>(), philox.round();
+        a.step<6>(), b.step<6>(), philox.round();
+        a.step<7>(), b.step<7>(), philox.round();
+        philox.end(w);
+        Real n[4];
+        a.end(n[0], n[1]), b.end(n[2], n[3]);
+#pragma omp simd
+        for (int l = 0; l < 2 * LANES; ++l)
+            for (int k = 0; k < 4; ++k) out[4 * l + k] = n[k][l];
+    }
+};
 
 // the numbers of W groups of sites
 template <class R, bool normal, int W>
@@ -257,17 +397,17 @@ static inline void fill(R* out, uint64_t group, uint32_t draw, uint32_t chain, u
 
 // the number of a scalar
 template <class R> static inline R one_normal(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    alignas(64) uint32_t w[4][LANES];
+    uint32_t w[4][4];
     const Place place = place_of(1, 0, step);
-    words<LANES, false>(w, place.group, draw, chain, place.step, seed);
+    words<4, false>(w, place.group, draw, chain, place.step, seed);
     R x, y;
     pair_of_normals(w[place.at & 2][0], w[place.at | 1][0], x, y);
     return place.at % 2 ? y : x;
 }
 
 template <class R> static inline R one_uniform(uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
-    alignas(64) uint32_t w[4][LANES];
+    uint32_t w[4][4];
     const Place place = place_of(1, 0, step);
-    words<LANES, false>(w, place.group, draw, chain, place.step, seed);
+    words<4, false>(w, place.group, draw, chain, place.step, seed);
     return open_unit<R>(w[place.at][0]);
 }

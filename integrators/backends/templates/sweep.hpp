@@ -1,5 +1,5 @@
 typedef REAL R;
-constexpr int64_t BLOCK = 256;  // sites whose noise is drawn at once
+constexpr int64_t BLOCK = 64;  // sites whose noise is drawn at once
 
 struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items are runs of sites of one part
     int64_t chains, parts, items;
@@ -11,16 +11,33 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     int64_t first_chain;
 };
 
-// the numbers of a run of sites within one block: those given, or drawn here
-template <bool normal> static inline const R* numbers(R* buffer, const R* given, const Place& place, int64_t count, uint32_t draw,
-                                                      uint32_t chain, uint64_t seed) {
-    if (given) return given;
-    const int64_t groups = (place.at + count + 3) / 4;
-    if (groups > 48) {
-        fill<R, normal, 64>(buffer, place.group, draw, chain, place.step, seed);
-    } else {
-        for (int64_t g = 0; g < groups; g += 16)
-            fill<R, normal, 16>(buffer + 4 * g, place.group + g, draw, chain, place.step, seed);
+// the random numbers of a run of sites of a chain: those given, or drawn a block at a time
+template <class R, bool normal> struct Noise {
+    static constexpr uint64_t GROUPS = BLOCK / 4;
+    alignas(64) R buffer[BLOCK];
+    const R* given;
+    int64_t first;  // in its block
+    uint64_t group, step, seed;
+    uint32_t draw, chain;
+    Normals normals;
+
+    INLINE Noise(const R* given, const Place& place, uint32_t draw, uint32_t chain, uint64_t seed)
+        : given(given), step(place.step), seed(seed), draw(draw), chain(chain) {
+        first = (int64_t)(place.group % GROUPS) * 4 + place.at;
+        group = place.group / GROUPS * GROUPS;
+        if constexpr (normal && sizeof(R) == 4)
+            if (!given) normals.begin(group, draw, chain, step, seed);
     }
-    return buffer + place.at;
-}
+
+    // the numbers from site b of the run to the end of its block
+    INLINE const R* from(int64_t b) {
+        if (given) return given + b;
+        if constexpr (normal && sizeof(R) == 4) {
+            for (int64_t l = 0; l < BLOCK; l += Normals::SITES) normals.next(buffer + l);
+        } else {
+            fill<R, normal, GROUPS>(buffer, group, draw, chain, step, seed);
+            group += GROUPS;
+        }
+        return buffer + (first + b) % BLOCK;
+    }
+};
