@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from recipe.errors import RecipeError
 from samplers import SGLD, Phase, sample
-from samplers.running.schedules import BlockDecay, Cyclical, Polynomial
+from samplers.running.plan import Setting
+from samplers.running.schedules import BlockDecay, Cyclical, Later, Polynomial
 
 sizes = st.floats(1e-6, 10)
 steps = st.integers(0, 10**6)
@@ -28,8 +30,8 @@ def test_a_polynomial_is_a_power_that_falls_towards_0(a, b, gamma, k):
 @pytest.mark.parametrize("gamma", [0.55, 0.75, 1.0])
 def test_partial_sums_of_a_polynomial_keep_growing_while_those_of_its_square_settle(gamma):
     h = Polynomial(1.0, 1.0, gamma)
-    grown = [sum(h(k) for k in range(10**n, 10 ** (n + 1))) for n in (2, 3, 4)]
-    squares = [sum(h(k) ** 2 for k in range(10**n, 10 ** (n + 1))) for n in (2, 3, 4)]
+    values = [h.over(range(10**n, 10 ** (n + 1))) for n in (2, 3, 4)]
+    grown, squares = ([part.sum() for part in parts] for parts in (values, [part**2 for part in values]))
     assert grown[1] > 0.99 * grown[0] and grown[2] > 0.99 * grown[1]
     assert squares[2] < squares[1] < squares[0]
 
@@ -155,3 +157,43 @@ def test_phases_bring_their_own_number_of_steps_for_thinning():
     run = dict(init=torch.zeros(1), chains=1, phases=phases, thin=1200, step_size=0.1, progress=False)
     draws = sample(SGLD, lambda theta: (theta**2).sum() / 2, **run)
     assert draws.draws == 2
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Polynomial(0.1, 7.0, 0.55),
+        BlockDecay(0.1, 0.9, 7),
+        Cyclical(0.1, 3, 100),
+        Later(Cyclical(0.1, 3, 100), 11),
+        lambda k: 0.1 / (1 + k),
+        lambda k: 1,
+        lambda k: np.float32(0.1),
+        0.1,
+    ],
+)
+def test_many_steps_have_the_values_that_they_have_one_at_a_time(schedule):
+    setting = Setting("step size", schedule, origin=5, where="here")
+    some = range(3, 90, 4)
+    values = setting.over(some)
+    assert values.dtype == np.float64 and values.tolist() == [setting(k) for k in some]
+    if callable(schedule):
+        assert values.tolist() == [float(schedule(5 + k)) for k in some]
+    assert not len(setting.over(range(0)))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1, float("nan"), float("inf"), 10**400, True, None, "1", torch.ones(2)])
+def test_a_function_that_gives_no_number_is_refused_at_its_step(bad):
+    setting = Setting("step size", lambda k: bad if k == 8 else 0.1, origin=5, where="here")
+    for asked in (lambda: setting.over(range(10)), lambda: setting(3)):
+        with pytest.raises(RecipeError, match="the schedule gives the step size .* at step 3"):
+            asked()
+
+
+def test_a_function_that_fails_is_told_with_its_step_and_is_asked_once_for_each():
+    asked = []
+    setting = Setting("temperature", lambda k: asked.append(k) or 1 / (7 - k), origin=5, where="here")
+    with pytest.raises(RecipeError, match="the schedule of the temperature fails at step 2: .*zero"):
+        setting.over(range(10))
+    assert asked == [5, 6, 7]
+    assert Setting("temperature", lambda k: 0.0, origin=0, where="here").over(range(3)).tolist() == [0.0] * 3

@@ -265,7 +265,7 @@ def test_a_trajectory_refuses_what_is_no_run(change, message):
 def test_settings_that_are_none_are_refused_before_a_launch(setting, message):
     step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
     with pytest.raises(RecipeError, match=message):
-        launches.check_settings(step, [(0.1, 1.0), setting], {"num_data": 3})
+        launches.check_settings(step, np.array([(0.1, 1.0), setting]), {"num_data": 3})
 
 
 def test_an_energy_of_other_coordinates_is_refused():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sympy import Symbol
@@ -176,7 +177,7 @@ class Trajectory:
     def run(
         self,
         first_step: int,
-        settings: Sequence[tuple[float, float]],
+        settings: Sequence[tuple[float, float]] | np.ndarray,
         *,
         thin: int = 1,
         first_kept: int = 0,
@@ -194,7 +195,7 @@ class Trajectory:
                 f"thin = {thin}, first_kept = {first_kept}, {steps} steps",
                 do="Keep every thin-th of one step or more.",
             )
-        table, stride = self._table(first_step, settings)
+        table, stride = self._table(first_step, np.asarray(settings, dtype=np.float64))
         kept = [r for name in keep for r in self.rows[name]]
         draws = max(0, -(-(steps - first_kept) // thin))
         drawn = self.numbers.new_empty((draws, len(kept), self.numbers.shape[1]))
@@ -233,17 +234,14 @@ class Trajectory:
 
     def _table(self, first_step, settings):
         """The constants of every step, a row each, and the distance from row to row: 0 where one serves all."""
-        rows: list[torch.Tensor] = []
-        last = None
-        for k, setting in enumerate(settings):
-            if self._constants.changes or setting != last:
-                h, temperature = setting
-                row = self._row(h, temperature, first_step + k)
-            rows.append(row)
-            last = setting
-        if all(r is rows[0] for r in rows):
+        changed = np.append(True, (settings[1:] != settings[:-1]).any(1))
+        if self._constants.changes:
+            changed[:] = True
+        starts = np.flatnonzero(changed)
+        rows = [self._row(float(settings[k, 0]), float(settings[k, 1]), first_step + k) for k in starts.tolist()]
+        if len(rows) == 1:
             return rows[0], 0
-        return torch.stack(rows), len(rows[0])
+        return torch.stack(rows)[np.cumsum(changed) - 1], len(rows[0])
 
     def _row(self, h, temperature, number):
         """The constants of one step, each spread over its sites, in one tensor."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from integrators.kernels.trajectory import Trajectory
@@ -43,15 +44,14 @@ class Launches:
         while done < stage.steps:
             steps = min(size, stage.steps - done)
             began = time.perf_counter()
-            sizes, temperatures = stage.settings(range(done, done + steps))
-            settings = list(zip(sizes, temperatures))
+            settings = stage.settings(range(done, done + steps))
             check_settings(stage.step, settings, self.inputs.parameters)
             skipped = min(stage.until_kept(done), steps)
             first = stage.first + done
             draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.keep)
             end = self._lose(chains, stage.step, kernel, settings, first)
             chains.land(kernel.state_now(), steps)
-            yield Moves(steps, sizes[skipped :: stage.thin], self._kept(kernel, draws))
+            yield Moves(steps, settings[skipped :: stage.thin, 0].tolist(), self._kept(kernel, draws))
             if end:
                 raise end
             done += steps
@@ -79,7 +79,7 @@ class Launches:
         return kept
 
     def _lose(
-        self, chains: Chains, step: Step, kernel: Trajectory, settings: list[tuple[float, float]], first: int
+        self, chains: Chains, step: Step, kernel: Trajectory, settings: np.ndarray, first: int
     ) -> Diverged | None:
         """Flag the chains that a launch has lost; the first of them repeats its step, to see where it led."""
         died = kernel.died[: len(chains)].tolist()
@@ -89,7 +89,7 @@ class Launches:
         lost = dict(sorted(lost.items(), key=lambda one: one[1]))
         chain, number = next(iter(lost.items()))
         at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
-        new = self._again(step, at, chain, number, *settings[number - first])
+        new = self._again(step, at, chain, number, *settings[number - first].tolist())
         return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
     def _again(self, step: Step, at: dict, chain: int, number: int, h: float, T: float) -> dict[str, Any]:
@@ -102,10 +102,10 @@ class Launches:
             return step.function(at, h, **arguments, **step.spelled(settings))
 
 
-def check_settings(step: Step, settings: Sequence[tuple[float, float]], parameters: Mapping[str, Any]) -> None:
-    """Refuse a pair (step size, temperature) that the step has no form for."""
+def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, Any]) -> None:
+    """Refuse step sizes and temperatures, `(steps, 2)`, of which the step has no form for the least or the largest."""
     own = {name: value for name, value in parameters.items() if name != num_data.name}
-    for h, temperature in dict.fromkeys(settings):
+    for h, temperature in (settings.min(0).tolist(), settings.max(0).tolist()):
         step.check(h, temperature=temperature, **own)
 
 

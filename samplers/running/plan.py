@@ -1,15 +1,20 @@
 """The plan of a run: its phases, each with its compiled step and its settings, as data that nothing changes."""
 
 import itertools
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from integrators.step import Step
 from recipe.arguments import is_number
 from recipe.errors import RecipeError
 
 from .phases import Phase
+from .schedules import in_closed_form
 
 PROBES = 10_000  # how many values of a schedule are looked at before the first step
 MANY = 1_000_000  # how many by which the schedules of two runs are told apart
@@ -38,14 +43,45 @@ class Setting:
         """The value at step k of the phase."""
         if type(self.value) is float:  # the step has checked it, and a long run asks often
             return self.value
+        if not callable(self.value):
+            return self._checked(self.value, k)
+        here = self.origin + k
+        return self._checked(self._answers(self.value, range(here, here + 1))[0], k)
+
+    def over(self, some: range) -> np.ndarray:
+        """The values at some steps of the phase, `(steps,)`, in float64: of a function, its answers in their order."""
+        if not callable(self.value):
+            return np.full(len(some), self(0))
+        asked = range(self.origin + some.start, self.origin + some.stop, some.step)
+        values = in_closed_form(self.value, asked)
+        answers = self._answers(self.value, asked) if values is None else values.tolist()
+        if self._are_fine(answers):
+            return np.array(answers, dtype=np.float64)
+        return np.array([self._checked(value, k) for value, k in zip(answers, some)])
+
+    def _are_fine(self, answers: list) -> bool:
+        """Whether they are plainly numbers that the setting may have."""
+        if not set(map(type, answers)) <= {float} or not answers:
+            return False
+        least = min(answers)
+        return math.isfinite(sum(answers)) and (least > 0 or (least == 0 and self.what == "temperature"))
+
+    def _answers(self, schedule: Callable[[int], float], asked: range) -> list:
+        """What the function says of some steps."""
+        answers: list = []
         try:
-            value = self.value(self.origin + k) if callable(self.value) else self.value
+            for k in asked:
+                answers.append(schedule(k))
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise RecipeError(
                 self.where,
-                f"the schedule of the {self.what} fails at step {k}: {error}",
+                f"the schedule of the {self.what} fails at step {asked[len(answers)] - self.origin}: {error}",
                 do="It is a function of k.",
             ) from error
+        return answers
+
+    def _checked(self, value: Any, k: int) -> float:
+        """The value at step k, if it is such a number."""
         zero = self.what == "temperature"
         if not is_number(value, numbers.Real) or value < 0 or (value == 0 and not zero):
             raise RecipeError(
@@ -81,13 +117,14 @@ class Stage:
         """The number of steps, from step k on, before the next one whose state is kept; all of them where none is."""
         return -(self.seen + k + 1) % self.thin if self.phase.keep else self.steps
 
-    def settings(self, some: range) -> tuple[list[float], list[float]]:
-        """The step sizes and the temperatures of some steps."""
-        return [self.step_size(k) for k in some], [self.temperature(k) for k in some]
+    def settings(self, some: range) -> np.ndarray:
+        """The step size and the temperature of some steps, `(steps, 2)`."""
+        return np.stack((self.step_size.over(some), self.temperature.over(some))).T
 
     def probes(self) -> tuple[list[float], list[float]]:
         """The step sizes and the temperatures of many of the steps."""
-        return self.settings(range(0, self.steps, 1 + self.steps // PROBES))
+        sizes, temperatures = self.settings(range(0, self.steps, 1 + self.steps // PROBES)).T.tolist()
+        return sizes, temperatures
 
 
 @dataclass(frozen=True)
@@ -143,10 +180,10 @@ class Plan:
     def every_setting(self) -> list[float]:
         """The step sizes and temperatures of all steps, of each stage no more than a million."""
         return [
-            setting(k)
+            value
             for stage in self.stages
             for setting in (stage.step_size, stage.temperature)
-            for k in range(0, stage.steps if callable(setting.value) else 1, 1 + stage.steps // MANY)
+            for value in setting.over(range(0, stage.steps if callable(setting.value) else 1, 1 + stage.steps // MANY))
         ]
 
     def check(self, parameters: Mapping) -> None:

@@ -3,20 +3,45 @@
 samplers.sample(..., schedule=Polynomial(a=0.1, b=100, gamma=0.55))
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
 from .phases import Phase
 
+if TYPE_CHECKING:
+    import numpy as np  # which a schedule needs when it is asked, not where it is written
+
+
+class Schedule:
+    """A schedule in closed form: `over` gives its values at many steps at once, and one of them is the same number."""
+
+    def over(self, some: range) -> "np.ndarray":
+        """h_k for each of these steps, in float64."""
+        raise NotImplementedError
+
+    def __call__(self, k: int) -> float:
+        """h_k."""
+        return float(self.over(range(k, k + 1))[0])
+
+
+def in_closed_form(schedule: Any, some: range) -> "np.ndarray | None":
+    """The values of a schedule at some steps; None for a function that is asked step by step.
+
+    >>> in_closed_form(Polynomial(a=1.0, b=4, gamma=0.5), range(0, 10, 5))
+    array([0.5       , 0.33333333])
+    """
+    if isinstance(schedule, Later):
+        return in_closed_form(schedule.schedule, range(some.start + schedule.by, some.stop + schedule.by, some.step))
+    return schedule.over(some) if isinstance(schedule, Schedule) else None
+
 
 @dataclass(frozen=True)
-class Polynomial:
+class Polynomial(Schedule):
     """Polynomial decay from a b^-gamma: h_k = a (b + k)^-gamma.
 
     `a` has the units of the step size, b and gamma are numbers. SGLD needs sum h_k = inf and sum h_k^2 < inf, which is
@@ -35,13 +60,15 @@ class Polynomial:
     def __post_init__(self) -> None:
         _check_positive(self, "a", "b", "gamma")
 
-    def __call__(self, k: int) -> float:
-        """h_k."""
-        return self.a * (self.b + k) ** -self.gamma
+    def over(self, some: range) -> "np.ndarray":
+        """h_k for each of these steps."""
+        import numpy as np
+
+        return self.a * np.power(self.b + _numbers(some), -self.gamma)
 
 
 @dataclass(frozen=True)
-class BlockDecay:
+class BlockDecay(Schedule):
     """Constant on blocks of `every` steps, each lower than the last: h_k = start factor^floor(k/every).
 
     `start` has the units of the step size. Raises RecipeError unless start is positive, 0 < factor <= 1, and `every` is
@@ -62,13 +89,15 @@ class BlockDecay:
         if self.factor > 1:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
-    def __call__(self, k: int) -> float:
-        """h_k."""
-        return self.start * self.factor ** (k // self.every)
+    def over(self, some: range) -> "np.ndarray":
+        """h_k for each of these steps."""
+        import numpy as np
+
+        return self.start * np.power(self.factor, _numbers(some) // self.every)
 
 
 @dataclass(frozen=True)
-class Cyclical:
+class Cyclical(Schedule):
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while r_k <
@@ -113,10 +142,12 @@ class Cyclical:
                 do="Lower explore, or make fewer cycles.",
             )
 
-    def __call__(self, k: int) -> float:
-        """h_k."""
+    def over(self, some: range) -> "np.ndarray":
+        """h_k for each of these steps."""
+        import numpy as np
+
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
-        return self.start * math.cos(math.pi / 2 * self._phase(k)) ** 2
+        return self.start * np.cos(np.pi / 2 * (_numbers(some) % self.length / self.length)) ** 2
 
     @property
     def length(self) -> int:
@@ -125,7 +156,7 @@ class Cyclical:
 
     def sampling(self, k: int) -> bool:
         """Whether step k samples, rather than explores."""
-        return self._phase(k) >= self.explore
+        return k % self.length / self.length >= self.explore
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -138,9 +169,6 @@ class Cyclical:
             phases.append(Phase(steps, temperature, step_size=Later(self, first), keep=sampling))
             first += steps
         return tuple(phases)
-
-    def _phase(self, k: int) -> float:
-        return k % self.length / self.length
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,13 @@ class Later:
     def __call__(self, k: int) -> float:
         """h_k."""
         return self.schedule(k + self.by)
+
+
+def _numbers(some: range) -> "np.ndarray":
+    """The numbers of steps, as float64 has them."""
+    import numpy as np
+
+    return np.arange(some.start, some.stop, some.step).astype(np.float64)
 
 
 def _check_positive(schedule: Any, *names: str) -> None:
