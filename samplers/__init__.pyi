@@ -12,6 +12,7 @@ from . import (
 )
 from .annealing.evidence import Evidence as Evidence, evidence as evidence
 from .energies.control_variates import control_variate as control_variate, find_mode as find_mode
+from .energies.from_pyro import from_pyro as from_pyro
 from .energies.gradient_variance import gradient_variance as gradient_variance
 from .energies.model import Model as Model, model as model
 from .energies.posterior import posterior as posterior, score_variance as score_variance

@@ -80,12 +80,16 @@ class Constrained(Coordinates):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The energy U(theta) = -log likelihood - log prior of named variables; see `model`."""
+    """The energy U(theta) = -log density of named variables, with a start and coordinates; see `model`.
 
-    variables: Mapping[str, Variable]
-    log_likelihood: Callable
-    num_data: int | None
+    `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: values of all variables by name, by torch's
+    global generator, whose state it finds seeded.
+    """
+
     coordinates: Constrained
+    log_density: Callable
+    draw: Callable[[], Mapping[str, torch.Tensor]]
+    num_data: int | None = None
 
     @property
     def shapes(self) -> Shapes:
@@ -102,13 +106,30 @@ class Model:
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
         """U at the values of the variables, of one chain, on a batch."""
         with unchecked():
-            return -self._of_data(theta, batch) - self.log_prior(theta)
+            return -self.log_density(theta, *batch)
 
-    def log_prior(self, theta: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The log density of the priors, of one chain."""
-        with unchecked():
-            terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
-        return torch.stack(terms).sum()
+    def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
+        """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
+        draws = []
+        with torch.random.fork_rng(devices=[]):
+            for chain in range(first_chain, first_chain + chains):
+                torch.manual_seed((seed + (chain + 1) * GOLDEN) % 2**63)
+                draws.append(_flat(self.draw()))
+        return torch.stack(draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The log density of the data and of variables by their priors, of one chain."""
+
+    variables: Mapping[str, Variable]
+    log_likelihood: Callable
+    num_data: int | None
+
+    def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
+        """At these values, on a batch."""
+        terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
+        return self._of_data(theta, batch) + torch.stack(terms).sum()
 
     def _of_data(self, theta: Mapping[str, torch.Tensor], batch: tuple) -> torch.Tensor:
         terms = self.log_likelihood(ByName(theta), *batch)
@@ -122,14 +143,12 @@ class Model:
             raise RecipeError("model", what, do="Return one value per row of the batch.")
         return self.num_data * terms.mean()
 
-    def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
-        """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
-        draws = []
-        with torch.random.fork_rng(devices=[]):
-            for chain in range(first_chain, first_chain + chains):
-                torch.manual_seed((seed + (chain + 1) * GOLDEN) % 2**63)
-                draws.append(_flat(_drawn(self.variables)))
-        return torch.stack(draws)
+    def draw(self) -> dict[str, torch.Tensor]:
+        """A draw of the priors."""
+        values: dict[str, torch.Tensor] = {}
+        for name, variable in self.variables.items():
+            values[name] = variable.draw(values)
+        return values
 
 
 def model(
@@ -173,16 +192,15 @@ def model(
         for name, variable in variables.items():
             variable.check(before)
             before[name] = variable.draw(before)
-    shapes = {name: tuple(x.shape) for name, x in before.items()}
-    free = {name: tuple(variable.map(before).inverse_shape(before[name].shape)) for name, variable in variables.items()}
-    return Model(variables, log_likelihood, rows, Constrained(variables, shapes, free))
+    joint = Joint(variables, log_likelihood, rows)
+    return Model(constrained(variables, before), joint, joint.draw, rows)
 
 
-def _drawn(variables: Mapping[str, Variable]) -> dict[str, torch.Tensor]:
-    values: dict[str, torch.Tensor] = {}
-    for name, variable in variables.items():
-        values[name] = variable.draw(values)
-    return values
+def constrained(variables: Mapping[str, Variable], values: Mapping[str, torch.Tensor]) -> Constrained:
+    """The coordinates of variables that have such values."""
+    shapes = {name: tuple(x.shape) for name, x in values.items()}
+    free = {name: tuple(variable.map(values).inverse_shape(values[name].shape)) for name, variable in variables.items()}
+    return Constrained(variables, shapes, free)
 
 
 def _over(function: Callable, x: torch.Tensor) -> Any:

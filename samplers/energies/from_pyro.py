@@ -1,0 +1,129 @@
+"""Models that are written in Pyro, as energies."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributions import biject_to
+
+from recipe.errors import RecipeError
+
+from .model import Model, constrained
+from .variables import Variable
+
+WHERE = "from_pyro"
+CHANGES = "the variables change from run to run"
+SUBSAMPLE = "_Subsample"  # what a plate draws: its rows
+RUNS = 8  # of a model, whose variables are to be the same
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model of Pyro with its arguments."""
+
+    model: Callable
+    args: tuple
+    kwargs: Mapping[str, Any]
+
+    def trace(self, values: Mapping[str, torch.Tensor] | None = None) -> Any:
+        """A run of the model, in which variables that are given have these values."""
+        import pyro  # an extra, which takes seconds
+
+        model = self.model if values is None else pyro.poutine.condition(self.model, data=dict(values))
+        with pyro.validation_enabled(False):
+            return pyro.poutine.trace(model).get_trace(*self.args, **self.kwargs)
+
+    def log_density(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Of the data and the variables; refused where a run draws others than these."""
+        import pyro
+
+        trace = self.trace(values)
+        for name, node in trace.nodes.items():
+            if node["type"] == "sample" and not node["is_observed"] and type(node["fn"]).__name__ != SUBSAMPLE:
+                raise RecipeError(WHERE, f"{CHANGES}: {name}", do="Draw the same ones in each run.")
+        for name in values:
+            if name not in trace.nodes:
+                raise RecipeError(WHERE, f"{CHANGES}: {name}", do="Draw the same ones in each run.")
+        with pyro.validation_enabled(False):
+            return trace.log_prob_sum()
+
+    def latent(self) -> dict[str, Any]:
+        """The statements of a run that draw variables; refused where a chain cannot move them."""
+        nodes = {name: node for name, node in self.trace().nodes.items() if node["type"] in ("sample", "param")}
+        return {name: node for name, node in nodes.items() if _is_latent(name, node)}
+
+    def draw(self) -> dict[str, torch.Tensor]:
+        """The variables of a run."""
+        return {name: node["value"].detach() for name, node in self.latent().items()}
+
+
+def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
+    """A model of Pyro, `model(*args, **kwargs)`, as an energy with a start and coordinates: `sample(recipe, energy)`.
+
+    Its latent variables are the draws, by their names, each in free numbers by the map of the support of its law, as in
+    `samplers.model`; chains start at runs of the model. Needs pyro-ppl, the extra "pyro". Raises RecipeError for
+    discrete variables, plates that subsample, `pyro.param`, and variables or supports that change from run to run.
+
+    >>> import pyro, pyro.distributions as dist
+    >>> def coin(y):
+    ...     p = pyro.sample("p", dist.Beta(2.0, 2.0))
+    ...     with pyro.plate("tosses", len(y)):
+    ...         pyro.sample("y", dist.Bernoulli(p), obs=y)
+    >>> energy = from_pyro(coin, torch.tensor([1.0, 1.0, 0.0]))
+    >>> energy.shapes, energy({"p": torch.tensor(0.5)})
+    ({'p': ()}, tensor(1.6740))
+    """
+    if not callable(model):
+        raise RecipeError(WHERE, f"it is a function with pyro.sample statements, got {model!r}", do="Pass the model.")
+    program = Program(model, args, kwargs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first, *others = [program.latent() for _ in range(RUNS)]
+    if not first:
+        raise RecipeError(WHERE, "it draws no latent variable", do="Every pyro.sample statement has obs=.")
+    for other in others:
+        _check_alike(first, other)
+    variables = {name: Variable(name, node["fn"]) for name, node in first.items()}
+    values = {name: node["value"] for name, node in first.items()}
+    return Model(constrained(variables, values), program.log_density, program.draw)
+
+
+def _is_latent(name: str, node: Mapping[str, Any]) -> bool:
+    """Whether a statement draws a variable of the chains."""
+    where = f"{WHERE}, {name!r}"
+    law = node["fn"]
+    if node["type"] == "param":
+        raise RecipeError(where, "a pyro.param is no variable: it has no prior", do="Write pyro.sample with a prior.")
+    if type(law).__name__ == SUBSAMPLE:
+        if law.subsample_size not in (None, law.size):
+            what = f"the plate takes {law.subsample_size} of {law.size} rows anew in each run"
+            raise RecipeError(where, what, do="Leave subsample_size out, or write a samplers.model with num_data=.")
+        return False
+    if node["is_observed"]:
+        return False
+    if node["infer"].get("enumerate") or law.support.is_discrete:
+        what = "its values are discrete or enumerated, and chains move on a continuum"
+        raise RecipeError(where, what, do="Sum over them in the model, by a MixtureSameFamily, say.")
+    return True
+
+
+def _check_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """Refuse variables, shapes or supports that change from run to run."""
+    if first.keys() != second.keys():
+        names = ", ".join(sorted(first.keys() ^ second.keys()))
+        raise RecipeError(WHERE, f"{CHANGES}: {names}", do="Draw the same ones in each run.")
+    for name, node in first.items():
+        shapes = [tuple(n["value"].shape) for n in (node, second[name])]
+        if shapes[0] != shapes[1]:
+            raise RecipeError(f"{WHERE}, {name!r}", f"{CHANGES}, from {shapes[0]} to {shapes[1]}", do="Fix its shape.")
+        try:
+            maps = [biject_to(n["fn"].support) for n in (node, second[name])]
+        except NotImplementedError as error:
+            reason = f"there is no map of free numbers to its values ({error})"
+            raise RecipeError(f"{WHERE}, {name!r}", reason, do="Write it by variables that have one.") from error
+        z = torch.linspace(-1, 1, maps[0].inverse_shape(node["value"].shape).numel()).to(node["value"])
+        z = z.reshape(maps[0].inverse_shape(node["value"].shape))
+        if not torch.equal(maps[0](z), maps[1](z)):
+            reason = "its support depends on other variables"
+            raise RecipeError(f"{WHERE}, {name!r}", reason, do="Write it as a share of a fixed interval.")
