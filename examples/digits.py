@@ -198,7 +198,7 @@ def command_line(description: str, out: str) -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=400, help="of every method, default 400")
     parser.add_argument("--seed", type=int, default=0, help="of start, order and noise, default 0")
     parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for what is written, default {out}")
-    parser.add_argument("--quick", action="store_const", dest="epochs", const=60, help="60 epochs: seconds")
+    parser.add_argument("--quick", action="store_const", dest="epochs", const=32, help="32 epochs: seconds")
     return parser
 
 

@@ -110,7 +110,7 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
 def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     import wrong_thermostat as example
 
-    result, diagnosis, report = example.main(chains=3000)
+    result, diagnosis, report = example.main(chains=1200)
     assert result.verdict == "bias does not vanish" and not diagnosis.ok and report.ok
     m, mu, p, xi = example.m, example.mu, example.p, example.xi
     assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2 / m - p**2) / mu).simplify() == 0

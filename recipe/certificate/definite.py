@@ -69,7 +69,7 @@ def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symb
 
     outside, _ = masked(A, *OPAQUE)
     symbols = sorted(outside.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, list(outside))
+    evaluate = numeric(symbols, list(outside), often=True)
     worst = inf
     where = "the origin"
     for values in _points(symbols, points, dict(fixed)):
@@ -92,7 +92,7 @@ def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
     """
     outside, _ = masked(expression, *OPAQUE)
     symbols = sorted(outside.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, [outside])
+    evaluate = numeric(symbols, [outside], often=True)
     least, at = min((evaluate(values)[0], values) for values in _points(symbols, points, {}))
     return float(least), ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, at)) or "every state"
 
@@ -117,12 +117,17 @@ def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) 
         yield [v[k % len(v)] if isinstance(v, tuple) else v for v in values]
 
 
-def numeric(symbols: Sequence[Symbol], expressions: Sequence[Expr], **functions: Callable) -> Callable:
+def numeric(
+    symbols: Sequence[Symbol], expressions: Sequence[Expr], *, often: bool = False, **functions: Callable
+) -> Callable:
     """A float function of a list of values, for a list of expressions; `functions` implement non-standard ones.
+
+    What they have in common is computed once if it is evaluated `often`.
 
     >>> from recipe import real
     >>> x = real("x")
     >>> numeric([x], [x**2, 2*x])([3.0])
     [9.0, 6.0]
     """
-    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"], dummify=True)
+    modules = [functions, "math", "mpmath", "sympy"]
+    return lambdify([list(symbols)], list(expressions), modules=modules, dummify=True, cse=often)
