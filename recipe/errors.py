@@ -30,16 +30,16 @@ def _again(kind, where, what, do):
     return kind(where, what, do=do)
 
 
-def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """A hint that names the closest known name, or lists the known ones.
+def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str:
+    """A hint that names the closest known names, at most so many, or lists the known ones.
 
     >>> did_you_mean("gama", ["gamma", "mu"])
     "Did you mean 'gamma'?"
     """
     names = sorted(map(str, known))
-    close = difflib.get_close_matches(str(name), names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=most)
     if close:
-        return f"Did you mean '{close[0]}'?"
+        return "Did you mean " + " or ".join(f"'{other}'" for other in close) + "?"
     return f"Known here: {', '.join(names) or 'nothing'}."
 
 

@@ -17,7 +17,9 @@ from recipe.errors import RecipeError
 
 from .files import storage
 from .results.draws import Draws
+from .running.points import check_number, check_unambiguous, is_of_chains
 from .running.sampling import sample as sample_here
+from .stock import named
 
 __all__ = ["begin", "sample", "share_gradients"]
 
@@ -76,11 +78,12 @@ class Division:
 
 
 def sample(
-    recipe: Recipe,
+    recipe: Recipe | str,
     energy: Any = None,
     *,
     chains: int = 4,
     init: Any = None,
+    per_chain: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
     first_chain: int = 0,
@@ -89,7 +92,7 @@ def sample(
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.
 
     Chain i has the noise, the batches and the start that it has in a run of one process: the draws are the same bit for
-    bit, for noise of every kind but Poisson and Gamma numbers. A start per chain is `(chains, *shape)`, as there. Each
+    bit, for noise of every kind but Poisson and Gamma numbers. `init` and `per_chain` are of all chains, as there. Each
     rank keeps its chains in a folder of its own inside of `checkpoint`, and a resumed run needs all of them. `settings`
     are the other arguments of `samplers.sample`.
 
@@ -100,19 +103,22 @@ def sample(
     >>> sample(SGLD, lambda theta: theta**2/2, init=torch.tensor(0.0), steps=10, step_size=0.1, progress=False).chains
     4
     """
+    recipe = named(recipe, "distributed")
     rank, ranks = begin()
     where = f"{recipe.name}, distributed" if isinstance(recipe, Recipe) else "distributed"
     reason = f"{chains} chains for {ranks} ranks"
     chains = integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
     division = Division(chains, ranks)
     mine = division.of(rank)
+    init, per_chain = _part(recipe, init, per_chain, chains, mine, f"{where}, init")
     if checkpoint is not None:
         checkpoint = _folder(Path(checkpoint), rank, ranks, where)
     outcome = _attempt(
         recipe,
         energy,
         chains=division.sizes[rank],
-        init=_part(recipe, init, chains, mine),
+        init=init,
+        per_chain=per_chain,
         checkpoint=checkpoint,
         progress=progress and rank == 0,
         first_chain=first_chain + mine.start,
@@ -199,17 +205,35 @@ def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
     return folder / wanted[rank]
 
 
-def _part(recipe: Recipe, init: Any, chains: int, mine: slice) -> Any:
-    """The starts of these chains, of what has one for each; a point that would look like that is repeated."""
+def _part(
+    recipe: Recipe, init: Any, per_chain: bool | None, chains: int, mine: slice, where: str
+) -> tuple[Any, bool | None]:
+    """The starts of these chains, of what has one for each, and whether they have an axis of chains."""
+    if is_of_chains(init):
+        check_number(init, chains, where)
+        return init[mine], per_chain
     if not isinstance(init, Mapping):
-        return _cut(init, chains, mine, axes=2)
+        return _cut(init, per_chain, chains, mine, axes=2), per_chain
     axes = {b.name: 2 if b.is_vector else 1 for b in recipe.entries}
-    return {name: _cut(x, chains, mine, axes[name]) if name in axes else x for name, x in init.items()}
+    if not any(name in axes for name in init):
+        if per_chain is None:
+            check_unambiguous(init, chains, where)
+        axes = dict.fromkeys(init, 1)
+        per_chain = bool(per_chain)
+    cut = {name: _cut(x, per_chain, chains, mine, axes[name]) if name in axes else x for name, x in init.items()}
+    return cut, per_chain
 
 
-def _cut(x: Any, chains: int, mine: slice, axes: int) -> Any:
-    """The rows of these chains of a tensor that has at least so many axes and a row for every chain."""
-    if not torch.is_tensor(x) or x.dim() < axes:
+def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) -> Any:
+    """The rows of these chains of a tensor that has at least so many axes and a row for every chain.
+
+    A point that would look like that is repeated, unless `per_chain` says what it is.
+    """
+    if not torch.is_tensor(x) or x.dim() == 0 or per_chain is False:
+        return x
+    if per_chain:
+        return x[mine]
+    if x.dim() < axes:
         return x
     if len(x) == chains:
         return x[mine]

@@ -736,3 +736,33 @@ def test_what_cannot_be_is_refused(name):
 def test_in_eval_mode_they_are_let_through(layer):
     with_layer(layer, training=False)()
     with_layer(torch.nn.Dropout(0.0))()
+
+
+# ---- rounding
+
+
+def steep(w, X, Y):
+    """Half the squared residuals of very many data, far from 0: in float32 it is rounded to 4."""
+    return 1e5 * ((X @ w - Y.to(w)) ** 2).mean() + 5e7
+
+
+def test_a_mode_in_float32_is_that_of_float64_where_the_energy_takes_it():
+    x = X.float()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        single = find_mode(lambda w: steep(w, x.to(w), Y), torch.zeros(3))
+    double = find_mode(lambda w: steep(w, x.to(w), Y), torch.zeros(3, dtype=F64))
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), double, rtol=3e-7, atol=1e-7)
+
+
+def test_a_mode_that_rounding_hides_is_told():
+    x = X.float()
+
+    def slope(w):
+        w = w.double().requires_grad_()
+        return torch.autograd.grad(steep(w, x.double(), Y), w)[0].norm()
+
+    with pytest.warns(RuntimeWarning, match="the gradient is still .* long.*float32.*Start in float64"):
+        mode = find_mode(lambda w: steep(w, x, Y), torch.zeros(3))
+    assert slope(mode) > 1

@@ -137,10 +137,10 @@ ROOMS = {
     "samplers.files": set(),
     "samplers.energies": {"integrators"},
     "samplers.results": {"integrators", "samplers.files", "samplers.energies.layout"},
-    "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
-    "samplers.annealing": {"integrators", "samplers.energies", "samplers.results"},
-    "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results"},
-    "samplers.tuning": {"integrators", "samplers.energies", "samplers.results", "samplers.running"},
+    "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results", "samplers.stock"},
+    "samplers.annealing": {"integrators", "samplers.energies", "samplers.results", "samplers.stock"},
+    "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results", "samplers.stock"},
+    "samplers.tuning": {"integrators", "samplers.energies", "samplers.results", "samplers.running", "samplers.stock"},
 }
 NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}
 

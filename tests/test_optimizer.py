@@ -580,3 +580,101 @@ def test_a_loaded_state_brings_its_lr_and_is_refused_where_it_is_of_another_numb
 def test_a_weight_decay_beyond_the_numbers_of_the_weights_is_refused(weight_decay):
     with pytest.raises(RecipeError, match="num_data times weight_decay"):
         Optimizer(weights(), samplers.SGHMC, lr=0.01, num_data=10, weight_decay=weight_decay)
+
+
+# ---- what stays as it is
+
+
+def adapter():
+    """A frozen base, one tensor of it quantised, and a small matrix that moves."""
+    model = torch.nn.Linear(3, 2).requires_grad_(False)
+    model.scale = torch.nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False)
+    model.low = torch.nn.Parameter(torch.ones(2, 3))
+    return model
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("named", [False, True])
+def test_frozen_parameters_stay_and_the_others_move_as_if_alone(backend, named):
+    moved = []
+    for alone in (False, True):
+        model = adapter()
+        before = {name: p.clone() for name, p in model.named_parameters()}
+        params = [("low", model.low)] if alone else list(model.named_parameters())
+        optimizer = Optimizer(
+            params if named else [p for _, p in params], samplers.SGHMC, lr=0.1, num_data=5, backend=backend
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model.low**2).mean().backward()
+            optimizer.step()
+        moved.append(model.low.detach().clone())
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters() if name != "low")
+        assert list(optimizer.kinetic_temperatures()) == ["low, p" if named else "0.0, p"]
+    assert torch.equal(*moved)
+
+
+def test_a_parameter_that_is_to_move_after_all_is_asked_for():
+    model = adapter()
+    optimizer = Optimizer(model.parameters(), samplers.SGHMC, lr=0.1, num_data=5)
+    model.weight.requires_grad_(True)
+    (model.low**2).mean().backward()
+    with pytest.raises(RecipeError, match="frozen when they were given.*add_param_group"):
+        optimizer.step()
+    model.weight.requires_grad_(False)
+    model.low.requires_grad_(False).grad = None
+    with pytest.raises(RecipeError, match="parameter 0 of group 0 has been frozen since"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_adapted_quantities_and_blocks_are_held_still_when_it_is_asked(backend):
+    weights = torch.nn.Parameter(torch.linspace(-1, 1, 5))
+    optimizer = Optimizer([weights], samplers.SANTA, lr=0.1, num_data=5, backend=backend)
+
+    def step(optimizer, weights):
+        weights.grad = weights.detach() / 5
+        optimizer.step()
+        return {name: x.clone() for name, x in optimizer.state[weights].items()}
+
+    step(optimizer, weights)
+    before = step(optimizer, weights)
+    optimizer.freeze("V", "xi")
+    after = step(optimizer, weights)
+    assert all(torch.equal(after[name], before[name]) == (name in ("V", "xi")) for name in before if name != "V_last")
+
+    again = torch.nn.Parameter(weights.detach().clone())
+    twin = Optimizer([again], samplers.SANTA, lr=0.1, num_data=5, backend=backend)
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # frozen as it was
+    mine, its = step(optimizer, weights), step(twin, again)
+    assert all(torch.equal(x, its[name]) for name, x in mine.items())
+    assert torch.equal(again, weights)
+
+    optimizer.freeze()
+    freed = step(optimizer, weights)
+    assert not torch.equal(freed["V"], after["V"])
+    with pytest.raises(RecipeError, match="no block 'W'.*Known here: V"):
+        optimizer.freeze("W")
+    with pytest.raises(RecipeError, match="no block 'W'"):
+        Optimizer([weights], samplers.SANTA, lr=0.1, num_data=5, freeze="W")
+
+
+# ---- time scales
+
+
+@pytest.mark.parametrize("name", ["sgnht", "msgnht", "atmc"])
+def test_lr_and_momentum_set_the_time_of_a_thermostat_in_steps(name):
+    """It takes up half as much gradient noise as there is friction within some hundred steps, whatever num_data.
+
+    Of a thermostat of mass 1, which takes 1e5 steps, the mean here is 1.27; a chi-squared of 2000 sites moves by 3 %.
+    """
+    weights = torch.nn.Parameter(torch.zeros(2000))
+    optimizer = Optimizer([weights], name, lr=0.05, momentum=0.9, num_data=50_000)
+    generator = torch.Generator().manual_seed(0)
+    temperatures = []
+    for step in range(600):
+        weights.grad = weights.detach() + 0.005 * torch.randn(2000, generator=generator)
+        optimizer.step()
+        if step >= 400 and step % 10 == 0:
+            temperatures.append(optimizer.kinetic_temperatures()["0.0, p"].value)
+    assert abs(sum(temperatures) / len(temperatures) - 1) < 0.1

@@ -187,7 +187,8 @@ def test_a_step_just_within_the_stable_range_is_accepted():
         ("piece of the word", call(UnderdampedLangevin, scheme="B A Z A B"), ["scheme", "'Z'"]),
         ("device", call(device="gpu"), ["device", "'gpu'"]),
         ("absent device", call(device="cuda:99"), ["device", "'cuda:99'"]),
-        ("recipe", call("sgld"), ["expected a Recipe", "got str"]),
+        ("recipe", call(3), ["expected a Recipe", "got int"]),
+        ("stock sampler", call("sglld"), ["no stock sampler 'sglld'", "Did you mean 'sgld'"]),
     ]
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(call, words, no_step):

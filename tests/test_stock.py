@@ -633,7 +633,9 @@ CONVERSIONS += [
     (
         name,
         {"scheme": f"{letter} A", "lr": 0.25, "momentum": 0.5, "num_data": 100},
-        {"step_size": h, friction: rate} | ({"m": 1.0} if "m" in CASES[name].parameters else {}),
+        {"step_size": h, friction: rate}
+        | ({"m": 1.0} if "m" in CASES[name].parameters else {})
+        | ({"mu": 10 / rate**2} if "mu" in CASES[name].parameters else {}),
     )
     for name, friction in FRICTION.items()
     for letter, (h, rate) in LIKE_SGD.items()

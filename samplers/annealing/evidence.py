@@ -22,6 +22,7 @@ from ..energies.model import Model
 from ..energies.over_chains import explained
 from ..energies.values import value_of
 from ..results.statistics import arviz_module
+from ..stock import named
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
 
@@ -82,7 +83,7 @@ class Evidence:
 
 
 def evidence(
-    recipe: Recipe,
+    recipe: Recipe | str,
     energy: Energy | Callable,
     *,
     reference: Any,
@@ -122,6 +123,7 @@ def evidence(
     >>> abs(result.log_evidence - math.log(8*math.pi)) < 4*result.error, result.error < 0.1
     (True, True)
     """
+    recipe = named(recipe, "evidence")
     where = f"{recipe.name}, evidence" if isinstance(recipe, Recipe) else "evidence"
     if isinstance(energy, Model) and not energy.is_free:
         what = "the model has variables with constraints, and chains anneal where all numbers are free"

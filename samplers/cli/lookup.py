@@ -13,7 +13,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.targets import TARGETS
-from ..stock import catalogue
+from ..stock import catalogue, named
 
 
 def find_recipe(text: str) -> Recipe:
@@ -24,7 +24,7 @@ def find_recipe(text: str) -> Recipe:
     """
     file, name = file_and_name(text)
     if file is None:
-        return _pick(text, text.lower(), catalogue, "stock sampler")
+        return named(text, text, most=1)
     recipes = {variable: x for variable, x in run_file(file).items() if isinstance(x, Recipe)}
     if name is None:
         own = {variable: R for variable, R in recipes.items() if R not in catalogue.values()}

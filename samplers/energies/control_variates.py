@@ -1,5 +1,6 @@
 """Minibatch gradients of less variance by control variates at a fixed point, and the point for it: the mode."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from .gradients import check_energy
 from .layout import Layout
 from .means import check_mean, chunks
 
+FALL = 0.01  # of U to its minimum, that a mode may be short of, where densities are exp(-U)
+SLOPE = 1.0  # the length of the gradient that a mode may have left in float32
 MEAN = "num_data times the mean over the batch, plus the prior"
 
 Point = dict[str | None, torch.Tensor]  # tensors by name; the name of a lone tensor is None
@@ -94,10 +97,12 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     """A point where U is least, by L-BFGS with full gradients from `init`: a tensor, or a dict of tensors by name.
 
     `energy`, `init` and `data` are as for `control_variate`, or an energy U(theta) without data. It stops where U moves
-    by less than 1e-9, at a local minimum, and warns if it has not within `steps` iterations. Raises RecipeError where
-    it ends at numbers that are not finite.
+    by less than 1e-9, at a local minimum, and warns if it has not within `steps` iterations. From a start in float32,
+    whose rounding hides the last of the way, it goes on in float64 where the energy takes that; else it warns where the
+    gradient is longer than 1, or U would fall by more than 0.01 still. Raises RecipeError where it ends at numbers that
+    are not finite.
 
-    Source: Liu & Nocedal 1989.
+    Source: Liu & Nocedal 1989; Nocedal 1980.
 
     >>> find_mode(lambda theta: ((theta - 3)**2).sum(), torch.zeros(2))
     tensor([3., 3.])
@@ -110,31 +115,115 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     _check_energy(where, energy, start, rows, of_many=False)
     if rows is not None and rows.rows > chunk:
         _check_scale(where, energy, start, rows, chunk)
-    at = {name: x.clone().requires_grad_() for name, x in start.items()}
-    optimizer = torch.optim.LBFGS(
-        at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        parts = []
-        for share, *batch in [(1.0,)] if rows is None else chunks(rows.batch, rows.rows, chunk):
-            parts.append(share * energy(_as_theta(at), *batch))
-            parts[-1].backward()
-        return sum(part.detach() for part in parts)
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-        value = closure()  # step returns that of the start
-    mode = {name: x.detach() for name, x in at.items()}
-    if not value.isfinite() or not all(x.isfinite().all() for x in mode.values()):
+    descent = Descent(energy, rows, chunk)
+    mode, iterations = descent.lead(start, steps)
+    if not descent.value.isfinite() or not all(x.isfinite().all() for x in mode.values()):
         raise RecipeError(where, "it ended at numbers that are not finite", do="Start elsewhere, or mend the energy.")
-    if optimizer.state[next(iter(at.values()))]["n_iter"] >= steps:
+    if iterations < steps:
+        mode, more = descent.refined(mode, steps - iterations)
+        iterations += more
+    fall = descent.fall
+    if iterations >= steps and (fall > FALL or not descent.is_refined):
         warn(
             f"{where}: U still falls after {steps} iterations. Take more steps; or take the point as a center, which "
             "need not be the mode."
         )
+    elif fall > FALL or (descent.slope > SLOPE and not descent.is_refined):
+        dtype = str(next(iter(mode.values())).dtype).removeprefix("torch.")
+        warn(
+            f"{where}: the gradient is still {descent.slope:.2g} long, and U would fall by about {fall:.2g}, which its "
+            f"rounding in {dtype} hides. Start in float64, with an energy of float64; or take the point as a center."
+        )
     return _as_theta(mode)
+
+
+class Descent:
+    """L-BFGS on U of all data: where it was led last, `value` is U, `slope` the length of its gradient.
+
+    `fall` is by how much U would still fall to the minimum of its quadratic model, g H^-1 g/2.
+    """
+
+    def __init__(self, energy: Callable, rows: Data | None, chunk: int) -> None:
+        self.energy = energy
+        self.rows = rows
+        self.chunk = chunk
+        self.value = torch.zeros(())
+        self.slope = 0.0
+        self.fall = 0.0
+        self.is_refined = False
+
+    def lead(self, start: Point, steps: int) -> tuple[Point, int]:
+        """Where U is least by so many iterations from a point, and how many there were."""
+        at = {name: x.clone().requires_grad_() for name, x in start.items()}
+        optimizer = torch.optim.LBFGS(
+            at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            return self._evaluate(at)
+
+        with torch.enable_grad():
+            optimizer.step(closure)
+            self.value = closure()  # step returns that of the start
+        state = optimizer.state[next(iter(at.values()))]
+        g = torch.cat([x.grad.reshape(-1) for x in at.values() if x.grad is not None])
+        self.slope = float(g.norm())
+        self.fall = float(g @ _newton(g, state)) / 2
+        return {name: x.detach() for name, x in at.items()}, state["n_iter"]
+
+    def refined(self, mode: Point, steps: int) -> tuple[Point, int]:
+        """A mode in float32 led on in float64, where the energy takes that, back in its own type; iterations."""
+        if all(x.dtype == torch.float64 for x in mode.values()):
+            return mode, 0
+        rough = self.value, self.slope, self.fall
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the energy says of float64
+                finer, iterations = self.lead({name: x.double() for name, x in mode.items()}, steps)
+        except Exception:  # of an energy whose own tensors are of float32
+            finer = {}
+        point = {name: x.to(mode[name].dtype) for name, x in finer.items()}
+        self.is_refined = (
+            bool(point) and bool(self.value.isfinite()) and all(x.isfinite().all() for x in point.values())
+        )
+        if self.is_refined:
+            return point, iterations
+        self.value, self.slope, self.fall = rough
+        return mode, 0
+
+    def _evaluate(self, at: Point) -> torch.Tensor:
+        """U of all data, whose gradient is added to that of the tensors, in their type."""
+        dtype = next(iter(at.values())).dtype
+        batches = [(1.0,)] if self.rows is None else chunks(self.rows.batch, self.rows.rows, self.chunk)
+        parts = []
+        for share, *batch in batches:
+            parts.append(share * self.energy(_as_theta(at), *(_of_type(b, dtype) for b in batch)))
+            parts[-1].backward()
+        return sum((part.detach() for part in parts), torch.zeros(()))
+
+
+def _newton(g: torch.Tensor, state: Mapping[str, Any]) -> torch.Tensor:
+    """H^-1 g by the pairs of steps and changes of the gradient that L-BFGS has kept. Nocedal 1980."""
+    pairs = list(zip(state.get("old_dirs") or [], state.get("old_stps") or [], strict=True))
+    if not pairs:
+        return g
+    shares = []
+    for change, step in reversed(pairs):
+        shares.append(step @ g / (change @ step))
+        g = g - shares[-1] * change
+    change, step = pairs[-1]
+    g = g * (change @ step) / (change @ change)
+    for (change, step), share in zip(pairs, reversed(shares)):
+        g = g + (share - change @ g / (change @ step)) * step
+    return g
+
+
+def _of_type(batch: Any, dtype: torch.dtype) -> Any:
+    """A batch whose floating numbers are of a type, where the point is of another than it was given."""
+    if torch.is_tensor(batch):
+        return batch.to(dtype) if dtype == torch.float64 and batch.is_floating_point() else batch
+    return tuple(_of_type(x, dtype) for x in batch)
 
 
 def _slope(energy: Callable, at: Point, batch: Any) -> Point:

@@ -20,6 +20,7 @@ from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
 from ..results.draws import Draws
+from ..stock import named
 from .chains import Chains
 from .choice import mover_of
 from .divergence import Remaking
@@ -41,7 +42,7 @@ SEED = "Give one: noise is a function of it, and the global generator is never u
 
 
 def sample(
-    recipe: Recipe,
+    recipe: Recipe | str,
     energy: Energy | Callable | None = None,
     *,
     # target
@@ -50,6 +51,8 @@ def sample(
     observe: Mapping[str, Callable] | None = None,
     # start
     init: Any = None,
+    per_chain: bool | None = None,
+    spread: float = 0.0,
     chains: int = 4,
     device: torch.device | str | None = None,
     # length
@@ -89,16 +92,20 @@ def sample(
     the domain of a block, stays at its last state and is flagged in `draws.diverged`. Raises RecipeError for wrong
     input, and a law that is not the one claimed, before the first step.
 
-    Target. `recipe`, with its `parameters` by name: numbers, or tensors of one value per site. `energy`: a symbolic
-    Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased estimate on the sum scale, of one
-    chain, or a `samplers.model`, which has a start and coordinates of its own; none where H is wholly symbolic. `data`:
-    a tensor, or a tuple of tensors, of one row per datum; a batch has `batch_size` rows, uniform with replacement and
-    independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as functions of theta or
-    (theta, batch) of one chain.
+    Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
+    site. `energy`: a symbolic Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased
+    estimate on the sum scale, of one chain, or a `samplers.model`, which has a start and coordinates of its own; none
+    where H is wholly symbolic. `data`: a tensor, or a tuple of tensors, of one row per datum; a batch has `batch_size`
+    rows, uniform with replacement and independent per chain, or all. `observe`: the statistics that the recipe asks
+    for, by name, as functions of theta or (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
-    by parameter name, or an nn.Module. Auxiliary blocks start from their stationary law where H is quadratic in them,
-    else at 0 (1 on a positive domain). `device`: where the chains are; that of `init` if left out.
+    by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain` says whether its tensors have
+    an axis of chains, as those of torch.func.stack_module_state do; where names leave that open, it is asked for. A
+    torch Distribution, as the prior, stands for a draw of each chain. `spread`: the standard deviation of normal noise
+    that is added to each site of the target, of its own for each chain. Auxiliary blocks start from their stationary
+    law where H is quadratic in them, else at 0 (1 on a positive domain). `device`: where the chains are; that of `init`
+    if left out.
 
     Length. `step_size` is in units of time, or "auto": then `samplers.tune` chooses it, the parameters that are not
     given, `repeat` and the start, and `init` is where it looks for the mode; `draws.info["tuned"]` says why.
@@ -134,6 +141,7 @@ def sample(
     torch.Size([4, 50, 3])
     """
     # Its lines are the arguments and what they mean; the body is the story of a run.
+    recipe = named(recipe, "sample")
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
     chains, steps, warmup, thin = _counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin)
     seed = integer(where, "the seed", seed, least=0, do=SEED)
@@ -168,6 +176,8 @@ def sample(
         device=device,
         parameters=parameters,
         coordinates=coordinates,
+        per_chain=per_chain,
+        spread=spread,
         seed=seed,
         first_chain=first_chain,
     )

@@ -3,25 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
 
+from integrators import noise
 from integrators.domains import in_domain, is_bounded
-from integrators.kernels.addresses import check_plain, plain
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
 from integrators.work import DIRECTION
 from recipe import Energy, Recipe
+from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import Coordinates
 from ..energies.layout import Layout
 from ..energies.model import Model
 from .inputs import Inputs
-from .memory import check_fits
+from .points import SAY, Device, Starting, one_point, points_of
 
-Device = torch.device | str | None
+SPREAD = 2**42  # number of the step whose noise spreads starts out; no run gets that far
+
 Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a scalar block
 
 
@@ -34,25 +37,39 @@ def given_state(
     device: Device,
     parameters: Mapping,
     coordinates: Coordinates | None = None,
+    per_chain: bool | None = None,
+    spread: float = 0.0,
     seed: int = 0,
     first_chain: int = 0,
 ) -> tuple[Blocks, Layout]:
     """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target.
 
+    `per_chain`: whether its tensors have an axis of chains; `spread`: the standard deviation of normal noise about it.
     A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". The target
     is z of the coordinates, where `init` has theta. Raises RecipeError for a start that is not finite, outside of a
-    domain, or does not fit the recipe, energy, coordinates or parameters. `seed`, `first_chain`: of the draws of the
-    prior where a model has no other start.
+    domain, or does not fit the recipe, energy, coordinates or parameters. `seed`, `first_chain`: of what is drawn, as
+    from the prior where a model has no other start.
     """
     recipe = step.recipe
     where = f"{recipe.name}, init"
     by_tensor = step.program.scope == "tensor"
     _check_device(device)
+    if per_chain not in (None, True, False):
+        raise RecipeError(where, f"per_chain is True or False, got {per_chain!r}", do=SAY)
+    number(where, "spread", spread, least=0, kinds=Real)
     if isinstance(energy, Model):
+        if spread:
+            raise RecipeError(
+                where, "the variables of a model are not spread out", do="Leave init out: draws of the prior."
+            )
         starts = partial(energy.starts, chains, seed, first_chain)
         blocks, layout = _of_model(recipe, energy, starts if init is None else init, chains, device, where)
     else:
-        blocks, layout = _blocks_and_layout(recipe, energy, init, chains, device, where)
+        starting = Starting(chains, where, device, per_chain, seed, first_chain)
+        blocks, layout = _blocks_and_layout(recipe, energy, init, starting)
+    if spread:
+        targets = {b.name: i for i, b in enumerate(recipe.targets) if b.name in blocks}
+        blocks |= {name: _spread_out(blocks[name], i, float(spread), starting) for name, i in targets.items()}
     if by_tensor and layout.shapes is None:
         raise RecipeError(
             where, "the scope 'tensor' needs the target's tensors by name", do="Pass a dict, or an nn.Module."
@@ -90,22 +107,17 @@ def whole_state(
     )
 
 
-def _blocks_and_layout(
-    recipe: Recipe, energy: Any, init: Any, chains: int, device: Device, where: str
-) -> tuple[Blocks, Layout]:
+def _blocks_and_layout(recipe: Recipe, energy: Any, init: Any, starting: Starting) -> tuple[Blocks, Layout]:
     """What `init` says: the blocks of all chains, and the layout of a target that is given by parameters' names."""
-    if isinstance(init, torch.nn.Module):
-        return _by_parameter(recipe, dict(init.named_parameters()), chains, device, where)
     if init is None:
-        init = _default_point(recipe, energy, where)
-    if not isinstance(init, Mapping):
-        if len(recipe.targets) > 1:
-            raise RecipeError(where, "the target is made of explicit coordinates", do="Pass a dict by block.")
-        init = {recipe.targets[0].name: init}
-    names = [b.name for b in recipe.entries]
-    if init and not any(name in names for name in init):
-        return _by_parameter(recipe, init, chains, device, where)
-    return _by_block(recipe, init, chains, device, where), Layout()
+        init = _default_point(recipe, energy, starting.where)
+        starting = replace(starting, per_chain=None)
+    points, by_parameter = points_of(recipe, init, starting)
+    if not by_parameter or not points:
+        return points, Layout()
+    _check_alike(points, starting.where)
+    theta = torch.cat([x.reshape(starting.chains, -1) for x in points.values()], 1)
+    return {recipe.targets[0].name: theta}, Layout({name: tuple(x.shape[1:]) for name, x in points.items()})
 
 
 def _in_coordinates(
@@ -118,31 +130,19 @@ def _in_coordinates(
     return blocks | {target: placed.inverse(blocks[target])}, replace(layout, coordinates=placed)
 
 
-def _by_block(recipe: Recipe, init: Mapping[str, Any], chains: int, device: Device, where: str) -> Blocks:
-    blocks = {b.name: b for b in recipe.entries}
-    for name in init:
-        if name not in blocks:
-            raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
-    return {
-        name: _chains_of(x, chains, f"{where}[{name!r}]", device, scalar=not blocks[name].is_vector)
-        for name, x in init.items()
-    }
-
-
-def _by_parameter(
-    recipe: Recipe, init: Mapping[str, Any], chains: int, device: Device, where: str
-) -> tuple[Blocks, Layout]:
-    """A target whose tensors bear names of their own, laid end to end."""
-    if not init:
-        return {}, Layout()
-    if len(recipe.targets) > 1:
-        name = next(iter(init))
-        raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, [b.name for b in recipe.entries]))
-    parts = {name: _one_point(x, f"{where}[{name!r}]", device) for name, x in init.items()}
-    _check_alike(parts, where)
-    flat = torch.cat([x.reshape(-1) for x in parts.values()])
-    layout = Layout({name: tuple(x.shape) for name, x in parts.items()})
-    return {recipe.targets[0].name: _repeated(flat, chains, where)}, layout
+def _spread_out(target: torch.Tensor, number: int, spread: float, starting: Starting) -> torch.Tensor:
+    """The starts of a block of the target, with normal noise of this standard deviation added to each site."""
+    z = noise.normal(
+        starting.seed,
+        SPREAD + number,
+        noise.INITIAL,
+        len(target),
+        tuple(target.shape[1:]),
+        dtype=target.dtype,
+        device=target.device,
+        first_chain=starting.first_chain,
+    )
+    return target + spread * z
 
 
 def _of_model(
@@ -152,7 +152,7 @@ def _of_model(
     layout = Layout(model.shapes)
     target = recipe.targets[0].name
     if callable(init):
-        return {target: _one_point(init(), where, device)}, layout
+        return {target: one_point(init(), where, device)}, layout
     if not isinstance(init, Mapping):
         what = f"the start of a model is a dict by variable, got a {type(init).__name__}"
         raise RecipeError(where, what, do=f"Pass {{{next(iter(model.shapes))!r}: ...}}.")
@@ -163,7 +163,7 @@ def _of_model(
     for name, shape in model.shapes.items():
         if name not in init:
             raise RecipeError(where, f"no start is given for the variable '{name}'", do="Give one, or none at all.")
-        value = _one_point(init[name], f"{where}[{name!r}]", device)
+        value = one_point(init[name], f"{where}[{name!r}]", device)
         if tuple(value.shape) not in (shape, (chains, *shape)):
             what = f"it has the shape {tuple(value.shape)}, and the variable {shape}"
             raise RecipeError(f"{where}[{name!r}]", what, do=f"Give {shape}, or {(chains, *shape)}.")
@@ -183,45 +183,6 @@ def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:
         "no start is given, and the shape of the target is not known",
         do="Pass init=torch.zeros(shape), a dict, or an nn.Module.",
     )
-
-
-def _one_point(x: Any, where: str, device: Device) -> torch.Tensor:
-    """A tensor that chains can start at."""
-    if not torch.is_tensor(x):
-        try:
-            x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(
-                where, f"it is a {type(x).__name__}, not a tensor", do="Pass torch.zeros(shape)."
-            ) from error
-    if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
-        raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
-    check_plain(where, x)
-    if x.dtype not in (torch.float32, torch.float64):
-        raise RecipeError(where, f"it is {x.dtype}, samplers move float32 or float64", do="Convert it: x.float().")
-    if not x.isfinite().all():
-        raise RecipeError(where, "it is not finite", do="Start at finite values.")
-    return plain(where, x if device is None else x.to(device))
-
-
-def _chains_of(x: Any, chains: int, where: str, device: Device, *, scalar: bool) -> torch.Tensor:
-    """A start per chain: as it is where the first of at least two axes counts the chains, else repeated."""
-    point = _one_point(x, where, device)
-    per_chain = point.dim() >= (1 if scalar else 2) and len(point) == chains
-    if scalar and (point.dim() > 1 or (point.dim() == 1 and not per_chain)):
-        raise RecipeError(
-            where,
-            f"a scalar block has one number per chain, got shape {tuple(point.shape)}",
-            do=f"Pass a number or shape ({chains},).",
-        )
-    return point.clone() if per_chain else _repeated(point, chains, where)
-
-
-def _repeated(point: torch.Tensor, chains: int, where: str) -> torch.Tensor:
-    """A point for every chain."""
-    shape = (chains, *point.shape)
-    check_fits(where, "the states of all chains", shape, point, do="Run fewer chains.")
-    return point.expand(shape).clone()
 
 
 def _check_device(device: Device) -> None:

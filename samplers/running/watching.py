@@ -33,10 +33,11 @@ class Bar(tqdm):
 class Progress:
     """The progress bar of a run; `watch`, if given, is called with a dict of scalars about once a second.
 
-    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature, the mean of p^2/m over all
-    chains, with the band `low` to `high` that holds 99 % of the time at the run's temperature; where a step carries its
-    gradient the configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors over chains about
-    the run's; every ten seconds `ess`, the least effective sample size of the target's first components.
+    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature of this moment, the mean of
+    p^2/m over all chains, with the band `low` to `high` that holds 99 % of the time at the run's temperature; where a
+    step carries its gradient the configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors
+    over chains about the run's; every ten seconds `ess`, the least effective sample size of the target's first
+    components.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ def _in_words(scalars: Scalars) -> str:
         for name, value in scalars.items()
         if name.startswith("kinetic") and not name.endswith(("low", "high"))
     ]
-    words = [f"T_kin {', '.join(kinetic)}"] if kinetic else []
+    words = [f"T_kin now {', '.join(kinetic)}"] if kinetic else []
     if "acceptance" in scalars:
         words.append(f"accepted {scalars['acceptance']:.2f}")
     if "ess" in scalars:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from recipe import Recipe
+from recipe.errors import RecipeError, did_you_mean
 
 _FILES = {  # name of the recipe: its file, and the Python name
     "mala": ("mala", "MALA"),
@@ -70,7 +71,28 @@ class Catalogue(Mapping[str, Recipe]):
 
 catalogue = Catalogue()
 _NAMES = {attribute: name for name, (_, attribute) in _FILES.items()}
-__all__ = ["Catalogue", "catalogue"]
+_LOWER = {known.lower(): name for known, name in [*_NAMES.items(), *((name, name) for name in _FILES)]}
+__all__ = ["Catalogue", "catalogue", "named"]
+
+
+def named(recipe: Recipe | str, where: str, *, most: int = 3) -> Recipe:
+    """The stock sampler of a name, that of its recipe or of its Python object, in any case; what is no text as it is.
+
+    Raises RecipeError, with the names that come nearest, `most` of them, where there is none.
+
+    >>> named("sghmc", "doctest") is named("SGHMC", "doctest") is catalogue["sghmc"]
+    True
+    >>> named("sghmcc", "doctest")
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: doctest: there is no stock sampler 'sghmcc'. Did you mean 'sghmc' or 'sgrhmc' or 'ghmc'?
+    """
+    if not isinstance(recipe, str):
+        return recipe
+    name = _LOWER.get(recipe.strip().lower().replace("_", "-"))
+    if name is None:
+        what = "there is no stock sampler of this name" if where == recipe else f"there is no stock sampler {recipe!r}"
+        raise RecipeError(where, what, do=did_you_mean(recipe.lower(), catalogue, most=most))
+    return catalogue[name]
 
 
 def __getattr__(name: str) -> Recipe:

@@ -30,7 +30,7 @@ ATMC = Recipe(
     schemes={"paper": "F A'"},
     conversions={
         "h0, momentum, rms_step": {step_size: h0, Dmin: -log(momentum) / h0, m: (h0 / rms_step) ** 2},
-        **conversions_of_sgd("OF", Dmin, m),
+        **conversions_of_sgd("OF", Dmin, m, thermostat=mu),
     },
     doc=__doc__,
 )

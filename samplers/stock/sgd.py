@@ -7,6 +7,10 @@ At temperature 0, with the thermostat at rest, its weights are those of SGD; x =
     G, Euler's step of both, "G A":          momentum = 1 - x,   lr/N = h^2.
 
 In O and F momentum = 0 is an infinite friction, and is refused; G has it.
+
+A thermostat of mass mu, dxi = (p^2 - 1)/mu dt, is given mu = 10/gamma^2. Linearised, the energy of the momenta and the
+thermostat relax at the rates r of r^2 - 2 gamma r + 2/mu = 0: the slower one is 0.106 gamma, so that a thermostat takes
+some 9.5 times as many steps as the momenta, 9.5/(1 - momentum) or so, whatever lr and the number of data.
 """
 
 from sympy import Expr, Symbol, log, sqrt
@@ -17,11 +21,16 @@ MOMENTUM = fraction("momentum")
 SQUARE = positive("lr") / num_data  # h^2 where the kick and the drift are whole
 
 
-def conversions_of_sgd(letters: str, friction: Symbol, mass: Symbol | None = None) -> dict[str, dict[Symbol, Expr]]:
+SLOWER = 10  # than the momenta, about, is a thermostat
+
+
+def conversions_of_sgd(
+    letters: str, friction: Symbol, mass: Symbol | None = None, thermostat: Symbol | None = None
+) -> dict[str, dict[Symbol, Expr]]:
     """The conversions "lr, momentum" of O, which serves all words without one of their own, and of F and G, if asked.
 
     `letters` is a selection of "OFG"; `friction` the parameter that is the friction rate at mass 1; `mass` the
-    parameter of the mass, where there is one.
+    parameter of the mass, `thermostat` that of the mass of a thermostat, where there is one.
 
     >>> gamma = positive("gamma")
     >>> conversions_of_sgd("G", gamma)
@@ -39,6 +48,7 @@ def conversions_of_sgd(letters: str, friction: Symbol, mass: Symbol | None = Non
             step_size: times[letter],
             friction: shares[letter] / times[letter],
             **({} if mass is None else {mass: 1}),
+            **({} if thermostat is None else {thermostat: SLOWER * (times[letter] / shares[letter]) ** 2}),
         }
         for letter in letters
     }

@@ -27,6 +27,6 @@ SGNHT = Recipe(
     scheme="B A' O A' B",
     schemes={"paper": "G A'"},
     pieces={"G": euler(p)},
-    conversions={"eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)}, **conversions_of_sgd("OFG", A)},
+    conversions={"eta, a": {step_size: sqrt(eta), A: a / sqrt(eta)}, **conversions_of_sgd("OFG", A, thermostat=mu)},
     doc=__doc__,
 )

@@ -15,7 +15,7 @@ OPEN = "a function is opaque: give it by recipe.bind()"
 
 
 def check(
-    recipe: Recipe | Step,
+    recipe: Recipe | Step | str,
     scheme: Any = None,
     *,
     pieces: Mapping | None = None,
@@ -78,7 +78,7 @@ def _names(layers):
 
 
 def assert_stationary(
-    recipe: Recipe | Step,
+    recipe: Recipe | Step | str,
     energy: Energy | None = None,
     *,
     scheme: Any = None,

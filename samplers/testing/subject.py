@@ -23,6 +23,7 @@ from recipe.errors import did_you_mean
 from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
+from ..stock import named
 from .arguments import NUM_DATA, TEMPERATURE
 from .cases import Case, case_of
 from .interpreter import evaluate
@@ -276,7 +277,7 @@ class Subject:
 
 
 def subject_of(
-    recipe: Recipe | Step,
+    recipe: Recipe | Step | str,
     scheme: Any = None,
     *,
     pieces: Mapping | None = None,
@@ -293,6 +294,8 @@ def subject_of(
     >>> print(subject_of(SGLD).still.scheme)
     Euler
     """
+    if isinstance(recipe, str):
+        recipe = named(recipe, "check")
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe
         recipe, scheme, pieces, backend = step.declared, step.scheme, step.pieces, step.backend

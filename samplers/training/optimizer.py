@@ -18,6 +18,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from ..results.temperatures import Temperature, kinetic_temperature
+from ..stock import named
 from .blocks import begin, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
@@ -46,13 +47,14 @@ class Optimizer(torch.optim.Optimizer):
     it at 0 where the loss holds the prior. All of these, and the recipe's `parameters`, may differ by parameter group,
     which has thermostats and adaptations of its own.
 
-    `params`, `scheme` and `pieces` are as for torch's optimizers and integrators.compile. The noise is a function of
-    (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp", "triton", or
-    "auto", a kernel where there is one. With `capturable` steps may be captured in a CUDA graph: the device counts
-    them, so that each replay has noise of its own. Settings are those of the capture, gradients keep their memory, and
-    are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by name for every
-    parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters, settings or gradients
-    that no step can be made with.
+    `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile; parameters that are
+    frozen, as the base of a LoRA is, stay as they are, and a recipe may be the name of a stock one. The noise is a
+    function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp",
+    "triton", or "auto", a kernel where there is one. With `capturable` steps may be captured in a CUDA graph: the
+    device counts them, so that each replay has noise of its own. Settings are those of the capture, gradients keep
+    their memory, and are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by
+    name for every parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters,
+    settings or gradients that no step can be made with.
 
     >>> from samplers import SGHMC
     >>> model = torch.nn.Linear(3, 1)
@@ -64,7 +66,7 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        recipe: Recipe,
+        recipe: Recipe | str,
         *,
         num_data: int,
         lr: float | None = None,
@@ -76,21 +78,23 @@ class Optimizer(torch.optim.Optimizer):
         chain: int = 0,
         scheme: Any = None,
         pieces: Mapping[str, Any] | None = None,
+        freeze: Any = (),
         backend: str = "auto",
         capturable: bool = False,
         **parameters: float,
     ):
+        recipe = named(recipe, "Optimizer")
         self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
-        step = integrators.compile(recipe, scheme, pieces=pieces, backend=backend)
-        _check_target(self.where, recipe)
-        key = noise.Key(seed, 0, chain)  # refuses what is none
         self.recipe = recipe
         self.capturable = _capturable(self.where, capturable, backend)
         self.backend = "triton" if capturable else backend
+        self.word = scheme
+        self.pieces = pieces
+        self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
+        self._compile(freeze)
+        key = noise.Key(seed, 0, chain)  # refuses what is none
         self.seed = key.seed
         self.chain = key.first_chain
-        self.program = optimizer_form(recipe, step.scheme, step.flows, recipe.adapt)
-        self.rotated = Step(recipe, self.program.scheme, step.flows, self.program)
         self._check_names(parameters)
         self._begin()
         own = {
@@ -104,12 +108,36 @@ class Optimizer(torch.optim.Optimizer):
         of_recipe = {name: parameters.get(name) for name in self.rotated.parameters}
         super().__init__(params, own | of_recipe | {"step_number": 0})
 
-    def _begin(self) -> None:
-        """What is made anew in a copy: rates, engines and watch."""
+    def _compile(self, freeze: Any) -> None:
+        """The step in which blocks and adapted quantities of these names are held still."""
+        step = integrators.compile(self.recipe, self.word, pieces=self.pieces, freeze=freeze, backend=self.backend)
+        _check_target(self.where, self.recipe)
+        adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in step.frozen}
+        self.program = optimizer_form(self.recipe, step.scheme, step.flows, adapt)
+        self.rotated = Step(self.recipe, self.program.scheme, step.flows, self.program, frozen=step.frozen)
+
+    def freeze(self, *names: str) -> None:
+        """Hold these blocks and adapted quantities still from the next step on, as after a burn-in; no names free all.
+
+        Raises RecipeError for what is no block and no adapted quantity.
+
+        >>> from samplers import AdaptiveSGHMC
+        >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), AdaptiveSGHMC, step_size=1e-3, num_data=500)
+        >>> optimizer.freeze("V", "gbar", "tau")
+        """
+        self._compile(names)
+        self._begin_with_step()
+
+    def _begin_with_step(self) -> None:
+        """What is made anew with the step: rates and engines."""
         self._rates = Rates(self.rotated, self.where)
         self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
         self._engines: dict[int, TextEngine] = {}
         self._in_use: dict[int, tuple[tuple, Setting]] = {}  # of each group its settings, and what they stand for
+
+    def _begin(self) -> None:
+        """What is made anew in a copy: rates, engines and watch."""
+        self._begin_with_step()
         self._clocks: dict[int, torch.Tensor] = {}  # of each group, where its device counts the steps
         self._arrivals = Arrivals()  # of gradients' sizes
         self._clipping = ClippingWatch(self.where, self._arrivals)
@@ -125,9 +153,13 @@ class Optimizer(torch.optim.Optimizer):
                 raise RecipeError(self.where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own. Raises RecipeError, and adds none, for what does not fit."""
+        """Add parameters with settings of their own, but for frozen ones, as torch's optimizers move none of these.
+
+        Raises RecipeError, and adds none, for what does not fit, and where all are frozen.
+        """
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        held = _without_frozen(group)
         try:
             check_parameters(self.where, group["params"])
             known = {*self._names, *BOOKKEPT}
@@ -138,6 +170,7 @@ class Optimizer(torch.optim.Optimizer):
         except RecipeError:
             self.param_groups.pop()
             raise
+        self.held += held
 
     def settings(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
         """Step size, temperature and parameters of a group, from lr and momentum or as they are: `Rates.setting`."""
@@ -182,6 +215,8 @@ class Optimizer(torch.optim.Optimizer):
         if captured:
             self._check_captured(engine, group, gradients)
         to_be_checked = group["step_number"] % CHECKED == 0
+        if to_be_checked:
+            self._check_held()
         if engine is None or to_be_checked or not engine.takes(gradients) or not engine.fits(group):
             gradients = usable_gradients(self.where, group["params"], index)
             if engine is None or not engine.fits_closely(group):
@@ -237,6 +272,13 @@ class Optimizer(torch.optim.Optimizer):
         """Count the steps that graphs have made."""
         for index, clock in self._clocks.items():
             self.param_groups[index]["step_number"] = int(clock)
+
+    def _check_held(self) -> None:
+        """Refuse parameters that were frozen when they were given, and are to move."""
+        number = sum(p.requires_grad for p in self.held)
+        if number:
+            what = f"{number} parameter(s) that were frozen when they were given require a gradient by now"
+            raise RecipeError(f"{self.where}, step", what, do="Give them to add_param_group().")
 
     def _chain(self, index: int) -> int:
         """The chain of a group in the noise."""
@@ -305,7 +347,7 @@ class Optimizer(torch.optim.Optimizer):
             "seed": self.seed,
             "chain": self.chain,
         }
-        return super().state_dict() | {"sampler": sampler}
+        return super().state_dict() | {"sampler": sampler, "frozen": list(self.rotated.frozen)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state, and with it lr and the other settings of its groups, as torch's optimizers do.
@@ -322,17 +364,30 @@ class Optimizer(torch.optim.Optimizer):
                 what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
                 raise RecipeError(where, what, do="Pass the num_data of that run.")
         before = {"state": self.state, "param_groups": self.param_groups}
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "sampler"})
+        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         try:
             for index, group in enumerate(self.param_groups):
                 take_up(where, self.recipe, group, self.state, index)
         except RecipeError:
             self.__setstate__(before)
             raise
+        self.freeze(*state_dict.get("frozen", ()))
 
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()
-        own = ("where", "recipe", "backend", "capturable", "seed", "chain", "program", "rotated")
+        own = (
+            "where",
+            "recipe",
+            "backend",
+            "capturable",
+            "seed",
+            "chain",
+            "program",
+            "rotated",
+            "word",
+            "pieces",
+            "held",
+        )
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -349,6 +404,18 @@ def _capturable(where: str, capturable: object, backend: str) -> bool:
         what = f"capturable = {capturable!r}, backend = {backend!r}"
         raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
     return capturable
+
+
+def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
+    """Leave the frozen parameters out of a group, unless all are; they come back."""
+    moving = [p.requires_grad for p in group["params"]]
+    if not any(moving):
+        return []
+    held = [p for p, moves in zip(group["params"], moving) if not moves]
+    for key in ("params", "param_names"):
+        if key in group:
+            group[key] = [x for x, moves in zip(group[key], moving, strict=True) if moves]
+    return held
 
 
 def _check_target(where: str, recipe: Recipe) -> None:

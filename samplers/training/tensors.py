@@ -55,6 +55,12 @@ def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> 
 
 def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
     g = p.grad
+    if g is None and not p.requires_grad:
+        raise RecipeError(
+            f"{where}, step",
+            f"{name} has been frozen since it was given",
+            do="Freeze what is not to move before the optimizer is made.",
+        )
     if g is None:
         raise RecipeError(
             f"{where}, step",

@@ -11,13 +11,26 @@ from recipe.errors import RecipeError
 
 from ..results.draws import Draws
 from ..running.sampling import sample as run
+from ..stock import named
 from .settings import Settings
 from .tune import tune
 
 P = ParamSpec("P")
 
-TUNED = ("data", "batch_size", "init", "chains", "device", "seed", "scheme", "pieces", "metropolis", "coordinates")
-CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe")  # what tuning knows nothing of
+TUNED = (
+    "data",
+    "batch_size",
+    "init",
+    "per_chain",
+    "chains",
+    "device",
+    "seed",
+    "scheme",
+    "pieces",
+    "metropolis",
+    "coordinates",
+)
+CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe", "spread")  # that tuning knows not
 
 
 def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
@@ -37,6 +50,7 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
             return run(*args, **kwargs)
         call = inspect.signature(run).bind(*args, **kwargs)
         call.apply_defaults()
+        call.arguments["recipe"] = named(call.arguments["recipe"], "sample")
         settings = _settings(call.arguments)
         chosen: dict[str, Any] = {**call.arguments.pop("parameters"), **call.arguments, **settings.arguments}
         if chosen["progress"] is True:

@@ -48,7 +48,7 @@ class Landscape:
         """Where U is least, by L-BFGS from a point. Raises RecipeError where it falls for ever."""
         mode = start
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "find_mode: U still falls", RuntimeWarning)
+            warnings.filterwarnings("ignore", "find_mode: ", RuntimeWarning)
             for iterations in ROUNDS:
                 try:
                     mode = find_mode(lambda theta: self.value(theta[None])[0], mode, steps=iterations)

@@ -18,6 +18,7 @@ from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.model import Model
 from ..running.start import given_state
+from ..stock import named
 from .landscape import Landscape, Surroundings, surroundings
 from .minibatches import Kick, gradient_noise, kick_of, without
 from .pilot import Pilot
@@ -32,12 +33,13 @@ OURSELVES = "Give the step size and the parameters yourself."
 
 
 def tune(
-    recipe: Recipe,
+    recipe: Recipe | str,
     energy: Energy | Callable,
     *,
     data: Any = None,
     batch_size: int | None = None,
     init: Any = None,
+    per_chain: bool | None = None,
     chains: int = 4,
     device: torch.device | str | None = None,
     seed: int = 0,
@@ -84,6 +86,7 @@ def tune(
     tensor([1., 1.])
     """
     # Its lines are the arguments and what they mean.
+    recipe = named(recipe, "tune")
     where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
     chains = integer(where, "chains", chains, least=1)
     seed = integer(where, "the seed", seed, least=0)
@@ -97,7 +100,15 @@ def tune(
     _check_target(recipe, where)
     _check_parameters(step, parameters, where)
     start, layout = given_state(
-        step, energy, init, chains=1, device=device, parameters=parameters, coordinates=coordinates, seed=seed
+        step,
+        energy,
+        init,
+        chains=chains,
+        device=device,
+        parameters=parameters,
+        coordinates=coordinates,
+        per_chain=per_chain,
+        seed=seed,
     )
     of_model = isinstance(energy, Model)
     z = start[recipe.targets[0].name]
@@ -124,6 +135,8 @@ def tune(
     chosen: dict[str, Any] = dict(
         batch_size=batch_size, chains=chains, init=_start(tuner, chains, layout.seen(near.mode), of_model)
     )
+    if not of_model:
+        chosen["per_chain"] = layout.shapes is None
     if tuner.problem.layout.coordinates is not None:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
