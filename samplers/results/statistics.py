@@ -1,14 +1,18 @@
-"""Statistics of chains by ArviZ, one for every component of `(chains, draws, *shape)`."""
+"""Statistics of chains, one for every component of `(chains, draws, *shape)`: sample sizes, times, R-hat.
+
+Source: Vehtari, Gelman, Simpson, Carpenter & Buerkner 2021, "Rank-normalization, folding, and localization"; sums of
+autocorrelations end where Geyer 1992, "Practical Markov chain Monte Carlo", ends them.
+"""
 
 import math
 import warnings
 from collections.abc import Callable
 from types import ModuleType
 
-import numpy as np
 import torch
 
 LEAST = 4  # draws that a statistic needs
+AT_ONCE = 2**22  # numbers whose statistics are computed together
 
 
 def arviz_module() -> ModuleType:
@@ -22,33 +26,108 @@ def arviz_module() -> ModuleType:
 
 def sample_size_of_ranks(values: torch.Tensor) -> torch.Tensor:
     """The effective sample size of the rank-normalised values, ESS of the bulk: `(*shape)` in float64."""
-    return _per_component(values, lambda x: arviz_module().ess(x, method="bulk"))
+    return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x))))
 
 
 def sample_size_of_mean(values: torch.Tensor) -> torch.Tensor:
     """The effective sample size of the mean: `(*shape)` in float64."""
-    return _per_component(values, lambda x: arviz_module().ess(x, method="mean"))
+    return _per_component(values, lambda x: _sample_size(_halves(x)))
+
+
+def sample_size_within(values: torch.Tensor) -> torch.Tensor:
+    """As `sample_size_of_ranks`, by the autocorrelation inside of the halves alone, whether or not they agree."""
+    return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x)), between=False))
 
 
 def autocorrelation_time(values: torch.Tensor) -> torch.Tensor:
     """The integrated autocorrelation time, chains draws/ESS of the mean, in draws: `(*shape)` in float64."""
-    return _per_component(values, lambda x: x.size / arviz_module().ess(x, method="mean"))
+    return values.shape[0] * values.shape[1] / sample_size_of_mean(values)
 
 
 def split_r_hat(values: torch.Tensor) -> torch.Tensor:
     """The rank-normalised split R-hat: `(*shape)` in float64; nan for one chain."""
-    return _per_component(values, lambda x: arviz_module().rhat(x, method="rank"), chains=2)
+
+    def statistic(x: torch.Tensor) -> torch.Tensor:
+        x = _halves(x)
+        folded = (x - _median(x.flatten(0, 1))).abs()
+        return torch.maximum(_r_hat(_normal_scores(x)), _r_hat(_normal_scores(folded)))
+
+    return _per_component(values, statistic, chains=2)
 
 
-def _per_component(values: torch.Tensor, statistic: Callable, chains: int = 1) -> torch.Tensor:
-    """A statistic of (chains, draws) for every component; nan where it has none, as ArviZ would log a line of each."""
-    x = values.to("cpu", torch.float64)
+def _median(x: torch.Tensor) -> torch.Tensor:
+    """The median of the rows; of an even number the mean of the middle two."""
+    ordered = x.sort(0).values
+    return (ordered[(len(x) - 1) // 2] + ordered[len(x) // 2]) / 2
+
+
+def _halves(x: torch.Tensor) -> torch.Tensor:
+    """Chains `(chains, draws, components)` cut in two, `(2 chains, draws // 2, components)`."""
+    half = x.shape[1] // 2
+    return torch.cat([x[:, :half], x[:, -half:]])
+
+
+def _normal_scores(x: torch.Tensor) -> torch.Tensor:
+    """The normal quantiles of the ranks over all chains, Phi^-1((rank - 3/8)/(number + 1/4)); ties share a rank."""
+    ordered, order = x.flatten(0, 1).T.contiguous().sort(1)
+    number = ordered.shape[1]
+    place = torch.arange(1, number + 1, dtype=torch.float64, device=x.device).expand_as(ordered)
+    is_new = torch.ones_like(ordered, dtype=torch.bool)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = place.where(is_new, 0.0).cummax(1).values
+    last = place.where(is_new.roll(-1, 1), number).flip(1).cummin(1).values.flip(1)
+    rank = torch.empty_like(ordered).scatter_(1, order, (first + last) / 2)
+    return torch.special.ndtri((rank - 3 / 8) / (number + 1 / 4)).T.reshape(x.shape)
+
+
+def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
+    """chains draws/tau with tau = -1 + 2 sum_t rho_t, over pairs of rho that are positive and fall: `(components,)`.
+
+    rho_t = 1 - (W - C_t)/V, where C_t is the mean autocovariance of the chains, W their variance, and V that of all
+    values, or of the chains alone where not `between`.
+    """
+    chains, draws = x.shape[:2]
+    spectrum = torch.fft.rfft(x - x.mean(1, keepdim=True), n=2 * draws, dim=1).abs().square()
+    covariance = torch.fft.irfft(spectrum, n=2 * draws, dim=1)[:, :draws].mean(0) / draws
+    variance = covariance[0]
+    if between and chains > 1:
+        variance = variance + x.mean(1).var(0)
+    rho = 1 - (covariance[0] * draws / (draws - 1) - covariance) / variance
+    rho[0] = 1.0
+    last = max((draws - 3) // 2, 0)
+    pairs = rho[: 2 * last + 2].unflatten(0, (-1, 2)) if last else rho[None, :2]
+    sums = pairs.sum(1)
+    ended = torch.cat([sums[:-1] <= 0, torch.ones_like(sums[:1], dtype=torch.bool)]).to(torch.int8)
+    end = ended.argmax(0)
+    before = torch.arange(len(sums), device=x.device)[:, None] < end
+    total = (sums.cummin(0).values * before).sum(0)
+    even = pairs[:, 0].gather(0, end[None])[0]
+    kept = (even > 0) | (sums.gather(0, end[None])[0] >= 0)
+    tau = -1 + 2 * total + even * kept
+    number = chains * draws
+    return number / tau.clamp(min=1 / math.log10(number))
+
+
+def _r_hat(x: torch.Tensor) -> torch.Tensor:
+    """sqrt((B/W + n - 1)/n) of n draws: B is n times the variance of the chains' means, W their mean variance."""
+    draws = x.shape[1]
+    return ((draws * x.mean(1).var(0) / x.var(1).mean(0) + draws - 1) / draws).sqrt()
+
+
+def _per_component(
+    values: torch.Tensor, statistic: Callable[[torch.Tensor], torch.Tensor], chains: int = 1
+) -> torch.Tensor:
+    """A statistic of `(chains, draws, components)` for all that have one; nan for the others."""
+    x = values.detach().to("cpu", torch.float64)
     x = x.flatten(2) if x.dim() > 2 else x[:, :, None]
     result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
-        for k, component in enumerate(x.unbind(2)):
-            if component.isfinite().all() and component.min() < component.max():
-                # ArviZ takes a range below 1e-15 for a constant. R-hat of chains that are stuck apart is inf.
-                with np.errstate(divide="ignore"):
-                    result[k] = float(statistic(((component - component.mean()) / component.std()).numpy()))
+        size = max(1, AT_ONCE // (x.shape[0] * x.shape[1]))
+        for some in torch.arange(x.shape[2], device="cpu").split(size):
+            part = x[:, :, some]
+            low, high = part.flatten(0, 1).T.contiguous().aminmax(dim=1)
+            varies = low.isfinite() & high.isfinite() & (low < high)
+            if varies.any():
+                part = part[:, :, varies]
+                result[some[varies]] = statistic((part - part.mean((0, 1))) / part.std((0, 1)))
     return result.reshape(values.shape[2:])
