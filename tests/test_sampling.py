@@ -674,6 +674,8 @@ def test_info_says_what_was_run():
     )
     info = dict(draws.info)
     assert info.pop("seconds") >= 0
+    assert info.pop("report").startswith("Change first: ")
+    assert list(info.pop("averages")["kinetic_temperature"]) == ["p"]
     assert info == {
         "recipe": "sghmc",
         "scheme": "B A O A B",

@@ -123,7 +123,7 @@ def sample(
     plot: str | None = None,
     **options: Any,
 ) -> Answer:
-    """Draw from an energy with a recipe; the summary of the draws."""
+    """Draw from an energy with a recipe; the summary of the draws, and what speaks against them."""
     recipe = find_recipe(name)
     U = None if energy is None else find_energy(energy)
     _check_outputs(out, plot)
@@ -145,9 +145,11 @@ def sample(
         files["plot"] = plot
     table = draws.summary()
     text = [repr(draws), table.to_string(float_format="{:.4g}".format)]
+    report = draws.report()
+    text.append(str(report))
     if not draws.diverged:
         text.append("diverged: none")
-    return Answer({"summary": _rows(table), "info": draws.info, **files}, "\n\n".join(text))
+    return Answer({"summary": _rows(table), "info": draws.info, "report": report.to_dict(), **files}, "\n\n".join(text))
 
 
 def _check_outputs(out: str | None, plot: str | None) -> None:

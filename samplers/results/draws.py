@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
+from .findings import Report
 from .pairs import Again
+from .report import ALPHA, EVALUATIONS, TOLERANCE, report_of
 from .statistics import arviz_module
 
 NAMED = 8  # lost chains that are named
@@ -56,7 +59,7 @@ class Draws(Mapping):
     torch.Size([4, 100, 3])
     """
 
-    __slots__ = ("_values", "_info", "_step_sizes", "_again", "_accuracy")
+    __slots__ = ("_values", "_info", "_step_sizes", "_again", "_accuracy", "_report")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -86,9 +89,10 @@ class Draws(Mapping):
         self._step_sizes = None if step_sizes is None else _checked_step_sizes(step_sizes, self.draws)
         self._again = again
         self._accuracy: Accuracy | None = None
+        self._report: Report | None = None
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        kept = ("_values", "_info", "_step_sizes", "_accuracy")
+        kept = ("_values", "_info", "_step_sizes", "_accuracy", "_report")
         return None, {name: getattr(self, name) for name in kept} | {"_again": None}
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -113,6 +117,9 @@ class Draws(Mapping):
         ]
         if self.diverged:
             lines.append(f"  diverged: {named(self.diverged, 'at step')}")
+        report = self.info.get("report") if self._report is None else self._report.verdict
+        if report:
+            lines.append(f"  {report}")
         if self._accuracy is not None:
             lines += [f"  {line}" for line in self._accuracy.verdict.splitlines()]
         return "\n".join(lines)
@@ -247,6 +254,41 @@ class Draws(Mapping):
         sound = self.sound_chains("accuracy")
         self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps)
         return self._accuracy
+
+    def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Report:
+        """What speaks against these draws, and what to change first: `print` it; it is true where nothing does.
+
+        Each finding is a number with its error, the band it should be in, and a cure. In the order in which they are to
+        be changed: chains that are lost; that stand still at the end of the run; acceptance; what the noise of
+        minibatches adds to the temperature, T + h V_g/(2 D) at a friction D, less what the recipe takes as supplied;
+        thermostats that still relax (their R-hat); R-hat; the configurational temperature, the mean of
+        (theta - E theta) grad U; the kinetic one, of p^2/m, averaged over the run; the effective sample size.
+
+        `alpha`: the rate at which a right run has a finding out of its band by chance, shared by all questions.
+        `tolerance`: what is too small to matter, in standard deviations: 1/tolerance^2 is the least sample size, and a
+        temperature may be 2 tolerance T off beside its error. R-hat may be 1.01, or what it is by chance of the chains'
+        own autocorrelation, if that is more. `evaluations`: draws of each chain at which the gradient is taken, twice
+        on minibatches; 0 takes none, and asks less. Nothing is run again. What was not asked is said. `summary` has the
+        figures of every coordinate, `accuracy` the bias of the step, in numbers. Raises RecipeError for alpha outside
+        of (0, 1), a tolerance that is not > 0, and evaluations that are no integer >= 0.
+
+        Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures.
+
+        >>> from samplers import SGLD, sample
+        >>> bowl = lambda theta: (theta**2).sum()/2
+        >>> draws = sample(SGLD, bowl, init=torch.zeros(2), steps=4000, step_size=0.8, progress=False)
+        >>> draws.report().verdict                                                          # doctest: +ELLIPSIS
+        'Change first: configurational temperature of theta is 1.7..., above 1.... Take a smaller step size, ...'
+        """
+        number("draws, report", "alpha", alpha, above=0, below=1)
+        number("draws, report", "tolerance", tolerance, above=0)
+        integer("draws, report", "evaluations", evaluations, least=0)
+        sound = [chain for chain in range(self.chains) if chain not in self.diverged]
+        own = {name: x[sound] if len(sound) < self.chains else x for name, x in self.items()}
+        lost = self.chains - len(sound)
+        again = self._again
+        self._report = report_of(own, self.info, lost, again, alpha=alpha, tolerance=tolerance, evaluations=evaluations)
+        return self._report
 
     def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:
         """A matplotlib Figure, a row for each of the first `max_components` components of every name.

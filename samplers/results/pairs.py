@@ -110,8 +110,11 @@ def _scaled(share: float, both: tuple[Excess, Excess]) -> tuple[Excess, Excess]:
     return Excess(share * mean.value, share * mean.error), Excess(share * variance.value, share * variance.error)
 
 
+Slopes = dict[str, tuple[torch.Tensor, list[torch.Tensor]]]  # by name: theta, and grad U on independent batches
+
+
 class Again(Protocol):
-    """A run that can be run again in pairs."""
+    """A run that can be run again in pairs, and whose gradient can be taken at its draws."""
 
     @property
     def order(self) -> int | None:
@@ -128,6 +131,21 @@ class Again(Protocol):
     @property
     def thin(self) -> int:
         """The steps between two draws."""
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the draws; nan where it changes."""
+
+    def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
+        """Grad U at these draws, on a batch each, and on another; or why there is none.
+
+        All are `(chains, draws, *shape)`; there is one gradient where it is of all data.
+        """
+
+    def heat(self, variance: float) -> float | str:
+        """What gradients of this variance add to the temperature, less what is taken as supplied; or why it is not
+        known.
+        """
 
     def check(self) -> None:
         """Refuse a run whose law changes as it goes."""

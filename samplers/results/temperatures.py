@@ -1,6 +1,5 @@
 """The temperatures of momenta and positions, each with the band it is expected in."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -10,7 +9,8 @@ import torch
 from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
-from .statistics import LEAST, sample_size_of_mean
+from .averages import average_of
+from .statistics import LEAST
 
 Numbers = torch.Tensor | Sequence | float
 KINETIC = "kinetic_temperature"
@@ -145,19 +145,9 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
         )
     each = x * g.to(x.device)
     each = each.flatten(2).mean(2) if each.dim() > 2 else each
-    half = _half_width(each, level)
-    return Temperature(float(each.mean()), temperature - half, temperature + half, float(temperature))
-
-
-def _half_width(each: torch.Tensor, level: float) -> float:
-    """Student's t at `level` times the standard error of the mean; 0 where all draws are equal."""
-    from scipy.stats import t  # scipy.stats is slow to import
-
-    ess = float(sample_size_of_mean(each))
-    if math.isnan(ess):
-        return 0.0
-    ess = max(2.0, min(ess, each.numel()))  # an estimate beyond the draws is mostly its noise
-    return float(t.ppf((1 + level) / 2, ess - 1)) * float(each.std()) / math.sqrt(ess)
+    average = average_of(each)
+    half = average.half_width(1 - level)
+    return Temperature(average.value, temperature - half, temperature + half, float(temperature))
 
 
 def _check(where: str, temperature: Any, level: Any) -> None:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from sympy import Float
 
 from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
@@ -15,13 +16,14 @@ from recipe.symbols import step_size
 
 from ..energies.derivatives import Derivatives
 from ..results.divergence import Divergence
-from ..results.pairs import Moments, Pairs
+from ..results.pairs import Moments, Pairs, Slopes
 from .chains import Chains
 from .divergence import Remaking
 from .inputs import Inputs, OfStep, Rows
 from .plan import Plan
 from .stepwise import stepped
 
+SLOPES = 2**43  # number of the step whose batches the gradients at draws see; no run gets that far
 FIRST = 2**41  # number of the step whose noise the pairs begin with; no run gets that far
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
@@ -130,7 +132,8 @@ class PairedRun:
     """A run that has ended, to be run again in pairs: an `Again` of `samplers.results.pairs`.
 
     `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe, `remaking` with its work;
-    `exchanges`: whether its chains swapped states with those at other temperatures.
+    `exchanges`: whether its chains swapped states with those at other temperatures; `energy()`: U of the target, and of
+    the rows of a batch, to be differentiated; None where H is wholly symbolic.
     """
 
     plan: Plan
@@ -141,6 +144,7 @@ class PairedRun:
     remaking: Remaking
     where: str
     exchanges: bool
+    energy: Callable[[], Callable] | None
 
     @cached_property
     def stage(self) -> Any:
@@ -238,6 +242,78 @@ class PairedRun:
         names = {s: self.inputs.parameters.get(s.name, s.default) for s in self.recipe.parameters}
         values = {s: float(x.abs().max()) if torch.is_tensor(x) else x for s, x in names.items() if x is not None}
         return any(e.xreplace(values) != 0 for e in self.recipe.supplied)
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the draws; nan where it changes."""
+        return self.plan.kept_temperature
+
+    def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
+        """Grad U at these draws of some chains, on a batch each, and on another where gradients are of minibatches."""
+        if self.energy is None:
+            return "H is wholly symbolic"
+        if not self.temperature > 0:
+            return "the draws have no one temperature > 0"
+        if any(not b.domain.is_real for b in self.recipe.targets):
+            return "the target has a domain with ends"
+        energy = self.energy()
+        some = draws[self.targets[0]]
+        numbers = range(SLOPES, SLOPES + some.shape[1])
+        at = [self._target({name: x[:, k] for name, x in draws.items()}) for k in range(some.shape[1])]
+        slopes: list[list[Blocks]] = [[] for _ in range(2 if self.has_batches else 1)]
+        for number, target in zip(numbers, at):
+            for evaluation, several in enumerate(slopes):
+                several.append(self._named(_slope(energy, target, self._rows(number, evaluation, len(some)))))
+        result = {}
+        for name in self.targets:
+            own = [torch.stack([g[name].to(torch.float64) for g in several], 1) for several in slopes]
+            result[name] = draws[name].to(torch.float64), own
+        return result
+
+    def _target(self, values: Mapping[str, torch.Tensor]) -> Blocks:
+        """The target of all chains by block, from values by the names of the draws."""
+        if self.inputs.layout.shapes is None:
+            return dict(values)
+        parts = [values[name].reshape(len(values[name]), -1) for name in self.targets]
+        return {self.recipe.targets[0].name: torch.cat(parts, -1)}
+
+    def _rows(self, number: int, evaluation: int, chains: int) -> Rows:
+        """The rows of the batches of a step."""
+        data = self.inputs.derivatives.data
+        if data is None or data.batch_size is None:
+            return None
+        first = self.inputs.first_chain
+        rows = data.rows_for(self.inputs.seed, range(number, number + 1), evaluation, chains, first)
+        return None if rows is None else rows[0]
+
+    def heat(self, variance: float) -> float | str:
+        """(h c^2 V_g/2 - supplied)/D of the block in which the noise of the gradient enters, by a coefficient c.
+
+        In dx = -c grad U dt + ... its noise is that of a diffusion h c^2 V_g/2, beside T D - supplied; the friction is
+        D, so that the temperature is T + heat.
+        """
+        if self.recipe.thermostats:
+            return "a thermostat takes it away"
+        step = self.stage.step
+        h = self.stage.step_size(0)
+        targets = self.recipe.targets
+        enters = self.recipe.momenta or targets
+        if len(enters) > 1 or len(targets) > 1:
+            return "there are explicit coordinates"
+        i, j = (step.recipe.state.index(b) for b in (enters[0], targets[0]))
+        names = {s: self.inputs.parameters.get(s.name, s.default) for s in self.recipe.parameters}
+        values = {s: Float(x) for s, x in names.items() if isinstance(x, (int, float))} | {step_size: Float(h)}
+        c, friction, supplied = (
+            matrix[place].xreplace(values)
+            for matrix, place in (
+                (self.recipe.D + self.recipe.Q, (i, j)),
+                (self.recipe.D, (i, i)),
+                (self.recipe.supplied, (i, i)),
+            )
+        )
+        if not all(e.is_number for e in (c, friction, supplied)) or not friction:
+            return "the friction depends on the state" if friction else "there is no friction"
+        return (h * float(c) ** 2 * variance / 2 - float(supplied)) / float(friction)
 
     @torch.no_grad()
     def pairs(
@@ -355,6 +431,14 @@ class PairedRun:
         if self.inputs.layout.shapes is None:
             return blocks
         return self.inputs.layout.by_name(blocks[self.recipe.targets[0].name])
+
+
+def _slope(energy: Callable, target: Blocks, rows: Rows) -> Blocks:
+    """The gradient of U of all chains on these rows, by block."""
+    at = {name: x.detach().clone().requires_grad_() for name, x in target.items()}
+    with torch.enable_grad():
+        total = energy(at if len(at) > 1 else next(iter(at.values())), rows).sum()
+        return dict(zip(at, torch.autograd.grad(total, list(at.values()))))
 
 
 def _joined(kind: str, x: Any, y: Any) -> Any:

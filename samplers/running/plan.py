@@ -173,6 +173,13 @@ class Plan:
         stage = self.stage(number)
         return stage.temperature(number - stage.first)
 
+    @property
+    def kept_temperature(self) -> float:
+        """The temperature of all states that are kept; nan where they have no one temperature."""
+        values = {stage.temperature.value for stage in self.stages if stage.phase.keep}
+        value = values.pop()
+        return math.nan if values or callable(value) else float(value)
+
     def since_stage(self, moved: int) -> int:
         """How many of so many steps are of the stage that made the last one."""
         return moved - self.stage(max(moved - 1, 0)).first

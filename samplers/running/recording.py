@@ -17,6 +17,7 @@ from ..files import arrays, storage
 from ..files.lock import Lock
 from ..files.pair import NEW, Pair, Saved
 from .chains import Chains
+from .gauges import Gauges
 from .memory import check_fits
 from .moving import Moves
 from .probe import GRADIENT, Probe
@@ -28,11 +29,12 @@ Blocks = dict[str, torch.Tensor]
 class InMemory:
     """The kept states of each block, `(chains, number, *shape)`, as they come; `like`: one of each, `(chains, *shape)`.
 
-    `step_sizes` has one number for each state that has been kept.
+    `step_sizes` has one number for each state that has been kept; `gauges` look at some of them.
     """
 
-    def __init__(self, like: Blocks, number: int) -> None:
+    def __init__(self, like: Blocks, number: int, gauges: Gauges) -> None:
         self.number = number
+        self.gauges = gauges
         self.step_sizes: list[float] = []
         self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
 
@@ -55,8 +57,10 @@ class InMemory:
         """Keep the states that were handed on."""
         begin = len(self.step_sizes)
         end = begin + len(moves.step_sizes)
-        for b, x in moves.kept.items():
-            self.values[b][:, begin:end] = x
+        for b, values in self.values.items():
+            if b in moves.kept:
+                values[:, begin:end] = moves.kept[b]
+        self.gauges.take(moves, begin)
         self.step_sizes += moves.step_sizes
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
@@ -85,6 +89,7 @@ class InFolder(InMemory):
         folder: str | os.PathLike,
         like: Blocks,
         number: int,
+        gauges: Gauges,
         *,
         every: float,
         settings: dict,
@@ -104,7 +109,7 @@ class InFolder(InMemory):
         try:
             self.at_start = _named("probe.start.", probe.at_start())
             self.before = self._begun(list(like))
-            super().__init__(like, number)
+            super().__init__(like, number, gauges)
         except BaseException:
             self.lock.release()
             raise
@@ -172,6 +177,7 @@ class InFolder(InMemory):
         try:
             self._check_draws(account["stretches"])
             chains.restore(_without_prefix("chains.", tensors), account["chains"])
+            self.gauges.restore(_without_prefix("gauges.", tensors))
             self.step_sizes = tensors["step_sizes"].tolist()
             if tensors["step_sizes"].shape != (account["stretches"][-1][0] if account["stretches"] else 0,):
                 raise ValueError("there is not one step size for each draw")
@@ -227,8 +233,9 @@ class InFolder(InMemory):
         tensors, account = chains.snapshot()
         sizes = torch.tensor(self.step_sizes, dtype=torch.float64, device="cpu")
         state = _named("probe.state.", self.probe.at(chains.state, chains.moved))
+        gauges = _named("gauges.", self.gauges.snapshot())
         self.mark = self.pair.write(
-            {"step_sizes": sizes} | _named("chains.", tensors) | self.at_start | state,
+            {"step_sizes": sizes} | _named("chains.", tensors) | gauges | self.at_start | state,
             self.settings,
             {"draws": list(self.values), "stretches": self.stretches, "chains": account},
             after=self.mark,

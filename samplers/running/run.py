@@ -25,7 +25,8 @@ from .watching import Progress
 class Run:
     """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws.
 
-    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work.
+    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work; `energy()` is U, to be
+    differentiated, None where H is wholly symbolic.
     """
 
     plan: Plan
@@ -36,6 +37,7 @@ class Run:
     asked: Mapping[str, Any]
     compiled: Callable[..., Step]
     remaking: Remaking
+    energy: Callable[[], Callable] | None
 
     def go(self, *, progress: bool, watch: Callable | None) -> Draws:
         """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
@@ -62,7 +64,9 @@ class Run:
                 raise
             record.save(self.chains, now=True)
             self._warn_of_concerns()
-            return self._draws(began)
+            draws = self._draws(began)
+            shown.end(draws.info["report"])
+            return draws
 
     def _warn_of_concerns(self) -> None:
         steps = self.plan.since_stage(self.chains.moved)
@@ -96,9 +100,11 @@ class Run:
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
         again = PairedRun(
-            self.plan, self.inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed
+            self.plan, self.inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed, self.energy
         )
-        return Draws(values, info=self._account(began), step_sizes=sizes, again=again)
+        draws = Draws(values, info=self._account(began), step_sizes=sizes, again=again)
+        draws.info["report"] = draws.report(evaluations=0).verdict
+        return draws
 
     def _account(self, began: float) -> dict[str, Any]:
         """What the draws say of the run: plain data."""
@@ -127,6 +133,9 @@ class Run:
             account["coordinates"] = str(self.inputs.layout.coordinates)
         if self.asked["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
+        averages = self.record.gauges.account(self.chains)
+        if averages:
+            account["averages"] = averages
         acceptance = self.chains.acceptance(self.plan.since_stage(self.chains.moved))
         if acceptance is not None:
             account["acceptance"] = acceptance.tolist()

@@ -19,6 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
+from ..energies.values import differentiable_value
 from ..results.draws import Draws
 from ..stock import named
 from .chains import Chains
@@ -26,6 +27,7 @@ from .choice import mover_of
 from .divergence import Remaking
 from .exchange import check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
+from .gauges import Gauges
 from .inputs import Inputs
 from .law import check_law
 from .phases import Phase, names_of, phases_of
@@ -192,22 +194,26 @@ def sample(
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where, plan.temperature(0)).check()
 
+    gauges = Gauges(plan, like, inputs.constants)
+    looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
     if ladder is None:
         moved = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
-        mover = mover_of(plan, moved.state, inputs, kept, backend)
+        mover = mover_of(plan, moved.state, inputs, looked_at, backend)
     else:
-        moved, mover = side_by_side(ladder, plan, start, energy, inputs, kept, backend, where)
+        moved, mover = side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where)
     kept_blocks = {name: moved.state[name] for name in kept}
     if checkpoint is None:
-        record = InMemory(kept_blocks, plan.draws)
+        record = InMemory(kept_blocks, plan.draws, gauges)
     else:
         same = fingerprint(plan, inputs, energy, start, kept, mover.backend, ladder)
         probe = Probe(recipe, inputs, start)
-        record = InFolder(checkpoint, kept_blocks, plan.draws, every=checkpoint_every, settings=same, probe=probe)
+        every = checkpoint_every
+        record = InFolder(checkpoint, kept_blocks, plan.draws, gauges, every=every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
     with_work = partial(integrators.metropolised, recipe, **choices) if scope == "chain" else None
     remaking = Remaking(with_work, partial(derived, compiled=False), backend, f"there is no work of one {scope}")
-    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking)
+    value = None if energy is None else partial(differentiable_value, energy, plan.step, layout, rows)
+    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking, value)
     return run.go(progress=progress, watch=watch)
 
 

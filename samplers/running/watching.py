@@ -78,6 +78,13 @@ class Progress:
         if self.looks and (self.done >= self.plan.length or time.monotonic() - self.looked >= EVERY):
             self.look()
 
+    def end(self, verdict: str) -> None:
+        """Close the bar, with a line of what the run's report says."""
+        shown = not self.bar.disable
+        self.bar.close()
+        if shown:
+            print(verdict, file=sys.stderr)
+
     def look(self) -> None:
         """Show what the chains are like, and tell the callback."""
         now = time.monotonic()

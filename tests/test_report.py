@@ -1,0 +1,283 @@
+"""What a report finds: nothing in good runs, but for its rate of false alarms, and what was planted in bad ones.
+
+run                             seen           said first
+good: 8 samplers, 2 targets     see test_false_alarms_of_many_good_runs_are_rare
+bad                             every one      what BAD has beside it
+"""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import samplers
+from recipe.errors import RecipeError
+from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
+from samplers.energies.targets import TARGETS
+from samplers.results.averages import agreements_of, average_of
+from samplers.results.findings import Finding, Report
+
+GAUSSIAN = TARGETS["gaussian"]
+BANANA = TARGETS["banana"]
+AT_MODE = {"x": torch.tensor(0.0), "y": torch.tensor(0.0)}
+X = torch.randn(500, generator=torch.Generator().manual_seed(1)) + 1
+MANY = torch.randn(50_000, generator=torch.Generator().manual_seed(1)) + 1
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*chains are lost", "ignore:.*have accepted none")
+
+
+def sampled(recipe, energy, **arguments):
+    return samplers.sample(recipe, energy, **{"progress": False, "init": torch.zeros(2)} | arguments)
+
+
+def mean_of(data, prior=0.0):
+    return lambda theta, x: len(data) * ((x - theta) ** 2 / 2).mean() + prior * (theta**2).sum()
+
+
+# ---- good runs
+
+ON_GAUSSIAN = {"steps": 40_000, "warmup": 1000, "thin": 8}
+ON_BANANA = {"init": AT_MODE, "steps": 300_000, "warmup": 5000, "thin": 60}
+GOOD = {
+    "sgld": (SGLD, {"step_size": 0.05}, {"step_size": 0.004, "steps": 600_000, "thin": 120}),
+    "sghmc": (SGHMC, {"step_size": 0.3}, {"step_size": 0.07}),
+    "underdamped": (UnderdampedLangevin, {"step_size": 0.3}, {"step_size": 0.07}),
+    "sgnht": (SGNHT, {"step_size": 0.3}, {"step_size": 0.07}),
+    "msgnht": (MSGNHT, {"step_size": 0.3}, {"step_size": 0.07}),
+    "mala": (MALA, {"step_size": 0.5, "metropolis": True}, {"step_size": 0.03, "metropolis": True}),
+    "hmc": (HMC, {"step_size": 0.3, "metropolis": True, "repeat": 5},
+            {"step_size": 0.07, "metropolis": True, "repeat": 5}),
+    "ghmc": (GHMC, {"step_size": 0.3, "metropolis": True}, {"step_size": 0.07, "metropolis": True}),
+}  # fmt: skip
+
+
+def good(name, target, seed):
+    recipe, on_gaussian, on_banana = GOOD[name]
+    if target == "gaussian":
+        return sampled(recipe, GAUSSIAN, seed=seed, **ON_GAUSSIAN | on_gaussian)
+    return sampled(recipe, BANANA, seed=seed, **ON_BANANA | on_banana)
+
+
+def alarms(runs):
+    wrong = [run.report().wrong for run in runs]
+    return [[str(f) for f in of_run] for of_run in wrong if of_run]
+
+
+# The null is a rate of ALPHA = 0.01 a run, nearly; the chance of more than the allowed number is below 1e-9.
+
+
+def test_false_alarms_are_rare():
+    quick = ("sgld", "sghmc", "sgnht", "mala", "hmc", "ghmc")
+    assert len(alarms(good(name, "gaussian", seed=1) for name in quick)) < 5  # 6e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gaussian", "banana"])
+def test_false_alarms_of_many_good_runs_are_rare(target):
+    # 200 runs at a rate of 0.01: 18 or more have a probability below 1e-9
+    found = alarms(good(name, target, seed) for name in GOOD for seed in range(25))
+    assert len(found) < 18, found
+
+
+# ---- bad runs
+
+
+def frozen(seed):
+    draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=8000, thin=4, seed=seed)
+    values = {name: x.clone() for name, x in draws.items()}
+    for x in values.values():
+        x[1, 700:] = x[1, 700:701]
+    return Draws(values, info=draws.info)
+
+
+def too_large(seed):
+    return sampled(SGLD, GAUSSIAN, step_size=0.7, steps=20_000, thin=4, seed=seed)
+
+
+def too_large_and_rejected(seed):
+    return sampled(MALA, BANANA, init=AT_MODE, step_size=1.5, metropolis=True, steps=20_000, thin=4, seed=seed)
+
+
+def far_away(seed):
+    return sampled(SGLD, GAUSSIAN, init=torch.full((2,), 50.0), step_size=0.01, steps=2000, seed=seed)
+
+
+def apart(seed):
+    starts = torch.tensor([[-1.0], [1.0], [-1.0], [1.0]])
+    return sampled(SGHMC, TARGETS["double-well"], init=starts, step_size=0.05, steps=4000, temperature=0.2, seed=seed)
+
+
+def with_hot_batches(seed):
+    settings = dict(data=X, batch_size=10, init=torch.zeros(4, 1), step_size=0.01, C=5.0)
+    return sampled(SGHMC, mean_of(X), steps=1000, warmup=200, seed=seed, **settings)
+
+
+def with_a_heavy_thermostat(seed):
+    settings = dict(data=MANY, batch_size=50, init=torch.ones(4, 1), step_size=5e-4, A=10.0)
+    return sampled(SGNHT, mean_of(MANY), steps=1000, seed=seed, **settings)
+
+
+def supplied_by_nobody(seed):
+    return sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=20_000, thin=2, B=0.6, C=1.0, seed=seed)
+
+
+# what each must find, and what it says first
+BAD = {
+    frozen: ("share of the run", 10),
+    too_large: ("configurational temperature", 10),
+    too_large_and_rejected: ("acceptance", 10),
+    far_away: ("R-hat", 10),
+    apart: ("R-hat", 10),
+    with_hot_batches: ("heat of the minibatches", 3),
+    with_a_heavy_thermostat: ("R-hat of xi", 3),
+    supplied_by_nobody: ("heat of the minibatches", 10),
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+def test_what_was_planted_is_found_and_said_first(bad):
+    report = bad(0).report()
+    assert not report and report.wrong[0].title.startswith(BAD[bad][0]), report
+    assert report.verdict.startswith(f"Change first: {BAD[bad][0]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+def test_what_was_planted_is_found_under_every_seed(bad):
+    first = [bad(seed).report().wrong[0].title for seed in range(1, 1 + BAD[bad][1])]
+    assert all(title.startswith(BAD[bad][0]) for title in first), first
+
+
+def test_chains_that_are_lost_are_the_first_finding():
+    draws = sampled(SGLD, lambda x: x.pow(4).sum() / 4, init=torch.tensor([[0.0], [9.0]]), step_size=0.1, chains=2)
+    report = draws.report()
+    assert report.wrong[0].key == "lost_chains" and report.wrong[0].value == 1
+    assert "Change first: lost chains is 1" in repr(draws) and "diverged" in repr(draws)
+    every = Draws(dict(draws), info={"diverged": {0: 1, 1: 2}}).report()
+    assert every.wrong[0].value == 2 and any("every chain is lost" in reason for reason in every.unasked)
+
+
+# ---- where it is shown
+
+
+def test_its_first_line_is_in_the_account_the_representation_and_a_file(tmp_path):
+    draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=4000)
+    assert draws.info["report"] in repr(draws) and "4 not asked" in draws.info["report"]
+    draws.save(tmp_path / "run.safetensors")
+    loaded = Draws.load(tmp_path / "run.safetensors")
+    assert repr(loaded) == repr(draws)
+    report = loaded.report()
+    assert {"kinetic_temperature.p", "lost_chains"} < set(report.scalars())
+    assert any(reason.startswith("configurational temperature: the run is not at hand") for reason in report.unasked)
+    assert loaded.info["report"] == draws.info["report"]  # what the run said stays on record
+
+
+def test_it_is_one_line_after_the_bar():
+    code = (
+        "import torch, samplers\n"
+        "samplers.sample(samplers.SGLD, lambda x: (x**2).sum()/2, init=torch.zeros(1), steps=60, step_size=1.0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1].startswith("Change first: sample size of theta[0]")
+
+
+def test_it_never_says_that_chains_have_converged_and_what_it_did_not_ask():
+    report = good("sghmc", "gaussian", 1).report()
+    assert report and "converge" not in str(report)
+    assert "Nothing asked speaks against it: 6 numbers in their bands; 3 not asked." == report.verdict
+    assert str(report).count("not asked:") == 3
+    wide = Draws({"w": torch.randn(2, 40, 5000)}, info={})
+    assert "mixing of 2500 of 5000 coordinates of w" in wide.report().unasked
+
+
+def test_scalars_are_a_flat_dict_of_floats_and_a_report_is_plain_data():
+    report = too_large(0).report()
+    scalars = report.scalars()
+    assert all(type(x) is float for x in scalars.values()) and scalars["ok"] == 0.0
+    assert scalars["configurational_temperature.theta"] > scalars["configurational_temperature.theta.high"]
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert data["verdict"] == report.verdict and not data["ok"]
+    assert [f["question"] for f in data["findings"] if not f["ok"]] == ["configurational temperature"]
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_says_the_same(tmp_path):
+    calls = []
+
+    def breaking(x):
+        calls.append(0)
+        if len(calls) == 50:
+            raise InterruptedError
+        return (x**2).sum() / 2
+
+    settings = dict(init=torch.zeros(3), steps=80, step_size=0.3, checkpoint_every=0)
+    whole = sampled(SGNHT, lambda x: (x**2).sum() / 2, **settings)
+    with pytest.raises(InterruptedError):
+        sampled(SGNHT, breaking, checkpoint=tmp_path, **settings)
+    resumed = sampled(SGNHT, breaking, checkpoint=tmp_path, **settings)
+    assert torch.equal(resumed["theta"], whole["theta"])
+    assert resumed.info["averages"] == whole.info["averages"] and resumed.info["report"] == whole.info["report"]
+
+
+def test_momenta_are_averaged_over_the_run_and_not_looked_at_once():
+    draws = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=2000, keep=["p"])
+    p = draws["p"].double()[:, ::8]
+    numbers = draws.info["averages"]["kinetic_temperature"]["p"]
+    assert numbers["value"] == pytest.approx(float(p.square().mean()), rel=1e-6)
+    assert 0.01 < numbers["error"] < 0.1 and 0 < numbers["kick"] < 0.2
+    hot = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=200, temperature=lambda k: 1 + k)
+    assert "averages" not in hot.info
+    at_three = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.1, steps=2000, temperature=3.0)
+    (finding,) = [f for f in at_three.report() if f.question == "kinetic temperature"]
+    assert finding.low < 3 < finding.high and finding.ok
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"alpha": 0},
+        {"alpha": 1.5},
+        {"tolerance": 0},
+        {"tolerance": math.nan},
+        {"evaluations": -1},
+        {"evaluations": 2.5},
+    ],
+)
+def test_settings_that_are_none_are_refused(settings):
+    with pytest.raises(RecipeError, match="draws, report"):
+        Draws({"theta": torch.randn(2, 40)}, info={}).report(**settings)
+
+
+def test_a_smaller_alpha_widens_the_bands_and_a_smaller_tolerance_asks_more():
+    draws = good("sghmc", "gaussian", 1)
+    bands = [{f.key: f.high - f.low for f in draws.report(alpha=alpha)} for alpha in (0.1, 1e-6)]
+    assert all(bands[0][key] <= bands[1][key] for key in bands[0])
+    assert not draws.report(tolerance=0.001) and draws.report(tolerance=0.05)
+
+
+# ---- bands
+
+
+def test_an_average_has_the_error_of_its_sample_size():
+    x = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0)).repeat_interleave(5, 1)
+    average = average_of(x)
+    assert average.error == pytest.approx(1 / math.sqrt(4000), rel=0.1)
+    assert average.half_width(0.01) == pytest.approx(2.58 * average.error, rel=0.02)
+    assert average_of(torch.ones(2, 9)).half_width(0.01) == 0
+
+
+def test_r_hat_is_beyond_its_band_as_often_as_it_is_said():
+    # at a rate of 0.02 a statistic, two of them in an R-hat: 0.04 of 500, 20 +- 4.4; a wrong band has 50 or more
+    z = torch.randn(4, 500, 500, generator=torch.Generator().manual_seed(0))
+    for t in range(1, 500):
+        z[:, t] += 0.8 * z[:, t - 1]
+    found = [agreement.r_hat > agreement.most(0.02) for agreement in agreements_of(z[:, 50:])]
+    assert sum(found) < 50
+
+
+def test_a_finding_is_a_sentence_and_an_empty_report_is_fine():
+    assert str(Finding("sample size", "w", 12.0, None, 400, math.inf, "More.")).endswith("is 12, below 400. More.")
+    assert "no number" in str(Finding("R-hat", "w", math.nan, None, 0, 1, "More."))
+    assert Report((), ()).ok and Report((), ()).scalars() == {"ok": 1.0}
