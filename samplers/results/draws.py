@@ -259,7 +259,7 @@ class Draws(Mapping):
         """What speaks against these draws, and what to change first: `print` it; it is true where nothing does.
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order in which they are to
-        be changed: chains that are lost; that stand still at the end of the run; acceptance; what the noise of
+        be changed: chains that are lost; acceptance; chains that stand still at the end of the run; what the noise of
         minibatches adds to the temperature, T + h V_g/(2 D) at a friction D, less what the recipe takes as supplied;
         thermostats that still relax (their R-hat); R-hat; the configurational temperature, the mean of
         (theta - E theta) grad U; the kinetic one, of p^2/m, averaged over the run; the effective sample size.

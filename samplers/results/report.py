@@ -282,8 +282,8 @@ def _heat(run: Subject) -> Answer:
 
 QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
     "lost chains": _lost,
-    "chains that stand still": _standing,
     "acceptance": _acceptance,
+    "chains that stand still": _standing,
     "heat of the minibatches": _heat,
     "thermostats": _thermostats,
     "R-hat": _r_hats,

@@ -258,24 +258,27 @@ class PairedRun:
             return "the target has a domain with ends"
         energy = self.energy()
         some = draws[self.targets[0]]
-        numbers = range(SLOPES, SLOPES + some.shape[1])
-        at = [self._target({name: x[:, k] for name, x in draws.items()}) for k in range(some.shape[1])]
-        slopes: list[list[Blocks]] = [[] for _ in range(2 if self.has_batches else 1)]
-        for number, target in zip(numbers, at):
-            for evaluation, several in enumerate(slopes):
-                several.append(self._named(_slope(energy, target, self._rows(number, evaluation, len(some)))))
-        result = {}
-        for name in self.targets:
-            own = [torch.stack([g[name].to(torch.float64) for g in several], 1) for several in slopes]
-            result[name] = draws[name].to(torch.float64), own
-        return result
+        batches = range(2 if self.has_batches else 1)
+        places: list[Blocks] = []
+        slopes: list[list[Blocks]] = [[] for _ in batches]
+        for k in range(some.shape[1]):
+            target = self._target({name: draws[name][:, k] for name in self.targets})
+            places.append(self._parts(target))
+            for batch in batches:
+                slopes[batch].append(self._parts(_slope(energy, target, self._rows(SLOPES + k, batch, len(some)))))
+        return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
 
-    def _target(self, values: Mapping[str, torch.Tensor]) -> Blocks:
+    def _parts(self, target: Blocks) -> Blocks:
+        """What is of the form of the target, by the names of the draws; as a whole in other coordinates than theirs."""
+        return target if self.inputs.layout.coordinates is not None else self._named(target)
+
+    def _target(self, theta: Mapping[str, torch.Tensor]) -> Blocks:
         """The target of all chains by block, from values by the names of the draws."""
-        if self.inputs.layout.shapes is None:
-            return dict(values)
-        parts = [values[name].reshape(len(values[name]), -1) for name in self.targets]
-        return {self.recipe.targets[0].name: torch.cat(parts, -1)}
+        layout = self.inputs.layout
+        if layout.shapes is not None:
+            parts = [x.reshape(len(x), -1) for x in theta.values()]
+            theta = {self.recipe.targets[0].name: torch.cat(parts, -1)}
+        return {name: layout.z(x) for name, x in theta.items()}
 
     def _rows(self, number: int, evaluation: int, chains: int) -> Rows:
         """The rows of the batches of a step."""
@@ -421,10 +424,7 @@ class PairedRun:
     def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
         """Whole states: the target from the draws, and all else from where the chains ended."""
         start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
-        theta = {name: draws[name][chain, draw].clone() for name in self.targets}
-        if self.inputs.layout.shapes is not None:
-            theta = {self.recipe.targets[0].name: torch.cat([x.reshape(len(chain), -1) for x in theta.values()], -1)}
-        return start | {name: self.inputs.layout.z(x) for name, x in theta.items()}
+        return start | self._target({name: draws[name][chain, draw].clone() for name in self.targets})
 
     def _named(self, blocks: Blocks) -> Blocks:
         """Values of the target by the names of the draws."""
@@ -439,6 +439,10 @@ def _slope(energy: Callable, target: Blocks, rows: Rows) -> Blocks:
     with torch.enable_grad():
         total = energy(at if len(at) > 1 else next(iter(at.values())), rows).sum()
         return dict(zip(at, torch.autograd.grad(total, list(at.values()))))
+
+
+def _stacked(each: list[Blocks], name: str) -> torch.Tensor:
+    return torch.stack([blocks[name].to(torch.float64) for blocks in each], 1)
 
 
 def _joined(kind: str, x: Any, y: Any) -> Any:
