@@ -278,7 +278,7 @@ class Draws(Mapping):
         >>> bowl = lambda theta: (theta**2).sum()/2
         >>> draws = sample(SGLD, bowl, init=torch.zeros(2), steps=4000, step_size=0.8, progress=False)
         >>> draws.report().verdict                                                          # doctest: +ELLIPSIS
-        'Change first: configurational temperature of theta is 1.7..., above 1.... Take a smaller step size, ...'
+        'Change first: configurational temperature of theta is 1..., above 1.... Take a smaller step size, ...'
         """
         number("draws, report", "alpha", alpha, above=0, below=1)
         number("draws, report", "tolerance", tolerance, above=0)
