@@ -149,6 +149,21 @@ def test_parts_threads_and_runs_of_sites_do_not_matter(name):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("name", ["sghmc", "santa"])
+def test_tensors_share_blocks_of_noise_in_float32(name):
+    """Tensors that end within a block of numbers, where the next goes on; with chains, which do not."""
+    recipe, sites = CASES[name].recipe, 1000
+    whole = moved(*sweep_of(recipe, [sites], dtype=torch.float32))
+    for sizes in ([1, 2, 3, 60, 61, 1, 64, 128, 5, 0, 300, 375], [64, 936], [63, 2, 935]):
+        parts = moved(*sweep_of(recipe, sizes, dtype=torch.float32))
+        assert all((whole[b] - parts[b]).abs().max() <= 1e-6 for b in whole)
+    step, kernel = pair(name)
+    state = {b.name: torch.full((5, 70), 0.3) for b in recipe.entries}
+    values = {q.name: 1.3 if q.default is None else q.default for q in recipe.parameters}
+    results = [s(state, 0.1, gradient=gradient, noise=Key(3, 4), **values) for s in (step, kernel)]
+    assert all((results[0][b] - results[1][b]).abs().max() <= 2e-5 for b in state)
+
+
 def test_a_run_in_torch_and_one_in_kernels_are_the_same_with_minibatches():
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(40, 3, generator=generator, dtype=torch.float64)
@@ -266,6 +281,30 @@ def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
             s(state, 0.1, gradient=gradient, noise=Key(0, 0), alpha=0.9, lam=float(lam[1])) for s in (plain, kernel)
         ]
         assert (result[0]["theta"] - result[1]["theta"]).abs().max() < 1e-14
+
+
+def test_a_mass_is_one_number_for_all_sites_or_one_for_each():
+    """One after the other on one kernel, which reads no memory for a number; of blocks of sites, and of their ends."""
+    recipe, sites = CASES["underdamped-langevin"].recipe, [1, 70, 129]
+    kernel, state, g = sweep_of(recipe, sites)
+    kernel.bind(state)
+    by_site = torch.linspace(0.5, 2.0, sum(sites), dtype=torch.float64)
+    for k, m in enumerate((1.3, by_site, 0.7, by_site.flip(0), torch.tensor(1.9, dtype=torch.float64))):
+        before = {b: torch.cat(x, 1) for b, x in state.items()}
+        kernel(0.05, lambda segment: [g], noise=Key(9, k), gamma=0.8, m=m)
+        assert kernel.tables.per_site.any() == (torch.is_tensor(m) and m.numel() > 1)
+        expected = by_hand(before, torch.cat(g, 1), 0.05, 0.8, m, Key(9, k))
+        assert all((torch.cat(state[b], 1) - expected[b]).abs().max() <= 1e-12 for b in expected)
+
+
+def by_hand(state, g, h, gamma, m, key):
+    """B A O A, the optimizer form of BAOAB."""
+    theta, p = state["theta"], state["p"] - h * g
+    theta = theta + h / 2 * p / m
+    noise = key.draw("normal", 0, 1, (g.shape[1],), dtype=g.dtype)
+    decay = torch.exp(torch.tensor(-gamma * h, dtype=g.dtype))
+    p = decay * p + torch.sqrt((1 - decay**2) * m) * noise
+    return {"theta": theta + h / 2 * p / m, "p": p}
 
 
 @pytest.mark.parametrize("shape, what", [((0, 3), "has none"), ((2, 0), "has none"), ((), "no axis of chains")])

@@ -457,8 +457,8 @@ def pointer(a):
 def test_normal_numbers_in_float32_are_those_of_float64_to_a_few_roundings(cold, monkeypatch, flags):
     """Of words at both ends, at the ends of half turns, and at random: a pair is within 2.5e-7 of its radius.
 
-    Of all 2^32 words the radius is within 1.5e-7 of itself, below 1024 within 7e-8; of all angles at one radius the pair
-    is within 2.4e-7. A block after the other they are the same numbers as each alone, and as in torch.
+    Of all 2^32 words the radius is within 1.5e-7 of itself, of those below 1024 7e-8; of all angles the pair
+    is within 2.4e-7 at one radius. A block after the other they are the same numbers as each alone, and as in torch.
     """
     if "avx2" in native.processor():
         kept = tuple(f for f in native.FLAGS if not (flags and f.startswith("-march")))
@@ -482,15 +482,16 @@ def test_normal_numbers_in_float32_are_those_of_float64_to_a_few_roundings(cold,
 
 @pytest.mark.parametrize("number, dtype", [("float", np.float32), ("double", np.float64)])
 def test_elementary_functions_are_accurate_to_a_few_roundings(number, dtype):
-    names = ("exp_of", "log_of", "tanh_of", "phi1")
-    body = " ".join(f"out[{i} * n + j] = {name}(x[j]);" for i, name in enumerate(names))
+    names = ("exp_of", "log_of", "tanh_of", "phi1", "decay", "slope")
+    body = " ".join(f"out[{i} * n + j] = {name}(x[j]);" for i, name in enumerate(names[:4]))
+    body += " friction(x[j], out[4 * n + j], out[5 * n + j]);"
     head = f'extern "C" void f(const {number}* x, {number}* out, int64_t n)'
     text = f"{PRELUDE}\n{head} {{ for (int64_t j = 0; j < n; ++j) {{ {body} }} }}"
     tiny = np.finfo(dtype).tiny
     at = np.concatenate(
         [np.linspace(-1, 1, 2001), np.linspace(-80, 80, 4001), np.geomspace(tiny, 1e30, 500), [0, tiny / 8]]
     ).astype(dtype)
-    out = np.empty((4, len(at)), dtype)
+    out = np.empty((6, len(at)), dtype)
 
     native.library(text).f(pointer(at), pointer(out), ctypes.c_int64(len(at)))
     wide = at.astype(np.longdouble)
@@ -500,6 +501,8 @@ def test_elementary_functions_are_accurate_to_a_few_roundings(number, dtype):
             np.log(wide),
             np.tanh(wide),
             np.where(wide == 0, 1, np.expm1(wide) / np.where(wide == 0, 1, wide)),
+            np.exp(wide),
+            np.where(wide == 0, 1, np.expm1(2 * wide) / np.where(wide == 0, 1, 2 * wide)),
         ]
     for name, result, expected in zip(names, out, exact):
         fine = (abs(expected) < np.finfo(dtype).max / 100) & (abs(expected) >= tiny)

@@ -8,6 +8,7 @@ from ..variates import Variate
 from .cpp import prelude_of
 from .kernel_expressions import CPP
 from .kernel_names import Names
+from .shared_parts import shared_parts
 from .template import filled, template
 
 FIXED = template("sweep.hpp")
@@ -57,7 +58,11 @@ class _Writer:
             OVER_SITES,
             start=self._start(loop),
             noise=[self._noise(d) for d in loop.draws if d.is_vector],
-            numbers=[f"const R* {stem(d)} = {stem(d)}noise.from(b);" for d in loop.draws if d.is_vector],
+            runs=[self._run_of_noise(d) for d in loop.draws if d.is_vector],
+            numbers=[
+                *(f"const R* {stem(d)} = {stem(d)}noise.from(b);" for d in loop.draws if d.is_vector),
+                *(f"const R* {stem(s)}from = {stem(s)}per.from(b);" for s in loop.constants if is_by_site(s)),
+            ],
             reduction=f" reduction(+:{', '.join(sums)})" if sums else "",
             body=self._body(loop),
             end=[f"a.sums[j * {len(sums)} + {k}] = {s};" for k, s in enumerate(sums)],
@@ -71,22 +76,36 @@ class _Writer:
         ]
         lines += [f"R* {stem(s)}to = a.array_out[{row(s)} * a.parts + part] + at;" for s in loop.stores]
         lines += [f"const R {stem(s)} = {self._number(s, loop)};" for s in loop.numbers]
-        for s in filter(is_by_site, loop.constants):
-            lines.append(
-                f"const R* {stem(s)}per = a.per_site[{self.plan.constants.index(s)} * a.parts + part] + first;"
-            )
+        lines += map(self._values_of_constant, filter(is_by_site, loop.constants))
         lines += [f"const R {stem(d)} = {self._number_of_chain(d)};" for d in loop.draws if not d.is_vector]
         lines += [f"double {stem(s)}sum = 0;" for s in loop.sums]
         return lines + [f"const R {stem(s)} = {CPP.text(e, self.name)};" for s, e in loop.once]
+
+    def _values_of_constant(self, s):
+        """The line that says where the values of a constant per site are."""
+        j = self.plan.constants.index(s)
+        given = f"a.per_site[{j} * a.parts + part]"
+        return f"const PerSite {self.stem(s)}per({given} ? {given} + first : nullptr, R(a.constants[{j}]));"
 
     def _body(self, loop):
         """The statements at one site."""
         stem = self.stem
         lines = [f"R {stem(s)} = {stem(s)}from[b + i];" for s in loop.loads]
         lines += [f"R {stem(s)};" for s in loop.fresh]
-        lines += [f"const R {stem(s)} = {stem(s)}per[b + i];" for s in loop.constants if is_by_site(s)]
-        lines += map(self._assignment, loop.statements, loop.values)
+        lines += [f"const R {stem(s)} = {stem(s)}from[i];" for s in loop.constants if is_by_site(s)]
+        for statement, value in zip(loop.statements, loop.values):
+            parts, rest = shared_parts(value, lambda e: e.xreplace(dict(loop.once)))
+            lines += map(self._shared, parts)
+            lines.append(self._assignment(statement, rest))
         return lines + [f"{stem(s)}to[b + i] = {stem(s)};" for s in loop.stores]
+
+    def _shared(self, part):
+        """The line that computes what a statement reads more than once."""
+        names = [self.stem(s) for s in part.names]
+        argument = CPP.text(part.argument, self.name)
+        if len(names) == 1:
+            return f"const R {names[0]} = {part.function}({argument});"
+        return f"R {', '.join(names)}; {part.function}<R>({argument}, {', '.join(names)});"
 
     def over_chains(self, loop: Loop) -> str:
         """A loop over the chains, where sums come to their end."""
@@ -119,13 +138,14 @@ class _Writer:
         return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
     def _noise(self, d):
-        """The line that says where the random numbers of a run of sites come from."""
-        k = self.draws[d]
+        """The line that makes room for the random numbers of a draw."""
         is_normal = "true" if d.kind == "normal" else "false"
-        given = f"a.drawn[{k} * a.parts + part]"
-        return (
-            f"Noise<R, {is_normal}> {self.stem(d)}noise({given} ? {given} + at : nullptr, place, {k}, {CHAIN}, a.seed);"
-        )
+        return f"Noise<R, {is_normal}> {self.stem(d)}noise({self.draws[d]}, a.seed);"
+
+    def _run_of_noise(self, d):
+        """The line that says where the random numbers of a run of sites come from."""
+        given = f"a.drawn[{self.draws[d]} * a.parts + part]"
+        return f"{self.stem(d)}noise.run({given} ? {given} + at : nullptr, place, {CHAIN});"
 
     def _assignment(self, statement, value):
         name, text = self.stem(subject(statement)), CPP.text(value, self.name)

@@ -79,6 +79,7 @@ CPP = Dialect(
         "Abs": "std::abs",
         "sign": "sign_of",
         "sqrt": "std::sqrt",
+        "rsqrt": "inverse_root",
         "Max": "largest<R>",
         "Min": "smallest<R>",
         **{name: f"std::{name}" for name in _STD},

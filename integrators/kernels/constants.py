@@ -27,6 +27,11 @@ def check_numbers(where: str, dtype: torch.dtype, device: torch.device, devices:
         )
 
 
+def is_one_number(value: torch.Tensor) -> bool:
+    """Whether a value per site is one number, spread over the sites."""
+    return value.numel() > 0 and not any(value.stride())
+
+
 class Constants:
     """The values of the symbols `wanted`, in float64: functions of step size, temperature, step and parameters.
 

@@ -48,6 +48,8 @@ class _SweepInCpp(ctypes.Structure):
 class CppLauncher:
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
 
+    spreads_numbers = True  # where a constant per site is one number
+
     @staticmethod
     def devices() -> list[str]:
         """Where it runs."""
@@ -95,6 +97,8 @@ class TritonLauncher:
     Items of whole groups that lie at multiples of 16 bytes go first, in a launch that moves four numbers at a time.
     Chains that are shorter than half a block share one.
     """
+
+    spreads_numbers = False
 
     @staticmethod
     def devices() -> list[str]:

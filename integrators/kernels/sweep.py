@@ -13,7 +13,7 @@ from ..noise import Key
 from ..passes import Segment, plan
 from ..program import Gradient, Observe, Program
 from .addresses import NamedTensors, check_apart, check_graph, plain, starts
-from .constants import Constants, check_numbers
+from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher
 from .tables import Parts, Tables
 
@@ -200,13 +200,20 @@ class Sweep:
         setting = (numbers, parameters)
         if self._setting is not None and all(map(_are_same, setting, self._setting)):
             return
+        self.tables.forget(self.tables.per_site)
         values = self.constants(h, temperature, numbers["step"], parameters)
-        for j, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
-                self.tables.put(self.tables.per_site, j, self.plan.constants[j].name, self.parts.cut(value))
-        self._launch.set_constants(np.array([0.0 if isinstance(v, torch.Tensor) else v for v in values] or [0.0]))
+        self._launch.set_constants(np.array([self._number(j, v) for j, v in enumerate(values)] or [0.0]))
         has_tensors = any(isinstance(v, torch.Tensor) for v in parameters.values())
         self._setting = None if has_tensors else setting
+
+    def _number(self, j, value):
+        """The number of a constant for all sites; the values of one that has more go into the tables."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self._launch.spreads_numbers and is_one_number(value):
+            return float(value.flatten()[0])
+        self.tables.put(self.tables.per_site, j, self.plan.constants[j].name, self.parts.cut(value))
+        return 0.0
 
     def _place_noise(self, noise):
         """Put the addresses of random numbers into the table."""

@@ -89,13 +89,21 @@ template <class R> static inline R log_of(R x) {
     return x < 0 ? large - large : ends;
 }
 
+// x or an end that it is beyond, by bits: of a choice between numbers a compiler makes branches, and a text for each
+template <class R> static inline R beyond(bool is_beyond, R x, R end) {
+    using U = typename Bits<R>::U;
+    return bits<R>(bits<U>(x) ^ ((bits<U>(x) ^ bits<U>(end)) & -(U)is_beyond));
+}
+template <class R> static inline R at_least(R x, R end) { return beyond(x < end, x, end); }
+template <class R> static inline R at_most(R x, R end) { return beyond(x > end, x, end); }
+
 // e^x = 2^k e^r with |r| <= log(2)/2; 2^k in two factors, for results beyond the normal numbers
 template <class R> static inline R exp_of(R x) {
     using B = Bits<R>;
     using U = typename B::U;
     using I = typename B::I;
     const R top = R((B::bias + 2) * 0.69314718055994530942), low = R(-(B::bias + B::mantissa + 2) * 0.69314718055994530942);
-    const R y = x > top ? top : x < low ? low : x, k = std::floor(y * R(1.44269504088896340736) + R(0.5));
+    const R y = at_least(at_most(x, top), low), k = std::floor(y * R(1.44269504088896340736) + R(0.5));
     const R high = B::mantissa == 23 ? R(0.693359375) : R(0.6931471803691238);  // of log 2, so short that k high is exact
     const R rest = B::mantissa == 23 ? R(-2.12194440054690583e-4) : R(1.9082149292705877e-10);
     const R r = (y - k * high) - k * rest;
@@ -117,6 +125,7 @@ template <class R> static inline R tanh_of(R x) {
 }
 template <class R> static inline R largest(R a, R b) { return a > b || a != a ? a : b; }
 template <class R> static inline R smallest(R a, R b) { return a < b || a != a ? a : b; }
+template <class R> static inline R inverse_root(R x) { return 1 / std::sqrt(x); }
 template <class R> static inline R sign_of(R x) { return R((x > 0) - (x < 0)); }
 template <int n, class R> static inline R power(R x) {
     if constexpr (n < 0) return 1 / power<-n>(x);
@@ -131,6 +140,26 @@ template <class R> static inline R phi1(R x) {
 #pragma GCC unroll 16
     for (int j = Bits<R>::powers + 1; j >= 1; --j) p = p * x + R(series.over_factorial[j]);
     return std::abs(x) < R(0.5) ? p : (exp_of(x) - 1) / x;
+}
+
+// What linear friction is made of, decay = e^x and slope = phi1(2x), by one polynomial p = phi1(r): x = k log 2 + r,
+// e^x = 2^k (1 + r p), phi1(2x) = phi1(x) (1 + e^x)/2. A decay is at least the least normal number
+template <class R> static inline void friction(R x, R& decay, R& slope) {
+    using B = Bits<R>;
+    using U = typename B::U;
+    const R low = R((1 - B::bias) * 0.69314718055994530942);
+    const R high = B::mantissa == 23 ? R(0.693359375) : R(0.6931471803691238);
+    const R rest = B::mantissa == 23 ? R(-2.12194440054690583e-4) : R(1.9082149292705877e-10);
+    const R units = R(1.5) * R((uint64_t)1 << B::mantissa);  // which has no places behind the point
+    const R y = at_least(x, low), k = at_most((y * R(1.44269504088896340736) + units) - units, R(B::bias));
+    const R scale = bits<R>((bits<U>(k + units) << B::mantissa) + ((U)B::bias << B::mantissa));
+    const R r = (y - k * high) - k * rest;
+    R p = R(series.over_factorial[B::powers]);
+#pragma GCC unroll 16
+    for (int j = B::powers - 1; j >= 1; --j) p = p * r + R(series.over_factorial[j]);
+    const R growth = scale * (r * p);
+    decay = scale + growth;
+    slope = (k == 0 ? p : (growth + (scale - 1)) / x) * R(0.5) * (1 + decay);
 }
 
 // y after a time s of dy/ds = -y/sqrt(1 + y^2): sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) falls by s, by Newton's rule

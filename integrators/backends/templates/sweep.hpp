@@ -11,32 +11,57 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     int64_t first_chain;
 };
 
-// the random numbers of a run of sites of a chain: those given, or drawn a block at a time
-template <class R, bool normal> struct Noise {
-    static constexpr uint64_t GROUPS = BLOCK / 4;
+// the values of a constant in a run of sites: in memory, or one number for all
+struct PerSite {
     alignas(64) R buffer[BLOCK];
     const R* given;
-    int64_t first;  // in its block
-    uint64_t group, step, seed;
-    uint32_t draw, chain;
+
+    INLINE PerSite(const R* given, R number) : given(given) {
+        if (!given)
+            for (int64_t i = 0; i < BLOCK; ++i) buffer[i] = number;
+    }
+    INLINE const R* from(int64_t b) const { return given ? given + b : buffer; }
+};
+
+// The random numbers of one run of sites after the other: those given, or drawn a block at a time, which goes on from run
+// to run where they meet
+template <class R, bool normal> struct Noise {
+    static constexpr uint64_t GROUPS = BLOCK / 4, NOWHERE = ~(uint64_t)0;
+    alignas(64) R buffer[BLOCK];
+    const R* given = nullptr;
+    int64_t first = 0;  // in its block
+    uint64_t start = NOWHERE, filled = NOWHERE, step = 0, seed;
+    uint32_t draw, chain = 0;
     Normals normals;
 
-    INLINE Noise(const R* given, const Place& place, uint32_t draw, uint32_t chain, uint64_t seed)
-        : given(given), step(place.step), seed(seed), draw(draw), chain(chain) {
+    INLINE Noise(uint32_t draw, uint64_t seed) : seed(seed), draw(draw) {}
+
+    INLINE void run(const R* numbers, const Place& place, uint32_t of_chain) {
+        given = numbers;
         first = (int64_t)(place.group % GROUPS) * 4 + place.at;
-        group = place.group / GROUPS * GROUPS;
-        if constexpr (normal && sizeof(R) == 4)
-            if (!given) normals.begin(group, draw, chain, step, seed);
+        const bool meets = start != NOWHERE && chain == of_chain;
+        start = place.group / GROUPS * GROUPS;
+        chain = of_chain;
+        step = place.step;
+        if (!meets) filled = NOWHERE;
+        if constexpr (normal && sizeof(R) == 4) {
+            if (given || (meets && (start == filled || start == normals.group))) return;
+            filled = NOWHERE;
+            normals.begin(start, draw, chain, step, seed);
+        }
     }
 
     // the numbers from site b of the run to the end of its block
     INLINE const R* from(int64_t b) {
         if (given) return given + b;
-        if constexpr (normal && sizeof(R) == 4) {
-            for (int64_t l = 0; l < BLOCK; l += Normals::SITES) normals.next(buffer + l);
-        } else {
-            fill<R, normal, GROUPS>(buffer, group, draw, chain, step, seed);
-            group += GROUPS;
+        const uint64_t group = start + (uint64_t)((first + b) / BLOCK) * GROUPS;
+        if (group != filled) {
+            if constexpr (normal && sizeof(R) == 4) {
+                for (int64_t l = 0; l < BLOCK; l += Normals::SITES) normals.next(buffer + l);
+            } else {
+                fill<R, normal, GROUPS>(buffer, group, draw, chain, step, seed);
+            }
+            filled = group;
         }
         return buffer + (first + b) % BLOCK;
     }
