@@ -4,6 +4,7 @@ adapts, and, where the paper prints an algorithm, the step itself.
 Signs of Q and factors of D that give other valid samplers are seen only here.
 """
 
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -322,11 +323,16 @@ FLOORS = {  # the temperature of the gradient's own noise, where it is not 0: be
 }
 
 
+@cache
+def compiled(name):
+    return compile(CASES[name].recipe)
+
+
 @pytest.mark.parametrize("T", [0.01, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("name", catalogue)
 def test_the_injected_variance_is_one_at_every_temperature_above_the_gradients(name, T):
     """However large or small what is adapted has become; below the temperature of the gradient the step is refused."""
-    step = compile(CASES[name].recipe)
+    step = compiled(name)
     h, at = own_step_size(step), inputs(step, 4, (3,))
     values = {s.name: CASES[name].parameters[s.name] for s in step.recipe.parameters}
     if name in FLOORS and T < FLOORS[name](SimpleNamespace(h=h, **values)):
@@ -395,7 +401,7 @@ def adaptations(name, at):
 @pytest.mark.parametrize("k", [2, 9])
 @pytest.mark.parametrize("name", [name for name, R in catalogue.items() if R.adapt])
 def test_the_adaptations_are_the_papers(name, k):
-    case, step = CASES[name], compile(CASES[name].recipe)
+    case, step = CASES[name], compiled(name)
     R = case.recipe
     state, _, parameters = inputs(step, 4, (3,), seed=k)
     parameters |= {"step_number": k, "a": 1.7, "b": 2.2 if name != "sgfs" else parameters["b"]}
@@ -667,7 +673,7 @@ MOMENTA = 0.0, 0.5, 0.9
 WORDS_OF_SGD = [(name, word) for name in FRICTION for word in ("", *catalogue[name].schemes, "F A")]
 
 
-def at_a_constant_gradient(name, word, momentum, slope=0.7, steps=800):
+def at_a_constant_gradient(name, word, momentum, slope=0.7, steps=300):
     """The moves at temperature 0 under U = slope theta, the thermostat where it starts; lr/N = 0.25/100."""
     R = catalogue[name]
     word = word.replace("A", "A'") if R.thermostats and word not in R.schemes else word

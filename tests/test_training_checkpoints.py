@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -19,10 +20,15 @@ class Stop(Exception):
     pass
 
 
+@cache
+def undisturbed():
+    return trained(steps=60)
+
+
 @pytest.mark.parametrize("saves", [1, 2, 7, 40])
 def test_a_loop_goes_on_bit_for_bit_wherever_it_was_broken_off(saves, tmp_path, monkeypatch):
     """In the midst of an epoch too, with dropout, a schedule and predictions that are being averaged."""
-    whole, write = trained(steps=60), Checkpoint.save
+    whole, write = undisturbed(), Checkpoint.save
 
     def until(self, *, now=False, **message):
         write(self, now=True, **message)
