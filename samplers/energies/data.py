@@ -87,9 +87,20 @@ class Data:
 
     def batch(self, rows: torch.Tensor | None) -> Any:
         """The data of these rows, `(chains, batch_size, ...)`, or all data, in the form that the energy takes."""
-        if rows is None:
-            return self._formed(self.tensors)
-        return self._formed(tuple(t[rows] for t in self.tensors))
+        return self._formed(self.tensors if rows is None else tuple(self._at(t, rows) for t in self.tensors))
+
+    def batches(self, rows: torch.Tensor) -> list:
+        """The batches of several steps, of these rows `(steps, chains, batch_size)`."""
+        return list(map(self._formed, zip(*(self._at(t, rows).unbind() for t in self.tensors))))
+
+    @property
+    def width(self) -> int:
+        """The numbers of one row, in all tensors."""
+        return sum(t[0].numel() for t in self.tensors)
+
+    @staticmethod
+    def _at(t: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return t.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *t.shape[1:])
 
     def first(self) -> Any:
         """A batch of one chain, for a trial call of the energy."""

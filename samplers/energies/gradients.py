@@ -11,7 +11,7 @@ from recipe.errors import RecipeError, warn
 
 from .data import Data
 from .layout import Layout
-from .over_chains import OF_STATES, InTurn, OverChains, explained, is_fine_in_turn
+from .over_chains import OF_STATES, InTurn, OverChains, explained, is_fine_in_turn, of_chain
 
 ENERGY = "sample, energy"  # where a refusal says it is
 DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
@@ -53,24 +53,33 @@ def vectorised(
         basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
         return vmap(second)(basis).reshape(theta.shape)
 
-    of_chains = OverChains(
-        diagonal if order == 2 else one, _axes(data), complaints, in_turn=isinstance(function, InTurn)
-    )
+    axes = _axes(data)
+    of_chains = OverChains(diagonal if order == 2 else one, axes, complaints, in_turn=isinstance(function, InTurn))
     if order != 1:
         return of_chains
 
     def gradient(theta, *batch):
-        by_block = isinstance(theta, Mapping)
-        blocks = theta if by_block else {"": theta}
-        at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
+        blocks = theta if isinstance(theta, Mapping) else {"": theta}
+        alone = all(x.shape[0] == 1 for x in blocks.values())
+        if alone:  # without the cost of vectorising, and of an axis of chains in the graph
+            at = {name: x.select(0, 0).detach().requires_grad_() for name, x in blocks.items()}
+            batch = batch if axes[-1] is None else tuple(of_chain(b, 0) for b in batch)
+        else:
+            at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
+        leaves = list(at.values())
         with torch.enable_grad():
-            U = of_chains(at if by_block else at[""], *batch)
-            total = U.sum()
+            U = (of_chains.of_one if alone else of_chains)(at if blocks is theta else leaves[0], *batch)
+            total = U if alone else U.sum()
         if U.is_meta:
             raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
-        slopes = torch.autograd.grad(total, list(at.values()), materialize_grads=True)
-        slope = dict(zip(at, slopes)) if by_block else slopes[0]
-        return (slope, U.detach()) if with_value else slope
+        slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
+        if alone:
+            slopes = tuple(slope.unsqueeze(0) for slope in slopes)
+        slope = dict(zip(at, slopes)) if blocks is theta else slopes[0]
+        if not with_value:
+            return slope
+        U = U.detach()
+        return slope, U.unsqueeze(0) if alone else U
 
     return gradient
 

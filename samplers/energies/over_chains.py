@@ -68,14 +68,23 @@ class OverChains:
         if chains > 1 and all(value is not None for value in values):
             self.at_once = None  # it was torch that could not
         like = next((value for value in values if value is not None), None)
-        numbers = [_not_a_number(_of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
+        numbers = [_not_a_number(of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
         return torch.stack(numbers)
+
+    def of_one(self, theta: Any, *batch: Any) -> torch.Tensor:
+        """The value of one chain, without the axis of chains."""
+        value = self._number(theta, batch)
+        return _not_a_number(theta, None) if value is None else value
 
     def _of(self, theta: Any, batch: tuple, i: int) -> torch.Tensor | None:
         """The value of chain i, or None where the function raises at its state."""
-        own = batch if self.axes[-1] is None else tuple(_of_chain(b, i) for b in batch)
+        own = batch if self.axes[-1] is None else tuple(of_chain(b, i) for b in batch)
+        return self._number(of_chain(theta, i), own)
+
+    def _number(self, theta: Any, batch: tuple) -> torch.Tensor | None:
+        """The value of one chain, or None where the function raises there."""
         try:
-            return self.function(_of_chain(theta, i), *own)
+            return self.function(theta, *batch)
         except OF_STATES as error:
             if self.complaints is None or isinstance(error, PASSED_ON) or _is_of_torch(error):
                 raise
@@ -115,11 +124,15 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def _of_chain(x: Any, i: int) -> Any:
-    """What chain i has of a tensor, or of several."""
+def of_chain(x: Any, i: int) -> Any:
+    """What chain i has of a tensor, or of several.
+
+    >>> of_chain((torch.arange(3), torch.ones(3, 2)), 1)
+    (tensor(1), tensor([1., 1.]))
+    """
     if isinstance(x, Mapping):
-        return {name: part[i] for name, part in x.items()}
-    return x[i] if torch.is_tensor(x) else tuple(part[i] for part in x)
+        return {name: part.select(0, i) for name, part in x.items()}
+    return x.select(0, i) if torch.is_tensor(x) else tuple(part.select(0, i) for part in x)
 
 
 def _not_a_number(theta: Any, like: torch.Tensor | None) -> torch.Tensor:

@@ -42,6 +42,7 @@ class Chains:
         self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
         self.diverged: dict[int, int] = {}
         self.reason = ""
+        self._names = [b.name for b in recipe.entries]
         self._bounded = [b for b in recipe.entries if is_bounded(b)]
 
     def __len__(self) -> int:
@@ -167,7 +168,7 @@ class Chains:
 
     def _all_fine(self, new: Mapping[str, torch.Tensor]) -> bool:
         """Whether the numbers of all chains are finite, and inside of their domains."""
-        finite = math.isfinite(sum(new[b.name].sum() for b in self.recipe.entries))
+        finite = all(math.isfinite(new[name].sum()) for name in self._names)
         return finite and all(bool(in_domain(b, new[b.name]).all()) for b in self._bounded)
 
     def _fine(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:

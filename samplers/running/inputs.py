@@ -1,6 +1,6 @@
 """What the steps of a run read beside the state: the energy on its batches, noise under a seed, parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -14,26 +14,84 @@ from integrators.step import Step
 from ..energies.derivatives import Derivatives
 from ..energies.layout import Layout
 
-NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
+NOISE_AT_ONCE = 2**16  # normals that are drawn together, for as many steps as they serve: they stay in the cache
+GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps
 
 Rows = torch.Tensor | None  # of the batch of each chain, `(chains, batch_size)`; None for all data
 
 
-class Evaluations:
-    """The derivatives of an energy in one step, whose gradients see one batch after another.
+class Batches:
+    """The batches of some steps of so many chains, by the index of the step among them and by the evaluation in it.
 
-    `rows_of`: the rows of the batch of evaluation 0, 1, ...; `carried`: those of the gradient that the step takes over
-    from the last one, if it does. The curvature is on the batch of the latest gradient, observations are on the step's
-    first.
+    Rows are drawn for all of these steps at once, and what they hold is gathered for as many as have room. `chosen`:
+    the chains that are asked for; all of them if left out.
     """
 
-    def __init__(self, derivatives: Derivatives, rows_of: Callable[[int], Rows], carried: Rows = None) -> None:
+    def __init__(self, inputs: "Inputs", steps: range, chains: int, chosen: torch.Tensor | None = None) -> None:
+        self.inputs = inputs
+        self.steps = steps
+        self.chains = chains
+        self.chosen = chosen
+        self.source = inputs.derivatives.data
+        self.are_whole = self.source is None or self.source.batch_size is None
+        self.whole = inputs.derivatives.batch(None)
+        self._rows = cache(self._drawn)
+        self._gathered: dict[int, tuple[int, list]] = {}  # the first step, and the batches from there on
+
+    def rows(self, i: int, evaluation: int) -> Rows:
+        """The rows of a batch, `(chains, batch_size)`."""
+        return None if self.are_whole else self._rows(evaluation)[i]
+
+    def data(self, i: int, evaluation: int) -> tuple:
+        """A batch as the last argument of the energy; none without data."""
+        if self.are_whole:
+            return self.whole
+        first, batches = self._gathered.get(evaluation, (0, []))
+        if not first <= i < first + len(batches):
+            first, batches = i, self._gather(self._rows(evaluation)[i:])
+            self._gathered[evaluation] = first, batches
+        return (batches[i - first],)
+
+    def _drawn(self, evaluation: int) -> tuple[torch.Tensor, ...]:
+        """The rows of each step."""
+        assert self.source is not None
+        rows = self.source.rows_for(self.inputs.seed, self.steps, evaluation, self.chains, self.inputs.first_chain)
+        assert rows is not None
+        return (rows if self.chosen is None else rows[:, self.chosen]).unbind()
+
+    def _gather(self, rows: tuple[torch.Tensor, ...]) -> list:
+        """The batches of as many of these steps as have room."""
+        assert self.source is not None
+        size = max(1, GATHERED_AT_ONCE // (rows[0].numel() * self.source.width))
+        return self.source.batches(torch.stack(rows[:size]))
+
+
+class Evaluations:
+    """The derivatives of an energy in one step after another, whose gradients see one batch after another.
+
+    The curvature is on the batch of the latest gradient, observations are on the step's first.
+    """
+
+    def __init__(self, derivatives: Derivatives) -> None:
         self.derivatives = derivatives
-        self.rows_of = rows_of
-        self.first = rows_of(0) if carried is None else carried
-        self.latest = self.first
+
+    def begin(self, of_step: "OfStep", carried: Rows = None) -> "Evaluations":
+        """Go on to a step; `carried`: the rows of the gradient that it takes over from the last one, if it does."""
+        self.of_step = of_step
+        self.carried = carried
         self.evaluated = 0
         self.known: tuple[Any, torch.Tensor] | None = None  # where U was last evaluated with its gradient, and U there
+        return self
+
+    @property
+    def first(self) -> Rows:
+        """The rows of the step's first gradient."""
+        return self.of_step.rows(0) if self.carried is None else self.carried
+
+    @property
+    def latest(self) -> Rows:
+        """The rows of its latest."""
+        return self.of_step.rows(self.evaluated - 1) if self.evaluated else self.first
 
     def functions(self) -> dict[str, Any]:
         """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
@@ -51,9 +109,8 @@ class Evaluations:
         return self.derivatives.eager(theta, *self.derivatives.batch(self.first))
 
     def _on_next(self, gradient: Callable, theta: Any) -> Any:
-        self.latest = self.rows_of(self.evaluated)
+        batch = self.of_step.data(self.evaluated)
         self.evaluated += 1
-        batch = self.derivatives.batch(self.latest)
         if self.derivatives.together is None:
             return gradient(theta, *batch)
         slope, U = self.derivatives.together(theta, *batch)
@@ -80,13 +137,22 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OfStep:
-    """What step `number` of a run reads: `noise` by name, none where a kernel draws it, and `rows_of` evaluations."""
+    """What step `number` of a run reads: `noise` by name, none where a kernel draws it, and one of the `batches`."""
 
     number: int
     noise: dict[str, Any]
-    rows_of: Callable[[int], Rows]
+    batches: Batches
+    index: int
+
+    def rows(self, evaluation: int) -> Rows:
+        """The rows of the batch of evaluation 0, 1, ..."""
+        return self.batches.rows(self.index, evaluation)
+
+    def data(self, evaluation: int) -> tuple:
+        """That batch, as the last argument of the energy; none without data."""
+        return self.batches.data(self.index, evaluation)
 
 
 @dataclass(frozen=True)
@@ -119,15 +185,8 @@ class Inputs:
 
     def evaluations(self, number: int, chains: int, chosen: torch.Tensor | None = None) -> Evaluations:
         """The derivatives on the batches of one step, which takes no gradient over; of the `chosen` chains."""
-        rows_of = self._rows(range(number, number + 1), chains)(0)
-        if chosen is None:
-            return Evaluations(self.derivatives, rows_of)
-
-        def of_chosen(evaluation: int) -> Rows:
-            rows = rows_of(evaluation)
-            return None if rows is None else rows[chosen]
-
-        return Evaluations(self.derivatives, of_chosen)
+        batches = Batches(self, range(number, number + 1), chains, chosen)
+        return Evaluations(self.derivatives).begin(OfStep(number, {}, batches, 0))
 
     def of_steps(self, step: Step, numbers: range, target: torch.Tensor, *, keyed: bool) -> Iterator[OfStep]:
         """What each of these steps reads, drawn for as many at once as have room.
@@ -138,16 +197,16 @@ class Inputs:
         for first in range(numbers.start, numbers.stop, size):
             block = range(first, min(first + size, numbers.stop))
             drawn = {} if keyed else self._noise(step.program, block, target)
-            rows = self._rows(block, len(target))
+            batches = Batches(self, block, len(target))
             for i, number in enumerate(block):
-                yield OfStep(number, {name: values[i] for name, values in drawn.items()}, rows(i))
+                yield OfStep(number, {name: values[i] for name, values in drawn.items()}, batches, i)
 
-    def _noise(self, program: Program, steps: range, target: torch.Tensor) -> dict[str, Any]:
+    def _noise(self, program: Program, steps: range, target: torch.Tensor) -> dict[str, Sequence[Any]]:
         """The random numbers of each draw by its name, for each of these steps."""
         shape = tuple(target.shape[1:])
         scalar = (len(self.layout.shapes),) if program.scope == "tensor" and self.layout.shapes else ()
         kinds = noise.KINDS | noise.STATE_DEPENDENT
-        return {
+        drawn: dict[str, Any] = {
             draw.name: kinds[draw.kind](
                 self.seed,
                 steps,
@@ -160,18 +219,7 @@ class Inputs:
             )
             for number, draw in enumerate(program.draws)
         }
-
-    def _rows(self, steps: range, chains: int) -> Callable[[int], Callable[[int], Rows]]:
-        """The rows of the batches of these steps, by the index of the step among them and by the evaluation in it."""
-        data = self.derivatives.data
-        if data is None or data.batch_size is None:
-            return lambda i: lambda evaluation: None
-
-        @cache
-        def of_evaluation(evaluation):
-            return data.rows_for(self.seed, steps, evaluation, chains, self.first_chain)
-
-        return lambda i: lambda evaluation: of_evaluation(evaluation)[i]
+        return {name: values.unbind() if torch.is_tensor(values) else values for name, values in drawn.items()}
 
 
 def _steps_at_once(program: Program, target: torch.Tensor, derivatives: Derivatives) -> int:

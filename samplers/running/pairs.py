@@ -21,7 +21,7 @@ from .chains import Chains
 from .divergence import Remaking
 from .inputs import Inputs, OfStep, Rows
 from .plan import Plan
-from .stepwise import stepped
+from .stepwise import StepCall
 
 SLOPES = 2**43  # number of the step whose batches the gradients at draws see; no run gets that far
 FIRST = 2**41  # number of the step whose noise the pairs begin with; no run gets that far
@@ -79,6 +79,7 @@ class Level:
         self.chains = chains
         self.centre = centre
         self.averages = Averages(inputs.derivatives)
+        self.call = StepCall(step, self.averages.functions(), inputs)
         self.forget()
 
     def forget(self) -> None:
@@ -92,10 +93,7 @@ class Level:
     def move(self, number: int, noise: Mapping[str, Any], rows_of: Sequence[Callable[[int], Rows]]) -> None:
         """A step with this noise, whose gradients are means over these batches."""
         self.averages.begin(rows_of)
-        of_step = OfStep(number, dict(noise), rows_of[0])
-        functions = self.averages.functions()
-        new = stepped(self.step, self.chains.state, of_step, functions, self.h, self.temperature, self.inputs)
-        self.chains.advance(new)
+        self.chains.advance(self.call(self.chains.state, number, noise, self.h, self.temperature))
 
     def look(self) -> None:
         """Add the present state to the averages."""
@@ -395,14 +393,14 @@ class PairedRun:
         kinds = self.stage.step.draws
         for k, (a, b) in enumerate(halves):
             noise = {name: _joined(kinds[name], x, b.noise[name]) for name, x in a.noise.items()}
-            both = [a.rows_of, b.rows_of] if self.has_batches else [a.rows_of]
+            both = [a.rows, b.rows] if self.has_batches else [a.rows]
             levels["coarse"].move(k, noise, both)
             if "one" in levels:
-                levels["one"].move(k, noise, [a.rows_of])
-                levels["other"].move(k, noise, [b.rows_of])
+                levels["one"].move(k, noise, [a.rows])
+                levels["other"].move(k, noise, [b.rows])
             if "fine" in levels:
-                levels["fine"].move(2 * k, a.noise, [a.rows_of])
-                levels["fine"].move(2 * k + 1, b.noise, [b.rows_of])
+                levels["fine"].move(2 * k, a.noise, [a.rows])
+                levels["fine"].move(2 * k + 1, b.noise, [b.rows])
             yield
 
     def _told_apart(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:

@@ -1,7 +1,7 @@
 """Chains that move step by step, in torch or by a kernel of one step, as energies that are torch functions need it."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,10 @@ import torch
 
 from integrators.late import Arrivals, is_near
 from integrators.step import Step
+from recipe.symbols import step_number
 
 from .chains import Chains
-from .inputs import Evaluations, Inputs, OfStep, Rows
+from .inputs import Evaluations, Inputs, Rows
 from .moving import Moves
 from .plan import Stage
 
@@ -72,9 +73,16 @@ class Stepwise:
         arrivals = Arrivals()
         coming: deque[_Made] = deque()
         numbers = range(stage.first + done, stage.first + stage.steps)
+        evaluations = Evaluations(self.inputs.derivatives)
+        call = StepCall(stage.step, evaluations.functions(), self.inputs, self.backend)
+        carries = stage.step.program.carries_gradient
         for of_step in self.inputs.of_steps(stage.step, numbers, target, keyed=self.backend != "torch"):
             state, rows = (coming[-1].state, coming[-1].rows) if coming else (chains.state, chains.rows)
-            made = self._step(stage, of_step, state, rows)
+            evaluations.begin(of_step, rows if carries else None)
+            k = of_step.number - stage.first
+            h = stage.step_size(k)
+            new = call(state, of_step.number, of_step.noise, h, stage.temperature(k))
+            made = _Made(new, evaluations.latest if "gradient" in new else None, h)
             if not ahead:
                 yield made
                 continue
@@ -89,31 +97,30 @@ class Stepwise:
         arrivals.wait()
         yield from coming
 
-    def _step(self, stage: Stage, of_step: OfStep, state: dict[str, Any], rows: Rows) -> "_Made":
-        """A step from a state, whose gradient has seen these rows."""
-        k = of_step.number - stage.first
-        h = stage.step_size(k)
-        carried = rows if stage.step.program.carries_gradient else None
-        evaluations = Evaluations(self.inputs.derivatives, of_step.rows_of, carried)
-        functions, T = evaluations.functions(), stage.temperature(k)
-        new = stepped(stage.step, state, of_step, functions, h, T, self.inputs, self.backend)
-        return _Made(new, evaluations.latest if "gradient" in new else None, h)
 
+class StepCall:
+    """Calls of a step of which all but the state, the noise, the step size and the temperature stays as it is.
 
-@torch.no_grad()
-def stepped(
-    step: Step,
-    state: dict,
-    of_step: OfStep,
-    functions: dict[str, Any],
-    h: float,
-    T: float,
-    inputs: Inputs,
-    backend: str = "torch",
-) -> dict[str, Any]:
-    """The state after a step, lost chains and all; `functions`: gradient, curvature and observations."""
-    settings = {"temperature": T, "step_number": of_step.number, **inputs.constants}
-    if backend != "torch":
-        return step.swept(state, h, noise=inputs.key(of_step.number), **functions, **settings)
-    arguments = step.arguments(noise=of_step.noise, sizes=inputs.layout.sizes, **functions)
-    return step.function(state, h, **arguments, **step.spelled(settings))
+    `functions`: gradient, curvature, value and observations; `backend`: "torch", or that of a kernel of one step.
+    """
+
+    def __init__(self, step: Step, functions: dict[str, Any], inputs: Inputs, backend: str = "torch") -> None:
+        self.step = step
+        self.inputs = inputs
+        self.by_kernel = backend != "torch"
+        if self.by_kernel:
+            self.fixed = {**functions, **inputs.constants}
+        else:
+            given = step.arguments(noise={}, sizes=inputs.layout.sizes, **functions)
+            self.fixed = {**given, **step.spelled(inputs.constants)}
+        self.numbered = self.by_kernel or step.program.reads(step_number)
+
+    @torch.no_grad()
+    def __call__(self, state: dict[str, Any], number: int, noise: Mapping, h: float, T: float) -> dict[str, Any]:
+        """The state after step `number`, lost chains and all."""
+        varying: dict[str, Any] = {"temperature": T}
+        if self.numbered:
+            varying[step_number.name] = number
+        if self.by_kernel:
+            return self.step.swept(state, h, noise=self.inputs.key(number), **self.fixed, **varying)
+        return self.step.function(state, h, **(self.fixed | varying | {"noise": noise}))
