@@ -1,0 +1,1 @@
+"""What `bench.py` times, a file for each subject."""
