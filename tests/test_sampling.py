@@ -13,6 +13,9 @@ import samplers
 from integrators import noise
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
+from samplers.energies.data import Data
+from samplers.energies.gradients import vectorised
+from samplers.energies.layout import Layout
 from samplers.running import inputs
 from samplers.testing.cases import CASES
 
@@ -157,6 +160,7 @@ def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypat
     at_once = run(SGNHT, keep=["p", "xi"], **more)
     for size in (1, 50, 100):
         monkeypatch.setattr(inputs, "NOISE_AT_ONCE", size)
+        monkeypatch.setattr(inputs, "GATHERED_AT_ONCE", size)
         assert same(run(SGNHT, keep=["p", "xi"], **more), at_once)
 
 
@@ -176,6 +180,27 @@ def test_noise_and_batches_are_drawn_for_no_more_steps_than_fit(monkeypatch):
     monkeypatch.setattr(noise, "integers", counted(noise.integers))
     run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=100, steps=40)
     assert max(drawn) <= 1000
+
+
+def test_what_many_batches_hold_is_gathered_at_once(monkeypatch):
+    gathered = []
+    monkeypatch.setattr(Data, "batches", lambda *given, f=Data.batches: gathered.append(1) or f(*given))
+    run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=3, steps=500)
+    assert len(gathered) < 10
+
+
+def test_one_chain_is_differentiated_as_it_is():
+    """Its energy sees a leaf of autograd: nothing is vectorised, and no axis of chains is in its graph."""
+    leaves = []
+
+    def energy(theta):
+        leaves.append(theta.is_leaf)
+        return (theta**2).sum()
+
+    gradient = vectorised(energy, Layout(), None)
+    assert gradient(torch.ones(1, 3)).tolist() == [[2.0] * 3] and leaves == [True]
+    gradient, value = vectorised(lambda at: energy(at["a"]), Layout(), None, with_value=True)({"a": torch.ones(1, 3)})
+    assert gradient["a"].tolist() == [[2.0] * 3] and value.tolist() == [3.0] and leaves == [True] * 2
 
 
 @pytest.mark.parametrize("name", CASES)

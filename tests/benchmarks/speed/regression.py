@@ -129,8 +129,8 @@ def of_jax(chains, steps):
     def step(theta, key):
         noise, batch = jax.random.split(key)
         rows = jax.random.randint(batch, (chains, BATCH), 0, ROWS)
-        return theta + h * gradient(theta, x[rows], label[rows]) + (2 * h) ** 0.5 * jax.random.normal(
-            noise, theta.shape
+        return (
+            theta + h * gradient(theta, x[rows], label[rows]) + (2 * h) ** 0.5 * jax.random.normal(noise, theta.shape)
         )
 
     return scanned(step, jnp.zeros((chains, FEATURES)), steps)
