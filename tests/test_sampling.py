@@ -15,7 +15,6 @@ from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.energies.data import Data
 from samplers.energies.gradients import vectorised
-from samplers.energies.layout import Layout
 from samplers.running import inputs
 from samplers.testing.cases import CASES
 
@@ -197,9 +196,9 @@ def test_one_chain_is_differentiated_as_it_is():
         leaves.append(theta.is_leaf)
         return (theta**2).sum()
 
-    gradient = vectorised(energy, Layout(), None)
+    gradient = vectorised(energy, None)
     assert gradient(torch.ones(1, 3)).tolist() == [[2.0] * 3] and leaves == [True]
-    gradient, value = vectorised(lambda at: energy(at["a"]), Layout(), None, with_value=True)({"a": torch.ones(1, 3)})
+    gradient, value = vectorised(lambda at: energy(at["a"]), None, with_value=True)({"a": torch.ones(1, 3)})
     assert gradient["a"].tolist() == [[2.0] * 3] and value.tolist() == [3.0] and leaves == [True] * 2
 
 

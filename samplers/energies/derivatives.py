@@ -1,7 +1,7 @@
 """An energy made ready for a run: what its steps ask of it, for all chains at once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,9 @@ class Derivatives:
 
     `gradient` and `curvature`, the Hessian diagonal, return theta's shape, `value` U of every chain, `together` the
     gradient and the value in a pair; they are None where the steps hold the derivatives of a symbolic energy, or ask
-    for none. `eager` is the gradient of a torch energy before a compiler has seen it. `observations` return one value
-    per chain, or per chain and site. `complaints`: what the energy has raised at some states, where it is nan.
+    for none. `eager` is the gradient of a torch energy before a compiler has seen it, `functional` the same in the form
+    that torch.compile takes, where a run is worth it. `observations` return one value per chain, or per chain and site.
+    `complaints`: what the energy has raised at some states, where it is nan.
     """
 
     gradient: Callable | None = None
@@ -35,6 +36,7 @@ class Derivatives:
     value: Callable | None = None
     together: Callable | None = None
     eager: Callable | None = None
+    functional: Callable | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     data: Data | None = None
     complaints: list[str] = field(default_factory=list)
@@ -42,6 +44,12 @@ class Derivatives:
     def batch(self, rows: torch.Tensor | None) -> tuple:
         """The last argument of these functions: the batch of these rows, `(chains, batch_size)`; none without data."""
         return () if self.data is None else (self.data.batch(rows),)
+
+    def compiled(self, where: str) -> "Derivatives":
+        """The same with a gradient that torch compiles at its first call, where a run is worth it."""
+        if self.functional is None or self.eager is None:
+            return self
+        return replace(self, gradient=compiled_gradient(self.functional, self.eager, where), functional=None)
 
 
 def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
@@ -87,7 +95,7 @@ def derivatives_of(
 ) -> Derivatives:
     """What these steps ask of an energy, and of the caller's functions `observe` by name.
 
-    `target`: where the chains start, for a trial call of a torch energy, whose gradient torch compiles if `compiled`.
+    `target`: where the chains start, for a trial call of a torch energy; `compiled`: whether torch may compile it.
     Raises RecipeError for an energy that cannot be differentiated for many chains.
     """
     needs_value = any(step.program.needs_value for step in steps)
@@ -99,6 +107,7 @@ def derivatives_of(
     value: Callable | None = None
     together: Callable | None = None
     eager: Callable | None = None
+    functional: Callable | None = None
     complaints: list[str] = []
     if isinstance(energy, Energy):
         if data is not None:
@@ -112,11 +121,11 @@ def derivatives_of(
             value = of_chains(order=0)
             together = of_chains(with_value=True)
         elif compiled and not isinstance(energy, InTurn):
-            gradient = compiled_gradient(functional_gradient(layout.energy(energy), data), gradient, where)
+            functional = functional_gradient(layout.energy(energy), data)
         if any(step.program.needs_curvature for step in steps):
             curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)
-    return Derivatives(gradient, curvature, value, together, eager, observations, data, complaints)
+    return Derivatives(gradient, curvature, value, together, eager, functional, observations, data, complaints)
 
 
 def _emitted(steps: Sequence[Step], data: Data) -> Iterator[Callable | None]:

@@ -105,7 +105,7 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
     def first(theta, *batch):
         plain = gradient(theta, *batch)
         try:
-            reason = None if _agree(compiled(theta, *batch), plain) else "its numbers differ"
+            reason = None if agree(compiled(theta, *batch), plain) else "its numbers differ"
         except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if reason:
@@ -124,9 +124,14 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
     return fastest
 
 
-def _agree(compiled: Any, plain: Any) -> bool:
+def agree(compiled: Any, plain: Any) -> bool:
+    """Whether what a compiler has made has the numbers of what it was made of, up to rounding.
+
+    >>> agree({"theta": torch.ones(2)}, {"theta": torch.ones(2) + 1e-6})
+    True
+    """
     if isinstance(plain, Mapping):
-        return all(_agree(compiled[k], x) for k, x in plain.items())
+        return all(agree(compiled[k], x) for k, x in plain.items())
     return torch.allclose(compiled, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()), equal_nan=True)
 
 

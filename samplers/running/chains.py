@@ -80,9 +80,10 @@ class Chains:
         """Whether a step loses no chain, a number on the device of the state: 1 or 0, `(1,)`."""
         return (~self.alive | self._fine(new)).all().reshape(1).float()
 
-    def land(self, state: dict[str, Any], steps: int) -> None:
-        """Take the state after so many steps, in which lost chains have stayed where they were."""
+    def land(self, state: dict[str, Any], steps: int, *, rows: torch.Tensor | None = None) -> None:
+        """Take the state after so many steps, in which lost chains have stayed where they were; `rows`: as above."""
         self.state = state
+        self.rows = rows if "gradient" in state else None
         self.moved += steps
 
     def lose(self, lost: Mapping[int, int], new: Mapping[str, torch.Tensor]) -> Diverged | None:

@@ -62,7 +62,7 @@ class Batches:
     def _gather(self, rows: tuple[torch.Tensor, ...]) -> list:
         """The batches of as many of these steps as have room."""
         assert self.source is not None
-        size = max(1, GATHERED_AT_ONCE // (rows[0].numel() * self.source.width))
+        size = max(1, GATHERED_AT_ONCE // max(1, rows[0].numel() * self.source.width))
         return self.source.batches(torch.stack(rows[:size]))
 
 
@@ -174,6 +174,10 @@ class Inputs:
         """The parameters, and `num_data`, by which the energies of minibatches are scaled."""
         data = self.derivatives.data
         return {"num_data": 1 if data is None else data.rows, **self.parameters}
+
+    def compiled(self, where: str) -> "Inputs":
+        """The same with a gradient that torch compiles, where a run is worth it."""
+        return replace(self, derivatives=self.derivatives.compiled(where))
 
     def key(self, number: int) -> noise.Key:
         """The noise of a step, to be drawn where it is used."""

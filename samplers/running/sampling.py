@@ -30,6 +30,7 @@ from .fingerprint import fingerprint
 from .gauges import Gauges
 from .inputs import Inputs
 from .law import check_law
+from .moving import Mover
 from .phases import Phase, names_of, phases_of
 from .plan import Plan, Settings, Value, plan_of
 from .probe import Probe
@@ -38,6 +39,7 @@ from .run import Run
 from .stability import check_stability
 from .start import given_state, whole_state
 from .trial import Trial
+from .unrolled import Unrolled, is_unrolled
 
 MOST = 2**63 - 1  # that a number of steps or chains can be
 SEED = "Give one: noise is a function of it, and the global generator is never used."
@@ -198,8 +200,14 @@ def sample(
     looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
     if ladder is None:
         moved = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
-        mover = mover_of(plan, moved.state, inputs, looked_at, backend)
+        mover: Mover
+        if backend == "auto" and is_unrolled(plan, inputs, moved.state, WORTH_COMPILING):
+            mover = Unrolled(inputs, looked_at, WORTH_COMPILING, where)
+        else:
+            inputs = inputs.compiled(where)
+            mover = mover_of(plan, moved.state, inputs, looked_at, backend)
     else:
+        inputs = inputs.compiled(where)
         moved, mover = side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where)
     kept_blocks = {name: moved.state[name] for name in kept}
     if checkpoint is None:

@@ -1,0 +1,136 @@
+"""Chains that move several steps in one graph, which torch.compile makes of a step in torch and its energy."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from integrators import noise
+from integrators.domains import is_bounded
+from integrators.late import is_near
+
+from ..energies.gradients import agree
+from .chains import Chains
+from .inputs import Inputs, OfStep
+from .moving import Moves
+from .plan import Plan, Stage
+from .stepwise import StepCall, Stepwise
+
+AT_ONCE = 8  # steps of a graph: the time of its compilation grows with them
+SIZE = 2_000  # numbers of a block, from which on kernels of one step are faster
+
+Several = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]]
+
+
+class Unrolled:
+    """Chains moved by a compiled graph of several steps, with a look at the chains after each; else step by step.
+
+    `inputs`: what steps read beside the state, with the gradient that torch can compile; `keep`: the names of the
+    blocks whose values are handed on; `least`: the steps of a stage that is worth the compilation. The steps of a graph
+    begin at multiples of their number. Where torch cannot compile them, or a chain is lost, it goes on step by step.
+    """
+
+    backend = "torch"
+
+    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str) -> None:
+        self.inputs = inputs
+        self.keep = keep
+        self.least = least
+        self.stepwise = Stepwise(inputs, keep)
+        self.where = where
+
+    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
+        """Make the steps of a stage from number `done` of it on, those of a graph handed on together."""
+        if fits(stage, self.inputs, chains.state, self.least) and not chains.diverged:
+            first = -(-done // AT_ONCE) * AT_ONCE
+            if stage.step.program.carries_gradient and "gradient" not in chains.state:
+                first += AT_ONCE
+            yield from islice(self.stepwise.move(chains, stage, done), first - done)
+            done = first
+            for moves in self._by_graph(chains, stage, done):
+                yield moves
+                done += moves.steps
+        yield from self.stepwise.move(chains, stage, done)
+
+    def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
+        """The steps of as many graphs as the stage has room for, until one loses a chain, or cannot be compiled."""
+        several = self._several(stage)
+        compiled = torch.compile(several, dynamic=False, fullgraph=True)
+        is_checked = False
+        numbers = range(stage.first + done, stage.first + stage.steps)
+        target = chains.state[chains.recipe.targets[0].name]
+        steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
+        h = stage.step_size(0)
+        while done + AT_ONCE <= stage.steps:
+            of_steps = list(islice(steps, AT_ONCE))
+            read = _read(of_steps, has_data=self.inputs.derivatives.data is not None)
+            with torch.no_grad():
+                if not is_checked and not _compiles(compiled, several, chains.state, read):
+                    self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
+                    return
+                is_checked = True
+                state, kept, total = compiled(chains.state, *read)
+            if not math.isfinite(total):
+                return
+            chains.land(state, AT_ONCE, rows=of_steps[-1].rows(0))
+            skipped = stage.until_kept(done)
+            some = slice(skipped, None, stage.thin)
+            sizes = [h] * len(range(skipped, AT_ONCE, stage.thin))
+            yield Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
+            done += AT_ONCE
+
+    def _several(self, stage: Stage) -> Several:
+        """The steps of a graph, as a function of the state, the noise of each, and its batch."""
+        functional = self.inputs.derivatives.functional
+        assert functional is not None
+        function, h, T = stage.step.function, stage.step_size(0), stage.temperature(0)
+        fixed = StepCall(stage.step, {"gradient": None}, self.inputs).fixed
+        keep = list(self.keep)
+        entries = [b.name for b in stage.step.recipe.entries]
+
+        def several(state: dict, drawn: dict, batches: list) -> tuple[dict, dict, torch.Tensor]:
+            states = []
+            for i in range(AT_ONCE):
+                own = {name: x[i] for name, x in drawn.items()}
+                call = {**fixed, "noise": own, "gradient": lambda theta, i=i: functional(theta, *batches[i])}
+                state = function(state, h, temperature=T, **call)
+                states.append(state)
+            total = torch.stack([s[name].sum() for s in states for name in entries]).sum()
+            return state, {name: torch.stack([s[name] for s in states], 1) for name in keep}, total
+
+        return several
+
+
+def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
+    """Whether a stage is long enough, and its steps are a function of the state, their noise and a batch alone."""
+    program = stage.step.program
+    constant = not callable(stage.step_size.value) and not callable(stage.temperature.value)
+    blocks = [state[b.name] for b in stage.step.recipe.entries]
+    small = all(is_near(x) and x.numel() < SIZE for x in blocks)
+    one_gradient = program.gradients_per_step == 1 and list(program.derivatives) == [1]
+    opaque = inputs.derivatives.functional is not None and not program.observations and program.scope == "chain"
+    drawn = all(draw.kind in noise.KINDS for draw in program.draws)
+    whole = not any(is_bounded(b) for b in stage.step.recipe.entries)
+    of_number = not StepCall(stage.step, {"gradient": None}, inputs).numbered
+    return stage.steps >= least and constant and small and one_gradient and opaque and drawn and whole and of_number
+
+
+def is_unrolled(plan: Plan, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
+    """Whether some stage of a run is worth a graph of several steps."""
+    return any(fits(stage, inputs, state, least) for stage in plan.stages)
+
+
+def _read(of_steps: Sequence[OfStep], *, has_data: bool) -> tuple[dict[str, torch.Tensor], list[tuple]]:
+    """The noise of some steps, by name, and their batches."""
+    drawn = {name: torch.stack([s.noise[name] for s in of_steps]) for name in of_steps[0].noise}
+    return drawn, [s.data(0) for s in of_steps]
+
+
+def _compiles(compiled: Several, several: Several, state: dict, read: tuple) -> bool:
+    """Whether torch compiles the steps, to the numbers that they have without it."""
+    try:
+        return agree(compiled(state, *read)[0], several(state, *read)[0])
+    except Exception:  # of a compiler that is missing, or cannot do what the energy does
+        return False

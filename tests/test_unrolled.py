@@ -1,0 +1,128 @@
+"""Several steps in one graph of torch.compile: the run of single steps, whatever is asked of it."""
+
+import pytest
+import torch
+
+import samplers
+from samplers.running import sampling, unrolled
+
+ROWS, FEATURES = 40, 3
+RANDOM = torch.Generator().manual_seed(0)
+X = torch.randn(ROWS, FEATURES, dtype=torch.float64, generator=RANDOM)
+Y = (torch.rand(ROWS, generator=RANDOM) < 0.5).double()
+
+
+def energy(theta, batch):
+    z = batch[0] @ theta
+    return ROWS / 5 * (torch.nn.functional.softplus(z) - batch[1] * z).sum() + (theta**2).sum() / 2
+
+
+def run(recipe="sgld", energy=energy, **given):
+    own = dict(
+        init=torch.zeros(FEATURES, dtype=torch.float64),
+        chains=2,
+        data=(X, Y),
+        batch_size=5,
+        steps=45,
+        step_size=1e-2,
+        progress=False,
+    )
+    return samplers.sample(samplers.catalogue[recipe], energy, **(own | given))
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Every function that torch is to compile, which stays as it is; runs of 20 steps are worth it."""
+    seen = []
+    monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: seen.append(f) or f)
+    return seen
+
+
+def same(one, other):
+    """Up to rounding: one chain is vectorised in a graph, and is not step by step."""
+    return all((one[name] - other[name]).abs().max() < 1e-12 for name in one)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(),
+        dict(recipe="sghmc", keep="p", thin=3, warmup=21),
+        dict(recipe="sgnht", chains=1, keep=["p", "xi"], thin=2),
+        dict(recipe="psgld", steps=64),
+        dict(temperature=0.5, thin=20),
+        dict(init={"w": torch.zeros(FEATURES, dtype=torch.float64)}, energy=lambda at, batch: energy(at["w"], batch)),
+        dict(data=None, batch_size=None, energy=lambda theta: (theta**4).sum()),
+    ],
+    ids=["minibatch", "carried", "one chain", "adapted", "sparse", "named", "full"],
+)
+def test_a_run_by_graphs_is_that_of_single_steps(graphs, given):
+    by_graphs = run(**given)
+    assert len(graphs) == 1 + ("warmup" in given)
+    assert same(by_graphs, run(backend="torch", **given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(schedule=lambda k: 1e-2 / (1 + k)),
+        dict(temperature=lambda k: 1.0),
+        dict(recipe="sgld", metropolis=True, batch_size=None, energy=energy),
+        dict(steps=19),
+    ],
+    ids=["schedule", "temperature", "metropolis", "short"],
+)
+def test_steps_that_are_no_function_of_state_noise_and_batch_are_made_one_by_one(graphs, monkeypatch, given):
+    monkeypatch.setattr(unrolled.Unrolled, "move", None)
+    run(**given)
+
+
+def test_a_lost_chain_is_lost_at_the_same_step(graphs):
+    def steep(theta, batch):
+        return energy(theta, batch) + 40 * (theta**4).sum()
+
+    start = torch.zeros(3, FEATURES, dtype=torch.float64)
+    start[1] = 2.0
+    given = dict(energy=steep, init=start, chains=3, steps=60, step_size=5e-3)
+    with pytest.warns(RuntimeWarning, match="are lost"):
+        by_graphs = run(**given)
+    with pytest.warns(RuntimeWarning, match="are lost"):
+        by_steps = run(backend="torch", **given)
+    assert graphs and 1 in by_graphs.diverged and by_graphs.diverged == by_steps.diverged
+    assert same(by_graphs, by_steps)
+
+
+def test_a_run_goes_on_where_it_was_interrupted(graphs, tmp_path):
+    """Steps of a graph begin at multiples of their number, whether a run begins before them or there."""
+    counts = {"left": 10**6}
+
+    def fragile(theta, batch):
+        counts["left"] -= 1
+        if counts["left"] == 0:
+            raise KeyboardInterrupt
+        return energy(theta, batch)
+
+    whole = run("sghmc", fragile)
+    counts["left"] = 40
+    given = dict(recipe="sghmc", energy=fragile, checkpoint=tmp_path, checkpoint_every=0)
+    with pytest.raises(KeyboardInterrupt):
+        run(**given)
+    assert torch.equal(run(**given)["theta"], whole["theta"])
+
+
+def test_what_torch_cannot_compile_is_made_step_by_step(graphs, monkeypatch):
+    def compile(function, **_):
+        return lambda *given: 1 / 0
+
+    monkeypatch.setattr(torch, "compile", compile)
+    with pytest.warns(RuntimeWarning, match="torch.compile of the gradient failed"):
+        draws = run()
+    assert same(draws, run(backend="torch"))
+
+
+def test_two_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch):
+    monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
+    monkeypatch.setattr(unrolled, "AT_ONCE", 2)
+    compiled, plain = (run("sghmc", chains=1, backend=backend)["theta"] for backend in ("auto", "torch"))
+    assert 0 < (compiled - plain).abs().max() < 1e-12
