@@ -25,6 +25,7 @@ from .scheme import Scheme
 if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
     from torch import Tensor
 
+    from .kernels.single import Pool
     from .noise import Key
 
 State = dict[str, "Tensor"]
@@ -198,9 +199,13 @@ class Step:
         curvature: Callable | None = None,
         value: Callable | None = None,
         observe: Mapping | None = None,
+        pool: "Pool | None" = None,
         **parameters: Any,
     ) -> State:
-        """The step by a kernel, without the checks of its arguments; of a `noise.Key` it draws the numbers itself."""
+        """The step by a kernel, without the checks of its arguments; of a `noise.Key` it draws the numbers itself.
+
+        `pool`: where a run keeps its kernels.
+        """
         from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
@@ -219,6 +224,7 @@ class Step:
             value=value,
             noise=noise,
             observe=observe,
+            pool=pool,
             **parameters,
         )
 

@@ -353,7 +353,14 @@ def test_a_compiled_gradient_makes_the_run_of_a_plain_one(monkeypatch):
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     energy, by_hand = ENERGIES["logistic"]
     run = dict(
-        init=start(energy, 2), chains=2, steps=30, step_size=1e-3, data=columns(energy, 5), batch_size=6, progress=False
+        init=start(energy, 2),
+        chains=2,
+        steps=30,
+        step_size=1e-3,
+        schedule=lambda k: 1e-3,
+        data=columns(energy, 5),
+        batch_size=6,
+        progress=False,
     )
     compiled, plain = (
         samplers.sample(samplers.SGLD, lambda t, batch: by_hand(t, *batch), backend=backend, **run)["theta"]

@@ -11,6 +11,7 @@ from sympy import sin, symbols
 
 import samplers
 from integrators import noise
+from integrators.kernels.constants import Constants
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.energies.data import Data
@@ -186,6 +187,13 @@ def test_what_many_batches_hold_is_gathered_at_once(monkeypatch):
     monkeypatch.setattr(Data, "batches", lambda *given, f=Data.batches: gathered.append(1) or f(*given))
     run(energy=to_rows, data=torch.ones(100, 2, **double), batch_size=3, steps=500)
     assert len(gathered) < 10
+
+
+def test_a_run_by_kernels_of_one_step_computes_its_constants_once(monkeypatch):
+    computed = []
+    monkeypatch.setattr(Constants, "__call__", lambda *given, f=Constants.__call__: computed.append(1) or f(*given))
+    run(UnderdampedLangevin, energy=lambda theta: (theta**2).sum(), backend="cpp", steps=50)
+    assert len(computed) == 1
 
 
 def test_one_chain_is_differentiated_as_it_is():

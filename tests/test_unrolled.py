@@ -1,5 +1,7 @@
 """Several steps in one graph of torch.compile: the run of single steps, whatever is asked of it."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -59,8 +61,15 @@ def same(one, other):
 )
 def test_a_run_by_graphs_is_that_of_single_steps(graphs, given):
     by_graphs = run(**given)
-    assert len(graphs) == 1 + ("warmup" in given)
+    assert len({id(graph.__code__) for graph in graphs}) == 1 + ("warmup" in given)
     assert same(by_graphs, run(backend="torch", **given))
+
+
+def test_torch_counts_the_compilations_of_each_run_apart(graphs):
+    """Beyond eight of one code it gives up."""
+    for _ in range(3):
+        run()
+    assert len({id(graph.__code__) for graph in graphs}) == 3
 
 
 @pytest.mark.parametrize(
@@ -121,8 +130,13 @@ def test_what_torch_cannot_compile_is_made_step_by_step(graphs, monkeypatch):
     assert same(draws, run(backend="torch"))
 
 
-def test_two_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch):
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backend):
+    """Its front end sees through the text of a step and the derivatives of its energy, with no call left outside."""
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     monkeypatch.setattr(unrolled, "AT_ONCE", 2)
-    compiled, plain = (run("sghmc", chains=1, backend=backend)["theta"] for backend in ("auto", "torch"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    plain = run("sghmc", chains=1, backend="torch")["theta"]
+    monkeypatch.setattr(unrolled.Inputs, "compiled", None)  # what runs where there is no graph
+    compiled = run("sghmc", chains=1)["theta"]
     assert 0 < (compiled - plain).abs().max() < 1e-12

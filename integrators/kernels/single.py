@@ -18,11 +18,15 @@ from .sweep import Sweep
 IDLE = 8  # kernels that are kept for calls to come
 
 
-class _Pool:
-    """Kernels that no call is using, the latest last. A call takes its kernel out: its gradient may make another."""
+class Pool:
+    """Kernels that no call is using, the latest last. A call takes its kernel out: its gradient may make another.
 
-    def __init__(self, size: int):
+    With `keep_constants`, as for the calls of one run, kernels keep what they have computed of parameters per site.
+    """
+
+    def __init__(self, size: int, *, keep_constants: bool = False):
         self.size = size
+        self.keep_constants = keep_constants
         self.idle: list[tuple[tuple, Sweep]] = []
         self.lock = threading.Lock()
 
@@ -36,13 +40,13 @@ class _Pool:
 
     def put_back(self, key: tuple, kernel: Sweep) -> None:
         """Keep a kernel, without the tensors of its call; of too many the one that has been idle longest goes."""
-        kernel.release()
+        kernel.release(keep_constants=self.keep_constants)
         with self.lock:
             self.idle.append((key, kernel))
             del self.idle[: -self.size]
 
 
-_pool = _Pool(IDLE)
+_pool = Pool(IDLE)
 
 
 def step_by_kernel(
@@ -57,27 +61,30 @@ def step_by_kernel(
     value: Callable | None = None,
     noise: Key | Mapping | None = None,
     observe: Mapping | None = None,
+    pool: Pool | None = None,
     **parameters: Any,
 ) -> dict:
     """One step of a Program in C++ ("cpp") or Triton ("triton"): the state that `state` becomes over a time `h`.
 
     `gradient`, `curvature` and `value` are functions of the target, those emitted with a symbolic energy among them;
-    where the Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name.
-    Raises RecipeError as `Sweep` does, and for a gradient that is none.
+    where the Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name. `pool`:
+    where the kernels of a run are kept; else they are with those of all steps. Raises RecipeError as `Sweep` does, and
+    for a gradient that is none.
     """
     entries = program.recipe.entries
     _check_graphs(program, parameters)
     before = {b.name: _readable(program, f"state[{b.name!r}]", state[b.name]) for b in entries}
     # no two Programs share an identity here: a kernel holds its own
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
-    kernel = _pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
+    pool = pool or _pool
+    kernel = pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
     functions = {"gradient": gradient, "curvature": curvature, "value": value}
     carried = {name: state[name] for name in functions if name in state}
     caller = _Caller(program, kernel.plan, before, after, functions, observe or {}, carried)
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
     kernel(h, caller.supply, noise=noise, **parameters)
-    _pool.put_back(key, kernel)
+    pool.put_back(key, kernel)
     return after | {DERIVATIVES[order]: caller.latest[DERIVATIVES[order]] for order in program.carries}
 
 

@@ -112,14 +112,15 @@ class Sweep:
         """Whether it goes over the sites more than once, and so reads of a gradient after it has written."""
         return sum(len(segment.passes) for segment in self.plan.segments) > 1
 
-    def release(self) -> None:
+    def release(self, *, keep_constants: bool = False) -> None:
         """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
         self._bound = []
         self._moved = []
-        if self.tables.per_site.any():  # values that go with their tensors
+        per_site = self.tables.per_site
+        if not keep_constants and per_site.any():  # values that go with their tensors
             self._setting = None
         self._has_room = False
-        self.tables.forget(*self.tables.all())
+        self.tables.forget(*(t for t in self.tables.all() if not (keep_constants and t is per_site)))
         self._launch.release()
 
     def __call__(

@@ -17,7 +17,7 @@ from .layout import Layout, Target
 from .observations import observations_of
 from .over_chains import InTurn
 
-WORTH_COMPILING = 100_000  # steps of a run
+WORTH_COMPILING = 300_000  # steps of a run
 
 
 @dataclass(frozen=True)

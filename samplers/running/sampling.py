@@ -129,8 +129,8 @@ def sample(
     a map theta = f(z) of `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its
     parameters and auxiliary blocks are those of z, and `init`, draws and observations are of theta. `backend`:
     "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a
-    compiler or Triton, and in runs of 100,000 steps the gradient of a torch energy by torch.compile; their draws agree
-    up to rounding.
+    compiler or Triton, and in runs of 300,000 steps a torch energy's gradient, or eight small steps with it, by
+    torch.compile; their draws agree up to rounding.
 
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
     `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every

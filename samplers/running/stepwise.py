@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from integrators.kernels.single import Pool
 from integrators.late import Arrivals, is_near
 from integrators.step import Step
 from recipe.symbols import step_number
@@ -109,7 +110,7 @@ class StepCall:
         self.inputs = inputs
         self.by_kernel = backend != "torch"
         if self.by_kernel:
-            self.fixed = {**functions, **inputs.constants}
+            self.fixed = {**functions, **inputs.constants, "pool": Pool(1, keep_constants=True)}
         else:
             given = step.arguments(noise={}, sizes=inputs.layout.sizes, **functions)
             self.fixed = {**given, **step.spelled(inputs.constants)}
