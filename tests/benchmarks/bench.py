@@ -48,6 +48,8 @@ def subjects(options: argparse.Namespace) -> Iterator[Subject]:
     yield Subject(title, loops, "torch.optim.SGD(momentum)", cpu, 2 * rounds)
     for title, contenders in (*trajectories.chains(options.quick), *regression.regression(options.quick)):
         yield Subject(f"{title}, per chain and step", contenders, "sgld", cpu, rounds)
+    title = "logistic regression as a torch function, one run of 300,000 steps, compilation included, per step"
+    yield Subject(title, regression.long(options.quick), "sgld", cpu, 2)
 
 
 def machine() -> dict:

@@ -4,6 +4,7 @@ import torch
 from sympy import exp, log
 
 from recipe import Energy, data_total, datum, total, vector
+from samplers.energies.derivatives import WORTH_COMPILING
 
 from .timing import MISSING, Contender
 from .trajectories import sampled, scanned, trajectory
@@ -52,6 +53,15 @@ def regression(quick):
             if "posteriors" not in MISSING:
                 found["posteriors SGLD"] = Contender(of_posteriors(steps), work)
         yield f"logistic regression as a torch function, {chains} chain(s)", found
+
+
+def long(quick):
+    """Contenders of one long run of a torch function, the compilation of its graph among its time."""
+    steps = 2_000 if quick else WORTH_COMPILING
+    start = torch.zeros(FEATURES)
+    run = sampled("sgld", U, 1, steps, STEP_SIZE, start, data=(X, y), batch_size=BATCH)
+    found = {"sgld": Contender(run, steps), "by hand": Contender(by_hand(2_000), 2_000)}
+    return found | ({} if "posteriors" in MISSING else {"posteriors SGLD": Contender(of_posteriors(2_000), 2_000)})
 
 
 GRADIENT = "gradient by autograd alone"
