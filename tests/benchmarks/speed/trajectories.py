@@ -1,5 +1,6 @@
 """Many steps of many chains whose energy is symbolic: `samplers.sample`, the kernel alone, and other libraries."""
 
+import numpy
 import torch
 from sympy import symbols
 
@@ -28,7 +29,8 @@ def trajectory(name, energy, chains, steps, h, sites, **data):
     step = integrators.compile(recipe, energy=energy)
     state = {b.name: torch.zeros((chains, sites) if b.is_vector else (chains,)) for b in recipe.entries}
     run = Trajectory(step.program, state, 0, **data)
-    return lambda k: run.run(k * steps, [(h, 1.0)] * steps, thin=steps, first_kept=steps - 1, keep=["theta"])
+    settings = numpy.tile((h, 1.0), (steps, 1))
+    return lambda k: run.run(k * steps, settings, thin=steps, first_kept=steps - 1, keep=["theta"])
 
 
 def sampled(name, energy, chains, steps, h, init, **data):
