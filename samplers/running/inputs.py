@@ -14,8 +14,8 @@ from integrators.step import Step
 from ..energies.derivatives import Derivatives
 from ..energies.layout import Layout
 
-NOISE_AT_ONCE = 2**16  # normals that are drawn together, for as many steps as they serve: they stay in the cache
-GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps
+NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
+GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps: they stay in the cache
 
 Rows = torch.Tensor | None  # of the batch of each chain, `(chains, batch_size)`; None for all data
 
