@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Gamma, MultivariateNormal, Normal, StudentT
+from torch.distributions import Distribution, Gamma, MultivariateNormal, Normal, StudentT
 
 import samplers
 from recipe import RecipeError
@@ -14,6 +14,12 @@ from recipe import RecipeError
 F64 = torch.float64
 Y = torch.linspace(-1, 2, 20)
 EASY = {"steps": 3, "step_size": 1e-3, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def distributions_that_check(monkeypatch):
+    """torch.compile, wherever it is called first, turns their checks off in all of the process."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)
 
 
 def bowl(theta):
