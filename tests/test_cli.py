@@ -427,6 +427,31 @@ def test_recipes_and_energies_of_a_file_are_sampled(answer, mine, recipe, energy
     assert [row["name"] for row in answer(*argv)["summary"]] == names
 
 
+def test_a_model_of_a_file_has_a_start_of_its_own(answer, tmp_path):
+    path = tmp_path / "scales.py"
+    path.write_text(
+        "from torch.distributions import HalfNormal\n"
+        "from samplers import model\n"
+        "scales = model({'s': HalfNormal(1.0)}, lambda v: -v['s'])\n"
+    )
+    summary = answer("sample", "sgld", "--energy", f"{path}:scales", *SHORT)["summary"]
+    assert [row["name"] for row in summary] == ["s"] and summary[0]["mean"] > 0
+
+
+def test_a_run_tunes_itself(run, answer):
+    argv = ["sample", "sgld", "--energy", "double-well", "--tune", "--steps", "40", "--warmup", "5", "--no-progress"]
+    info = answer(*argv)["info"]
+    start = torch.zeros(1)
+    expected = samplers.tune(SGLD, TARGETS["double-well"], init=start, chains=len(info["acceptance"]))
+    assert info["tuned"] == expected.reasons and info["step_size"] == expected.arguments["step_size"]
+    assert run(*argv)[1].startswith(str(expected))
+
+
+def test_steps_are_accepted_or_rejected(answer):
+    argv = ["sample", "sgld", "--energy", "double-well", "--metropolis", *SHORT]
+    assert len(answer(*argv)["info"]["acceptance"]) == 3
+
+
 def test_an_exception_of_an_energy_names_its_line(refusal, mine):
     line = MINE[: MINE.index("torch.ones(7)")].count("\n") + 1
     message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)

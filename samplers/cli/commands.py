@@ -12,6 +12,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
 from ..stock import catalogue
+from ..tuning.settings import Settings
 from .lookup import blaming, file_and_name, find_energy, find_function, find_recipe
 from .writing import write
 
@@ -121,6 +122,7 @@ def sample(
     parameters: Sequence[str] = (),
     out: str | None = None,
     plot: str | None = None,
+    tune: bool = False,
     **options: Any,
 ) -> Answer:
     """Draw from an energy with a recipe; the summary of the draws, and what speaks against them."""
@@ -129,13 +131,14 @@ def sample(
     _check_outputs(out, plot)
     if init is not None:
         options["init"] = _point(recipe, init)
-    elif U is not None and (not isinstance(U, Energy) or U.is_sitewise):
+    elif U is not None and (U.is_sitewise if isinstance(U, Energy) else not hasattr(U, "starts")):
         raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
     options |= _parameters(recipe, parameters)
-    from ..running import sampling  # imports torch
+    options |= {"step_size": "auto", "metropolis": True} if tune else {}
+    from ..tuning import automatic  # imports torch
 
     with blaming(energy and file_and_name(energy)[0]):
-        draws = sampling.sample(recipe, U, **options)
+        draws = automatic.sample(recipe, U, **options)
     files = {}
     if out is not None:
         draws.save(out)
@@ -147,6 +150,8 @@ def sample(
     text = [repr(draws), table.to_string(float_format="{:.4g}".format)]
     report = draws.report()
     text.append(str(report))
+    if tune:
+        text.insert(0, str(Settings({}, recipe.name, draws.info["tuned"])))
     if not draws.diverged:
         text.append("diverged: none")
     return Answer({"summary": _rows(table), "info": draws.info, "report": report.to_dict(), **files}, "\n\n".join(text))

@@ -132,6 +132,10 @@ def _add_sample_options(sub):
     sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
     _add_numbers(sub, NUMBERS)
+    sub.add_argument("--metropolis", action="store_true", help="accept or reject every step by its work")
+    sub.add_argument(
+        "--tune", action="store_true", help="let pilot runs find the step size, scales and starts of exact chains"
+    )
     sub.add_argument("--backend", metavar="NAME", help="auto, torch, cpp or triton")
     sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
     sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
