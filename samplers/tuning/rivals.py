@@ -35,14 +35,17 @@ def fastest(
     if seen < ALIKE:
         plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
         return plain
-    plain.race(repeat)
     dense = _dense(plain, near, parameters, given, where)
     dense.race(repeat, plain.axis)
+    plain.pilot.runs = dense.pilot.runs  # of both
+    plain.pilot.words = dense.pilot.words
+    plain.race(repeat, least=dense.best.efficiency / MORE)
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g}"
     if dense.best.efficiency < MORE * plain.best.efficiency:
         plain.reasons["coordinates"] = f"those of the energy: a dense map is worth {worth} without"
-        plain.pilot = replace(plain.pilot, runs=dense.pilot.runs, words=dense.pilot.words)
         return plain
+    dense.pilot.runs = plain.pilot.runs
+    dense.pilot.words = plain.pilot.words
     number = len(dense.later.flatten(0, 1))
     dense.reasons["coordinates"] = f"dense, by the shrunk covariance of {number} pilot draws: {worth} without"
     return dense
@@ -55,14 +58,16 @@ def _dense(
     coordinates = by_curvature(near)
     pilot = plain.pilot
     theta = pilot.theta
+    guess: float | None = None
     for window in range(WINDOWS + 1):
         problem = plain.problem.within(coordinates, where)
         z = coordinates.inverse(theta)
         pilot = replace(
             pilot, energy=problem.of_target(), theta=z, parameters=dict(parameters), coordinates=coordinates
         )
-        tuner = Tuner(problem, pilot, around(near, coordinates), given, where, scaled=False)
+        tuner = Tuner(problem, pilot, around(near, coordinates), given, where, scaled=False, guess=guess)
         tuner.settle(windows=1)
+        guess = tuner.guess
         theta = coordinates(pilot.theta)
         if window < WINDOWS:
             coordinates = refined(coordinates, tuner.later)

@@ -121,7 +121,7 @@ def tune(
     fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
     pilot = Pilot(recipe, problem.of_target(), fixed, seed, starts, without(kick, parameters))
-    tuner = fastest(problem, pilot, near, parameters, repeat, where)
+    tuner = fastest(problem, pilot, near, parameters, repeat if metropolis else 1, where)
     if metropolis:
         tuner.choose(repeat)
     else:

@@ -20,8 +20,8 @@ WINDOWS = 2  # runs whose variances make the scales
 SHORTEST, LONGEST = 60, 400  # words in one of them
 TIMES = 20  # of the slowest direction in a window
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
-DAMPED = 0.9  # of one word a proposal, where the momenta turn round at each that is rejected
-PROPOSED = 0.8  # of longer proposals. Beskos et al. (2013), rounded up
+DAMPED = 0.9  # of proposals whose momenta go on, and turn round at each that is rejected
+PROPOSED = 0.8  # of those whose momenta are drawn anew. Beskos et al. (2013), rounded up
 UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 WORSE = 0.8  # of the best efficiency: below it longer proposals are not tried
@@ -32,7 +32,8 @@ class Tuner:
     """Chooses parameters and step size for the chains of a pilot: `chosen` by name, and `reasons` of each.
 
     `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `given`:
-    parameters that stay as they are; `scaled`: whether each site is to have a scale.
+    parameters that stay as they are; `scaled`: whether each site is to have a scale;
+    `guess`: of a step size.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Tuner:
         where: str,
         *,
         scaled: bool = True,
+        guess: float | None = None,
     ) -> None:
         scale = scale_of(pilot.recipe) if scaled else None
         damping = damping_of(pilot.recipe)
@@ -64,7 +66,7 @@ class Tuner:
         self.axis = torch.zeros(near.mode.numel(), dtype=torch.float64)
         self.later = pilot.theta[:, None]
         self.trials: list[Trial] = []
-        self.guess = coarse(pilot, self._wanted(1), where)
+        self.guess = coarse(pilot, self._wanted, where) if guess is None else guess
 
     def settle(self, windows: int = WINDOWS) -> None:
         """Scales and damping from the variances of draws, in windows of which each begins where the last one ended."""
@@ -78,22 +80,24 @@ class Tuner:
             variance, axis = _widest(flat * weights)
             self.axis = axis * weights.expand(flat.shape[1:]).flatten().to(axis)
             self.frequency = self._damp(variance)
-            self.guess = fine(self.pilot, self.guess, self._wanted(self.words), self.words)
+            self.guess = fine(self.pilot, self.guess, self._wanted, self.words)
         self._explain(len(self.later.flatten(0, 1)))
 
-    def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
+    def race(self, repeat: int | None, *axes: torch.Tensor, least: float = 0.0) -> None:
         """Trials of numbers of words, of one if given: `best` is that whose draws are worth most a gradient.
 
         `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside its slowest.
+        Where no length can be worth as much as the `least`, as worth grows with length at most, there are no more.
         """
         slowest = self.axis.to(torch.float64)
         if self.pilot.coordinates is not None:
             slowest = torch.linalg.solve(self.pilot.coordinates.matrix.T.to(torch.float64), slowest)
         lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
         for length in lengths if repeat is None else (repeat,):
-            self.guess = fine(self.pilot, self.guess, self._wanted(length), length)
+            self.guess = fine(self.pilot, self.guess, self._wanted, length)
             self.trials.append(trial(self.pilot, self.guess, length, torch.stack([slowest, *axes])))
-            if all(t.efficiency < WORSE * self.best.efficiency for t in self.trials[-PATIENCE:]):
+            worse = all(t.efficiency < WORSE * self.best.efficiency for t in self.trials[-PATIENCE:])
+            if worse or self.trials[-1].efficiency * LENGTHS[-1] / length < least:
                 break
 
     @property
@@ -108,7 +112,7 @@ class Tuner:
         best = self.best
         self.reasons["step_size"] = (
             f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted, where "
-            f"{100 * self._wanted(best.repeat):.0f} % are asked"
+            f"{100 * self._wanted:.0f} % are asked"
         )
         if self.has_momenta:
             self.reasons["repeat"] = f"{best.repeat}: {in_words(self.trials)}"
@@ -135,11 +139,12 @@ class Tuner:
             parameters[name] = budget_of(kick, V, self.chosen["step_size"], parameters)
             self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {seen}"
 
-    def _wanted(self, repeat: int) -> float:
-        """The acceptance that is asked of proposals of so many words."""
+    @property
+    def _wanted(self) -> float:
+        """The acceptance that is asked of proposals."""
         if not self.has_momenta:
             return LANGEVIN
-        return DAMPED if repeat == 1 else PROPOSED
+        return DAMPED if self.words == 1 else PROPOSED
 
     def _window(self) -> int:
         """The words of a window."""
