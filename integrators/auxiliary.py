@@ -1,9 +1,10 @@
 """Auxiliary blocks and adapted quantities: the words that start them, and the masses of momenta."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sympy import Piecewise, S, lambdify, sqrt
+from sympy import Piecewise, S, Symbol, lambdify, sqrt
 
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
@@ -58,14 +59,29 @@ def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str
     {'p': 1.0}
     """
     by_block = {}
-    for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
-        symbols = sorted(law.precision.free_symbols, key=str)
-        if law.mean != 0 or law.block.name in frozen or any(isinstance(s, Block) for s in symbols):
-            continue
+    for name, (symbols, precision) in _precisions(recipe).items():
         values = [parameters.get(s.name, getattr(s, "default", None)) for s in symbols]
-        if all(value is not None for value in values):
-            by_block[law.block.name] = 1 / lambdify(symbols, law.precision, "math")(*values)
+        if name not in frozen and all(value is not None for value in values):
+            by_block[name] = 1 / precision(*values)
     return by_block
+
+
+Precision = tuple[list[Symbol], Callable[..., Any]]  # what it depends on, and the function of that
+
+
+def _precisions(recipe: Recipe) -> dict[str, Precision]:
+    """The precisions of the momenta that are Gaussian whatever the other blocks are; kept, as loops ask often."""
+    if recipe not in _KNOWN:
+        known: dict[str, Precision] = {}
+        for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
+            symbols = sorted(law.precision.free_symbols, key=str)
+            if law.mean == 0 and not any(isinstance(s, Block) for s in symbols):
+                known[law.block.name] = symbols, lambdify(symbols, law.precision, "math")
+        _KNOWN[recipe] = known
+    return _KNOWN[recipe]
+
+
+_KNOWN: WeakKeyDictionary[Recipe, dict[str, Precision]] = WeakKeyDictionary()
 
 
 def _word(text: str, flows: Mapping[str, Flow]) -> Scheme:

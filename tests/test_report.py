@@ -281,3 +281,56 @@ def test_a_finding_is_a_sentence_and_an_empty_report_is_fine():
     assert str(Finding("sample size", "w", 12.0, None, 400, math.inf, "More.")).endswith("is 12, below 400. More.")
     assert "no number" in str(Finding("R-hat", "w", math.nan, None, 0, 1, "More."))
     assert Report((), ()).ok and Report((), ()).scalars() == {"ok": 1.0}
+
+
+# ---- loops
+
+
+def loop(recipe, *, data=MANY, batch_size=50, steps=1500, noise=None, **settings):
+    """A training loop on the mean of data, of 100 weights that each see batches of their own."""
+    weights = torch.nn.Parameter(torch.full((100,), float(data.mean())))
+    optimizer = samplers.Optimizer([weights], recipe, num_data=len(data), **settings)
+    generator = torch.Generator().manual_seed(1)
+    spread = float(data.std()) / batch_size**0.5 if noise is None else noise
+    for _ in range(steps):
+        weights.grad = weights.detach() - data.mean() + spread * torch.randn(100, generator=generator)
+        optimizer.step()
+    return optimizer
+
+
+def test_a_good_loop_has_nothing_against_it_and_logs_scalars():
+    report = loop(SGHMC, lr=0.05, momentum=0.9, noise=0.0).report()
+    assert report and len(report.findings) == 3, report
+    scalars = report.scalars()
+    assert {"heat_of_the_minibatches_over_t.group_0", "kinetic_temperature_over_t.p,group_0"} < set(scalars)
+    assert all(type(x) is float for x in scalars.values())
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_a_loop_that_minibatches_heat_says_so_first(backend):
+    report = loop(SGHMC, lr=0.05, momentum=0.9, steps=600, backend=backend).report()
+    assert report.wrong[0].question == "heat of the minibatches over T" and len(report.wrong) > 1
+    V_g = len(MANY) ** 2 * float(MANY.var()) / 50
+    h, C = (0.05 / len(MANY)) ** 0.5, 0.1 * (len(MANY) / 0.05) ** 0.5  # of the words of SGHMC, up to a factor near 1
+    assert report.wrong[0].value == pytest.approx(h * V_g / (2 * C), rel=0.3)
+
+
+def test_a_loop_whose_thermostat_is_too_heavy_says_so_first():
+    report = loop(SGNHT, step_size=1e-3, A=100.0, mu=1.0).report()
+    assert report.wrong[0].title == "R-hat of xi, group 0"
+
+
+def test_a_loop_that_has_not_been_looked_at_says_that():
+    short = loop(SGLD, lr=0.05, steps=30).report()
+    assert short.ok and not short.findings and any("it takes" in reason for reason in short.unasked)
+    cold = loop(SGHMC, lr=0.05, momentum=0.9, temperature=0.0, steps=300).report()
+    assert not cold.findings
+    with pytest.raises(RecipeError, match="report: alpha"):
+        loop(SGLD, lr=0.05, steps=1).report(alpha=2)
+
+
+def test_looks_do_not_change_a_loop():
+    one = loop(SGNHT, lr=0.05, momentum=0.9, steps=40)
+    one.report()
+    two = loop(SGNHT, lr=0.05, momentum=0.9, steps=40)
+    assert torch.equal(one.param_groups[0]["params"][0], two.param_groups[0]["params"][0])

@@ -43,7 +43,8 @@ class Finding:
     def key(self) -> str:
         """The name among scalars."""
         question = self.question.lower().replace(" ", "_").replace("-", "_")
-        return f"{question}.{self.of}" if self.of else question
+        of = self.of.replace(", ", ",").replace(" ", "_")
+        return f"{question}.{of}" if of else question
 
     def __str__(self) -> str:
         error = "" if self.error is None else f" +- {self.error:.1g}"

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from sympy import Float
 
 from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
@@ -16,6 +15,7 @@ from recipe.symbols import step_size
 
 from ..energies.derivatives import Derivatives
 from ..results.divergence import Divergence
+from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
 from .chains import Chains
 from .divergence import Remaking
@@ -288,33 +288,8 @@ class PairedRun:
         return None if rows is None else rows[0]
 
     def heat(self, variance: float) -> float | str:
-        """(h c^2 V_g/2 - supplied)/D of the block in which the noise of the gradient enters, by a coefficient c.
-
-        In dx = -c grad U dt + ... its noise is that of a diffusion h c^2 V_g/2, beside T D - supplied; the friction is
-        D, so that the temperature is T + heat.
-        """
-        if self.recipe.thermostats:
-            return "a thermostat takes it away"
-        step = self.stage.step
-        h = self.stage.step_size(0)
-        targets = self.recipe.targets
-        enters = self.recipe.momenta or targets
-        if len(enters) > 1 or len(targets) > 1:
-            return "there are explicit coordinates"
-        i, j = (step.recipe.state.index(b) for b in (enters[0], targets[0]))
-        names = {s: self.inputs.parameters.get(s.name, s.default) for s in self.recipe.parameters}
-        values = {s: Float(x) for s, x in names.items() if isinstance(x, (int, float))} | {step_size: Float(h)}
-        c, friction, supplied = (
-            matrix[place].xreplace(values)
-            for matrix, place in (
-                (self.recipe.D + self.recipe.Q, (i, j)),
-                (self.recipe.D, (i, i)),
-                (self.recipe.supplied, (i, i)),
-            )
-        )
-        if not all(e.is_number for e in (c, friction, supplied)) or not friction:
-            return "the friction depends on the state" if friction else "there is no friction"
-        return (h * float(c) ** 2 * variance / 2 - float(supplied)) / float(friction)
+        """What gradients of this variance add to the temperature; or why it is not known."""
+        return heat_of(self.recipe, self.inputs.parameters, self.stage.step_size(0), variance)
 
     @torch.no_grad()
     def pairs(

@@ -15,14 +15,19 @@ from integrators.late import Arrivals
 from integrators.lower import optimizer_form
 from integrators.step import Step
 from recipe import Recipe
+from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
+from ..results.findings import Report
+from ..results.report import ALPHA, TOLERANCE
 from ..results.temperatures import Temperature, kinetic_temperature
 from ..stock import named
 from .blocks import begin, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
+from .gauges import Gauges
 from .rates import SETTINGS, Rates, Setting
+from .report import report_of_loop
 from .tensors import (
     check_gradients,
     check_gradients_apart,
@@ -141,6 +146,7 @@ class Optimizer(torch.optim.Optimizer):
         self._clocks: dict[int, torch.Tensor] = {}  # of each group, where its device counts the steps
         self._arrivals = Arrivals()  # of gradients' sizes
         self._clipping = ClippingWatch(self.where, self._arrivals)
+        self._gauges = Gauges(self.recipe, self._arrivals)
 
     def _check_names(self, parameters: Mapping[str, Any]) -> None:
         """Refuse a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
@@ -225,6 +231,8 @@ class Optimizer(torch.optim.Optimizer):
         if not captured:
             self._look(engine, index, group, gradients, to_be_checked)
         setting = self._setting(index, group)
+        if not captured:
+            self._gauges.see(index, group, gradients, [self.state[p] for p in group["params"]], setting)
         engine.move(
             setting.step_size,
             gradients,
@@ -338,6 +346,36 @@ class Optimizer(torch.optim.Optimizer):
                         temperatures[f"{name}, {block}"] = temperature
         return temperatures
 
+    def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:
+        """What speaks against this loop as a sampler, over the later half of its steps; `print` it, or log `scalars()`.
+
+        For each group, in the order in which they are to be changed: what the noise of minibatches adds to the
+        temperature, h V_g/(2 D) less what is supplied, of gradients one step apart; thermostats that still relax (their
+        R-hat over quarters of that half); the configurational temperature, the mean of theta grad U over sites, and the
+        kinetic one, of p^2/m, each over T. Some steps were looked at, since this was made, copied or loaded: every
+        tenth of the first 2000, every twentieth up to 4000, and so on.
+        `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and those that a CUDA graph replays,
+        are not looked at. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
+
+        >>> from samplers import SGHMC
+        >>> weights = torch.nn.Parameter(torch.zeros(50))
+        >>> optimizer = Optimizer([weights], SGHMC, lr=0.1, momentum=0.9, num_data=1000)
+        >>> for _ in range(2000):
+        ...     weights.grad = weights.detach() / 50                    # of the mean loss: a standard deviation of 0.2
+        ...     optimizer.step()
+        >>> optimizer.report().ok
+        True
+        """
+        where = f"{self.where}, report"
+        number(where, "alpha", alpha, above=0, below=1)
+        number(where, "tolerance", tolerance, above=0)
+        self._arrivals.wait()
+        groups = {
+            index: (self._gauges.late(index), self.settings(group, budget=False))
+            for index, group in enumerate(self.param_groups)
+        }
+        return report_of_loop(self.recipe, groups, alpha=alpha, tolerance=tolerance)
+
     def state_dict(self) -> dict[str, Any]:
         """The state, and what it is the state of."""
         self._take_time()
@@ -397,6 +435,7 @@ class Optimizer(torch.optim.Optimizer):
         if watch is not None:
             self._clipping = watch
             self._arrivals = watch.arrivals
+            self._gauges = Gauges(self.recipe, self._arrivals)
 
 
 def _capturable(where: str, capturable: object, backend: str) -> bool:

@@ -1,0 +1,38 @@
+"""The heat that the noise of gradients brings: by how much it raises the temperature."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sympy import Float
+
+from recipe import Recipe
+from recipe.symbols import step_size
+
+
+def heat_of(recipe: Recipe, parameters: Mapping[str, Any], h: float, variance: float) -> float | str:
+    """What gradients of U of this variance V_g add to the temperature, less what is supplied; or why it is not known.
+
+    (h c^2 V_g/2 - supplied)/D, of the block in which the gradient enters by a coefficient c: in dx = -c grad U dt + ...
+    its noise is that of a diffusion h c^2 V_g/2, beside T D - supplied, and D is the friction. `parameters`: numbers by
+    name; those of other kinds are not known.
+
+    >>> from samplers import SGHMC, SGNHT
+    >>> heat_of(SGHMC, {"C": 2.0}, 0.1, 60.0), heat_of(SGNHT, {}, 0.1, 60.0)
+    (1.5, 'a thermostat takes it away')
+    """
+    if recipe.thermostats:
+        return "a thermostat takes it away"
+    enters = recipe.momenta or recipe.targets
+    if len(enters) > 1 or len(recipe.targets) > 1:
+        return "there are explicit coordinates"
+    i, j = (recipe.state.index(b) for b in (enters[0], recipe.targets[0]))
+    known = {s: parameters.get(s.name, s.default) for s in recipe.parameters}
+    values = {s: Float(x) for s, x in known.items() if isinstance(x, (int, float))} | {step_size: Float(h)}
+    c = (recipe.D + recipe.Q)[i, j].xreplace(values)
+    friction = recipe.D[i, i].xreplace(values)
+    supplied = recipe.supplied[i, i].xreplace(values)
+    if not friction:
+        return "there is no friction"
+    if not all(e.is_number for e in (c, friction, supplied)):
+        return "the friction depends on the state"
+    return (h * float(c) ** 2 * variance / 2 - float(supplied)) / float(friction)

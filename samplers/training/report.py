@@ -1,0 +1,87 @@
+"""What speaks against a training loop as a sampler: questions in the order in which what they find is to be changed."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from recipe import Recipe
+
+from ..results.averages import Agreement, Average, agreements_of, average_of
+from ..results.findings import Finding, Report
+from ..results.heat import heat_of
+from ..results.report import R_HAT
+from ..results.statistics import LEAST
+from .gauges import EVERY
+from .rates import Setting
+
+SEGMENTS = 2  # stretches of the later half of a loop, each cut in two, of which a thermostat's R-hat is
+HEAT = "Take larger batches or a smaller lr, SVRG, or a recipe with a thermostat; or supply the noise."
+RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
+CONFIGURATIONAL = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
+HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
+COLD = "Momenta are too cold: train on, or look for what takes their noise, such as clipping."
+
+Series = Mapping[str, torch.Tensor]  # by name, over the later half of the loop
+
+
+def report_of_loop(
+    recipe: Recipe, groups: Mapping[int, tuple[Series, Setting]], *, alpha: float, tolerance: float
+) -> Report:
+    """Findings of the groups that have been looked at, by their numbers. `Optimizer.report` says more."""
+    findings: list[list[Finding]] = [[], [], [], []]
+    unasked = ["R-hat and sample size of weights: one chain; sample several, and compare their predictions"]
+    share = alpha / max(1, 4 * len(groups))
+    for index, (series, setting) in groups.items():
+        rows = len(next(iter(series.values()), ()))
+        if rows < 2 * LEAST * SEGMENTS:
+            unasked.append(f"group {index}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
+            continue
+        of = f"group {index}"
+        heat = _heat(recipe, series, setting, of, share, tolerance)
+        if isinstance(heat, Finding):
+            findings[0].append(heat)
+        else:
+            unasked.append(f"heat of the minibatches of {of}: {heat}")
+        findings[1] += [_relaxing(series[b.name], f"{b.name}, {of}", share) for b in recipe.thermostats]
+        virial = series["configurational"]
+        findings[2].append(_temperature("configurational", virial, 0.0, of, share, tolerance))
+        for name in series:
+            if name.startswith("kinetic."):
+                block = name.removeprefix("kinetic.")
+                kick = float(series[f"kick.{block}"].mean())
+                findings[3].append(_temperature("kinetic", series[name], kick, f"{block}, {of}", share, tolerance))
+    return Report(tuple(f for some in findings for f in some), tuple(unasked))
+
+
+def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: float, tolerance: float) -> Finding | str:
+    """What the noise of minibatches adds to the temperature, at most."""
+    if "noise" not in series:
+        return "no two steps followed each other"
+    variance = average_of(series["noise"][None])
+    heat, above = (
+        heat_of(recipe, setting.parameters, setting.step_size, v)
+        for v in (variance.value, variance.value + variance.error)
+    )
+    if isinstance(heat, str) or isinstance(above, str):
+        return str(heat)
+    T = setting.temperature
+    half = 2 * tolerance + Average(heat / T, (above - heat) / T, variance.freedom).half_width(alpha)
+    cure = HEAT if heat > 0 else "Give less noise as supplied: minibatches bring less."
+    return Finding("heat of the minibatches over T", of, heat / T, (above - heat) / T, -half, half, cure)
+
+
+def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
+    length = len(series) // SEGMENTS
+    (agreement,) = agreements_of(series[-SEGMENTS * length :].reshape(SEGMENTS, length)[:, :, None])
+    if math.isnan(agreement.r_hat):
+        agreement = Agreement(math.inf, 1.0, 2 * SEGMENTS)
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, max(R_HAT, agreement.most(alpha)), RELAXING)
+
+
+def _temperature(kind: str, series: torch.Tensor, kick: float, of: str, alpha: float, tolerance: float) -> Finding:
+    average = average_of(series[None])
+    half = average.half_width(alpha) + 2 * tolerance + kick
+    cure = CONFIGURATIONAL if kind == "configurational" else HOT if average.value > 1 else COLD
+    band = 1 - half, 1 + half
+    return Finding(f"{kind} temperature over T", of, average.value, average.error, *band, cure)
