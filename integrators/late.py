@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+Taker = Callable[[torch.Tensor], None]
 Reader = Callable[[list[float]], None]
 IS_NEAR = {"cpu"}  # types of devices whose numbers are there at once
 
@@ -38,26 +39,31 @@ class Arrivals:
     """
 
     def __init__(self) -> None:
-        self._coming: deque[tuple[torch.Tensor, Callable[[], bool], Callable[[], None], Reader]] = deque()
+        self._coming: deque[tuple[torch.Tensor, Callable[[], bool], Callable[[], None], Taker]] = deque()
 
     def send(self, numbers: torch.Tensor, read: Reader) -> None:
         """Have numbers of one axis read when they have come."""
+        self.bring(numbers, lambda here: read(here.tolist()))
+
+    def bring(self, numbers: torch.Tensor, take: Taker) -> None:
+        """Have a tensor taken when it has come to the host."""
         if is_near(numbers):
-            read(numbers.tolist())
+            take(numbers)
         else:
-            self._coming.append((*_on_the_way(numbers), read))
+            self._coming.append((*_on_the_way(numbers), take))
 
     def look(self) -> None:
-        """Read what has come; raises what a reader raises."""
+        """Take what has come; raises what a reader raises."""
         while self._coming and self._coming[0][1]():
-            here, _, _, read = self._coming.popleft()
-            read(here.tolist())
+            here, _, _, take = self._coming.popleft()
+            take(here)
 
-    def wait(self) -> None:
-        """Read all, also what has not come yet."""
-        for _, _, synchronize, _ in self._coming:
-            synchronize()
-        self.look()
+    def wait(self, most: int = 0) -> None:
+        """Take all, also what has not come yet, but for the last so many."""
+        while len(self._coming) > most:
+            self._coming[0][2]()
+            here, _, _, take = self._coming.popleft()
+            take(here)
 
 
 def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -14,6 +14,7 @@ import samplers
 from integrators import late
 from integrators.kernels.launchers import Launch, TritonLauncher
 from recipe import RecipeError
+from samplers.running import recording
 
 READS = ("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "nonzero", "numpy", "equal", "cpu")
 
@@ -160,3 +161,35 @@ def test_a_steady_step_of_sample_waits_for_nothing(device, monkeypatch):
     tallies[1].subtract(tallies[0])
     assert tallies[1]["on the way"] == 20 and tallies[1]["launches"] == 40
     assert tallies[1]["reads"] == 20  # of verdicts that have come, in the host's memory
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["prompt", "late"])
+def test_draws_leave_a_device_in_chunks_while_it_goes_on(slow, monkeypatch, tmp_path):
+    """Of eight states, four of each block; at most four chunks are under way."""
+    how = {"backend": "torch", "thin": 1, "keep": "p"}
+    expected = sampled(50, **how)
+    monkeypatch.setattr(late, "IS_NEAR", set())
+    monkeypatch.setattr(recording, "STATES", 8)
+    sizes, coming = [], []
+
+    def on_the_way(numbers):
+        if numbers.dim() == 1:  # a verdict
+            return numbers.clone(), lambda: True, lambda: None
+        sizes.append(tuple(numbers.shape))
+        mark = object()
+        coming.append(mark)
+        assert len(coming) <= recording.UNDER_WAY + 2  # two blocks at once
+
+        def come():
+            if mark in coming:
+                coming.remove(mark)
+            return True
+
+        return numbers.clone(), lambda: not slow and come(), come
+
+    monkeypatch.setattr(late, "_on_the_way", on_the_way)
+    for folder in ({}, {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}):
+        result = sampled(50, **how, **folder)
+        assert all(torch.equal(result[name], expected[name]) for name in ("theta", "p"))
+        assert folder or sizes == [(3, 4, 64)] * 24 + [(3, 2, 64)] * 2
+        assert not coming

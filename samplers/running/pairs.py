@@ -271,8 +271,10 @@ class PairedRun:
         return target if self.inputs.layout.coordinates is not None else self._named(target)
 
     def _target(self, theta: Mapping[str, torch.Tensor]) -> Blocks:
-        """The target of all chains by block, from values by the names of the draws."""
+        """The target of all chains by block, where these are, from values by the names of the draws."""
         layout = self.inputs.layout
+        device = self.state[self.recipe.targets[0].name].device
+        theta = {name: x.to(device) for name, x in theta.items()}
         if layout.shapes is not None:
             parts = [x.reshape(len(x), -1) for x in theta.values()]
             theta = {self.recipe.targets[0].name: torch.cat(parts, -1)}

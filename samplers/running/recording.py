@@ -4,13 +4,15 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from integrators.late import Arrivals, is_near
 from recipe.errors import RecipeError
 
 from ..files import arrays, storage
@@ -23,12 +25,16 @@ from .moving import Moves
 from .probe import GRADIENT, Probe
 
 KIND = "sampling run"
+CHUNK = 2**24  # bytes of states that leave a GPU together
+STATES = 256  # or so many states
+UNDER_WAY = 4  # chunks, at most
 Blocks = dict[str, torch.Tensor]
 
 
 class InMemory:
     """The kept states of each block, `(chains, number, *shape)`, as they come; `like`: one of each, `(chains, *shape)`.
 
+    They are in the host's memory; those of a GPU come there in chunks, while it makes the steps to come.
     `step_sizes` has one number for each state that has been kept; `gauges` look at some of them.
     """
 
@@ -36,13 +42,15 @@ class InMemory:
         self.number = number
         self.gauges = gauges
         self.step_sizes: list[float] = []
+        self.leaving = Chunks(self._put)
         self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
 
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """An empty tensor for the draws of a block."""
         advice = "Keep fewer states by thin=..., or let them lie on disk by checkpoint='folder'."
-        check_fits("sample", f"the draws of {block}", shape, like, do=advice)
-        return torch.empty(shape, dtype=like.dtype, device=like.device)
+        values = torch.empty(0, dtype=like.dtype, device="cpu")
+        check_fits("sample", f"the draws of {block}", shape, values, do=advice)
+        return values.new_empty(shape)
 
     def __enter__(self) -> "InMemory":
         return self
@@ -56,22 +64,65 @@ class InMemory:
     def take(self, moves: Moves) -> None:
         """Keep the states that were handed on."""
         begin = len(self.step_sizes)
-        end = begin + len(moves.step_sizes)
-        for b, values in self.values.items():
-            if b in moves.kept:
-                values[:, begin:end] = moves.kept[b]
+        for b in self.values.keys() & moves.kept.keys():
+            self.leaving.send(b, begin, moves.kept[b])
         self.gauges.take(moves, begin)
         self.step_sizes += moves.step_sizes
+
+    def _put(self, block: str, begin: int, x: torch.Tensor) -> None:
+        self.values[block][:, begin : begin + x.shape[1]] = x
+
+    def so_far(self, block: str) -> torch.Tensor:
+        """The draws of a block that have been kept so far."""
+        self.leaving.wait()
+        return self.values[block][:, : len(self.step_sizes)]
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
         """Write down where the run is, if it is time to."""
 
     def draws(self) -> Blocks:
         """What has been kept so far, `(chains, draws, *shape)` by block."""
+        self.leaving.wait()
         kept = len(self.step_sizes)
         if kept == self.number:
             return dict(self.values)
         return {b: x[:, :kept].clone() for b, x in self.values.items()}
+
+
+class Chunks:
+    """Kept states on their way to the host, those of many steps together: `put(block, begin, x)` has them there.
+
+    States of the host itself are put at once.
+    """
+
+    def __init__(self, put: Callable[[str, int, torch.Tensor], None]) -> None:
+        self.put = put
+        self.arrivals = Arrivals()
+        self.waiting: dict[str, tuple[int, list[torch.Tensor]]] = {}
+        self.bytes = 0
+
+    def send(self, block: str, begin: int, x: torch.Tensor) -> None:
+        """Send states `(chains, number, *shape)` of which the first is draw number `begin`; no step changes them."""
+        if is_near(x):
+            self.put(block, begin, x)
+            return
+        self.waiting.setdefault(block, (begin, []))[1].append(x)
+        self.bytes += x.numel() * x.element_size()
+        if self.bytes >= CHUNK or sum(len(states) for _, states in self.waiting.values()) >= STATES:
+            self._set_off()
+
+    def _set_off(self) -> None:
+        for block, (begin, states) in self.waiting.items():
+            self.arrivals.bring(torch.cat(states, 1), partial(self.put, block, begin))
+        self.waiting = {}
+        self.bytes = 0
+        self.arrivals.look()
+        self.arrivals.wait(most=UNDER_WAY)
+
+    def wait(self) -> None:
+        """Have all states put that have been sent."""
+        self._set_off()
+        self.arrivals.wait()
 
 
 class InFolder(InMemory):
@@ -98,7 +149,6 @@ class InFolder(InMemory):
         self.every = every
         self.settings = settings
         self.probe = probe
-        self.device = {b: x.device for b, x in like.items()}
         self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
         self.saved = time.monotonic()
         self.maps: list[np.memmap] = []
@@ -224,6 +274,7 @@ class InFolder(InMemory):
         if not now and time.monotonic() - self.saved < self.every:
             return
         self._check_files()
+        self.leaving.wait()
         for draws in self.maps:
             draws.flush()
         begin = self.stretches[-1][0] if self.stretches else 0
@@ -243,12 +294,12 @@ class InFolder(InMemory):
         self.saved = time.monotonic()
 
     def draws(self) -> Blocks:
-        """What has been kept so far, `(chains, draws, *shape)` by block, where the chains are; no part of the files."""
+        """What has been kept so far, `(chains, draws, *shape)` by block; no part of the files."""
         self._check_files()
         kept = super().draws()
         if len(self.step_sizes) == self.number:
             kept = {b: arrays.private(self._file(b), x) for b, x in kept.items()}
-        return {b: x.to(self.device[b]) for b, x in kept.items()}
+        return kept
 
 
 def _account_of(folder: Path, saved: Saved) -> dict[str, Any]:

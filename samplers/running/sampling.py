@@ -109,7 +109,7 @@ def sample(
     torch Distribution, as the prior, stands for a draw of each chain. `spread`: the standard deviation of normal noise
     that is added to each site of the target, of its own for each chain. Auxiliary blocks start from their stationary
     law where H is quadratic in them, else at 0 (1 on a positive domain). `device`: where the chains are; that of `init`
-    if left out.
+    if left out. Draws are in the host's memory.
 
     Length. `step_size` is in units of time, or "auto": then `samplers.tune` chooses it, the parameters that are not
     given, `repeat` and the start, and `init` is where it looks for the mode; `draws.info["tuned"]` says why.

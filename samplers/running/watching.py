@@ -144,7 +144,7 @@ class Progress:
         """The least effective sample size of a few components, computed from time to time."""
         if now - self.counted >= OFTEN:
             self.counted = now
-            values = self.record.values[self.chains.recipe.targets[0].name][:, : len(self.record.step_sizes)]
+            values = self.record.so_far(self.chains.recipe.targets[0].name)
             if values.shape[1] >= 100:
                 some = values[self.chains.alive.to(values.device), :: -(-values.shape[1] // LOOKED_AT)]
                 self.ess = _least_effective(self.layout.theta(some))

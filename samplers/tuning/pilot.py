@@ -10,7 +10,6 @@ import torch
 from recipe import Recipe
 
 from ..energies.coordinates import Affine
-from ..results.draws import Draws
 from ..running.phases import Phase
 from ..running.sampling import sample
 
@@ -36,7 +35,7 @@ class Pilot:
     runs: int = 0
     words: int = 0
 
-    def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> Draws:
+    def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
         """So many steps at each of these step sizes: the draws of theta, and the work of each step."""
         self.runs += 1
         self.words += len(step_sizes) * steps * repeat
@@ -59,8 +58,9 @@ class Pilot:
                 **self.fixed,
                 **self.parameters,
             )
-        self.theta = draws[target][:, -1]
-        return draws
+        there = {name: draws[name].to(self.theta.device) for name in (target, "work")}
+        self.theta = there[target][:, -1]
+        return there
 
     def flat(self, theta: torch.Tensor) -> torch.Tensor:
         """Draws outside of the coordinates, `(chains, draws, sites)` in float64."""
