@@ -64,7 +64,7 @@ class InMemory:
     def take(self, moves: Moves) -> None:
         """Keep the states that were handed on."""
         begin = len(self.step_sizes)
-        for b in self.values.keys() & moves.kept.keys():
+        for b in (b for b in self.values if b in moves.kept):
             self.leaving.send(b, begin, moves.kept[b])
         self.gauges.take(moves, begin)
         self.step_sizes += moves.step_sizes

@@ -13,7 +13,7 @@ from recipe.symbols import Block
 
 from .engines import as_functions
 from .rates import Setting
-from .tensors import end_to_end, gradient_of_U, put_back
+from .tensors import end_to_end, gradient_of_U, precise, put_back
 
 States = Mapping[torch.Tensor, dict[str, Any]]  # of each parameter: tensors by the name of the block
 
@@ -35,21 +35,23 @@ def begin(
     seed: int,
     chain: int,
     observe: Mapping[str, torch.Tensor],
+    weights: Sequence[torch.Tensor],
 ) -> None:
     """Begin the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
 
-    `gradients` are those of the mean loss; `chain` is the number of the chain in the noise.
+    `gradients` are those of the mean loss; `chain` is the number of the chain in the noise; `weights`: the parameters,
+    or their copies.
     """
     params, num_data = group["params"], group["num_data"]
-    gradient = gradient_of_U(params, gradients, num_data, group["weight_decay"])
+    gradient = gradient_of_U(weights, gradients, num_data, group["weight_decay"])
     whole = complete_state(
         step,
-        {step.recipe.targets[0].name: end_to_end(params)},
+        {step.recipe.targets[0].name: end_to_end(weights)},
         seed=seed,
         temperature=setting.temperature,
         gradient=lambda theta: gradient,
         observe=as_functions(observe),
-        sizes=[p.numel() for p in params],
+        sizes=[p.numel() for p in weights],
         parameters=setting.parameters | {"num_data": num_data},
         first_chain=chain,
     )
@@ -57,7 +59,7 @@ def begin(
         if not b.is_vector:
             states[params[0]][b.name] = whole[b.name]
             continue
-        tensors = [torch.empty_like(p) for p in params]
+        tensors = [torch.empty_like(p) for p in weights]
         put_back(whole[b.name], tensors)
         for p, t in zip(params, tensors):
             states[p][b.name] = t
@@ -74,15 +76,15 @@ def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States
         for b in kept_with(recipe, k):
             value: Any = states[p].get(b.name)
             shape = tuple(p.shape) if b.is_vector else (1,)
-            fault = _fault(value, shape, p.dtype)
+            fault = _fault(value, shape, precise(p.dtype))
             if fault:
                 raise RecipeError(
                     where,
-                    f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {p.dtype}",
+                    f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {precise(p.dtype)}",
                     do="Load the state that state_dict() gave for these parameters.",
                 )
             if b.is_vector and value.stride() != p.stride():
-                states[p][b.name] = torch.empty_like(p).copy_(value)
+                states[p][b.name] = torch.empty_like(p, dtype=value.dtype).copy_(value)
 
 
 def _fault(value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:

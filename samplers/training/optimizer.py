@@ -26,6 +26,7 @@ from .blocks import begin, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
 from .gauges import Gauges
+from .precision import OnCopies, copies_of
 from .rates import SETTINGS, Rates, Setting
 from .report import report_of_loop
 from .tensors import (
@@ -33,6 +34,7 @@ from .tensors import (
     check_gradients_apart,
     check_parameters,
     observations_like,
+    precise,
     usable_gradients,
 )
 
@@ -51,6 +53,11 @@ class Optimizer(torch.optim.Optimizer):
     both; schedulers need `lr`. `weight_decay` w adds num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave
     it at 0 where the loss holds the prior. All of these, and the recipe's `parameters`, may differ by parameter group,
     which has thermostats and adaptations of its own.
+
+    Weights in bfloat16 or float16 are moved as copies in float32, which are in the state, with momenta in float32:
+    noise and steps below the last digit of a weight add up in the copy, and each weight is its copy, rounded to
+    nearest. The law is that of the copies, whose gradients are taken where the weights are, half a last digit away at
+    most.
 
     `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile; parameters that are
     frozen, as the base of a LoRA is, stay as they are, and a recipe may be the name of a stock one. The noise is a
@@ -137,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
         """What is made anew with the step: rates and engines."""
         self._rates = Rates(self.rotated, self.where)
         self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
-        self._engines: dict[int, TextEngine] = {}
+        self._engines: dict[int, TextEngine | OnCopies] = {}
         self._in_use: dict[int, tuple[tuple, Setting]] = {}  # of each group its settings, and what they stand for
 
     def _begin(self) -> None:
@@ -247,7 +254,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _look(
         self,
-        engine: TextEngine,
+        engine: TextEngine | OnCopies,
         index: int,
         group: dict[str, Any],
         gradients: list[torch.Tensor],
@@ -260,7 +267,7 @@ class Optimizer(torch.optim.Optimizer):
             check_gradients(self.where, group, gradients, index, self._arrivals)
 
     def _check_captured(
-        self, engine: TextEngine | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
+        self, engine: TextEngine | OnCopies | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
     ) -> None:
         """Refuse a step in a graph that its replays would not make."""
         where = f"{self.where}, step"
@@ -302,31 +309,35 @@ class Optimizer(torch.optim.Optimizer):
 
     def _engine(
         self, index: int, group: dict[str, Any], gradients: list[torch.Tensor], observe: Mapping[str, torch.Tensor]
-    ) -> TextEngine:
+    ) -> TextEngine | OnCopies:
         """What moves a group, its state begun where there is none."""
         params = group["params"]
         setting = self.settings(group)
         check_parameters(self.where, params)
-        if not all(self.state.get(p) for p in params):
+        begun = all(self.state.get(p) for p in params)
+        weights = copies_of(params, self.state)
+        if not begun:
             begin(
                 self.rotated,
                 group,
                 self.state,
-                gradients,
+                [g.to(w.dtype) for g, w in zip(gradients, weights)],
                 setting,
                 seed=self.seed,
                 chain=self._chain(index),
                 observe=observe,
+                weights=weights,
             )
         states = [self.state[p] for p in params]
         backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
             prior, clock = bool(group["weight_decay"]), self._clock(index, group)
-            return KernelEngine(self.rotated, params, states, prior=prior, backend=backend, clock=clock)
+            return KernelEngine(self.rotated, weights, states, prior=prior, backend=backend, clock=clock)
 
-        engine = None if backend == "torch" else kernel_or_none(self.backend, kernel)
-        return engine or TextEngine(self.rotated, params, states)
+        compiled = None if backend == "torch" else kernel_or_none(self.backend, kernel)
+        engine = compiled or TextEngine(self.rotated, weights, states)
+        return engine if weights is params else OnCopies(params, weights, engine)
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
         """The mean of p^2/m with its 99 % band, of this moment, for each tensor and block of Gaussian momenta.
@@ -404,12 +415,22 @@ class Optimizer(torch.optim.Optimizer):
         before = {"state": self.state, "param_groups": self.param_groups}
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         try:
+            self._take_precise(state_dict)
             for index, group in enumerate(self.param_groups):
                 take_up(where, self.recipe, group, self.state, index)
         except RecipeError:
             self.__setstate__(before)
             raise
         self.freeze(*state_dict.get("frozen", ()))
+
+    def _take_precise(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of weights of half precision as it was saved; torch rounds it to their type."""
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            for p, name in zip(group["params"], saved["params"]):
+                if precise(p.dtype) != p.dtype:
+                    of_weight = state_dict["state"].get(name, {}).items()
+                    tensors = {k: x.to(p.device, copy=True) for k, x in of_weight if torch.is_tensor(x)}
+                    self.state[p].update(tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()

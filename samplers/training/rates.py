@@ -13,6 +13,8 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
+from .tensors import precise
+
 SETTINGS = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
 RATES = ("lr", "momentum", "num_data")  # what the conversion of a learning rate reads
 CONVERSION = "lr, momentum"
@@ -88,7 +90,7 @@ class Rates:
                 do="Give lr, and momentum if you like, or step_size.",
             )
         self._check_number("weight_decay", group["weight_decay"])
-        largest = min((torch.finfo(p.dtype).max for p in group.get("params", ())), default=math.inf)
+        largest = min((torch.finfo(precise(p.dtype)).max for p in group.get("params", ())), default=math.inf)
         if num_data * group["weight_decay"] > largest:
             what = f"num_data times weight_decay = {group['weight_decay']!r} is beyond the numbers of the parameters"
             raise RecipeError(self.where, what, do="1/(num_data weight_decay) is the variance of the prior.")

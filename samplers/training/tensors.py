@@ -11,7 +11,17 @@ from integrators.late import Arrivals, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-FLOATS = torch.float32, torch.float64
+HALVES = torch.bfloat16, torch.float16
+FLOATS = torch.float32, torch.float64, *HALVES
+
+
+def precise(dtype: torch.dtype) -> torch.dtype:
+    """The type in which weights of a type are moved.
+
+    >>> precise(torch.bfloat16), precise(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
@@ -103,7 +113,7 @@ def _observation(where: str, value: torch.Tensor, shape: tuple[int, ...], like: 
         raise RecipeError(
             where, f"it is {_kind(value)}", do=f"Pass {math.prod(shape)} real number(s) on {like.device}."
         )
-    return plain(where, value.to(like.dtype)).reshape(shape)
+    return plain(where, value.to(precise(like.dtype))).reshape(shape)
 
 
 def check_gradients(
@@ -144,7 +154,7 @@ def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
             raise RecipeError(
                 where,
                 f"parameter {k} {fault}",
-                do="Pass float32 or float64 weights of one device that the loss depends on; "
+                do="Pass real weights of one type and one device that the loss depends on; "
                 "mixed precision keeps float32 weights and computes under torch.autocast.",
             )
     check_apart(where, [], [(f"parameter {k}", p) for k, p in enumerate(params)])
