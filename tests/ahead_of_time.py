@@ -63,7 +63,7 @@ def nvidia(cubin):
         usage = output("cuobjdump", "-res-usage", file)
         text = output("nvdisasm", "-c", file)
     used = dict(re.findall(r"(REG|STACK):(\d+)", usage.split("Function")[-1]))
-    code, loop = _code(text)
+    code, loops = _code(text)
     operations = Counter(operation for _, operation, _, _ in code)
     widths = [int((re.search(r"\.(64|128)", m) or [0, 32])[1]) for _, o, m, _ in code if o in ("LDG", "STG")]
     return {
@@ -73,13 +73,14 @@ def nvidia(cubin):
         "widest": max(widths, default=0),
         "barriers": operations["BAR"],
         "fp64": sum(operations[o] for o in FP64),
-        "loop": loop,
+        "loop": loops[-1],
+        "inner": sum(loops[:-1]),
     }
 
 
 def _code(text):
-    """The instructions of a kernel, and how many are in its longest loop."""
-    code, labels, loop = [], {}, 0
+    """The instructions of a kernel, and how many are in each of its loops, the longest last."""
+    code, labels, loops = [], {}, [0]
     for line in text.splitlines():
         label, instruction = LABEL.match(line), LINE.match(line)
         if label:
@@ -88,9 +89,9 @@ def _code(text):
             code.append(instruction.groups())
             if code[-1][1] == "BRA":
                 back = labels.get(re.search(r"\.L_x_\d+|$", code[-1][3])[0], len(code))
-                loop = max(loop, len(code) - back)
+                loops += [len(code) - back] if len(code) - back > 1 else []
     ends = [k for k, c in enumerate(code) if c[1] == "EXIT" and c[0] is None]
-    return code[: 1 + ends[0]], loop  # what follows is padding
+    return code[: 1 + ends[0]], sorted(loops)  # what follows is padding
 
 
 def amd(text):
@@ -136,6 +137,20 @@ def predicted(row, machine):
     slow = issued / min(0.85, 0.45 + 0.6 * occupancy)
     total = (slow**3 + (memory / 0.92) ** 3) ** (1 / 3)
     return {"occupancy": occupancy, "picoseconds": total, "share": memory / total}
+
+
+LATENCY = 4.5  # cycles from an instruction of a warp to the next one that waits for it
+
+
+def predicted_chains(row, machine, rows=1):
+    """Chain-steps a second of a kernel of many steps, whose inner loop goes over so many rows.
+
+    A warp alone issues an instruction every few cycles, which those of other warps fill up to an efficiency of 85 %.
+    """
+    instructions = row["loop"] + (rows - 1) * row["inner"]
+    schedulers = 4 * machine.multiprocessors
+    issued = min(0.85, row["chains"] / 32 / schedulers / LATENCY)
+    return 32 * schedulers * machine.clock * issued / instructions
 
 
 # ---- this process

@@ -449,7 +449,7 @@ def one(**more):
             "'learning_rate' is not a setting",
         ),
         (lambda O: O([torch.ones(3)], num_data=5, lr=0.1), "requires no gradient"),
-        (lambda O: O([one(dtype=torch.float16)], num_data=5, lr=0.1), "float16"),
+        (lambda O: O([one(dtype=torch.complex64)], num_data=5, lr=0.1), "complex64"),
         (lambda O: O([one(), one(dtype=torch.float64)], num_data=5, lr=0.1), "float64 on cpu, the first torch.float32"),
         (lambda O: O([torch.nn.Parameter(torch.tensor([math.inf]))], num_data=5, lr=0.1), "not finite"),
         (lambda O: O([torch.nn.Parameter(torch.ones(4, 4)[:, ::2])], num_data=5, lr=0.1), "holes"),

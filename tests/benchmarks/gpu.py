@@ -26,14 +26,14 @@ if "--rehearse" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch  # noqa: E402
-from ahead_of_time import MACHINES, RESNET50, figures_of  # noqa: E402
+from ahead_of_time import MACHINES, RESNET50, energy_of, figures_of, predicted_chains  # noqa: E402
 
 import samplers  # noqa: E402
 from recipe.errors import RecipeError  # noqa: E402
-from samplers.energies.targets import TARGETS  # noqa: E402
 
 SECONDS = 480
-ON_THE_GPU = ["test_triton", "test_running_ahead", "test_kernels", "test_addresses", "test_names", "test_noise"]
+ON_THE_GPU = ["test_triton", "test_triton_trajectories", "test_graphs", "test_half_precision", "test_running_ahead"]
+ON_THE_GPU += ["test_kernels", "test_addresses", "test_names", "test_noise"]
 SAMPLERS = ["sgld", "sghmc", "psgld", "underdamped-langevin", "msgnht", "atmc", "santa", "sgnht"]
 
 
@@ -201,20 +201,46 @@ def agreement(place):
     return found
 
 
+CHAINS = [("sgld", "banana"), ("underdamped-langevin", "banana"), ("sgnht", "banana"), ("sgld", "logistic")]
+BATCH = 32
+
+
 def chains_of(place):
-    """Chain-steps a second of `sample` on a banana: kernels of one step, torch, and jax where it is."""
+    """Chain-steps a second of `sample`: kernels of many steps, the model's, torch; on a banana jax where it is."""
+    names = CHAINS[:1] + CHAINS[-1:] if place.device == "cpu" else CHAINS
+    jobs = [{"sampler": name, "energy": energy, "chains": 4096, "target": target_of(place)} for name, energy in names]
+    rows = [row for row in figures_of(jobs) if row["name"] == "run"]
     found = {}
-    energy = TARGETS["banana"]
-    for backend in ("triton", "torch"):
-        init = torch.zeros(2, device=place.device)
-        run = {"init": init, "chains": place.chains, "step_size": 0.01, "progress": False}
-        samplers.sample(samplers.SGLD, energy, backend=backend, steps=5, **run)
-        run |= {"steps": place.trials, "thin": place.trials}
-        place.wait()
-        began = time.perf_counter()
-        samplers.sample(samplers.SGLD, energy, backend=backend, **run)
-        place.wait()
-        found[backend] = place.chains * place.trials / (time.perf_counter() - began)
+    for (name, energy), row in zip(names, rows):
+        batch = BATCH if energy == "logistic" else 1
+        found[f"{name}, {energy}"] = {
+            "model": predicted_chains(row, MACHINES[target_of(place)], batch),
+            "triton": chain_steps(place, name, energy, "triton"),
+            "torch": chain_steps(place, name, energy, "torch"),
+        }
+    return found | {"sgld, banana, jax scan": of_jax_scan(place)}
+
+
+def chain_steps(place, name, energy, backend):
+    """Chain-steps a second of a run of `sample`, without what it compiles at first."""
+    recipe, (energy, sites) = samplers.catalogue[name], energy_of(energy)
+    data = {}
+    if energy.data:
+        columns = torch.randn(1000, sites, device=place.device), torch.ones(1000, device=place.device)
+        data = {"data": columns, "batch_size": BATCH}
+    run = {"init": torch.zeros(sites, device=place.device), "chains": place.chains, "step_size": 1e-3, **data}
+    run |= {"backend": backend, "progress": False}
+    samplers.sample(recipe, energy, steps=5, **run)
+    steps = place.trials * (100 if backend == "triton" and place.device == "cuda" else 1)
+    place.wait()
+    began = time.perf_counter()
+    samplers.sample(recipe, energy, steps=steps, thin=steps, **run)
+    place.wait()
+    return place.chains * steps / (time.perf_counter() - began)
+
+
+def of_jax_scan(place):
+    """The same of SGLD written in jax."""
     try:
         from bench import of_jax
 
@@ -222,9 +248,64 @@ def chains_of(place):
         run(0)
         began = time.perf_counter()
         run(1)
-        found["jax scan"] = place.chains * place.trials / (time.perf_counter() - began)
+        return place.chains * place.trials / (time.perf_counter() - began)
     except ImportError as error:
-        found["jax scan"] = f"none: {error}"
+        return f"none: {error}"
+
+
+def trained(place, dtype=torch.float32, **settings):
+    """An optimizer of SGHMC over the tensors, and its weights, after three steps."""
+    params = [torch.nn.Parameter(torch.full(shape, 0.1, device=place.device, dtype=dtype)) for shape in place.shapes]
+    for p in params:
+        p.grad = torch.full_like(p, 0.01)
+    how = {"num_data": 1000, "step_size": 1e-5, "backend": "triton"} | settings
+    optimizer = samplers.Optimizer(params, samplers.SGHMC, **how)
+    for _ in range(3):
+        optimizer.step()
+    return optimizer, params
+
+
+def apart(some, others):
+    """The largest difference of two lists of tensors."""
+    return max(float((x.detach().float() - y.detach().float()).abs().max()) for x, y in zip(some, others))
+
+
+def graphs(place):
+    """Steps in a CUDA graph: how far their replays are from the same steps without one, and what each costs."""
+    optimizer, params = trained(place, capturable=True)
+    plain, others = trained(place)
+    step = optimizer.step
+    if place.device == "cuda":
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            optimizer.step()
+        torch.cuda.current_stream().wait_stream(beside)
+        plain.step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            optimizer.step()
+        step = graph.replay
+    for _ in range(5):
+        step()
+        plain.step()
+    found = {"apart": apart(params, others), "steps counted": optimizer.state_dict()["param_groups"][0]["step_number"]}
+    found["steps made"] = plain.param_groups[0]["step_number"]
+    for name, run in (("replay", step), ("step", plain.step)):
+        asked, done = place.seconds(run)
+        found[name] = {"host, us": asked * 1e6, "us": done * 1e6}
+    return found
+
+
+def halves(place):
+    """Weights in bfloat16, moved as copies: how far these are from weights in float32, and what a step costs."""
+    optimizer, params = trained(place, torch.bfloat16)
+    precise, others = trained(place)
+    copies = [optimizer.state[p]["copy in float32"] for p in params]
+    found = {"apart": apart(copies, others), "digit": 0.1 * torch.finfo(torch.bfloat16).eps}
+    count = sum(p.numel() for p in params)
+    for name, run in (("bfloat16", optimizer.step), ("float32", precise.step)):
+        found[f"{name}, picoseconds"] = place.seconds(run)[1] / count * 1e12
     return found
 
 
@@ -279,6 +360,8 @@ def main(argv=None):
     predicted = stage("predictions", lambda: predictions(place)) or {}
     stage("steps", lambda: steps_of(place, predicted, bandwidth))
     stage("chains", lambda: chains_of(place))
+    stage("graphs", lambda: graphs(place))
+    stage("halves", lambda: halves(place))
     stage("tests on the GPU", lambda: tests(ON_THE_GPU, left() / 2, place))
     if left() > 30:
         stage("all tests", lambda: tests([] if place.device == "cuda" else ["test_house"], left(), place))
