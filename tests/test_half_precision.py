@@ -89,6 +89,18 @@ def test_weights_that_somebody_else_has_written_are_copied_anew():
     assert (optimizer.state[weights[1]][COPY] != weights[1]).any()  # those that nobody wrote are not
 
 
+@pytest.mark.filterwarnings("ignore:.*clipped")
+def test_a_loop_is_watched_in_the_precision_in_which_it_moves():
+    """The norm of a gradient of float16 is beyond its numbers."""
+    optimizer, weights = posterior(torch.float16, recipe=samplers.SGHMC)
+    for k in range(11):
+        for p in weights:
+            p.grad = torch.full_like(p, 60000.0 - 100 * k)
+        optimizer.step()
+    (rows,) = optimizer._gauges.rows.values()
+    assert [row["step"] for row in rows] == [0, 10] and rows[0]["kick.p"] > 0
+
+
 def test_weights_of_two_types_are_still_refused():
     weights = [torch.nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in (torch.bfloat16, torch.float32)]
     with pytest.raises(RecipeError, match="the first torch.bfloat16"):

@@ -11,7 +11,7 @@ from integrators.late import Arrivals, norms
 from recipe import Recipe
 
 from .rates import Setting
-from .tensors import flat
+from .tensors import flat, precise
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps from which on it is twice as many at each doubling
@@ -59,7 +59,8 @@ class Gauges:
         if not is_looked_at(group["step_number"]) or not setting.temperature > 0:
             return
         self._before[index] = _some(gradients)
-        params = group["params"]
+        gradients = _precise(gradients)
+        params = _precise(group["params"])
         sites = sum(p.numel() for p in params)
         T = setting.temperature
         N = group["num_data"]
@@ -107,7 +108,12 @@ class Gauges:
 def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """Gradients at some sites of all tensors."""
     every = -(-sum(g.numel() for g in gradients) // SITES)
-    return torch.cat([flat(g)[:: max(every, 1)] for g in gradients])
+    return torch.cat(_precise([flat(g)[:: max(every, 1)] for g in gradients]))
+
+
+def _precise(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in the type in which they are moved."""
+    return [t.to(precise(t.dtype)) for t in tensors]
 
 
 def _virial(
