@@ -59,6 +59,7 @@ class _Writer:
             start=self._start(loop),
             noise=[self._noise(d) for d in loop.draws if d.is_vector],
             runs=[self._run_of_noise(d) for d in loop.draws if d.is_vector],
+            foreseen=[f"foresee({stem(s)}from + b, rest - b);" for s in loop.loads],
             numbers=[
                 *(f"const R* {stem(d)} = {stem(d)}noise.from(b);" for d in loop.draws if d.is_vector),
                 *(f"const R* {stem(s)}from = {stem(s)}per.from(b);" for s in loop.constants if is_by_site(s)),

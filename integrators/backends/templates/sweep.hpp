@@ -1,5 +1,6 @@
 typedef REAL R;
-constexpr int64_t BLOCK = 64;  // sites whose noise is drawn at once
+constexpr int64_t BLOCK = 64;    // sites whose noise is drawn at once
+constexpr int64_t AHEAD = 1024;  // sites from a block to the one that is asked for beside it
 
 struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items are runs of sites of one part
     int64_t chains, parts, items;
@@ -10,6 +11,12 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     uint64_t seed, step;
     int64_t first_chain;
 };
+
+// Ask for the memory of a block that comes later in a run: the hardware foresees a page of memory, and few arrays at once
+static INLINE void foresee(const R* x, int64_t left) {
+    if (left > AHEAD)
+        for (int64_t l = AHEAD; l < AHEAD + BLOCK; l += 64 / (int64_t)sizeof(R)) __builtin_prefetch(x + l);
+}
 
 // the values of a constant in a run of sites: in memory, or one number for all
 struct PerSite {
