@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from functools import cache
 
 import pytest
 import torch
@@ -23,7 +24,8 @@ from samplers.training import checkpoint as checkpoints
 
 
 def test_runs_that_are_killed_at_random_moments_end_with_the_same_draws(tmp_path):
-    assert sum(died for died, _ in crash([*RUNS, "loop"], 3, seed=1, folder=tmp_path).values()) >= 12
+    """Of each kind twice; `make crashtest` kills as many as one likes."""
+    assert sum(died for died, _ in crash([*RUNS, "loop"], 2, seed=1, folder=tmp_path).values()) >= 8
 
 
 class Stop(Exception):
@@ -119,13 +121,18 @@ def drawn(name, **more):
     return samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 
+@cache
+def undisturbed(name):
+    return drawn(name)
+
+
 @pytest.mark.parametrize("saves", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
     kept = dict(checkpoint=tmp_path / "run", checkpoint_every=0.0)
     stopped_after(monkeypatch, saves, lambda: drawn(name, **kept))
-    whole, resumed = drawn(name), drawn(name, **kept)
+    whole, resumed = undisturbed(name), drawn(name, **kept)
     assert list(whole) == list(resumed) and all(torch.equal(whole[b], resumed[b]) for b in whole)
     assert whole.step_sizes is resumed.step_sizes is None or torch.equal(whole.step_sizes, resumed.step_sizes)
 
