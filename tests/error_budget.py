@@ -166,7 +166,7 @@ CLAIMS = {
     "coordinates": Claim(
         "means of theta, and of products of theta and of its roots, of chains that move in other coordinates",
         "those of the law of theta: a Gaussian of condition 1e4; laws of models, conjugate or by quadrature",
-        "a variance 25 % off (60 chains of 100 draws or more, standard error 2 %)",
+        "a variance 25 % off (60 chains of 60 draws or more, standard error 3 %)",
         12.0,
         times=90,
     ),

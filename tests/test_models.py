@@ -36,7 +36,7 @@ def of(*values):
 
 
 ZERO, ONE = of(0.0)[0], of(1.0)[0]
-SMALL = dict(chains=64, step_size=0.3, metropolis=True, repeat=4, progress=False, warmup=40, steps=100)
+SMALL = dict(chains=64, step_size=0.3, metropolis=True, repeat=4, progress=False, warmup=30, steps=60)
 
 
 def check(draws, statistics):
@@ -79,7 +79,7 @@ def test_eight_schools_are_those_of_quadrature():
     mu, tau, effect = schools_by_quadrature()
     init = {"mu": ZERO, "tau": ONE, "eta": torch.zeros(8, dtype=F64)}
     draws = sample(HMC, SCHOOLS, init=init, seed=1, **SMALL)
-    assert draws["eta"].shape == (64, 100, 8) and draws["tau"].shape == (64, 100) and (draws["tau"] > 0).all()
+    assert draws["eta"].shape == (64, 60, 8) and draws["tau"].shape == (64, 60) and (draws["tau"] > 0).all()
     check(
         draws,
         {
@@ -108,7 +108,7 @@ def test_dirichlet_and_counts():
     exact = Dirichlet(a + counts)
     energy = model({"w": Dirichlet(a)}, lambda v: (counts * v["w"].log()).sum())
     draws = sample(HMC, energy, seed=2, **SMALL)
-    torch.testing.assert_close(draws["w"].sum(-1), torch.ones(64, 100, dtype=F64))
+    torch.testing.assert_close(draws["w"].sum(-1), torch.ones(64, 60, dtype=F64))
     check(
         draws,
         {
@@ -278,7 +278,7 @@ def test_the_errors_that_are_stated_are_of_the_variables():
 def test_the_evidence_is_of_free_variables():
     prior = Normal(ZERO, ONE)
     energy = model({"mu": prior}, lambda v: Normal(v["mu"], ONE).log_prob(ONE))
-    result = samplers.evidence(HMC, energy, reference={"mu": prior}, chains=200)
+    result = samplers.evidence(HMC, energy, reference={"mu": prior}, chains=100, bridges=4, moves=1)
     assert abs(result.log_evidence - float(Normal(ZERO, 2**0.5 * ONE).log_prob(ONE))) < 6.7 * result.error
     with pytest.raises(RecipeError, match="variables with constraints"):
         samplers.evidence(HMC, SCHOOLS, reference={"mu": prior})
