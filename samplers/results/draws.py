@@ -18,6 +18,7 @@ from . import plots
 from .accuracy import Accuracy, accuracy_of
 from .findings import Report
 from .pairs import Again
+from .predicting import predictions_of
 from .report import ALPHA, EVALUATIONS, TOLERANCE, report_of
 from .statistics import arviz_module
 
@@ -153,8 +154,12 @@ class Draws(Mapping):
         """The step at which each diverged chain left the finite numbers; empty if none did."""
         return {int(chain): step for chain, step in (self.info.get("diverged") or {}).items()}
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self, *, log_likelihood: Any = None) -> Any:
         """An arviz.InferenceData whose posterior group holds a float64 copy, with `info` as attributes.
+
+        `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such by the name of the observed,
+        as `predict` gives them; they are its group log_likelihood, which arviz.loo and arviz.waic read. Raises
+        RecipeError where their chains and draws are not these.
 
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
@@ -166,7 +171,46 @@ class Draws(Mapping):
         posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-            return arviz_module().from_dict(posterior=posterior, posterior_attrs=attributes)
+            return arviz_module().from_dict(
+                posterior=posterior, posterior_attrs=attributes, log_likelihood=self._log_likelihoods(log_likelihood)
+            )
+
+    def _log_likelihoods(self, values: Any) -> dict[str, np.ndarray] | None:
+        """What `to_arviz` is given, by name."""
+        if values is None:
+            return None
+        groups = {}
+        for name, x in (values if isinstance(values, Mapping) else {"y": values}).items():
+            x = torch.as_tensor(x, device="cpu").detach().to(torch.float64)
+            if x.dim() < 3 or x.shape[:2] != (self.chains, self.draws):
+                raise RecipeError(
+                    "draws, to_arviz",
+                    f"the log likelihood of {name} has the shape {tuple(x.shape)}",
+                    do=f"It is ({self.chains}, {self.draws}, data): log p of each datum under each draw.",
+                )
+            groups[name] = x.numpy()
+        return groups
+
+    def predict(self, model: Callable, X: Any, *, batch_size: int | None = None, thin: int = 1) -> torch.Tensor:
+        """What each draw says of each row of X: `(chains, draws, data, ...)`, a draw and `batch_size` rows at a time.
+
+        `model`: a function (theta, rows) -> `(rows, ...)` of one draw, theta a tensor, or a dict by name where there
+        are several blocks or `init` was a module; or that nn.Module, which is called in eval mode with the draws as its
+        parameters. `X`: a tensor, or a tuple of tensors that share their rows; every `thin`-th draw is taken. Logits go
+        into `samplers.Predictive`, the mean of a regression into `samplers.scores`, log p(y | theta) of each row into
+        `to_arviz`. No gradient is kept. Raises RecipeError for rows that the model loses, and counts < 1.
+
+        >>> draws = Draws({"theta": torch.tensor([[1.0, 2.0]])}, info={})
+        >>> draws.predict(lambda theta, x: theta * x, torch.tensor([1.0, 10.0, 100.0]))
+        tensor([[[  1.,  10., 100.],
+                 [  2.,  20., 200.]]])
+        """
+        return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin)
+
+    def _targets(self) -> dict[str, torch.Tensor]:
+        """The draws of the target; all of them where the run is not at hand."""
+        names = self if self._again is None else self._again.targets
+        return {name: self[name] for name in names}
 
     def average(self, name: str, function: Callable | None = None) -> torch.Tensor:
         """The mean of f(theta), weighted by step size: sum_k h_k f(theta_k) / sum_k h_k, over draws and chains.

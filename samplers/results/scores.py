@@ -1,7 +1,8 @@
 """Scores of predictions: accuracy, likelihood, calibration, and how well a score tells what was never seen."""
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
@@ -23,21 +24,72 @@ def accuracy(probabilities: Any, labels: Any) -> float:
     return float((p.argmax(-1) == y).double().mean())
 
 
-def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
+@dataclass(frozen=True)
+class Difference:
+    """The mean of a difference over the data, and its standard error.
+
+    >>> Difference(value=-0.2, error=0.1).in_errors
+    -2.0
+    """
+
+    value: float
+    error: float
+
+    @property
+    def in_errors(self) -> float:
+        """The difference in standard errors; beyond 3 it is hardly one by the choice of the data."""
+        return self.value / self.error if self.error else math.copysign(math.inf, self.value) if self.value else 0.0
+
+
+def paired(one: Any, other: Any) -> Difference:
+    """How much more the first of two predictives scores on the same data, with the error of a paired comparison.
+
+    `one`, `other`: a proper score of each datum, `(data,)`, such as `log_predictive_density`, `crps`, or
+    `negative_log_likelihood(..., each=True)`. The error is that of the choice of the data, sd of the differences over
+    sqrt(data): what both find hard cancels. Raises RecipeError for other shapes, fewer than 2 data, and what is not
+    finite. Source: Vehtari, Gelman & Gabry 2017, eq. (24).
+
+    >>> paired([0.5, 1.5, 1.0], [0.4, 1.2, 1.0]).value                                  # doctest: +ELLIPSIS
+    0.133...
+    """
+    a, b = (tensor_of("paired", "scores", x).to("cpu", torch.float64) for x in (one, other))
+    if a.dim() != 1 or a.shape != b.shape or len(a) < 2:
+        raise RecipeError(
+            "paired",
+            f"the scores have the shapes {tuple(a.shape)} and {tuple(b.shape)}",
+            do="Pass one number per datum of each, for the same data.",
+        )
+    if not (a.isfinite() & b.isfinite()).all():
+        raise RecipeError("paired", "a score is not finite", do="Leave out what was not predicted.")
+    gaps = a - b
+    return Difference(float(gaps.mean()), float(gaps.std()) / len(gaps) ** 0.5)
+
+
+@overload
+def negative_log_likelihood(probabilities: Any, labels: Any) -> float: ...
+@overload
+def negative_log_likelihood(probabilities: Any, labels: Any, *, each: Literal[True]) -> torch.Tensor: ...
+def negative_log_likelihood(probabilities: Any, labels: Any, *, each: bool = False) -> float | torch.Tensor:
     """The mean of -log p(label) in nats, where p is at least the smallest normal number: at most 708.4.
 
-    Shapes and errors as for `accuracy`.
+    With `each` that of each datum, `(data,)`. Shapes and errors as for `accuracy`.
 
     >>> negative_log_likelihood(torch.tensor([[1.0, 0.0]]), [0])
     0.0
     """
     p, y = _labelled("negative_log_likelihood", probabilities, labels)
     of_label = p.gather(-1, y[:, None]).clamp(min=torch.finfo(p.dtype).tiny)
+    if each:
+        return 0.0 - of_label.log()[:, 0]
     return 0.0 - float(of_label.log().mean())  # not -0.0
 
 
-def brier(probabilities: Any, labels: Any) -> float:
-    """The mean over data of sum_c (p_c - [c is the label])^2, from 0 to 2.
+@overload
+def brier(probabilities: Any, labels: Any) -> float: ...
+@overload
+def brier(probabilities: Any, labels: Any, *, each: Literal[True]) -> torch.Tensor: ...
+def brier(probabilities: Any, labels: Any, *, each: bool = False) -> float | torch.Tensor:
+    """The mean over data of sum_c (p_c - [c is the label])^2, from 0 to 2; with `each` that of each datum, `(data,)`.
 
     Shapes and errors as for `accuracy`. Source: Brier 1950.
 
@@ -45,7 +97,8 @@ def brier(probabilities: Any, labels: Any) -> float:
     1.25
     """
     p, y = _labelled("brier", probabilities, labels)
-    return float((p - torch.nn.functional.one_hot(y, p.shape[-1])).square().sum(-1).mean())
+    scores = (p - torch.nn.functional.one_hot(y, p.shape[-1])).square().sum(-1)
+    return scores if each else float(scores.mean())
 
 
 @dataclass(frozen=True, eq=False)
