@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sympy import Piecewise, S, Symbol, lambdify, sqrt
+from sympy import Expr, Piecewise, S, Symbol, lambdify, sqrt
 
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Block
+from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
 from .flow import Flow
@@ -16,11 +16,25 @@ from .scheme import Scheme
 from .variates import Normal, Uniform
 from .work import Direction
 
+LEAST = 1e-8  # of its mean over the sites, that an adapted quantity starts with
+
 
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     """A word whose flows give the adapted quantities their first values, and these flows by their letters."""
-    flows = {a.name: Flow(a.name, {a: a.start}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
+    flows = {a.name: Flow(a.name, {a: _first_value(a)}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
     return _word("start", flows), flows
+
+
+def _first_value(a: Adapted) -> Expr:
+    """Where an adapted quantity starts; one that a vanishing gradient leaves next to nothing, at its mean over sites.
+
+    A mass or a preconditioner of such a start, as of units of a network that are dead, would be none for a step of any
+    size.
+    """
+    if not a.is_vector or a.domain.name not in ("nonnegative", "positive") or not a.start.has(Partial):
+        return a.start
+    mean = Total(a.start) / Total(S.One)
+    return Piecewise((mean, a.start < LEAST * mean), (a.start, True))
 
 
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:

@@ -50,7 +50,8 @@ def complete_state(
     of a symbolic `energy`, and `observe`. Auxiliary blocks in which H is quadratic are drawn from N(mean, T/precision),
     by the seed, the chain and the draw `noise.INITIAL`; others start at 0, or at 1 on a positive domain. `sizes`: those
     of the target's tensors, in the scope of tensors. Raises RecipeError for an adapted quantity that would start out of
-    its domain, or at 0 where that can only be a vanishing gradient.
+    its domain, or at 0 in a whole chain, where that can only be a vanishing gradient; single sites of a gradient that
+    vanishes start at the mean of the others.
     """
     recipe = step.recipe
     scope = step.program.scope
@@ -95,7 +96,8 @@ def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State
 def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
     outside = not in_domain(a, value).all()
     by_gradient = a.start.has(Partial)
-    vanishes = a.domain.name == "nonnegative" and by_gradient and not value.any()
+    of_chains = value.reshape(len(value), -1)
+    vanishes = a.domain.name == "nonnegative" and by_gradient and not of_chains.any(1).all()
     if outside or vanishes:
         what = f"outside of its domain, {a.domain}," if outside and not by_gradient else "0"
         raise RecipeError(

@@ -28,6 +28,7 @@ from .divergence import Remaking
 from .exchange import check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .gauges import Gauges
+from .heights import Heights, are_worth_a_look
 from .inputs import Inputs
 from .law import check_law
 from .moving import Mover
@@ -222,7 +223,10 @@ def sample(
     remaking = Remaking(with_work, partial(derived, compiled=False), backend, f"there is no work of one {scope}")
     value = None if energy is None else partial(differentiable_value, energy, plan.step, layout, rows)
     run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking, value)
-    return run.go(progress=progress, watch=watch)
+    draws = run.go(progress=progress, watch=watch)
+    if value is None or not are_worth_a_look(plan, moved, start, symbolic is not None):
+        return draws
+    return Heights(recipe, value(), inputs, start, where).flag(draws, moved, record, plan)
 
 
 def _number(step_size: Any, where: str) -> Any:

@@ -1,0 +1,111 @@
+"""How high U is where chains have come: so far up that exp(-U/T) cannot be their law, they have left every scale.
+
+Where a law of d coordinates is at home s higher in U/T than at a point, the states there fill e^s times the room about
+that point: each coordinate ranges over e^(s/d) of its width there. For s = 100 d that is 3e43, more than the numbers
+of float32 range over. The point is where a chain starts: one that is on its way down is as high as it may be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from recipe import Recipe
+from recipe.errors import warn
+
+from ..energies.layout import target_of
+from ..results.draws import Draws, named
+from .chains import Chains
+from .inputs import Inputs
+from .plan import Plan
+from .recording import InMemory
+
+FARTHEST = 100.0  # rise of U/T per coordinate
+BATCHES = 8  # of data, in runs of minibatches, on which U is compared
+ERRORS = 6.0  # standard errors of these comparisons
+FAR = 1000.0  # as far as the start, and 1, are from 0
+SHORTEST = 50  # steps of a run that is looked at
+ENTRIES = 2**27  # of the draws of a block among which the largest are looked for, at most
+
+Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
+
+
+def hottest(plan: Plan) -> float:
+    """The greater of the first and the last temperature of a run."""
+    return max(plan.temperature(0), plan.temperature(plan.length - 1))
+
+
+def are_worth_a_look(plan: Plan, chains: Chains, start: Blocks, is_symbolic: bool) -> bool:
+    """Whether chains may have left every scale; of a symbolic U, which costs a text, only where they have gone far."""
+    if plan.length < SHORTEST or hottest(plan) == 0:
+        return False
+    far = (chains.state[b].abs().max() > FAR * (1 + x.abs().max()) for b, x in start.items() if b in chains.state)
+    return not is_symbolic or any(bool(is_far) for is_far in far)
+
+
+@dataclass(frozen=True)
+class Heights:
+    """U of all chains at states of a run; `value(target, rows)` is U, on the rows of a batch of each chain.
+
+    `start`: where the chains start; `where` begins the message.
+    """
+
+    recipe: Recipe
+    value: Callable
+    inputs: Inputs
+    start: Blocks
+    where: str
+
+    def flag(self, draws: Draws, chains: Chains, record: InMemory, plan: Plan) -> Draws:
+        """The draws, in which chains that have left every scale count as diverged at the last step, with a warning."""
+        rise = self._rise([self._targets(chains.state), self._extremes(record)]) / hottest(plan)
+        sites = sum(self.start[b.name][0].numel() for b in self.recipe.targets)
+        flagged = (chains.alive & (rise > FARTHEST * sites)).nonzero().flatten().tolist()
+        if flagged:
+            lost = {str(chain): chains.moved for chain in flagged}
+            draws.info["diverged"] = draws.info["diverged"] | lost
+            warn(
+                f"{self.where}: {len(flagged)} of {len(chains)} chains have left every scale of the law, and count as "
+                f"diverged: {named({int(c): k for c, k in lost.items()}, 'by step')}. U/T has risen by "
+                f"{float(rise[flagged].max()):.2g}, where no law of {sites} coordinates spreads over more than "
+                f"{FARTHEST * sites:.3g}. Take a smaller step size, or other starts of what is adapted."
+            )
+        return draws
+
+    def _rise(self, states: list[Blocks]) -> torch.Tensor:
+        """By how much U is higher than where the chain started, at the highest of its states, `(chains,)`.
+
+        Of minibatches it is what is sure beyond their noise; a state where U is not a number says nothing.
+        """
+        each = []
+        with torch.no_grad():
+            for rows in self._rows():
+                low, *others = [self.value(target_of(self.recipe, at), rows).double() for at in [self.start, *states]]
+                each.append(torch.stack([U - low for U in others]))
+        rises = torch.stack(each)  # (batches, states, chains)
+        error = rises.std(0) / len(rises) ** 0.5 if len(rises) > 1 else torch.zeros_like(rises[0])
+        return (rises.mean(0) - ERRORS * error.nan_to_num(0.0)).nan_to_num(0.0, posinf=torch.inf).max(0).values
+
+    def _rows(self) -> list[torch.Tensor | None]:
+        """The rows of the batches on which U is compared, the same for all chains."""
+        data = self.inputs.derivatives.data
+        chains = len(self.start[self.recipe.targets[0].name])
+        if data is None or data.batch_size is None:
+            return [None]
+        rows = data.rows_for(self.inputs.seed, range(BATCHES), 0, 1, self.inputs.first_chain)
+        assert rows is not None
+        return [r.expand(chains, -1) for r in rows]
+
+    def _targets(self, state: dict) -> Blocks:
+        return {b.name: state[b.name] for b in self.recipe.targets}
+
+    def _extremes(self, record: InMemory) -> Blocks:
+        """The kept state of each chain whose numbers are largest, else where it started."""
+        kept = len(record.step_sizes)
+        values = {b.name: record.values[b.name][:, :kept] for b in self.recipe.targets}
+        if not kept or any(x.numel() > ENTRIES for x in values.values()):
+            return self._targets(self.start)
+        sizes = torch.stack([x.flatten(2).abs().amax(2) if x.dim() > 2 else x.abs() for x in values.values()])
+        largest = sizes.amax(0).argmax(1)
+        at = torch.arange(len(largest), device=largest.device)
+        return {name: x[at, largest].to(self.start[name].device) for name, x in values.items()}
