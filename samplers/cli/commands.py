@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import integrators
+from integrators.relaxation import relaxation_steps
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
@@ -16,6 +17,7 @@ from ..tuning.settings import Settings
 from .lookup import blaming, file_and_name, find_energy, find_function, find_recipe
 from .writing import write
 
+MOMENTUM = 0.9  # at which relaxation is shown
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -69,7 +71,20 @@ def show(name: str, work: bool = False) -> Answer:
     except RecipeError as error:  # such as an opaque function, which needs recipe.bind
         data |= {"step": None, "missing": str(error)}
         texts = [f"no step: {error}"]
-    return Answer(data, "\n\n".join([str(recipe), str(certificate), *texts]))
+    data["relaxation"], relaxation = _relaxation(recipe)
+    return Answer(data, "\n\n".join([str(recipe), str(certificate), *relaxation, *texts]))
+
+
+def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float | None]], list[str]]:
+    """In how many steps auxiliary blocks forget: at h = 1 and the defaults, and by a momentum of SGD at every lr."""
+    steps = {"steps at h = 1": relaxation_steps(recipe, 1.0, {})}
+    settings = {s.name for e in recipe.learning_rate().values() for s in e.free_symbols}
+    if "momentum" in settings:
+        converted = recipe.convert(lr=MOMENTUM, momentum=MOMENTUM)
+        steps[f"steps at momentum {MOMENTUM}"] = relaxation_steps(recipe, converted.pop("step_size"), converted)
+    data = {what: {b: k if isfinite(k) else None for b, k in own.items()} for what, own in steps.items()}
+    lines = [f"  {what}: {', '.join(f'{b} {k:.3g}' for b, k in own.items())}" for what, own in steps.items() if own]
+    return data, ["\n".join(["relaxation, by linearisation:", *lines])] if lines else []
 
 
 def _show_work(recipe: Recipe) -> Answer:

@@ -13,6 +13,7 @@ from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.late import Arrivals
 from integrators.lower import optimizer_form
+from integrators.relaxation import relaxation_steps
 from integrators.step import Step
 from recipe import Recipe
 from recipe.arguments import number
@@ -387,6 +388,40 @@ class Optimizer(torch.optim.Optimizer):
         }
         return report_of_loop(self.recipe, groups, alpha=alpha, tolerance=tolerance)
 
+    def relaxation_steps(self) -> dict[str, float]:
+        """In how many steps momenta, thermostats and adapted quantities forget where they were, by linearisation.
+
+        By the name of the block, in several groups "group, block". Averages over fewer steps than these are of where a
+        thermostat was; of momenta it is 1/(1 - momentum) or so. inf is for ever; what depends on the weights is left
+        out.
+
+        >>> from samplers import SGNHT
+        >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), SGNHT, lr=0.1, momentum=0.9, num_data=500)
+        >>> {name: round(steps) for name, steps in optimizer.relaxation_steps().items()}
+        {'p': 9, 'xi': 90}
+        """
+        relaxation: dict[str, float] = {}
+        for index, group in enumerate(self.param_groups):
+            setting = self.settings(group, budget=False)
+            if not setting.step_size:  # as a schedule may have it
+                continue
+            state = self.state.get(group["params"][0], {}) if group["params"] else {}
+            adapted = {a.name: float(state[a.name].mean()) for a in self.recipe.adapted if a.name in state}
+            steps = relaxation_steps(
+                self.recipe,
+                setting.step_size,
+                {"num_data": group["num_data"], **adapted, **_numbers(setting.parameters)},
+                temperature=setting.temperature,
+                frozen=self.rotated.frozen,
+            )
+            several = len(self.param_groups) > 1
+            relaxation |= {f"{index}, {name}" if several else name: k for name, k in steps.items()}
+        return relaxation
+
+    def __repr__(self) -> str:
+        steps = ", ".join(f"{name} {k:.3g}" for name, k in self.relaxation_steps().items())
+        return super().__repr__() + (f"\nRelaxation in steps: {steps}" if steps else "")
+
     def state_dict(self) -> dict[str, Any]:
         """The state, and what it is the state of."""
         self._take_time()
@@ -464,6 +499,11 @@ def _capturable(where: str, capturable: object, backend: str) -> bool:
         what = f"capturable = {capturable!r}, backend = {backend!r}"
         raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
     return capturable
+
+
+def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
+    """Parameters as numbers, the mean of those that have one value per site."""
+    return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in parameters.items()}
 
 
 def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:

@@ -1,0 +1,212 @@
+"""How long auxiliary blocks and adapted quantities remember where they were, by linearisation about their law.
+
+At a fixed target, without a force, momenta of kinetic energy K have the law exp(-K/tau), of which tau = <p K'> for
+every K, and thermostats their means. With the generator L = f d/dp + T D d^2/dp^2 the two follow
+
+    d tau/dt = <L (p K')>,   d xi/dt = <f_xi>,
+
+whose derivatives by tau and xi at the law are a matrix: the relaxation time of a thermostat is one over the slowest of
+the rates at which it decays. That of momenta is <p^2>/-<p f>, or one over the rate at which they are drawn anew, and an
+adapted quantity forgets by the derivative of its update by itself in a step.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sympy import Expr, Float, S, Symbol, lambdify
+
+from recipe import Recipe
+from recipe.calculus import derivative
+from recipe.marginal import eliminate_gaussians
+from recipe.symbols import Block, Partial, Total, masked, step_size
+from recipe.symbols import temperature as T
+
+SITES = 1e6  # of a chain, for totals over them
+POINTS = 4001  # of the momenta's law
+STEEPEST = 40.0  # K/T at its ends
+SMALL = 1e-4  # relative change of tau and of a thermostat, for derivatives
+
+
+def relaxation_steps(
+    recipe: Recipe,
+    h: float,
+    parameters: Mapping[str, Any],
+    *,
+    temperature: float = 1.0,
+    frozen: Collection[str] = (),
+) -> dict[str, float]:
+    """In how many steps of size h momenta, thermostats and adapted quantities forget where they were, by name.
+
+    `parameters`: numbers by name, defaults are known; values of adapted quantities stand among them. What depends on
+    more than these, and the `frozen`, are left out; inf is for ever, 0 every step.
+
+    >>> from samplers import SGNHT, PSGLD
+    >>> {name: round(k, 1) for name, k in relaxation_steps(SGNHT, 0.1, {"A": 2.0, "mu": 10.0}).items()}
+    {'p': 5.0, 'xi': 197.5}
+    >>> relaxation_steps(PSGLD, 0.1, {"alpha": 0.9})["V"].__round__(1)
+    9.5
+    """
+    known = {s.name: s.default for s in recipe.parameters if s.default is not None} | dict(parameters)
+    numbers = {s: float(known[s.name]) for s in recipe.symbols if s.name in known}
+    law = _Law(recipe, {**numbers, T: float(temperature), step_size: float(h)}, frozen)
+    times = law.times() if temperature > 0 else {}
+    return {**{name: t / h for name, t in times.items()}, **law.updates()}
+
+
+class _Law:
+    """The law of the auxiliary blocks of a recipe at these numbers."""
+
+    def __init__(self, recipe: Recipe, numbers: Mapping[Symbol, float], frozen: Collection[str]) -> None:
+        self.recipe = recipe
+        self.numbers = numbers
+        self.frozen = frozen
+        self.temperature = numbers[T]
+
+    def times(self) -> dict[str, float]:
+        """Relaxation times of momenta and thermostats, in units of time."""
+        times = {}
+        for p in self.recipe.momenta:
+            if p.name in self.frozen or not p.is_vector:
+                continue
+            with_p = _Momenta.of(self, p)
+            if with_p is None:
+                continue
+            times[p.name] = with_p.memory()
+            for xi in self.recipe.thermostats:
+                time = None if xi.name in self.frozen else with_p.time_of(xi)
+                if time is not None:
+                    times[xi.name] = max(time, times.get(xi.name, 0.0))
+        return times
+
+    def updates(self) -> dict[str, float]:
+        """Steps in which adapted quantities forget, where that is a number."""
+        steps = {}
+        for a, update in self.recipe.adapt.items():
+            share = self.number(update.diff(a), {})
+            if a.name not in self.frozen and share is not None and 0 <= share < 1:
+                steps[a.name] = -1 / math.log(share) if share > 0 else 0.0
+        return steps
+
+    def number(self, e: Expr, means: Mapping[Symbol, float]) -> float | None:
+        """An expression as a number, without force; None where it depends on more."""
+        e = _at(self.formula(e), means)
+        return float(e) if e.is_number and e.is_real and e.is_finite else None
+
+    def formula(self, e: Expr) -> Expr:
+        """An expression without force, at the numbers."""
+        return _at(e.xreplace({x: S.Zero for x in e.atoms(Partial)}), self.numbers)
+
+    def means(self) -> dict[Symbol, float]:
+        """The means of the thermostats that are Gaussian, one given the others."""
+        means: dict[Symbol, float] = {}
+        laws, _ = eliminate_gaussians(self.recipe.H, self.recipe.thermostats)
+        for law in reversed(laws):
+            mean = self.number(law.mean, means)
+            if mean is not None:
+                means[law.block] = mean
+        return means
+
+
+class _Momenta:
+    """The momenta of one site on a grid, and averages over their law exp(-K/tau)."""
+
+    def __init__(self, law: _Law, p: Block, slope: Expr, drift: Expr, noise: Expr, means: Mapping[Symbol, float]):
+        import numpy as np
+
+        self.law = law
+        self.p = p
+        self.means = means
+        self.drift = drift
+        self.noise = noise
+        self.virial = p * slope
+        of_p = lambdify(p, slope, "numpy")
+        far = 1.0
+        while not 0.5 * far * float(of_p(far)) > STEEPEST * law.temperature and far < 1e30:
+            far *= 2
+        while 0.25 * far * float(of_p(far / 2)) > STEEPEST * law.temperature and far > 1e-30:
+            far /= 2
+        self.grid = np.linspace(-far, far, POINTS)
+        slopes = np.broadcast_to(of_p(self.grid), self.grid.shape)
+        K = np.concatenate([[0.0], np.cumsum((slopes[1:] + slopes[:-1]) / 2 * np.diff(self.grid))])
+        self.K = K - K.min()
+
+    @classmethod
+    def of(cls, law: _Law, p: Block) -> "_Momenta | None":
+        """Those of a block, where formulas depend on no more than it and the thermostats."""
+        recipe = law.recipe
+        row = recipe.state.index(p)
+        means = law.means()
+        if any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
+            return None  # of a metric, it is another at every point
+        still = dict.fromkeys(recipe.targets, S.Zero)  # a force of the formulas vanishes there
+        slope = law.formula(derivative(recipe.H, p))
+        drift = law.formula(recipe.tempered_drift[row]).xreplace(still)
+        noise = law.formula(recipe.D[row, row])
+        others = {p, *means}
+        if slope.free_symbols != {p} or not (drift.free_symbols | noise.free_symbols) <= others:
+            return None
+        if any(e.atoms(Total) for e in (slope, drift, noise)) or drift.has(*_opaque(drift)):
+            return None
+        return cls(law, p, slope, drift, noise, means)
+
+    def average(self, e: Expr, tau: float, at: Mapping[Symbol, float]) -> float:
+        """The mean of an expression of p, whose totals are means over the sites times their number."""
+        outside, totals = masked(e, Total)
+        values = {d: SITES * self.average(x.args[0], tau, at) for d, x in totals.items()}
+        weights = self._weights(tau)
+        inside = lambdify(self.p, _at(outside, {**values, **at}), "numpy")(self.grid)
+        return float((weights * inside).sum() / weights.sum())
+
+    def _weights(self, tau: float) -> Any:
+        import numpy as np
+
+        return np.exp(-self.K / tau)
+
+    def memory(self) -> float:
+        """The time in which momenta forget themselves."""
+        jumps = [j for j in self.law.recipe.jumps.values() if j.block == self.p]
+        if any(j.rate is None for j in jumps):
+            return 0.0
+        tau = self.law.temperature
+        friction = -self.average(self.p * self.drift, tau, self.means) / self.average(self.p**2, tau, self.means)
+        friction += sum(self.law.number(j.rate, {}) or 0.0 for j in jumps)
+        return 1 / friction if friction > 0 else math.inf
+
+    def time_of(self, xi: Block) -> float | None:
+        """The time in which a thermostat forgets itself, together with the temperature of these momenta."""
+        from numpy.linalg import eigvals
+
+        recipe = self.law.recipe
+        drift = self.law.formula(recipe.tempered_drift[recipe.state.index(xi)])
+        if xi not in self.means or not drift.free_symbols <= {self.p, *self.means}:
+            return None
+        tau = self.law.temperature
+        first = self.virial.diff(self.p)
+        energy = self.drift * first + tau * self.noise * first.diff(self.p)
+        steps = SMALL * tau, SMALL * max(abs(self.means[xi]), 1e-3)
+        matrix = [
+            [self._slope(e, *moved) for moved in ((steps[0], xi, 0.0), (0.0, xi, steps[1]))] for e in (energy, drift)
+        ]
+        slowest = min(-float(rate.real) for rate in eigvals(matrix))
+        return 1 / slowest if slowest > 1e-12 else math.inf
+
+    def _slope(self, e: Expr, heat: float, xi: Block, shift: float) -> float:
+        """The derivative of a mean by tau, or by a thermostat."""
+        tau = self.law.temperature
+        higher, lower = (
+            self.average(e, tau + sign * heat, {**self.means, xi: self.means[xi] + sign * shift}) for sign in (1, -1)
+        )
+        return (higher - lower) / (2 * (heat + shift))
+
+
+def _at(e: Expr, numbers: Mapping[Any, float]) -> Expr:
+    """An expression at numbers."""
+    return e.xreplace({s: Float(x) for s, x in numbers.items()})
+
+
+def _opaque(e: Expr) -> tuple[Any, ...]:
+    """Functions that are not given."""
+    from sympy.core.function import AppliedUndef
+
+    return tuple(e.atoms(AppliedUndef)) or (Total,)
