@@ -185,7 +185,7 @@ class _Planner:
         once: dict[Expr, Symbol] = {}
         return self._loop(
             statements,
-            values=tuple(_hoisted(s.values[0], once) for s in statements),
+            values=tuple(hoisted(s.values[0], once) for s in statements),
             once=tuple((name, e) for e, name in once.items()),
             loads=tuple(s for s in self.arrays if _is_read_first(s, statements)),
             stores=self._left_by(statements),
@@ -284,7 +284,7 @@ def _is_read_first(s, statements):
     return False
 
 
-def _hoisted(e: Expr, once: dict) -> Expr:
+def hoisted(e: Expr, once: dict) -> Expr:
     """The expression with what has one value per chain named in `once`, a dict from expressions to symbols."""
     if not isinstance(e, Expr) or e.is_Atom or not e.free_symbols:
         return e
@@ -293,8 +293,8 @@ def _hoisted(e: Expr, once: dict) -> Expr:
     if e.is_Mul or e.is_Add:
         of_chain = [x for x in e.args if not any(map(is_by_site, x.free_symbols))]
         of_site = [x for x in e.args if x not in of_chain]
-        return e.func(_hoisted(e.func(*of_chain), once), *(_hoisted(x, once) for x in of_site))
-    return e.func(*(_hoisted(x, once) for x in e.args))
+        return e.func(hoisted(e.func(*of_chain), once), *(hoisted(x, once) for x in of_site))
+    return e.func(*(hoisted(x, once) for x in e.args))
 
 
 def _read(statements):

@@ -239,6 +239,14 @@ def test_a_chain_that_is_lost_stays_where_it_is_in_the_phases_to_come():
     assert all((run["theta"][lost] == run["theta"][lost, :1]).all() for run in runs)
 
 
+def test_coefficients_are_numbers_and_no_divisions():
+    """A division costs as much as ten products."""
+    energy = Energy((x, y), U=x**2 / 3 + Rational(7, 5) * x * y + 0.3 * y**2 + x**4 / 4)
+    source = unrolled_source(integrators.compile(samplers.SGLD, energy=energy).program, 2).partition("typedef REAL")[2]
+    assert "0.6666666666666666" in source and "R(1.4)" in source and "/R(" not in source
+    assert max(errors(samplers.SGLD, energy, 2, torch.float64).values()) < 1e-12
+
+
 def test_large_integers_stay_numbers():
     energy = Energy((x, y), U=(1 + Rational(1, 2**64)) * x**2 / 2 + y**2 / 2 + (2**65 * x * y) / 2**66)
     assert max(errors(samplers.SGLD, energy, 2, torch.float64).values()) < 1e-12
@@ -478,6 +486,30 @@ def test_normal_numbers_in_float32_are_those_of_float64_to_a_few_roundings(cold,
     library.blocks(*map(pointer, (drawn, filled)), ctypes.c_uint64(2**32 + 9), ctypes.c_uint64(2**63 + 1))
     in_torch = noise.normal(2**63 + 1, 2**32 + 9, 3, 1, (1280,), dtype=torch.float64, first_chain=5)[0, 256:].numpy()
     assert abs(drawn - filled).max() < 1e-6 and abs(drawn - in_torch).max() < 1e-4
+
+
+@pytest.mark.parametrize("number, dtype, bound", [("float", np.float32, 2e-5), ("double", np.float64, 1e-12)])
+def test_a_proposal_is_accepted_below_its_exponential(number, dtype, bound):
+    """u < e^x, but for u that are e^x up to rounding; of any x that is a number."""
+    text = f"""
+extern "C" void below(const {number}* u, const {number}* x, unsigned char* out, int64_t n) {{
+    for (int64_t i = 0; i < n; ++i) out[i] = below_exp(u[i], x[i]);
+}}
+"""
+    random, many = np.random.default_rng(0), 200_000
+    x = np.concatenate(
+        [-random.exponential(8, many), random.normal(0, 1, many), [0, 3e38, -1e30, -3e38, -90, -700, 80]]
+    )
+    u = np.concatenate([random.random(many), np.exp(x[many:]) * random.uniform(0.9, 1.1, len(x) - many)])
+    x, u = x.astype(dtype), u.clip(2**-33, 1 - 2**-24).astype(dtype)
+    out = np.empty(len(x), bool)
+    native.library(PRELUDE + text).below(
+        *(a.ctypes.data_as(ctypes.c_void_p) for a in (u, x, out)), ctypes.c_int64(len(x))
+    )
+    with np.errstate(over="ignore"):
+        expected = np.exp(x.astype(np.float64))
+    clear = abs(u - expected) > bound * expected
+    assert (out == (u < expected))[clear].all() and clear.mean() > 0.99
 
 
 @pytest.mark.parametrize("number, dtype", [("float", np.float32), ("double", np.float64)])

@@ -86,7 +86,7 @@ class _Writer:
             rows=str(self.number_of_rows),
             derivatives="".join(derivatives),
             places=[*self._named_rows(self.rows), *self._derivatives_of_step()],
-            read=[f"const R {self.stem(s)} = R(c[{j}]);" for s, j in self.places.items() if not is_by_site(s)],
+            read=[f"const R {self.stem(s)} = c[{j}];" for s, j in self.places.items() if not is_by_site(s)],
             noise=noise,
             body=self._body(),
             entries=str(sum(map(self._count, program.recipe.entries))),
@@ -99,7 +99,7 @@ class _Writer:
         """The text of a symbol, at the site i where it has sites."""
         stem = self.stem(s)
         if s in self.places:
-            return f"R(c[{self.places[s]} + i])" if is_by_site(s) else stem
+            return f"c[{self.places[s]} + i]" if is_by_site(s) else stem
         return f"{stem}[i]" if is_by_site(s) and s not in self.registers else stem
 
     def write(self, e: Expr) -> str:

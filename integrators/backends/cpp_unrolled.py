@@ -5,11 +5,12 @@ step is that of one chain, with a statement for every site; the compiler makes v
 from Python, in float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from sympy import Symbol
+from sympy import Expr, Symbol
 
 from ..domains import bounds
+from ..passes import hoisted, is_by_site
 from ..program import Program
 from .cpp import LANGUAGE, prelude_of
 from .kernel_expressions import CPP
@@ -53,6 +54,13 @@ class _Writer(Unrolled):
         """Lines whose new names no other line reads."""
         return ["{", *inner(lines), "}"]
 
+    def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
+        """The text of a value; what has one value per chain stands apart, as many sites and many lanes share it."""
+        once: dict[Expr, Symbol] = {}
+        apart = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
+        shared = {s: f"({self.dialect.text(part, name)})" for part, s in once.items()}
+        return self.dialect.text(apart, lambda s: shared.get(s) or name(s))
+
     def text(self) -> str:
         """The whole text."""
         program = self.program
@@ -63,7 +71,7 @@ class _Writer(Unrolled):
             sites=str(self.sites),
             rows=str(len(self.rows)),
             arrays=[f"alignas(64) R {self.names.stem(d)}buffer[{4 * len(self.groups(d))}][W];" for d in program.draws],
-            read=[self.let(self.at(s, i), f"R(c[{j}])") for j, (s, i) in enumerate(self.constants)],
+            read=[self.let(self.at(s, i), f"c[{j}]") for j, (s, i) in enumerate(self.constants)],
             noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
             load=self._load(),
             body=body,

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, Symbol
-from sympy.core.relational import Relational
+from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, Symbol, exp
+from sympy.core.relational import Relational, StrictLessThan
 
 from recipe import symbols
 from recipe.symbols import Block
 
 from ..domains import bounds
 from ..passes import Unsupported
+from ..variates import Uniform
 from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
 
@@ -33,10 +34,10 @@ class Dialect:
 
         >>> from sympy import sqrt, symbols
         >>> x, y = symbols("x y")
-        >>> CPP.text(x/3 - sqrt(y)*x**2, str)
-        'x/R(3) - power<2>(x)*std::sqrt(y)'
-        >>> TRITON.text(x/3 - sqrt(y)*x**2, str)
-        'x/3 - (x*x)*tl.sqrt(y)'
+        >>> CPP.text(x/4 - sqrt(y)*x**2/3, str)
+        'x/R(4) - R(0.3333333333333333)*power<2>(x)*std::sqrt(y)'
+        >>> TRITON.text(x/4 - sqrt(y)*x**2/3, str)
+        'x/4 - 0.3333333333333333*(x*x)*tl.sqrt(y)'
         """
         return _Text(self, name).of(e)
 
@@ -67,6 +68,7 @@ CPP = Dialect(
     " | ",
     {
         "exp": "exp_of",
+        "below_exp": "below_exp",
         "log": "log_of",
         "sin": "sin_of",
         "cos": "cos_of",
@@ -167,10 +169,11 @@ class _Text:
         fraction = next(filter(is_fraction, e.args), S.One)
         below = [f for f in e.args if is_divisor(f)]
         above = [f for f in e.args if f not in below and f is not fraction]
-        top = [] if fraction.p == 1 else [self.number(Integer(fraction.p))]
+        halves = fraction.p == 1 and fraction.q & (fraction.q - 1) == 0  # which compilers multiply by
+        top = [] if halves else [self.number(fraction)]
         top += map(self.factor, above)
         top += [self.of(f) for f in below if self.is_inverse_root(f)]
-        bottom = [] if fraction.q == 1 else [self.number(Integer(fraction.q))]
+        bottom = [self.number(Integer(fraction.q))] if halves and fraction.q > 1 else []
         bottom += [self.factor(1 / f) for f in below if not self.is_inverse_root(f)]
         return quotient("*".join(top) or self.dialect.number.format(1), bottom)
 
@@ -214,6 +217,9 @@ class _Text:
         return f"{call}({', '.join(args)})"
 
     def condition(self, e):
+        if isinstance(e, StrictLessThan) and isinstance(e.lhs, Uniform) and isinstance(e.rhs, exp):
+            if "below_exp" in self.dialect.calls:
+                return f"{self.dialect.calls['below_exp']}({self.of(e.lhs)}, {self.of(e.rhs.args[0])})"
         if isinstance(e, Relational):
             return f"{self.of(e.lhs)} {e.rel_op} {self.of(e.rhs)}"
         join = {And: self.dialect.both, Or: self.dialect.either}.get(type(e))

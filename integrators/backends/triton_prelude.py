@@ -58,7 +58,7 @@ def words_of_step(seed, step, group, above, draw, chain, FEW: tl.constexpr):
     if FEW == 0:
         w0, w1, w2, w3 = words(seed, step, group, above, draw, chain)
     else:
-        w0, w1, w2, w3 = shared_words(seed, step, draw, chain, FEW)
+        w0, w1, w2, w3 = shared_words(seed, step, draw, chain + group * 0, FEW)
         w0, w1 = of_step(w0, w1, w2, w3, step, FEW)
     return w0, w1, w2, w3
 

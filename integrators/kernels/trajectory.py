@@ -209,11 +209,12 @@ class Trajectory:
         """Move the numbers of the chains, and leave the states that are kept."""
         integer = ctypes.c_int64
         kept = torch.tensor(moving.kept, dtype=torch.int64, device="cpu")
+        table = moving.table.to(self.numbers.dtype)
         of_data = (ctypes.byref(self.rows_of_data), integer(self.gradient_step)) if self.by_site else ()
         self.library.run(
             _at(self.numbers),
             _at(drawn),
-            _at(moving.table),
+            _at(table),
             integer(moving.stride),
             integer(self.numbers.shape[1]),
             integer(self.first_chain),

@@ -115,6 +115,19 @@ template <class R> static inline R exp_of(R x) {
     return x == x ? e : x;
 }
 
+// whether u < e^x for u in (0, 1): u 2^k < e^r with x = r - k log 2; e^x beyond the normal numbers below 1 is 0
+template <class R> static INLINE bool below_exp(R u, R x) {
+    using B = Bits<R>;
+    using I = typename B::I;
+    const R most = R(B::bias - 1), y = x * R(-1.44269504088896340736);
+    const R t = y > most ? most : y > 0 ? y : R(0), k = std::floor(t + R(0.5));
+    const R r = (k - t) * R(0.69314718055994530942);
+    R p = R(series.over_factorial[B::powers]);
+#pragma GCC unroll 16
+    for (int j = B::powers - 1; j >= 0; --j) p = p * r + R(series.over_factorial[j]);
+    return bits<R>((I)(bits<I>(u) + ((I)k << B::mantissa))) < p;
+}
+
 template <class R> static inline R sin_of(R x) { return std::sin(x); }
 template <class R> static inline R cos_of(R x) { return std::cos(x); }
 template <class R> static inline R tanh_of(R x) {
