@@ -253,6 +253,20 @@ def test_launches_of_any_length_make_one_trajectory():
     assert torch.equal(whole.numbers, cut.numbers)
 
 
+def test_every_step_of_a_launch_is_rounded_alike():
+    """Also in float32, before the first state that is kept and after it."""
+    energy = ENERGIES["logistic"][0]
+    step = integrators.compile(samplers.SGNHT, energy=energy)
+    data = tuple(column.float() for column in columns(energy, 4))
+    state = {"theta": start(energy, 3, 4).float(), "p": start(energy, 3, 4).float(), "xi": torch.ones(3)}
+    how = {"data": data, "batch_size": 10}
+    whole, cut = (Trajectory(step.program, state, 3, {"A": 1.0, "mu": 1.0, "num_data": 40}, **how) for _ in range(2))
+    whole.run(0, [(2e-2, 1.0)] * 300, thin=50, first_kept=49, keep=["theta"])
+    for first in range(0, 300, 30):
+        cut.run(first, [(2e-2, 1.0)] * 30, thin=50, first_kept=20, keep=["theta"])
+    assert torch.equal(whole.numbers, cut.numbers)
+
+
 def test_an_energy_of_many_sites_without_data_has_a_kernel():
     energy = Energy(theta, U=total(theta**4) / 16 + total(theta) ** 2 / 200)
     runs = [
