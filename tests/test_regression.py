@@ -168,3 +168,69 @@ def test_arviz_reads_the_log_likelihood():
     assert list(draws.to_arviz(log_likelihood={"a": log_likelihood}).log_likelihood) == ["a"]
     with pytest.raises(RecipeError, match="log p of each datum"):
         draws.to_arviz(log_likelihood=log_likelihood[:, :5])
+
+
+# ---- datasets and loaders
+
+
+class Squares(torch.utils.data.Dataset):
+    """Items of two numbers; not the same at each reading where it is `random`."""
+
+    def __init__(self, random=False):
+        self.random = random
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if not 0 <= i < 12:
+            raise IndexError(i)
+        return torch.tensor([float(i)]), torch.rand(()) if self.random else torch.tensor(float(i) ** 2)
+
+
+TENSORS = (torch.arange(12.0)[:, None], torch.arange(12.0) ** 2)
+LOADER = torch.utils.data.DataLoader
+
+
+def line(theta, batch):
+    x, y = batch
+    return 12 * ((x[:, 0] * theta[0] - y) ** 2).mean() / 200 + theta.square().sum() / 2
+
+
+def drawn(data, **settings):
+    how = {"init": torch.zeros(2), "steps": 20, "step_size": 0.05, "progress": False} | settings
+    return samplers.sample(samplers.SGLD, line, data=data, **how)["theta"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_dataset_and_a_loader_give_the_draws_of_their_tensors():
+    expected = drawn(TENSORS, batch_size=4)
+    assert torch.equal(drawn(Squares(), batch_size=4), expected)
+    assert torch.equal(drawn(torch.utils.data.TensorDataset(*TENSORS), batch_size=4), expected)
+    assert torch.equal(drawn(LOADER(Squares(), batch_size=4)), expected)
+    assert torch.equal(drawn(LOADER(Squares(), batch_size=3), batch_size=4), expected)
+    assert torch.equal(drawn(Squares()), drawn(TENSORS))
+    with pytest.warns(RuntimeWarning, match="not resumable"):
+        assert torch.equal(drawn(LOADER(Squares(), batch_size=4, shuffle=True)), expected)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([torch.ones(1)])
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (Stream(), "no rows by number"),
+        (LOADER(Stream()), "no rows by number"),
+        (Squares(random=True), "each time it is read"),
+        (LOADER(Squares(), sampler=torch.utils.data.SubsetRandomSampler([1, 2])), "chooses among the rows"),
+        (LOADER(Squares(), sampler=torch.utils.data.WeightedRandomSampler([1.0] * 12, 12)), "chooses among the rows"),
+        (torch.utils.data.Subset(Squares(), []), "no rows"),
+        (LOADER(Squares(), collate_fn=lambda items: {"x": items}), "dicts"),
+    ],
+)
+def test_data_that_cannot_be_read_are_refused(data, words):
+    with pytest.raises(RecipeError, match=words):
+        drawn(data, batch_size=4)

@@ -10,13 +10,14 @@ from recipe import Energy
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-WHERE = "sample, data"
+from .reading import WHERE, Read, read
 
 
 class Data:
     """Tensors that share their first axis, and minibatches of them: uniform with replacement, independent per chain.
 
-    `tensors`: one tensor `(rows, ...)`, or a tuple of them, which is the form that an energy gets its batches in;
+    `tensors`: one tensor `(rows, ...)`, or a tuple of them, which is the form that an energy gets its batches in, or a
+    Dataset or DataLoader of torch, which is read once;
     `batch_size`: rows of a batch, None for all; `like`: the target, whose type and device the data have. The rows of a
     batch are a pure function of (seed, step, evaluation, chain). Raises RecipeError for tensors that do not fit.
 
@@ -26,6 +27,10 @@ class Data:
     """
 
     def __init__(self, tensors: Any, batch_size: int | None, *, like: torch.Tensor) -> None:
+        tensors, _ = read(tensors)
+        if isinstance(tensors, Read):
+            rows = tensors.rows
+            tensors = rows.to(like.device) if torch.is_tensor(rows) else tuple(x.to(like.device) for x in rows)
         self.alone = not isinstance(tensors, (tuple, list))
         self.tensors = _as_tensors((tensors,) if self.alone else tensors, like.device)
         _check_rows(self.tensors)

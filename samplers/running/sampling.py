@@ -19,6 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
+from ..energies.reading import read
 from ..energies.values import differentiable_value
 from ..results.draws import Draws
 from ..stock import named
@@ -100,9 +101,10 @@ def sample(
     Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
     site. `energy`: a symbolic Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased
     estimate on the sum scale, of one chain, or a `samplers.model`, which has a start and coordinates of its own; none
-    where H is wholly symbolic. `data`: a tensor, or a tuple of tensors, of one row per datum; a batch has `batch_size`
-    rows, uniform with replacement and independent per chain, or all. `observe`: the statistics that the recipe asks
-    for, by name, as functions of theta or (theta, batch) of one chain.
+    where H is wholly symbolic. `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or
+    DataLoader, read into memory once, a loader with its batch size but not its order; a batch has `batch_size` rows,
+    uniform with replacement and independent per chain, or all. `observe`: the statistics that the recipe asks for, by
+    name, as functions of theta or (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
     by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain` says whether its tensors have
@@ -152,6 +154,7 @@ def sample(
     seed = integer(where, "the seed", seed, least=0, do=SEED)
     first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
+    data, batch_size = read(data, batch_size)
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)

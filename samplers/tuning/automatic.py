@@ -9,6 +9,7 @@ from typing import Any, ParamSpec
 from recipe import Recipe
 from recipe.errors import RecipeError
 
+from ..energies.reading import read
 from ..results.draws import Draws
 from ..running.sampling import sample as run
 from ..stock import named
@@ -50,6 +51,8 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
             return run(*args, **kwargs)
         call = inspect.signature(run).bind(*args, **kwargs)
         call.apply_defaults()
+        data, batch_size = read(call.arguments["data"], call.arguments["batch_size"])
+        call.arguments |= {"data": data, "batch_size": batch_size}
         call.arguments["recipe"] = named(call.arguments["recipe"], "sample")
         settings = _settings(call.arguments)
         chosen: dict[str, Any] = {**call.arguments.pop("parameters"), **call.arguments, **settings.arguments}

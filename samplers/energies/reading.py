@@ -1,0 +1,99 @@
+"""Datasets and loaders of torch, read into memory once: their batches are then a function of the seed, as all are."""
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from recipe.errors import RecipeError, warn
+
+WHERE = "sample, data"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read: a tensor, or a tuple of tensors, of one row per item; it goes to where the chains are."""
+
+    rows: Any
+
+
+def read(data: Any, batch_size: int | None = None) -> tuple[Any, int | None]:
+    """A Dataset, or a DataLoader with its batch size unless another is given, as what is `Read`; all else as it is.
+
+    Items are made one by one and collated, by the loader's collate_fn. Of a loader the order is not used: batches are
+    uniform and a function of the seed, which an order that is not resumable is not, and of that a warning says so.
+    Raises RecipeError for data without rows by number, samplers that choose among the rows, and items that change from
+    one reading to the next.
+
+    >>> loader = DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2)
+    >>> data, batch_size = read(loader)
+    >>> data.rows, batch_size
+    (tensor([0., 1., 2., 3., 4., 5.]), 2)
+    """
+    if isinstance(data, DataLoader):
+        _check_sampler(data)
+        return Read(_items(data.dataset, data.collate_fn)), data.batch_size if batch_size is None else batch_size
+    if isinstance(data, Dataset):
+        return Read(_items(data, default_collate)), batch_size
+    return data, batch_size
+
+
+def _check_sampler(loader: DataLoader) -> None:
+    """Refuse a loader whose rows are not all of the dataset, each alike."""
+    sampler = loader.sampler
+    whole = type(loader.batch_sampler) in (BatchSampler, type(None))
+    plain = type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and sampler._num_samples is None)
+    if not (plain and whole) and not isinstance(loader.dataset, IterableDataset):
+        kind = type(sampler if not plain else loader.batch_sampler).__name__
+        what = f"the loader's {kind} chooses among the rows, and U is of all of them"
+        raise RecipeError(WHERE, what, do="Pass the dataset of the rows that count: Subset(dataset, rows), say.")
+    if type(sampler) is RandomSampler:
+        warn(f"{WHERE}: the order of the loader is of no seed and not resumable: batches are drawn by sample's seed")
+
+
+def _items(dataset: Any, collate: Any) -> Any:
+    """All items of a dataset as tensors with one row each."""
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+        what = f"a {type(dataset).__name__} has no rows by number"
+        raise RecipeError(WHERE, what, do="Pass tensors, or a dataset with __getitem__ and __len__.")
+    if not len(dataset):
+        raise RecipeError(WHERE, "the dataset has no rows", do="Pass at least one datum.")
+    if type(dataset) is TensorDataset and collate is default_collate:
+        return _formed(dataset.tensors)
+    items: Any = dataset
+    if not _same(collate([items[0]]), collate([items[0]])):
+        what = "the dataset gives other numbers each time it is read, by an augmentation perhaps"
+        raise RecipeError(WHERE, what, do="Take it off: the posterior is of data that stay as they are.")
+    return _formed(collate([items[i] for i in range(len(dataset))]))
+
+
+def _formed(columns: Any) -> Any:
+    """Columns as a tensor, or as a tuple of tensors."""
+    if torch.is_tensor(columns):
+        return columns
+    if isinstance(columns, Mapping) or not all(map(torch.is_tensor, columns)):
+        kind = "dicts" if isinstance(columns, Mapping) else "no tensors"
+        raise RecipeError(WHERE, f"the items are {kind}", do="Give items of tensors or numbers, or tuples of them.")
+    return tuple(columns) if len(columns) > 1 else columns[0]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two collated items are the same numbers."""
+    if torch.is_tensor(one):
+        return torch.equal(one, other) or bool((one.isnan() & other.isnan() | (one == other)).all())
+    if isinstance(one, Mapping):
+        return all(_same(x, other[name]) for name, x in one.items())
+    if isinstance(one, (list, tuple)):
+        return all(map(_same, one, other))
+    return bool(one == other)
