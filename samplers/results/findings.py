@@ -97,6 +97,8 @@ class Report:
         if wrong:
             others = f" {len(wrong) - 1} more out of their bands." if len(wrong) > 1 else ""
             return f"Change first: {wrong[0]}{others}"
+        if not self.findings:
+            return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
         return f"Nothing asked speaks against it: {len(self.findings)} numbers in their bands{left_out}."
 
