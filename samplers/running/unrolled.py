@@ -43,13 +43,14 @@ class Unrolled:
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on, those of a graph handed on together."""
-        if fits(stage, self.inputs, chains.state, self.least) and not chains.diverged:
+        if fits(stage, self.inputs, chains.state, self.least):
             first = -(-done // AT_ONCE) * AT_ONCE
             if stage.step.program.carries_gradient and "gradient" not in chains.state:
                 first += AT_ONCE
             yield from islice(self.stepwise.move(chains, stage, done), first - done)
             done = first
-            for moves in self._by_graph(chains, stage, done):
+            graphs = () if chains.diverged else self._by_graph(chains, stage, done)
+            for moves in graphs:
                 yield moves
                 done += moves.steps
         yield from self.stepwise.move(chains, stage, done)
