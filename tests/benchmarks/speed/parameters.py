@@ -97,8 +97,11 @@ def of_posteriors(sizes):
 
 
 def limit(arrays, normals=0):
-    """What reading or writing so many arrays, and drawing so many normals, of four bytes takes at least."""
-    return lambda medians: max(arrays * medians["copy"] / 2, normals * medians["sgld kernel in the cache"])
+    """What reading or writing so many arrays, and drawing so many normals, takes at least.
+
+    A copy moves three: it reads one, and fetches the other into the cache before it writes it.
+    """
+    return lambda medians: max(arrays * medians["copy"] / 3, normals * medians["sgld kernel in the cache"])
 
 
 def limit_of(sweep):
@@ -117,12 +120,12 @@ def parameters(sizes, peers=True):
     inside = [CACHED] * torch.get_num_threads()
     cached, owner = sweep_of("sgld", inside)
     contenders = {
-        "normal_": Contender(lambda k: flat.normal_(), n, limit(1)),
+        "normal_": Contender(lambda k: flat.normal_(), n, limit(2)),
         "copy": Contender(lambda k: flat.copy_(other), n),
         "sgld kernel in the cache": Contender(kernel(cached, owner, REPEATS), sum(inside) * REPEATS),
         "torch.optim.SGD(foreach)": Contender(optimizer(sgd, sizes), n, limit(5)),
         "torch.optim.AdamW(fused)": Contender(optimizer(adamw, sizes), n, limit(7)),
-        "eager SGHMC": Contender(eager(sizes), n, limit(12)),
+        "eager SGHMC": Contender(eager(sizes), n, limit(13)),
     }
     for name in SAMPLERS:
         sweep, opt = sweep_of(name, sizes)
