@@ -1,9 +1,9 @@
 """What a report finds: nothing in good runs, but for its rate of false alarms, and what was planted in bad ones.
 
-run                                          out of band         said first
-good: 8 samplers, gaussian, 25 seeds each    0 of 200
-good: the same, banana                       17 of 200 at most
-bad: 8 kinds, 3 or 10 seeds each             every one           what BAD has beside it
+out of band                                  report()     report(evaluations=0), as in repr
+good: 8 samplers, gaussian, 25 seeds each    0 of 200     0 of 200
+good: the same, banana                       1 of 200     2 of 200 (of both, one has lost a chain)
+bad: 8 kinds, 3 or 10 seeds each             66 of 66     56 of 66 (a large step of SGLD takes gradients to be seen)
 """
 
 import json
