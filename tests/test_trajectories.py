@@ -207,7 +207,7 @@ def test_lost_chains_are_the_same_and_are_told_alike():
     for backend in ("torch", "cpp"):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            settings = RUN | dict(step_size=0.05, chains=64, seed=1)
+            settings = RUN | dict(step_size=0.05, chains=64, seed=5)
             run = samplers.sample(samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **settings)
         runs_by_backend[backend] = run.diverged, run["theta"]
         assert len(seen) == 1 and "theta is not finite. Take a smaller step size" in str(seen[0].message)
