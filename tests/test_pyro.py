@@ -115,7 +115,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("program", REFUSED, ids=str)
+@pytest.mark.parametrize("program", REFUSED, ids=lambda program: getattr(program, "__name__", program))
 def test_what_chains_cannot_move_is_refused(program):
     with pytest.raises(RecipeError, match=REFUSED[program]):
         from_pyro(program)
