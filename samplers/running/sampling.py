@@ -26,7 +26,7 @@ from ..stock import named
 from .chains import Chains
 from .choice import mover_of
 from .divergence import Remaking
-from .exchange import check_exchange, ladder_of, side_by_side
+from .exchange import Ladder, check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .gauges import Gauges
 from .heights import Heights, are_worth_a_look
@@ -202,17 +202,7 @@ def sample(
 
     gauges = Gauges(plan, like, inputs.constants)
     looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
-    if ladder is None:
-        moved = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
-        mover: Mover
-        if backend == "auto" and is_unrolled(plan, inputs, moved.state, WORTH_COMPILING):
-            mover = Unrolled(inputs, looked_at, WORTH_COMPILING, where)
-        else:
-            inputs = inputs.compiled(where)
-            mover = mover_of(plan, moved.state, inputs, looked_at, backend)
-    else:
-        inputs = inputs.compiled(where)
-        moved, mover = side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where)
+    moved, mover, inputs = _moving(ladder, plan, start, energy, inputs, looked_at, backend, where)
     kept_blocks = {name: moved.state[name] for name in kept}
     if checkpoint is None:
         record = InMemory(kept_blocks, plan.draws, gauges)
@@ -294,6 +284,27 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
     temperature = 1.0 if callable(settings.temperature) else settings.temperature
     step.check(settings.step_size, temperature=temperature, **parameters)
     plan.check(parameters)
+
+
+def _moving(
+    ladder: Ladder | None,
+    plan: Plan,
+    start: dict[str, torch.Tensor],
+    energy: Any,
+    inputs: Inputs,
+    looked_at: list[str],
+    backend: str,
+    where: str,
+) -> tuple[Chains, Mover, Inputs]:
+    """The chains where they start, what moves them, and what their steps read, compiled where that pays."""
+    if ladder is not None:
+        inputs = inputs.compiled(where)
+        return *side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where), inputs
+    chains = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
+    if backend == "auto" and is_unrolled(plan, inputs, chains.state, WORTH_COMPILING):
+        return chains, Unrolled(inputs, looked_at, WORTH_COMPILING, where), inputs
+    inputs = inputs.compiled(where)
+    return chains, mover_of(plan, chains.state, inputs, looked_at, backend), inputs
 
 
 def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:
