@@ -447,6 +447,11 @@ def test_a_run_tunes_itself(run, answer):
     assert run(*argv)[1].startswith(str(expected))
 
 
+def test_a_step_size_beside_tune_is_refused(run):
+    code, _, err = run("sample", "sgld", "--energy", "double-well", "--tune", "--step-size", "0.1", "--no-progress")
+    assert code == 2 and "--step-size 0.1: --tune chooses the step size. Leave out one of the two." in err
+
+
 def test_steps_are_accepted_or_rejected(answer):
     argv = ["sample", "sgld", "--energy", "double-well", "--metropolis", *SHORT]
     assert len(answer(*argv)["info"]["acceptance"]) == 3

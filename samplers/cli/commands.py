@@ -19,6 +19,7 @@ from .writing import write
 
 MOMENTUM = 0.9  # at which relaxation is shown
 PICTURES = (".png", ".pdf", ".svg")
+STEP_SIZE = 1e-2  # of a run that is given none
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def sample(
     out: str | None = None,
     plot: str | None = None,
     tune: bool = False,
+    step_size: float | None = None,
     **options: Any,
 ) -> Answer:
     """Draw from an energy with a recipe; the summary of the draws, and what speaks against them."""
@@ -149,6 +151,9 @@ def sample(
     elif U is not None and (U.is_sitewise if isinstance(U, Energy) else not hasattr(U, "starts")):
         raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
     options |= _parameters(recipe, parameters)
+    if tune and step_size is not None:
+        raise RecipeError(f"--step-size {step_size}", "--tune chooses the step size", do="Leave out one of the two.")
+    options["step_size"] = STEP_SIZE if step_size is None else step_size
     options |= {"step_size": "auto", "metropolis": True} if tune else {}
     from ..tuning import automatic  # imports torch
 

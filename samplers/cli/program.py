@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from recipe.errors import RecipeError
 
 from ..energies.targets import TARGETS
-from .commands import Answer, audit, check, emit, list_recipes, sample, show
+from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
 
 Defaults = Mapping[str, tuple[Any, str]]  # of an option: its default, and what it means
 
@@ -22,7 +22,7 @@ NUMBERS: Defaults = {
     "steps": (10_000, "steps after the warmup"),
     "warmup": (1000, "steps before the first draw"),
     "thin": (10, "keep every thin-th step"),
-    "step-size": (1e-2, "h, in units of time"),
+    "step-size": (STEP_SIZE, "h, in units of time"),
     "seed": (0, "of all noise"),
     "temperature": (1.0, "T"),
 }
@@ -132,6 +132,7 @@ def _add_sample_options(sub):
     sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
     _add_numbers(sub, NUMBERS)
+    sub.set_defaults(step_size=None)  # tells one that is given from the default
     sub.add_argument("--metropolis", action="store_true", help="accept or reject every step by its work")
     sub.add_argument(
         "--tune", action="store_true", help="let pilot runs find the step size, scales and starts of exact chains"
