@@ -678,3 +678,9 @@ def test_lr_and_momentum_set_the_time_of_a_thermostat_in_steps(name):
         if step >= 400 and step % 10 == 0:
             temperatures.append(optimizer.kinetic_temperatures()["0.0, p"].value)
     assert abs(sum(temperatures) / len(temperatures) - 1) < 0.1
+
+
+@pytest.mark.parametrize("recipe", ["sghmc", samplers.SGHMC])
+def test_a_recipe_in_the_place_of_the_parameters_is_refused(recipe):
+    with pytest.raises(RecipeError, match="the recipe is given first, in the place of the parameters. Write Optimizer"):
+        Optimizer(recipe, torch.nn.Linear(3, 1).parameters(), lr=0.1, momentum=0.9, num_data=DATA)

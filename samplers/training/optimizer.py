@@ -96,6 +96,7 @@ class Optimizer(torch.optim.Optimizer):
         capturable: bool = False,
         **parameters: float,
     ):
+        _check_order(params, recipe)
         recipe = named(recipe, "Optimizer")
         self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
         self.recipe = recipe
@@ -492,6 +493,14 @@ class Optimizer(torch.optim.Optimizer):
             self._clipping = watch
             self._arrivals = watch.arrivals
             self._gauges = Gauges(self.recipe, self._arrivals)
+
+
+def _check_order(params: object, recipe: object) -> None:
+    """Refuse a recipe in the place of the parameters."""
+    if isinstance(params, (str, Recipe)) and not isinstance(recipe, (str, Recipe)):
+        what = "the recipe is given first, in the place of the parameters"
+        do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
+        raise RecipeError("Optimizer", what, do=do)
 
 
 def _capturable(where: str, capturable: object, backend: str) -> bool:
