@@ -322,6 +322,11 @@ REFUSED = {
 }
 
 
+def test_a_model_prints_its_variables():
+    energy = model({"mu": Normal(0.0, 1.0), "eta": Normal(torch.zeros(8), 1.0)}, lambda v: v["mu"])
+    assert repr(energy) == "Model(mu: (), eta: (8,))"
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_model_that_is_none_is_refused(case):
     how, words = REFUSED[case]
@@ -338,6 +343,10 @@ BAD_RUNS = {
     "a variable without a prior": (dict(energy=model({"mu": FLAT}, reads_another)), "no variable 'nu'"),
     "a tensor": (dict(init=torch.zeros(3)), "dict by variable"),
     "another variable": (dict(init={"nu": 0.0}), "no variable 'nu'"),
+    "a likelihood that is no tensor": (
+        dict(energy=model({"mu": FLAT}, lambda v: 1.0)),
+        "a float, not a tensor",
+    ),
     "a variable less": (dict(init={"mu": 0.0, "tau": 1.0}), "no start is given for the variable 'eta'"),
     "another shape": (
         dict(init={"mu": 0.0, "tau": 1.0, "eta": torch.zeros(7)}),

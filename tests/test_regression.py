@@ -168,6 +168,8 @@ def test_arviz_reads_the_log_likelihood():
     assert list(draws.to_arviz(log_likelihood={"a": log_likelihood}).log_likelihood) == ["a"]
     with pytest.raises(RecipeError, match="log p of each datum"):
         draws.to_arviz(log_likelihood=log_likelihood[:, :5])
+    with pytest.raises(RecipeError, match="log likelihood of y is a function. Give its values: draws.predict"):
+        draws.to_arviz(log_likelihood=lambda theta: Normal(theta, 1.0).log_prob(y))
 
 
 # ---- datasets and loaders

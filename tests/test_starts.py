@@ -44,6 +44,11 @@ def test_tensors_by_name_with_a_row_per_chain_are_asked_about():
     assert torch.equal(begun(by_name, init={"w": w}, per_chain=False)["w"], w.expand(4, 4, 3))
 
 
+def test_points_of_fewer_chains_say_how_many_there_are():
+    with pytest.raises(RecipeError, match=r"of each of 4 chains.*Pass chains=3, shape \(4, ...\), or per_chain=False"):
+        begun(by_name, init={"w": torch.ones(3, 2)}, per_chain=True)
+
+
 def test_tensors_that_cannot_be_of_all_chains_are_one_point():
     init = {"w": torch.ones(4, 3), "c": torch.zeros(2)}
     assert begun(by_name, init=init)["w"].shape == (4, 4, 3)

@@ -103,6 +103,9 @@ class Model:
         z = self.coordinates.inverse(theta)
         return z.shape == theta.shape and torch.equal(z, theta)
 
+    def __repr__(self) -> str:
+        return f"Model({', '.join(f'{name}: {shape}' for name, shape in self.shapes.items())})"
+
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
         """U at the values of the variables, of one chain, on a batch."""
         with unchecked():
@@ -133,6 +136,9 @@ class Joint:
 
     def _of_data(self, theta: Mapping[str, torch.Tensor], batch: tuple) -> torch.Tensor:
         terms = self.log_likelihood(ByName(theta), *batch)
+        if not torch.is_tensor(terms):
+            what = f"the log likelihood is a {type(terms).__name__}, not a tensor"
+            raise RecipeError("model", what, do="Return Normal(theta['mu'], 1.0).log_prob(y), or its sum.")
         if not batch:
             return terms.sum()
         if self.num_data is None:

@@ -181,6 +181,9 @@ class Draws(Mapping):
             return None
         groups = {}
         for name, x in (values if isinstance(values, Mapping) else {"y": values}).items():
+            if callable(x):
+                what = f"the log likelihood of {name} is a function"
+                raise RecipeError("draws, to_arviz", what, do="Give its values: draws.predict(function, X).")
             x = torch.as_tensor(x, device="cpu").detach().to(torch.float64)
             if x.dim() < 3 or x.shape[:2] != (self.chains, self.draws):
                 raise RecipeError(

@@ -204,7 +204,8 @@ def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: b
         return point.expand(shape).clone()
     if point.dim() == 0 or len(point) != chains:
         what = f"a point of each of {chains} chains is asked for, got shape {tuple(point.shape)}"
-        raise RecipeError(where, what, do=f"Pass shape ({chains}, ...), or per_chain=False.")
+        count = f"chains={len(point)}, " if point.dim() else ""
+        raise RecipeError(where, what, do=f"Pass {count}shape ({chains}, ...), or per_chain=False.")
     return point.clone()
 
 
