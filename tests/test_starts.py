@@ -100,6 +100,8 @@ def test_starts_are_drawn_from_a_law_by_seed_and_chain():
     assert torch.equal(begun(bowl, init=prior, chains=2, seed=3, first_chain=3)["theta"], starts[3:])
     assert not torch.equal(begun(bowl, init=prior, chains=5, seed=4)["theta"], starts)
     assert len(starts.flatten().unique()) == 15
+    many = begun(bowl, init=Normal(torch.zeros(1), 2.0), chains=400, seed=3)["theta"]
+    assert len(many.unique()) == 400
 
 
 def test_laws_by_name_stand_beside_tensors():

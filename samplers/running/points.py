@@ -224,6 +224,6 @@ def _drawn(law: Distribution, number: int, starting: Starting) -> torch.Tensor:
     draws = []
     with torch.random.fork_rng(devices=[]):
         for u in seeds.tolist():
-            torch.default_generator.manual_seed(int(u * 2**53))
+            torch.default_generator.manual_seed(int(u * 2**32))  # as many bits as it takes
             draws.append(law.sample())
     return torch.stack([one_point(x, f"{starting.where}, a draw of {law}", starting.device) for x in draws])
