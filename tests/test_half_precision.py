@@ -79,11 +79,12 @@ def test_a_state_of_copies_is_saved_and_taken_up_whole(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:.*clipped")
-def test_weights_that_somebody_else_has_written_are_copied_anew():
+@pytest.mark.parametrize("write", [lambda p: p.detach().fill_(3.0), lambda p: p.data.fill_(3.0)], ids=["", "data"])
+def test_weights_that_somebody_else_has_written_are_copied_anew(write):
+    """Through `.data` too, which counts nothing."""
     optimizer, weights = posterior(torch.bfloat16)
     train(optimizer, weights, 2)
-    with torch.no_grad():
-        weights[0].fill_(3.0)
+    write(weights[0])
     train(optimizer, weights, 1)
     assert 2.9 < optimizer.state[weights[0]][COPY].mean() < 3.1
     assert (optimizer.state[weights[1]][COPY] != weights[1]).any()  # those that nobody wrote are not

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from integrators.kernels.addresses import Alike, starts
+from integrators.late import is_near
 from integrators.noise import Key
 
 from .engines import TextEngine
@@ -27,7 +29,8 @@ def copies_of(weights: Sequence[torch.Tensor], states: Mapping[torch.Tensor, dic
 class OnCopies:
     """An engine that moves copies of weights in float32, and rounds them to nearest into the weights.
 
-    Weights that somebody else has written are copied anew.
+    Weights that somebody else has written are copied anew; on a GPU, which is not waited for, those whose tensors count
+    what is written, as they do not through `.data`.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], engine: TextEngine):
@@ -36,6 +39,7 @@ class OnCopies:
         self.engine = engine
         self.gradients = [torch.empty_like(x) for x in copies]
         self.starts = starts(weights)
+        self.written = [p.detach().clone() for p in weights if is_near(p)]  # as weights are after a step
         self.as_weights = Alike(weights)
         self.as_gradients = Alike([p.detach() for p in weights])
         self._renew()
@@ -45,7 +49,20 @@ class OnCopies:
         for p, x in zip(self.weights, self.copies):
             if not torch.equal(x.to(p.dtype), p):
                 x.copy_(p)
-        self._written = [p._version for p in self.weights]
+        self._see_written()
+
+    def _see_written(self):
+        """Keep what tells whether weights are as they are now."""
+        self.versions = [p._version for p in self.weights]
+        if self.written:
+            torch._foreach_copy_(self.written, self.weights)
+
+    def _are_as_written(self):
+        """Whether nobody has written into the weights."""
+        if [p._version for p in self.weights] != self.versions:
+            return False
+        as_bits = map(_bits, self.written), map(_bits, self.weights)
+        return not self.written or all(map(np.array_equal, *as_bits))
 
     def sees_infinities(self, gradients: Sequence[torch.Tensor]) -> bool:
         """Whether the shortest gradient has numbers that are not finite, or too large together."""
@@ -73,9 +90,14 @@ class OnCopies:
         **settings: Any,
     ) -> None:
         """One step of size h, by the gradients of the mean loss and the noise of a key."""
-        if [p._version for p in self.weights] != self._written:
+        if not self._are_as_written():
             self._renew()
         torch._foreach_copy_(self.gradients, list(gradients))
         self.engine.move(h, self.gradients, key, observe, **settings)
         torch._foreach_copy_(self.weights, self.copies)
-        self._written = [p._version for p in self.weights]
+        self._see_written()
+
+
+def _bits(t: torch.Tensor) -> np.ndarray:
+    """The bits of numbers of half precision, in the memory of the host."""
+    return t.detach().view(torch.int16).numpy()
