@@ -358,6 +358,7 @@ BAD_RUNS = {
     ),
     "several temperatures": (dict(temperatures=[1, 2]), "one temperature"),
     "a temperature that changes": (dict(temperature=lambda k: 1.0 + k), "one temperature"),
+    "a temperature that seldom changes": (dict(temperature=lambda k: 1.0 + (k == 1), steps=10_001), "one temperature"),
     "data whose number is not known": (dict(data=torch.zeros(5, dtype=F64)), "num_data"),
 }
 
@@ -370,4 +371,4 @@ def test_a_run_of_a_model_that_does_not_fit_is_refused(case):
         energy = model({"mu": Normal(ZERO, ONE)}, lambda v, batch: Normal(v["mu"], ONE).log_prob(batch))
     rest = {name: x for name, x in how.items() if name != "energy"}
     with pytest.raises(RecipeError, match=words):
-        sample(samplers.SGLD, energy, steps=2, step_size=0.1, progress=False, **rest)
+        sample(samplers.SGLD, energy, **dict(steps=2, step_size=0.1, progress=False) | rest)

@@ -126,6 +126,13 @@ class Stage:
         sizes, temperatures = self.settings(range(0, self.steps, 1 + self.steps // PROBES)).T.tolist()
         return sizes, temperatures
 
+    def temperatures(self) -> set[float]:
+        """The temperatures of all steps."""
+        if not callable(self.temperature.value):
+            return {self.temperature(0)}
+        blocks = (range(k, min(k + PROBES, self.steps)) for k in range(0, self.steps, PROBES))
+        return {T for some in blocks for T in set(self.temperature.over(some).tolist())}
+
 
 @dataclass(frozen=True)
 class Plan:

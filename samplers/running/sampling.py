@@ -311,7 +311,7 @@ def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layo
     """The layout at the temperature of the run, by which the volume of coordinates counts; refused for several."""
     if layout.coordinates is None or layout.coordinates.is_linear:
         return layout
-    temperatures = {T for stage in plan.stages for T in stage.probes()[1]}
+    temperatures = {T for stage in plan.stages for T in stage.temperatures()}
     if len(temperatures) > 1 or ladder is not None:
         what = "the coordinates are not linear, their volume counts by the temperature, and that changes"
         raise RecipeError(where, what, do="Sample at one temperature.")
