@@ -292,7 +292,7 @@ REFUSED = {
     "a number": (dict(priors={"mu": 3.0}), "a distribution of torch.distributions"),
     "discrete values": (dict(priors={"mu": Poisson(ONE)}), "discrete"),
     "coins": (dict(priors={"mu": Bernoulli(0.5 * ONE)}), "discrete"),
-    "no map": (dict(priors={"mu": Wishart(of(3.0)[0], torch.eye(2, dtype=F64))}), "no map of free numbers"),
+    "no map": (dict(priors={"mu": Wishart(of(3.0)[0], torch.eye(2, dtype=F64))}), "Say where it is, constraints={'mu'"),
     "a later variable": (
         dict(priors={"mu": lambda v: Normal(v["sd"], 1.0), "sd": HalfNormal(ONE)}),
         "no variable 'sd'",

@@ -114,7 +114,9 @@ class Variable:
             map = self.map(before)
         except NotImplementedError as error:
             what = f"there is no map of free numbers to its values ({error})"
-            raise RecipeError(where, what, do="A covariance is made of scales and an LKJCholesky.") from error
+            advice = f"Say where it is, constraints={{{self.name!r}: constraints.real}}"
+            covariance = "a covariance is made of scales and an LKJCholesky."
+            raise RecipeError(where, what, do=f"{advice}; {covariance}") from error
         if self.constraint is not None:
             self._check_constraint(law, self.constraint, map, where)
 
