@@ -359,7 +359,7 @@ def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
     assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
     for options, message in (
         (["--seed", "1"], "a run of seed = 0, this one has 1"),
-        (["--set", "mu=2"], "this one has {'mu': 2.0}"),
+        (["--set", "B=2"], "this one has {'B': 2.0}"),
     ):
         assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
         assert message in capsys.readouterr().err

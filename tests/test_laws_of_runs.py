@@ -36,7 +36,8 @@ def steps_of(recipe):
         own = [pendulum if b.domain.wraps else bowl for b in recipe.targets]
         energy = own[0] if len(own) == 1 else lambda z: sum(f(x) for f, x in zip(own, z.values(), strict=True))
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
-    return run(recipe, energy, init=start if len(start) > 1 else start[recipe.target.name], scheme=scheme, steps=2)
+    init = start if len(start) > 1 else start[recipe.target.name]
+    return run(recipe, energy, init=init, scheme=scheme, steps=2, step_size=1e-3)
 
 
 def warned(call):

@@ -223,7 +223,7 @@ def test_what_does_not_apply_is_no_gap():
         (lambda: check(SGLD, energy=lambda x: x**2), "an Energy of one coordinate"),
         (lambda: check(SGLD, "B A B"), "B"),
         (lambda: check(SGLD, layers=[]), "none is named"),
-        (lambda: check("sgld"), "expected a Recipe, or a Step .*, got str"),
+        (lambda: check(3), "expected a Recipe, or a Step .*, got int"),
         (lambda: check(UnderdampedLangevin, gamma=float("nan")), "'gamma' is not finite"),
         (lambda: check(UnderdampedLangevin, gamma="1"), "'gamma' is a number or a tensor, got str"),
     ],

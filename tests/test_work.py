@@ -502,9 +502,10 @@ def test_a_block_may_bear_the_name_of_what_a_step_has_within_itself(backend):
     for name in ("theta", "accept", "is_accepted", "coldness"):
         block = vector(name)
         recipe = Recipe(name="named", state=(block,), target=block, H=potential(block), D={block: 1})
-        settings = dict(init=torch.ones(2), steps=20, step_size=0.2, metropolis=True, progress=False, backend=backend)
+        settings = dict(init=torch.ones(2, dtype=torch.float64), steps=20, step_size=0.2, metropolis=True)
+        settings |= dict(progress=False, backend=backend)
         draws[name] = sample(recipe, Energy(block, U=total(block**4) / 4), **settings)[name]
-        assert torch.equal(draws[name], draws["theta"])
+        torch.testing.assert_close(draws[name], draws["theta"], rtol=1e-12, atol=1e-12)
 
 
 def test_names_that_an_accepted_step_needs_are_refused():

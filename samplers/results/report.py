@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
@@ -93,7 +94,7 @@ class Subject:
     def coordinate(self, name: str, number: int) -> str:
         """The name of a coordinate of a block."""
         shape = self.values[name].shape[2:]
-        index = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(number), shape)) if shape else ""
+        index = ", ".join(str(int(i)) for i in np.unravel_index(number, shape)) if shape else ""
         return f"{name}[{index}]" if index else name
 
 
