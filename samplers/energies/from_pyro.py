@@ -10,7 +10,7 @@ from torch.distributions import biject_to
 from recipe.errors import RecipeError
 
 from .model import Model, constrained
-from .variables import Variable
+from .variables import Variable, seeded
 
 WHERE = "from_pyro"
 CHANGES = "the variables change from run to run"
@@ -77,8 +77,7 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
     if not callable(model):
         raise RecipeError(WHERE, f"it is a function with pyro.sample statements, got {model!r}", do="Pass the model.")
     program = Program(model, args, kwargs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         first, *others = [program.latent() for _ in range(RUNS)]
     if not first:
         raise RecipeError(WHERE, "it draws no latent variable", do="Every pyro.sample statement has obs=.")

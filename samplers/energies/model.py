@@ -12,7 +12,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .coordinates import Coordinates
-from .variables import ByName, Prior, Variable, unchecked, variables_of
+from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
 
 GOLDEN = 0x9E3779B97F4A7C15  # the seeds of the starts of chains are multiples of it apart
 
@@ -114,9 +114,8 @@ class Model:
     def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
         """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
         draws = []
-        with torch.random.fork_rng(devices=[]):
-            for chain in range(first_chain, first_chain + chains):
-                torch.manual_seed((seed + (chain + 1) * GOLDEN) % 2**63)
+        for chain in range(first_chain, first_chain + chains):
+            with seeded((seed + (chain + 1) * GOLDEN) % 2**63):
                 draws.append(_flat(self.draw()))
         return torch.stack(draws)
 
@@ -193,8 +192,7 @@ def model(
         raise RecipeError("model", what, do="Write lambda theta: Normal(theta['mu'], 1.0).log_prob(y).")
     rows = None if num_data is None else integer("model", "num_data", num_data, least=1)
     before: dict[str, torch.Tensor] = {}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         for name, variable in variables.items():
             variable.check(before)
             before[name] = variable.draw(before)

@@ -66,6 +66,21 @@ class ByName(dict):
 
 
 @contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's own random numbers on the CPU by a seed, of which it takes 32 bits; after it they go on as before.
+
+    >>> with seeded(7):
+    ...     x = torch.rand(1)
+    >>> with seeded(7):
+    ...     bool(x == torch.rand(1))
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def unchecked() -> Iterator[None]:
     """torch.distributions that take any value: outside of its support a density is not finite, and nothing raises."""
     before = Distribution._validate_args  # torch has a setter alone

@@ -12,6 +12,7 @@ from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
 
+from ..energies.variables import seeded
 from .memory import check_fits
 
 Device = torch.device | str | None
@@ -222,8 +223,7 @@ def _drawn(law: Distribution, number: int, starting: Starting) -> torch.Tensor:
         first_chain=starting.first_chain,
     )
     draws = []
-    with torch.random.fork_rng(devices=[]):
-        for u in seeds.tolist():
-            torch.default_generator.manual_seed(int(u * 2**32))  # as many bits as it takes
+    for u in seeds.tolist():
+        with seeded(int(u * 2**32)):
             draws.append(law.sample())
     return torch.stack([one_point(x, f"{starting.where}, a draw of {law}", starting.device) for x in draws])
