@@ -183,8 +183,8 @@ class Sweep:
             self._launch(k, key)
 
     def _in_shapes(self, value):
-        """A value at every site, as tensors of the shapes of the parts."""
-        parts = value.reshape(-1).split(self.parts.sites.tolist())
+        """A value at every site of every chain, as tensors of the shapes of the parts."""
+        parts = value.reshape(self.parts.chains, -1).split(self.parts.sites.tolist(), 1)
         return [x.reshape(shape) for x, shape in zip(parts, self.parts.shapes)]
 
     def _check_unmoved(self):

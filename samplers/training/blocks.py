@@ -13,6 +13,7 @@ from recipe.symbols import Block
 
 from .engines import as_functions
 from .rates import Setting
+from .stacked import count
 from .tensors import end_to_end, gradient_of_U, precise, put_back
 
 States = Mapping[torch.Tensor, dict[str, Any]]  # of each parameter: tensors by the name of the block
@@ -39,19 +40,20 @@ def begin(
 ) -> None:
     """Begin the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
 
-    `gradients` are those of the mean loss; `chain` is the number of the chain in the noise; `weights`: the parameters,
-    or their copies.
+    `gradients` are those of the mean loss; `chain` is the number of the first chain in the noise; `weights`: the
+    parameters, or their copies.
     """
     params, num_data = group["params"], group["num_data"]
-    gradient = gradient_of_U(weights, gradients, num_data, group["weight_decay"])
+    chains = count(params)
+    gradient = gradient_of_U(weights, gradients, num_data, group["weight_decay"], chains)
     whole = complete_state(
         step,
-        {step.recipe.targets[0].name: end_to_end(weights)},
+        {step.recipe.targets[0].name: end_to_end(weights, chains)},
         seed=seed,
         temperature=setting.temperature,
         gradient=lambda theta: gradient,
         observe=as_functions(observe),
-        sizes=[p.numel() for p in weights],
+        sizes=[p.numel() // chains for p in weights],
         parameters=setting.parameters | {"num_data": num_data},
         first_chain=chain,
     )
@@ -75,7 +77,7 @@ def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States
     for k, p in enumerate(group["params"]):
         for b in kept_with(recipe, k):
             value: Any = states[p].get(b.name)
-            shape = tuple(p.shape) if b.is_vector else (1,)
+            shape = tuple(p.shape) if b.is_vector else (count(group["params"]),)
             fault = _fault(value, shape, precise(p.dtype))
             if fault:
                 raise RecipeError(

@@ -14,17 +14,25 @@ from integrators.lower import of_the_loss
 from integrators.noise import Key
 from integrators.step import Step
 
-from .tensors import end_to_end, flat, gradient_of_U, put_back
+from .tensors import by_chain, end_to_end, gradient_of_U, put_back
 
 
 class TextEngine:
-    """The step of a group as torch text, on its parameters laid end to end.
+    """The step of a group as torch text, on its parameters laid end to end, of so many chains.
 
     `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first.
     """
 
-    def __init__(self, step: Step, params: Sequence[torch.Tensor], states: Sequence[Mapping[str, torch.Tensor]]):
+    def __init__(
+        self,
+        step: Step,
+        params: Sequence[torch.Tensor],
+        states: Sequence[Mapping[str, torch.Tensor]],
+        *,
+        chains: int = 1,
+    ):
         recipe = step.recipe
+        self.chains = chains
         self.step = step
         self.params = params
         self.target = recipe.targets[0].name
@@ -69,9 +77,9 @@ class TextEngine:
         **parameters: Any,
     ) -> None:
         """One step of size h, by the gradients of the mean loss and the noise of a key."""
-        state = {self.target: end_to_end(self.params)}
-        state |= {b: end_to_end(tensors) for b, tensors in self.vectors.items()} | self.scalars
-        gradient = gradient_of_U(self.params, gradients, num_data, weight_decay)
+        state = {self.target: end_to_end(self.params, self.chains)}
+        state |= {b: end_to_end(tensors, self.chains) for b, tensors in self.vectors.items()} | self.scalars
+        gradient = gradient_of_U(self.params, gradients, num_data, weight_decay, self.chains)
         new = self.step.function(
             state,
             h,
@@ -100,14 +108,15 @@ class KernelEngine(TextEngine):
         *,
         prior: bool,
         backend: str,
+        chains: int = 1,
         clock: torch.Tensor | None = None,
     ):
-        super().__init__(step, params, states)
+        super().__init__(step, params, states, chains=chains)
         self.prior = prior
         self.clock = clock
         program = of_the_loss(step.program, prior=prior)
-        state: dict[str, Any] = {self.target: [flat(p)[None] for p in params]}
-        state |= {b: [flat(t)[None] for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
+        state: dict[str, Any] = {self.target: [by_chain(p, chains) for p in params]}
+        state |= {b: [by_chain(t, chains) for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
         self.sweep = Sweep(program, state, backend).bind(state)
         if clock is not None:
             self.sweep.follow(clock)

@@ -11,6 +11,7 @@ from integrators.late import Arrivals, norms
 from recipe import Recipe
 
 from .rates import Setting
+from .stacked import labels, of_member, states_of_member
 from .tensors import flat, precise
 
 EVERY = 10  # steps from one look to the next, at first
@@ -30,7 +31,7 @@ def is_looked_at(step: int) -> bool:
 
 
 class Gauges:
-    """Of each parameter group, before some of its steps, what a row of numbers says: means over its sites.
+    """Of each chain of a parameter group, before some of its steps, what a row of numbers says: means over its sites.
 
     "kinetic.p": p^2/(m T); "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, what half a kick adds to that;
     "configurational": theta g/T; "noise": (g - g')^2/2, for the gradient g' of the step after, which is the variance of
@@ -40,9 +41,9 @@ class Gauges:
     def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
         self.recipe = recipe
         self.arrivals = arrivals
-        self.rows: dict[int, list[Row]] = {}
-        self._before: dict[int, torch.Tensor] = {}  # gradients at some sites, by group
-        self._noise: dict[int, list[float]] = {}  # variances that were seen since the last look
+        self.rows: dict[str, list[Row]] = {}  # by the label of the chain
+        self._before: dict[str, torch.Tensor] = {}  # gradients at some sites
+        self._noise: dict[str, list[float]] = {}  # variances that were seen since the last look
 
     @torch.no_grad()
     def see(
@@ -54,13 +55,31 @@ class Gauges:
         setting: Setting,
     ) -> None:
         """Look at a group, if it is time to; `gradients`: of the mean loss, `states`: of each parameter."""
-        if index in self._before:
-            self._see_noise(index, group, gradients)
-        if not is_looked_at(group["step_number"]) or not setting.temperature > 0:
+        looks = is_looked_at(group["step_number"]) and setting.temperature > 0
+        if not looks and not self._before:
             return
-        self._before[index] = _some(gradients)
+        params = group["params"]
+        for k, label in enumerate(labels(index, params)):
+            own = of_member(params, k, gradients)
+            if label in self._before:
+                self._see_noise(label, group, own)
+            if looks:
+                weights = of_member(params, k, params)
+                self._see(label, group, weights, own, states_of_member(params, k, states), setting)
+
+    def _see(
+        self,
+        label: str,
+        group: Mapping[str, Any],
+        params: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        states: Sequence[Mapping[str, torch.Tensor]],
+        setting: Setting,
+    ) -> None:
+        """Look at a chain."""
+        self._before[label] = _some(gradients)
         gradients = _precise(gradients)
-        params = _precise(group["params"])
+        params = _precise(params)
         sites = sum(p.numel() for p in params)
         T = setting.temperature
         N = group["num_data"]
@@ -77,18 +96,18 @@ class Gauges:
 
         def read(values: list[float]) -> None:
             row = start | dict(zip(names, values))
-            noise = self._noise.pop(index, [])
+            noise = self._noise.pop(label, [])
             if noise:
                 row["noise"] = noise[-1]
             if all(map(math.isfinite, values)):
-                self.rows.setdefault(index, []).append(row)
+                self.rows.setdefault(label, []).append(row)
 
         like = params[0]
         self.arrivals.send(torch.stack([x.to(like.dtype).reshape(()) for x in numbers.values()]), read)
 
-    def late(self, index: int) -> dict[str, torch.Tensor]:
-        """The numbers by name over the later half of the steps of a group."""
-        rows = self.rows.get(index, [])
+    def late(self, label: str) -> dict[str, torch.Tensor]:
+        """The numbers by name over the later half of the steps of a chain."""
+        rows = self.rows.get(label, [])
         late = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
         names = [name for name in (late[0] if late else ()) if name != "step"]
         return {
@@ -96,13 +115,13 @@ class Gauges:
             for name in names
         }
 
-    def _see_noise(self, index: int, group: Mapping[str, Any], gradients: Sequence[torch.Tensor]) -> None:
-        before = self._before.pop(index)
+    def _see_noise(self, label: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor]) -> None:
+        before = self._before.pop(label)
         now = _some(gradients)
         if before.shape != now.shape:
             return
         variance = (now - before).square().mean().reshape(1) * (group["num_data"] ** 2 / 2)
-        self.arrivals.send(variance, lambda values: self._noise.setdefault(index, []).append(values[0]))
+        self.arrivals.send(variance, lambda values: self._noise.setdefault(label, []).append(values[0]))
 
 
 def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -30,7 +30,9 @@ from .gauges import Gauges
 from .precision import OnCopies, copies_of
 from .rates import SETTINGS, Rates, Setting
 from .report import report_of_loop
+from .stacked import count, labels, members_of
 from .tensors import (
+    by_chain,
     check_gradients,
     check_gradients_apart,
     check_parameters,
@@ -63,11 +65,11 @@ class Optimizer(torch.optim.Optimizer):
     `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile; parameters that are
     frozen, as the base of a LoRA is, stay as they are, and a recipe may be the name of a stock one. The noise is a
     function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp",
-    "triton", or "auto", a kernel where there is one. With `capturable` steps may be captured in a CUDA graph: the
-    device counts them, so that each replay has noise of its own. Settings are those of the capture, gradients keep
-    their memory, and are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by
-    name for every parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters,
-    settings or gradients that no step can be made with.
+    "triton", or "auto", a kernel where there is one. Of an `Ensemble` each member is a chain of its own, from `chain`
+    on. With `capturable` steps may be captured in a CUDA graph: the device counts them, so that each replay has noise
+    of its own. Settings are those of the capture, gradients keep their memory, and are looked at in steps outside of
+    graphs alone; no GPU has run it yet. The state is a tensor by name for every parameter, scalar blocks are with the
+    first of their group. Raises RecipeError for parameters, settings or gradients that no step can be made with.
 
     >>> from samplers import SGHMC
     >>> model = torch.nn.Linear(3, 1)
@@ -298,8 +300,9 @@ class Optimizer(torch.optim.Optimizer):
             raise RecipeError(f"{self.where}, step", what, do="Give them to add_param_group().")
 
     def _chain(self, index: int) -> int:
-        """The chain of a group in the noise."""
-        return self.chain + index * CHAINS_OF_A_GROUP
+        """The first chain of a group in the noise."""
+        members = members_of(self.param_groups[index]["params"]) or range(1)
+        return self.chain + index * CHAINS_OF_A_GROUP + members.start
 
     def _setting(self, index: int, group: Mapping[str, Any]) -> Setting:
         """The setting of a group, computed where a schedule has changed it; its budget has been checked."""
@@ -331,21 +334,22 @@ class Optimizer(torch.optim.Optimizer):
                 weights=weights,
             )
         states = [self.state[p] for p in params]
+        chains = count(params)
         backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
             prior, clock = bool(group["weight_decay"]), self._clock(index, group)
-            return KernelEngine(self.rotated, weights, states, prior=prior, backend=backend, clock=clock)
+            return KernelEngine(self.rotated, weights, states, prior=prior, backend=backend, chains=chains, clock=clock)
 
         compiled = None if backend == "torch" else kernel_or_none(self.backend, kernel)
-        engine = compiled or TextEngine(self.rotated, weights, states)
+        engine = compiled or TextEngine(self.rotated, weights, states, chains=chains)
         return engine if weights is params else OnCopies(params, weights, engine)
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
         """The mean of p^2/m with its 99 % band, of this moment, for each tensor and block of Gaussian momenta.
 
         By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block:
-        "0.1, p".
+        "0.1, p"; of an ensemble for each member, "0.1, p, member 2".
         """
         temperatures = {}
         for index, group in enumerate(self.param_groups):
@@ -353,20 +357,23 @@ class Optimizer(torch.optim.Optimizer):
             names = group.get("param_names") or [f"{index}.{k}" for k in range(len(group["params"]))]
             for block, mass in masses(self.recipe, setting.parameters).items():
                 for name, p in zip(names, group["params"]):
-                    if self.state.get(p) and p.numel():
-                        momenta = self.state[p][block]
-                        temperature = kinetic_temperature(momenta, mass, temperature=setting.temperature)
-                        temperatures[f"{name}, {block}"] = temperature
+                    if not self.state.get(p) or not p.numel():
+                        continue
+                    momenta = by_chain(self.state[p][block], count([p]))
+                    for label, own in zip(labels(index, [p]), momenta):
+                        member = label.removeprefix(f"group {index}")
+                        temperature = kinetic_temperature(own, mass, temperature=setting.temperature)
+                        temperatures[f"{name}, {block}{member}"] = temperature
         return temperatures
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:
         """What speaks against this loop as a sampler, over the later half of its steps; `print` it, or log `scalars()`.
 
-        For each group, in the order in which they are to be changed: what the noise of minibatches adds to the
-        temperature, h V_g/(2 D) less what is supplied, of gradients one step apart; thermostats that still relax (their
-        R-hat over quarters of that half); the configurational temperature, the mean of theta grad U over sites, and the
-        kinetic one, of p^2/m, each over T. Some steps were looked at, since this was made, copied or loaded: every
-        tenth of the first 2000, every twentieth up to 4000, and so on.
+        For each group, and each member of an Ensemble, in the order in which they are to be changed: what the noise of
+        minibatches adds to the temperature, h V_g/(2 D) less what is supplied, of gradients one step apart; thermostats
+        that still relax (their R-hat over quarters of that half); the configurational temperature, the mean of theta
+        grad U over sites, and the kinetic one, of p^2/m, each over T. Some steps were looked at, since this was made,
+        copied or loaded: every tenth of the first 2000, every twentieth up to 4000, and so on.
         `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and those that a CUDA graph replays,
         are not looked at. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
 
@@ -383,11 +390,12 @@ class Optimizer(torch.optim.Optimizer):
         number(where, "alpha", alpha, above=0, below=1)
         number(where, "tolerance", tolerance, above=0)
         self._arrivals.wait()
-        groups = {
-            index: (self._gauges.late(index), self.settings(group, budget=False))
+        chains = {
+            label: (self._gauges.late(label), self.settings(group, budget=False))
             for index, group in enumerate(self.param_groups)
+            for label in labels(index, group["params"])
         }
-        return report_of_loop(self.recipe, groups, alpha=alpha, tolerance=tolerance)
+        return report_of_loop(self.recipe, chains, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
         """In how many steps momenta, thermostats and adapted quantities forget where they were, by linearisation.
@@ -432,6 +440,9 @@ class Optimizer(torch.optim.Optimizer):
             "seed": self.seed,
             "chain": self.chain,
         }
+        members = [members_of(group["params"]) for group in self.param_groups]
+        if any(members):
+            sampler["members"] = [own and [own.start, own.stop] for own in members]
         return super().state_dict() | {"sampler": sampler, "frozen": list(self.rotated.frozen)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

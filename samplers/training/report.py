@@ -21,23 +21,23 @@ RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
 CONFIGURATIONAL = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
 HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
 COLD = "Momenta are too cold: train on, or look for what takes their noise, such as clipping."
+WEIGHTS = "R-hat and sample size of weights: compare the predictions of several chains, as of an Ensemble's members"
 
 Series = Mapping[str, torch.Tensor]  # by name, over the later half of the loop
 
 
 def report_of_loop(
-    recipe: Recipe, groups: Mapping[int, tuple[Series, Setting]], *, alpha: float, tolerance: float
+    recipe: Recipe, chains: Mapping[str, tuple[Series, Setting]], *, alpha: float, tolerance: float
 ) -> Report:
-    """Findings of the groups that have been looked at, by their numbers. `Optimizer.report` says more."""
+    """Findings of the chains that have been looked at, by their labels. `Optimizer.report` says more."""
     findings: list[list[Finding]] = [[], [], [], []]
-    unasked = ["R-hat and sample size of weights: one chain; sample several, and compare their predictions"]
-    share = alpha / max(1, 4 * len(groups))
-    for index, (series, setting) in groups.items():
+    unasked = [WEIGHTS]
+    share = alpha / max(1, 4 * len(chains))
+    for of, (series, setting) in chains.items():
         rows = len(next(iter(series.values()), ()))
         if rows < 2 * LEAST * SEGMENTS:
-            unasked.append(f"group {index}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
+            unasked.append(f"{of}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
             continue
-        of = f"group {index}"
         heat = _heat(recipe, series, setting, of, share, tolerance)
         if isinstance(heat, Finding):
             findings[0].append(heat)

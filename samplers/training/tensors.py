@@ -11,6 +11,8 @@ from integrators.late import Arrivals, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
+from .stacked import count, labels, members_of
+
 HALVES = torch.bfloat16, torch.float16
 FLOATS = torch.float32, torch.float64, *HALVES
 
@@ -34,24 +36,38 @@ def flat(t: torch.Tensor) -> torch.Tensor:
     return t.detach().view(-1) if t.is_contiguous() else t.detach().as_strided((t.numel(),), (1,))
 
 
-def end_to_end(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensors as one chain of sites, `(1, sites)`."""
-    return torch.cat([flat(t) for t in tensors])[None]
+def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
+    """The numbers of a dense tensor of so many chains, `(chains, sites)`, in the order of its memory.
+
+    >>> by_chain(torch.zeros(2, 3, 5), chains=2).shape, by_chain(torch.zeros(2, 3, 5), chains=1).shape
+    (torch.Size([2, 15]), torch.Size([1, 30]))
+    """
+    return flat(t).view(chains, t.numel() // chains)
+
+
+def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor:
+    """The sites of all tensors in a row for each chain, `(chains, sites)`."""
+    return torch.cat([by_chain(t, chains) for t in tensors], 1)
 
 
 def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Write one chain of sites, `(1, sites)`, into the tensors."""
-    for t, part in zip(tensors, sites[0].split([t.numel() for t in tensors])):
-        flat(t).copy_(part)
+    """Write the sites of chains, `(chains, sites)`, into the tensors."""
+    chains = len(sites)
+    for t, part in zip(tensors, sites.split([t.numel() // chains for t in tensors], 1)):
+        by_chain(t, chains).copy_(part)
 
 
 def gradient_of_U(
-    params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], num_data: int, weight_decay: float
+    params: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    num_data: int,
+    weight_decay: float,
+    chains: int = 1,
 ) -> torch.Tensor:
-    """The gradient of U = num_data (loss + weight_decay theta^2/2) for one chain of sites, `(1, sites)`."""
-    gradient = end_to_end(gradients).mul_(num_data)
+    """The gradient of U = num_data (loss + weight_decay theta^2/2) of each chain, `(chains, sites)`."""
+    gradient = end_to_end(gradients, chains).mul_(num_data)
     if weight_decay:
-        gradient.add_(end_to_end(params), alpha=num_data * weight_decay)
+        gradient.add_(end_to_end(params, chains), alpha=num_data * weight_decay)
     return gradient
 
 
@@ -96,12 +112,13 @@ def _kind(t: torch.Tensor) -> str:
 def observations_like(
     where: str, recipe: Recipe, values: Mapping[str, torch.Tensor], params: Sequence[torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The observations of one chain as numbers of the parameters' type: `(1,)` for a scalar, `(1, sites)` for a vector.
+    """The observations as numbers of the parameters' type: `(chains,)` for a scalar, `(chains, sites)` for a vector.
 
     Raises RecipeError for those that have another number of values.
     """
-    sites = sum(p.numel() for p in params)
-    observed = {o.name: (1, sites) if o.is_vector else (1,) for o in recipe.observations}
+    chains = count(params)
+    sites = sum(p.numel() for p in params) // chains
+    observed = {o.name: (chains, sites) if o.is_vector else (chains,) for o in recipe.observations}
     return {
         name: _observation(f"{where}, observe[{name!r}]", values[name], observed[name], params[0]) for name in observed
     }
@@ -121,21 +138,24 @@ def check_gradients(
 ) -> None:
     """Refuse gradients that are not finite: on the CPU before anything moves, on a GPU when the verdict has come."""
     step = group["step_number"]
+    params = group["params"]
+    chains = [(k, label, c) for k in range(len(params)) for c, label in enumerate(labels(index, params))]
+    number = count(params)
 
     def read(sizes: list[float]) -> None:
-        for k, (p, size) in enumerate(zip(group["params"], sizes)):
+        for (k, of, chain), size in zip(chains, sizes):
             if math.isfinite(size):
                 continue
             advice = "look at the loss, or take a smaller lr."
-            if not bool(p.isfinite().all()):
+            if not bool(by_chain(params[k], number)[chain].isfinite().all()):
                 advice = f"and so are its weights: go back to a checkpoint and {advice}"
             raise RecipeError(
                 f"{where}, step",
-                f"the gradient of parameter {k} of group {index} is not finite at step {step}",
+                f"the gradient of parameter {k} of {of} is not finite at step {step}",
                 do=advice.capitalize(),
             )
 
-    arrivals.send(largest(gradients), read)
+    arrivals.send(largest([row for g in gradients for row in by_chain(g, number)]), read)
 
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
@@ -149,7 +169,7 @@ def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
     """Refuse parameters that cannot be moved."""
     for k, p in enumerate(params):
         check_plain(f"{where}, parameter {k}", p)
-        fault = _fault(p, params[0])
+        fault = _fault(p, params[0]) or _fault_of_members(p, params)
         if fault:
             raise RecipeError(
                 where,
@@ -174,6 +194,19 @@ def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
     if not bool(p.isfinite().all()):
         return "is not finite"
     return None
+
+
+def _fault_of_members(p: torch.Tensor, params: Sequence[torch.Tensor]) -> str | None:
+    members = members_of(params)
+    if members_of([p]) != members:
+        return f"is of {_of(members_of([p]))}, the first of {_of(members)}"
+    if members and len(members) > 1 and p.numel() and p.stride(0) * len(members) != p.numel():
+        return "has members that do not lie one after another in memory"
+    return None
+
+
+def _of(members: range | None) -> str:
+    return "one network" if members is None else f"members {members.start} to {members.stop - 1}"
 
 
 def _is_dense(t: torch.Tensor) -> bool:

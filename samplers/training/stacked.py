@@ -1,0 +1,86 @@
+"""Parameters of several members of an ensemble, stacked: each member is a chain of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from recipe.arguments import integer
+from recipe.errors import RecipeError
+
+
+class Stacked(torch.nn.Parameter):
+    """A parameter of several members, `(members, *shape)`; `first` is the number of the first one.
+
+    The member is a chain to `Optimizer`: it has noise, totals, thermostats and temperatures of its own.
+
+    >>> members_of([Stacked(torch.zeros(4, 3), first=8)])
+    range(8, 12)
+    """
+
+    first: int
+
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, *, first: int = 0) -> "Stacked":
+        """The tensor, marked."""
+        parameter = super().__new__(cls, data, requires_grad)
+        parameter.first = first
+        return parameter
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Stacked":
+        if id(self) not in memo:
+            data = self.data.clone(memory_format=torch.preserve_format)
+            memo[id(self)] = type(self)(data, self.requires_grad, first=self.first)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return _restored, (self.data, self.requires_grad, self.first)
+
+    @property
+    def members(self) -> range:
+        """The numbers of the members."""
+        return range(self.first, self.first + len(self))
+
+
+def _restored(data: torch.Tensor, requires_grad: bool, first: int) -> Stacked:
+    return Stacked(data, requires_grad, first=first)
+
+
+def numbers_of(where: str, members: Any) -> range:
+    """The numbers of members, 0, 1, ... where it is told how many there are."""
+    if not isinstance(members, range):
+        return range(integer(where, "members", members, least=1, most=2**20))
+    if not members or members.step != 1 or members.start < 0 or members.stop > 2**20:
+        raise RecipeError(where, f"members = {members}", do="Pass a range of numbers from 0 on, one after another.")
+    return members
+
+
+def members_of(params: Sequence[torch.Tensor]) -> range | None:
+    """The members whose parameters a group holds; None for those of one network, not stacked."""
+    return params[0].members if params and isinstance(params[0], Stacked) else None
+
+
+def count(params: Sequence[torch.Tensor]) -> int:
+    """The number of chains that a group's parameters are."""
+    return len(members_of(params) or (None,))
+
+
+def labels(index: int, params: Sequence[torch.Tensor]) -> list[str]:
+    """The name of each chain of group `index`.
+
+    >>> labels(0, [torch.zeros(3)]), labels(1, [Stacked(torch.zeros(2, 3))])
+    (['group 0'], ['group 1, member 0', 'group 1, member 1'])
+    """
+    members = members_of(params)
+    return [f"group {index}"] if members is None else [f"group {index}, member {k}" for k in members]
+
+
+def of_member(params: Sequence[torch.Tensor], k: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What the k-th chain of a group has of tensors that are stacked as its parameters are."""
+    return [t[k] for t in tensors] if members_of(params) else list(tensors)
+
+
+def states_of_member(
+    params: Sequence[torch.Tensor], k: int, states: Sequence[Mapping[str, torch.Tensor]]
+) -> list[Mapping[str, torch.Tensor]]:
+    """What the k-th chain of a group has of the states of its parameters."""
+    return [{name: x[k] for name, x in s.items()} for s in states] if members_of(params) else list(states)
