@@ -59,6 +59,7 @@ from .stock import (
     catalogue as catalogue,
 )
 from .training.checkpoint import Checkpoint as Checkpoint
+from .training.ensemble import Ensemble as Ensemble
 from .training.minibatches import Minibatches as Minibatches
 from .training.optimizer import Optimizer as Optimizer
 from .training.svrg import SVRG as SVRG

@@ -21,7 +21,7 @@ from .running.points import check_number, check_unambiguous, is_of_chains
 from .running.sampling import sample as sample_here
 from .stock import named
 
-__all__ = ["begin", "sample", "share_gradients"]
+__all__ = ["begin", "gather", "sample", "share", "share_gradients"]
 
 
 def begin(backend: str | None = None) -> tuple[int, int]:
@@ -162,6 +162,35 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], division: Division) ->
         info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)},
         step_sizes=None if draws.step_sizes is None else draws.step_sizes[:number],
     )
+
+
+def share(members: int) -> range:
+    """The numbers of the members of an `Ensemble` that this rank has, of so many on all ranks.
+
+    Raises RecipeError for fewer members than ranks.
+
+    >>> share(4)                                                                        # without torchrun
+    range(0, 4)
+    """
+    rank, ranks = begin()
+    reason = f"{members} members for {ranks} ranks"
+    members = integer("share", "members", members, least=ranks, what=reason, do="Give every rank a member.")
+    mine = Division(members, ranks).of(rank)
+    return range(mine.start, mine.stop)
+
+
+def gather(x: torch.Tensor) -> torch.Tensor:
+    """The tensors of all ranks one after another along their first axis, as the logits `(members, ...)` of an Ensemble.
+
+    Every rank calls it, and has all of them. There is no gradient.
+
+    >>> gather(torch.zeros(4, 2)).shape                                                 # without torchrun
+    torch.Size([4, 2])
+    """
+    x = x.detach()
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return x
+    return torch.cat(_gathered(x, [account["rows"] for account in _of_all_ranks({"rows": len(x)})]))
 
 
 def share_gradients(params: Iterable[torch.Tensor]) -> None:

@@ -71,12 +71,25 @@ def trained(rank, ranks, steps=15, folder=None):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+def ensemble_of(members):
+    """The logits of an ensemble that has been trained for an epoch on batches of its own."""
+    X = torch.randn(48, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ensemble = samplers.Ensemble(lambda: torch.nn.Linear(5, 2).double(), members, seed=2)
+    optimizer = samplers.Optimizer(ensemble.parameters(), samplers.SGNHT, lr=0.05, momentum=0.9, num_data=48)
+    for x in samplers.Minibatches(X, 8, members=members):
+        optimizer.zero_grad()
+        ensemble.loss(lambda f, x: (f - x[:, :2]).square().mean(), x, x).backward()
+        optimizer.step()
+    return ensemble(X)
+
+
 def main(folder):
     rank, ranks = distributed.begin()
     torch.set_num_threads(1)
     result = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
     result["weights"] = trained(rank, ranks)
+    result["members"] = distributed.gather(ensemble_of(distributed.share(3)))
     for steps in (6, 15):
         result["weights in two parts"] = trained(rank, ranks, steps, folder / "loop")
     kept = folder / "run"

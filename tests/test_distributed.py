@@ -70,6 +70,11 @@ def test_a_run_in_folders_goes_on_on_the_same_ranks(outcome):
         assert torch.equal(values["kept"], values["torch.theta"]) and torch.equal(values["kept"], values["kept again"])
 
 
+def test_members_of_an_ensemble_over_the_ranks_are_those_of_one_process(outcome):
+    whole = ranks.ensemble_of(3).detach()
+    assert all((values["members"] - whole).abs().max() < 1e-12 for values, _ in outcome)
+
+
 def test_errors_reach_every_rank(outcome):
     (_, first), (_, second) = outcome
     assert all("1 chains for 2 ranks" in account["account"]["few"] for account in (first, second))

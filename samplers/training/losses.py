@@ -27,10 +27,7 @@ class ModuleLoss:
 
     def check(self) -> None:
         """Refuse modules that make the loss random, or couple the examples of a batch."""
-        for name, module in self.model.named_modules():
-            fault, advice = _fault(module)
-            if fault:
-                raise RecipeError("SVRG, model", f"{name or 'it'}, a {type(module).__name__}, {fault}", do=advice)
+        check_modules("SVRG, model", self.model)
 
     def at(self, weights: Weights, batch: Any) -> Any:
         """The loss of a batch at these weights."""
@@ -99,6 +96,14 @@ def gradient(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> We
                 do="Compute it from its arguments.",
             )
         return dict(zip(at, torch.autograd.grad(x, list(at.values()), materialize_grads=True)))
+
+
+def check_modules(where: str, model: torch.nn.Module) -> None:
+    """Refuse a network with modules that make the loss random, or couple the examples of a batch."""
+    for name, module in model.named_modules():
+        fault, advice = _fault(module)
+        if fault:
+            raise RecipeError(where, f"{name or 'it'}, a {type(module).__name__}, {fault}", do=advice)
 
 
 class _Whole(torch.nn.Module):

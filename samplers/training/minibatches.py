@@ -11,6 +11,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .sources import source_of
+from .stacked import numbers_of
 
 ORDER = 0x8002  # number of the noise draw, which no run reaches
 
@@ -22,6 +23,8 @@ class Minibatches:
     uniform rows; either way a batch mean is an unbiased estimate. `drop_last` leaves out a last batch of fewer rows. A
     loop goes on from where the last one was broken off, or from a loaded state, to the end of that epoch; `len` is the
     number of batches of a whole one. Of a batch of `batch_size` rows rank r of `world_size` takes the r-th part.
+    With `members`, how many or a range of their numbers, each member of an `Ensemble` has an order, and batches, of its
+    own, a function of (seed, epoch, its number): tensors are `(members, batch, ...)`.
 
     `data`: a tensor or a tuple of tensors that share their first axis, whose batches are of the same form, or a
     map-style dataset. Torch's generators are neither used nor touched. Raises RecipeError for other data, for sizes
@@ -42,6 +45,7 @@ class Minibatches:
         drop_last: bool = True,
         rank: int = 0,
         world_size: int = 1,
+        members: int | range | None = None,
     ):
         self.source = source_of(data, "Minibatches")
         self.num_data = self.source.num_data
@@ -49,6 +53,7 @@ class Minibatches:
         self.seed = _integer("seed", seed, 0, 2**64 - 1)
         self.world_size = _integer("world_size", world_size, 1, self.batch_size)
         self.rank = _integer("rank", rank, 0, self.world_size - 1)
+        self.members = None if members is None else numbers_of("Minibatches", members)
         self.replacement = bool(replacement)
         self.drop_last = bool(drop_last)
         for size in (self.batch_size, 0 if drop_last else self.num_data % self.batch_size):
@@ -67,19 +72,30 @@ class Minibatches:
         return whole + (rest > 0 and not self.drop_last)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The rows of an epoch in the order in which they are drawn, `(num_data,)`, of all ranks.
+        """The rows of an epoch in the order in which they are drawn, `(num_data,)`, of all ranks; of each member.
 
         >>> Minibatches(torch.zeros(6), 2, seed=1, replacement=True).order(0)
         tensor([2, 3, 3, 3, 3, 4])
         """
         if self.replacement:
             return self._draw(epoch, self.num_data, high=self.num_data)
-        high, low = self._draw(epoch, 2 * self.num_data, high=2**31).chunk(2)
+        high, low = self._draw(epoch, 2 * self.num_data, high=2**31).chunk(2, -1)
         return (high << 31 | low).argsort(stable=True)  # 62 bits: of a million rows two agree once in 1e7 epochs
 
     def _draw(self, epoch: int, count: int, high: int) -> torch.Tensor:
         """Uniform integers on [0, high) that belong to an epoch."""
-        return noise.integers(self.seed, epoch, ORDER, 1, (count,), high=high, device=self.source.device)[0]
+        chains = self.members or range(1)
+        drawn = noise.integers(
+            self.seed,
+            epoch,
+            ORDER,
+            len(chains),
+            (count,),
+            high=high,
+            device=self.source.device,
+            first_chain=chains.start,
+        )
+        return drawn if self.members else drawn[0]
 
     def __iter__(self) -> Iterator:
         return map(self.source.take, self.rows())
@@ -91,7 +107,8 @@ class Minibatches:
             if self._ordered is None or self._ordered[0] != self.epoch:
                 self._ordered = self.epoch, self.order(self.epoch)
             order = self._ordered[1]
-            rows = order[self.batch * self.batch_size :][: self.batch_size].chunk(self.world_size)[self.rank]
+            first = self.batch * self.batch_size
+            rows = order[..., first : first + self.batch_size].chunk(self.world_size, -1)[self.rank]
             self.batch += 1
             more = self.batch < len(self)
             if not more:
@@ -101,13 +118,16 @@ class Minibatches:
     def as_sampler(self) -> Sampler[list[int]]:
         """The same batches as lists of rows, for DataLoader(dataset, batch_sampler=...); it moves this object's place.
 
-        A DataLoader with workers draws batches ahead: see `state_dict`.
+        A DataLoader with workers draws batches ahead: see `state_dict`. Raises RecipeError for batches of members.
 
         >>> minibatches = Minibatches(torch.arange(6), 2)
         >>> loader = torch.utils.data.DataLoader(torch.arange(6), batch_sampler=minibatches.as_sampler())
         >>> [batch.tolist() for batch in loader]
         [[5, 3], [1, 0], [4, 2]]
         """
+        if self.members:
+            do = "Iterate over the Minibatches, or leave members out."
+            raise RecipeError("Minibatches, as_sampler", "a DataLoader has no batch for each member", do=do)
         return _Rows(self)
 
     def state_dict(self, *, seen: int | None = None) -> dict[str, int]:
@@ -144,13 +164,15 @@ class Minibatches:
 
     def _kind(self) -> dict[str, int]:
         """What a place is a place in."""
-        return {
+        kind = {
             "seed": self.seed,
             "num_data": self.num_data,
             "batch_size": self.batch_size,
             "replacement": int(self.replacement),
             "drop_last": int(self.drop_last),
         }
+        own = self.members
+        return kind | ({"first_member": own.start, "members": len(own)} if own else {})
 
 
 class _Rows(Sampler[list[int]]):

@@ -67,7 +67,9 @@ class Items:
         self.device = torch.device("cpu")
 
     def take(self, rows: torch.Tensor) -> Any:
-        """The batch of these rows."""
+        """The batch of these rows; of rows `(members, batch)` that of each member, stacked."""
+        if rows.dim() > 1:
+            return default_collate([self.take(own) for own in rows])
         numbers = rows.tolist()
         together = getattr(self.dataset, "__getitems__", None)
         return default_collate(together(numbers) if together else [self.dataset[i] for i in numbers])

@@ -1,0 +1,204 @@
+"""Several members of one network in one training loop, each a chain of its own."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch.nn.parameter import is_lazy
+
+from integrators import noise
+from recipe.arguments import integer
+from recipe.errors import RecipeError, warn
+
+from ..energies.over_chains import OverChains
+from ..energies.variables import seeded
+from .losses import check_modules
+from .stacked import Stacked, numbers_of
+
+START = 0x8003  # number of the noise draw of which the seeds of starts are, which no run reaches
+WHERE = "Ensemble"
+OWN = "Take Minibatches(..., members=...), or pass shared=True: one batch for all members."
+
+
+class Ensemble(torch.nn.Module):
+    """Members of one network in one training loop, which start apart and know nothing of each other.
+
+    `networks`: a function that makes a network, which is called once for each member under a seed of its own, or a list
+    of networks of one form, which are copied. `members`: how many, or a range of their numbers, as a rank has that
+    holds some of them, `samplers.distributed.share(4)`: start and noise of a member are functions of its number.
+
+    Parameters and buffers are stacked, `(members, *shape)`, under their names in `network`. To `samplers.Optimizer`
+    each member is a chain, with noise, thermostats, totals and temperatures of its own; torch's optimizers that move
+    every number alone, as SGD and Adam do, train a deep ensemble. Members are computed together by torch.vmap, or in
+    turn, which is warned of, where torch cannot. Raises RecipeError for networks of different forms; BatchNorm in
+    training mode, dropout and their kin are refused at the call.
+    Source: Lakshminarayanan, Pritzel & Blundell 2017, "Simple and scalable predictive uncertainty estimation using
+    deep ensembles".
+
+    >>> from samplers import Minibatches, Optimizer, SGHMC
+    >>> X, y = torch.randn(60, 3), torch.randn(60, 1)
+    >>> ensemble = Ensemble(lambda: torch.nn.Linear(3, 1), members=4, seed=0)
+    >>> optimizer = Optimizer(ensemble.parameters(), SGHMC, lr=0.1, momentum=0.9, num_data=60)
+    >>> for inputs, targets in Minibatches((X, y), 20, members=4):              # a batch of its own for each member
+    ...     optimizer.zero_grad()
+    ...     ensemble.loss(torch.nn.functional.mse_loss, inputs, targets).backward()
+    ...     optimizer.step()
+    >>> ensemble(X).shape
+    torch.Size([4, 60, 1])
+    """
+
+    def __init__(
+        self,
+        networks: Callable[[], torch.nn.Module] | Sequence[torch.nn.Module],
+        members: int | range | None = None,
+        *,
+        seed: int = 0,
+    ):
+        super().__init__()
+        own = list(networks) if isinstance(networks, (list, tuple, torch.nn.ModuleList)) else None
+        self.members = numbers_of(WHERE, len(own) if own and members is None else members)
+        if own is None:
+            own = list(_made(networks, self.members, seed))
+        _check_forms(own, self.members)
+        self.network = _stacked(own, self.members.start)
+        self._in_turn = False
+
+    def forward(self, inputs: Any) -> torch.Tensor:
+        """What each member says of the same inputs, `(members, ...)`."""
+        return self._of_members(self._output, (inputs,), shared=True)
+
+    def loss(
+        self, function: Callable[..., torch.Tensor], inputs: Any, *targets: Any, shared: bool = False
+    ) -> torch.Tensor:
+        """The sum over members of their losses, `function(network(inputs), *targets)`, a 0-dim tensor.
+
+        A sum, and no mean, so that `backward()` leaves in every member the gradient of its own mean loss. Inputs and
+        targets begin with the axis of members, `(members, batch, ...)`, as Minibatches(..., members=...) have them;
+        with `shared` they are one batch for all, `(batch, ...)`, and then members are coupled through its noise.
+        Raises RecipeError for other shapes, and a function that returns more than one number.
+        """
+        self._check_batches(inputs, targets, shared)
+
+        def of_one(state: Mapping[str, torch.Tensor], inputs: Any, *targets: Any) -> torch.Tensor:
+            return function(self._output(state, inputs), *targets)
+
+        losses = self._of_members(of_one, (inputs, *targets), shared=shared)
+        if not torch.is_tensor(losses) or losses.shape != (len(self.members),):
+            shape = tuple(losses.shape[1:]) if torch.is_tensor(losses) else type(losses).__name__
+            what = f"it returns {shape} for a member"
+            raise RecipeError(f"{WHERE}, loss", what, do="Return the mean over the batch, a 0-dim tensor.")
+        return losses.sum()
+
+    def member(self, number: int) -> torch.nn.Module:
+        """A copy of the network with the parameters and buffers of the member of this number.
+
+        >>> Ensemble(lambda: torch.nn.Linear(3, 1), members=4).member(2).weight.shape
+        torch.Size([1, 3])
+        """
+        start, last = self.members.start, self.members.stop - 1
+        row = integer(f"{WHERE}, member", "number", number, least=start, most=last) - start
+        parameters = {p: torch.nn.Parameter(p[row].detach().clone(), p.requires_grad) for p in self.parameters()}
+        buffers = {b: b[row].detach().clone() for b in self.buffers()}
+        return _with(self.network, parameters | buffers)
+
+    def extra_repr(self) -> str:
+        """The numbers of the members."""
+        return f"members={self.members}"
+
+    def _output(self, state: Mapping[str, torch.Tensor], inputs: Any) -> Any:
+        return functional_call(self.network, dict(state), (inputs,))
+
+    def _of_members(self, function: Callable, batch: tuple, *, shared: bool) -> Any:
+        """A function of (the parameters and buffers of a member, *batch), of all members."""
+        check_modules(WHERE, self.network)
+        state = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+        axis = None if shared else 0
+        of_all = OverChains(function, (0, *(axis for _ in batch)), in_turn=self._in_turn)
+        values = of_all(state, *batch)
+        if of_all.at_once is None and not self._in_turn:
+            self._in_turn = True
+            warn(f"{WHERE}: torch cannot vectorise the network or the loss; members are computed one after another.")
+        return values
+
+    def _check_batches(self, inputs: Any, targets: Sequence[Any], shared: bool) -> None:
+        """Refuse a batch for all in the place of one for each, and the other way round, as far as shapes tell."""
+        axes = 0 if shared else 1
+        rows = []
+        for x in filter(torch.is_tensor, (inputs, *targets)):
+            if x.dim() <= axes or not shared and len(x) != len(self.members):
+                what = f"a batch of shape {tuple(x.shape)} for {len(self.members)} members"
+                raise RecipeError(f"{WHERE}, loss", what, do=OWN)
+            rows.append(x.shape[axes])
+        if len(set(rows)) > 1:
+            what = f"inputs and targets have {' and '.join(map(str, rows))} rows for a member"
+            raise RecipeError(f"{WHERE}, loss", what, do=OWN)
+
+
+def _made(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
+    """A network for each member, made under its seed."""
+    if isinstance(network, torch.nn.Module) or not callable(network):
+        what = f"a {type(network).__name__} has one start for all members"
+        raise RecipeError(
+            WHERE, what, do="Pass a function that makes a network, lambda: Network(...), or a list of networks."
+        )
+    seeds = noise.integers(seed, 0, START, len(members), (), high=2**31, device="cpu", first_chain=members.start)
+    for own in seeds.tolist():
+        with seeded(own):
+            made = network()
+        if not isinstance(made, torch.nn.Module):
+            raise RecipeError(WHERE, f"the function returns a {type(made).__name__}", do="Return an nn.Module.")
+        yield made
+
+
+def _check_forms(networks: Sequence[Any], members: range) -> None:
+    """Refuse what is no module, and modules whose tensors cannot be stacked."""
+    if len(networks) != len(members):
+        what = f"{len(networks)} networks for {len(members)} members"
+        raise RecipeError(WHERE, what, do=f"Pass members={len(networks)}, or leave it out.")
+    for network in networks:
+        if not isinstance(network, torch.nn.Module):
+            raise RecipeError(WHERE, f"a {type(network).__name__} is no network", do="Pass modules.")
+        for name, p in network.named_parameters():
+            if is_lazy(p):
+                raise RecipeError(WHERE, f"'{name}' has no shape yet", do="Call the network once on some inputs.")
+    first = _form(networks[0])
+    for number, network in zip(members, networks):
+        form = _form(network)
+        if form != first:
+            names = [name for name in {**first, **form} if first.get(name) != form.get(name)]
+            what = f"'{names[0]}' of member {number} is {form.get(names[0])}, of the first one {first.get(names[0])}"
+            raise RecipeError(WHERE, what, do="Make networks of one form.")
+
+
+def _form(network: torch.nn.Module) -> dict[str, tuple]:
+    """What the tensors of a network are like, by name."""
+    tensors = [*network.named_parameters(), *network.named_buffers()]
+    return {name: (tuple(x.shape), x.dtype, str(x.device), x.requires_grad) for name, x in tensors}
+
+
+def _stacked(networks: Sequence[torch.nn.Module], first: int) -> torch.nn.Module:
+    """A copy of the networks as one, with their parameters and buffers stacked."""
+    parameters = {
+        of_all[0]: Stacked(_stack(of_all), of_all[0].requires_grad, first=first)
+        for of_all in zip(*(network.parameters() for network in networks))
+    }
+    buffers = {of_all[0]: _stack(of_all) for of_all in zip(*(network.buffers() for network in networks))}
+    return _with(networks[0], parameters | buffers)
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors one after another in memory, each in its own order there: noise goes by it."""
+    like = tensors[0]
+    whole = torch.empty_strided(
+        (len(tensors), *like.shape), (like.numel(), *like.stride()), dtype=like.dtype, device=like.device
+    )
+    for row, t in zip(whole, tensors):
+        row.copy_(t.detach())
+    return whole
+
+
+def _with(network: torch.nn.Module, tensors: Mapping[torch.Tensor, torch.Tensor]) -> torch.nn.Module:
+    """A copy of a module with others in the place of these tensors, tied where they are tied."""
+    return deepcopy(network, {id(old): new for old, new in tensors.items()})
