@@ -20,13 +20,13 @@ def is_bounded(block: Block) -> bool:
 
 
 def bounds(block: Block) -> list[tuple[str, float]]:
-    """The comparisons that the numbers of a domain meet, each with an end; none for a binary one.
+    """The comparisons that the numbers of a domain meet, each with an end; none for categories.
 
     >>> from recipe import vector
     >>> bounds(vector("v", domain="positive")), bounds(vector("x", domain=(1, 2)))
     ([('>', 0.0)], [('>=', 1.0), ('<=', 2.0)])
     """
-    if block.domain.is_binary:
+    if block.domain.is_discrete:
         return []
     low, high = block.domain.low, block.domain.high
     above = [(">" if block.domain.name == "positive" else ">=", float(low))] if low.is_finite else []
@@ -41,8 +41,8 @@ def in_domain(block: Block, x: "Tensor") -> "Tensor":
     >>> in_domain(vector("v", domain="positive"), torch.tensor([0.0, 2.0]))
     tensor([False,  True])
     """
-    if block.domain.is_binary:
-        return (x == 0) | (x == 1)
+    if block.domain.is_discrete:
+        return (x >= 0) & (x < block.domain.categories) & (x == x.round())
     inside = x.isfinite() if block.domain.is_real else x == x
     for sign, end in bounds(block):
         inside &= _COMPARED[sign](x, end)

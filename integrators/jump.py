@@ -1,49 +1,90 @@
 """Solving a jump: a block redrawn from its law exp(-H/T) given all else, which that law leaves invariant."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from itertools import accumulate
 
 from sympy import Expr, Piecewise, S, diff, exp, expand, sqrt
 
 from recipe import Recipe
+from recipe.laws import Bernoulli, Beta, Categorical, Gamma, InverseGamma, Law, Normal
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import Jump
 from recipe.symbols import Block
 from recipe.symbols import duration as t
-from recipe.symbols import temperature as T
 
+from . import variates
 from .flow import Flow
-from .variates import Normal, Uniform, Variate
+from .variates import Drawn, GammaVariate, Uniform, Variate
 
 
 def solve_jump(recipe: Recipe, letter: str, jump: Jump, frozen: Collection[str] = ()) -> Flow:
-    """The exact kernel of a jump: N(mean, T/a) where H is quadratic in the block, Bernoulli where it is binary.
+    """The exact kernel of a jump: a draw from the law of exp(-H/T) given all else.
 
     With a rate nu a chain jumps with probability 1 - e^{-nu t}. A block whose name is in `frozen` stays as it is.
     """
     b = jump.block
     if b.name in frozen:
         return Flow(letter, {}, (), "frozen", True, "nothing moves")
-    new, draw, law = _bernoulli(recipe, b) if b.domain.is_binary else _gaussian(recipe, b)
+    law = (jump.law or _read_off(recipe, b)).tempered()
+    new, draws = DRAWS[type(law)](b, law)
     if jump.rate is None:
-        return Flow(letter, {b: new}, (draw,), "jump", True, f"{b} ~ {law}")
+        return Flow(letter, {b: new}, draws, "jump", True, f"{b} ~ {law}")
     turn = Uniform(b, f"turn of {b}", is_vector=False)
     update = Piecewise((new, turn < 1 - exp(-jump.rate * t)), (b, True))
-    return Flow(letter, {b: update}, (turn, draw), "jump", True, f"{b} ~ {law} at the rate {jump.rate}")
+    return Flow(letter, {b: update}, (turn, *draws), "jump", True, f"{b} ~ {law} at the rate {jump.rate}")
 
 
-Redraw = tuple[Expr, Variate, str]  # the new value, its random number, and its law in words
-
-
-def _gaussian(recipe: Recipe, b: Block) -> Redraw:
-    """N(mean, T/precision)."""
+def _read_off(recipe: Recipe, b: Block) -> Law:
+    """N(mean, 1/precision) where H is quadratic in the block, Bernoulli with the odds exp(H(0) - H(1)) if binary."""
+    if b.domain.is_discrete:
+        return Bernoulli(1 / (1 + exp(expand(diff(recipe.H, b)))))
     (law,), _ = eliminate_gaussians(recipe.H, (b,))
-    draw = Normal(b)
-    return law.mean + sqrt(T / law.precision) * draw, draw, f"N({law.mean}, {T / law.precision})"
+    return Normal(law.mean, 1 / law.precision)
 
 
-def _bernoulli(recipe: Recipe, b: Block) -> Redraw:
-    """1 with the odds exp(-(H(1) - H(0))/T)."""
-    cost = expand(diff(recipe.H, b))
+Redraw = tuple[Expr, tuple[Variate, ...]]  # the new value, and its random numbers
+
+
+def _normal(b: Block, law: Normal) -> Redraw:
+    draw = variates.Normal(b)
+    return law.mean + sqrt(law.variance) * draw, (draw,)
+
+
+def _gamma(b: Block, law: Gamma) -> Redraw:
+    draw = GammaVariate(b)
+    return Drawn(draw, law.shape) / law.rate, (draw,)
+
+
+def _inverse_gamma(b: Block, law: InverseGamma) -> Redraw:
+    draw = GammaVariate(b)
+    return law.scale / Drawn(draw, law.shape), (draw,)
+
+
+def _beta(b: Block, law: Beta) -> Redraw:
+    """X/(X + Y) of two Gamma numbers."""
+    first, second = GammaVariate(b), GammaVariate(b, f"second of {b}")
+    x, y = Drawn(first, law.a), Drawn(second, law.b)
+    return x / (x + y), (first, second)
+
+
+def _bernoulli(b: Block, law: Bernoulli) -> Redraw:
     draw = Uniform(b)
-    new = Piecewise((S.One, draw * (1 + exp(cost / T)) < 1), (S.Zero, True))
-    return new, draw, f"Bernoulli(1/(1 + exp({cost / T})))"
+    return Piecewise((S.One, draw / law.probability < 1), (S.Zero, True)), (draw,)
+
+
+def _categorical(b: Block, law: Categorical) -> Redraw:
+    """The first category up to which the weights are more than a uniform share of all."""
+    draw = Uniform(b)
+    *sums, whole = accumulate(law.weights)
+    below = [(S(k), draw * whole < part) for k, part in enumerate(sums)]
+    return Piecewise(*below, (S(len(sums)), True)), (draw,)
+
+
+DRAWS: dict[type[Law], Callable[..., Redraw]] = {
+    Normal: _normal,
+    Gamma: _gamma,
+    InverseGamma: _inverse_gamma,
+    Beta: _beta,
+    Bernoulli: _bernoulli,
+    Categorical: _categorical,
+}

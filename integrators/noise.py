@@ -25,7 +25,7 @@ from recipe.errors import RecipeError
 
 Device = torch.device | str | None
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # of Philox, in [0, 2^32)
-Sampler = Callable[[torch.Tensor], torch.Tensor]  # from rates or shapes to numbers
+Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes to numbers
 
 
 @dataclass(frozen=True)
@@ -205,12 +205,12 @@ def poisson(
 ) -> Sampler | list[Sampler]:
     """Poisson noise whose rate is known only within the step: a function of the rate, or one per step of a range.
 
-    Drawn from a generator of its own, keyed by (seed, step, draw); the rate has the shape and the type of the numbers.
+    Drawn from a generator of its own, keyed by (seed, step, draw); the rate broadcasts to their shape.
 
-    >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float64)(torch.full((1, 3), 1e-9))
+    >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float32)(1e-9)
     tensor([[0., 0., 0.]])
     """
-    return _keyed(seed, step, draw, first_chain, device, torch.poisson)
+    return _keyed(seed, step, draw, (chains, *shape), dtype, first_chain, device, torch.poisson)
 
 
 def gamma(
@@ -236,13 +236,15 @@ def gamma(
         numbers = torch._standard_gamma(shape.double(), generator)
         return numbers.clamp(min=torch.finfo(shape.dtype).tiny).to(shape.dtype)
 
-    return _keyed(seed, step, draw, first_chain, device, standard)
+    return _keyed(seed, step, draw, (chains, *shape), dtype, first_chain, device, standard)
 
 
 def _keyed(
     seed: int | None,
     step: int | range,
     draw: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
     first_chain: int,
     device: Device,
     function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
@@ -254,7 +256,8 @@ def _keyed(
             int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
         )
 
-        def sampler(parameter: torch.Tensor) -> torch.Tensor:
+        def sampler(parameter: torch.Tensor | float) -> torch.Tensor:
+            parameter = torch.as_tensor(parameter, dtype=dtype, device=device).broadcast_to(shape)
             return function(parameter, torch.Generator(device or "cpu").manual_seed(high << 31 | low))
 
         return sampler

@@ -72,7 +72,7 @@ def check_gamma_draws(
     for letter, drawn in _gamma_draws(flows):
         without_poisson = drawn.parameter.xreplace({d: S.Zero for d in drawn.parameter.atoms(Drawn)})
         shape = without_poisson.xreplace(smallest)
-        if shape.is_number and not shape > 0:
+        if shape.is_nonpositive:
             raise RecipeError(
                 f"{recipe.name}, piece {letter!r}",
                 f"at temperature {temperature:g} the target is not "

@@ -6,7 +6,8 @@ from .data import data_total, datum
 from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
-from .pieces import euler, force, friction, kick, noise, numerical, refresh, spring
+from .laws import by_category
+from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .symbols import (
     adapted,
     fraction,
@@ -35,12 +36,14 @@ __all__ = [
     "RecipeError",
     "Recovery",
     "adapted",
+    "by_category",
     "data_total",
     "datum",
     "euler",
     "force",
     "fraction",
     "friction",
+    "gibbs",
     "function",
     "grad",
     "kick",

@@ -15,7 +15,9 @@ from .errors import RecipeError
 
 @dataclass(frozen=True)
 class Domain:
-    """The numbers between `low` and `high`, by name; `at_ends` is "lost", "reflected" or "joined".
+    """The numbers between `low` and `high`, by name, or the categories from `low` to `high`.
+
+    `at_ends` is "lost", "reflected" or "joined", and "none" of categories.
 
     >>> domain_of((0, 1), "example").reflects, domain_of("periodic", "example").width
     (True, 2*pi)
@@ -32,14 +34,19 @@ class Domain:
         return self.name == "real"
 
     @property
-    def is_binary(self) -> bool:
-        """Whether its numbers are 0 and 1 alone."""
-        return self.name == "binary"
+    def categories(self) -> int:
+        """How many numbers there are, 0, 1, 2, ..., where these are all; else 0."""
+        return int(self.high) + 1 if self.at_ends == "none" else 0
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether its numbers are categories: 0, 1, 2, ..."""
+        return self.categories > 0
 
     @property
     def is_compact(self) -> bool:
         """Whether both ends are finite."""
-        return self.low.is_finite and self.high.is_finite and not self.is_binary
+        return self.low.is_finite and self.high.is_finite and not self.is_discrete
 
     @property
     def wraps(self) -> bool:
@@ -59,22 +66,22 @@ class Domain:
     @property
     def ends(self) -> tuple[tuple[float, float], ...]:
         """The finite ends, each with the direction to the inside; a circle has none."""
-        if self.wraps or self.is_binary:
+        if self.wraps or self.is_discrete:
             return ()
         sides = ((self.low, 1.0), (self.high, -1.0))
         return tuple((float(end), inside) for end, inside in sides if end.is_finite)
 
     @property
     def start(self) -> Expr:
-        """Where a block starts for which nothing better is known: 0, 1 on a positive domain, the middle of a box."""
+        """Where a block starts for which nothing better is known: 0, 1 if positive, the middle of an interval."""
         if self.name == "positive":
             return S.One
-        return (self.low + self.high) / 2 if self.reflects else S.Zero
+        return (self.low + self.high) / 2 if self.reflects or self.name == "fraction" else S.Zero
 
     @property
     def signs(self) -> dict[str, bool]:
         """The assumptions on a symbol of this domain."""
-        if self.is_binary:
+        if self.is_discrete:
             return {"integer": True, "nonnegative": True}
         if self.name == "positive" or self.low > 0:
             return {"positive": True}
@@ -97,7 +104,9 @@ class Domain:
         >>> NAMED["positive"].in_words, NAMED["periodic"].in_words
         ('positive', 'from -pi to pi')
         """
-        return f"from {self.low} to {self.high}" if self.is_compact else self.name
+        if self.is_compact:
+            return f"from {self.low} to {self.high}"
+        return f"one of {self.categories} categories" if self.categories > 2 else self.name
 
     def __str__(self):
         return self.name
@@ -110,16 +119,16 @@ NAMED = {
         Domain("positive", S.Zero),
         Domain("nonnegative", S.Zero),
         Domain("fraction", S.Zero, S.One),
-        Domain("binary", S.Zero, S.One),
+        Domain("binary", S.Zero, S.One, "none"),
         Domain("periodic", -pi, pi, "joined"),
     )
 }
 
 
 def domain_of(spec: Any, where: str) -> Domain:
-    """The domain that a word, the ends (a, b) of a box, or ("periodic", period) stand for.
+    """The domain that a word, the ends (a, b) of a box, ("periodic", period) or ("categories", number) stand for.
 
-    Raises RecipeError for another word, and for ends or a period that are not finite numbers in their order.
+    Raises RecipeError for another word, and for ends, a period or a number that make none.
 
     >>> print(domain_of(("periodic", 24), "example"), domain_of((0, 0.5), "example").high)
     periodic(24) 1/2
@@ -130,11 +139,14 @@ def domain_of(spec: Any, where: str) -> Domain:
         return NAMED[spec]
     if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) == 2:
         first, second = spec
+        if first == "categories":
+            return _categories(second, where)
         return _circle(second, where) if first == "periodic" else _box(first, second, where)
     raise RecipeError(
         where,
         f"unknown domain {spec!r}",
-        do=f'Use one of {", ".join(NAMED)}, ("periodic", period), or the two ends (a, b) of a box that reflects.',
+        do=f'Use one of {", ".join(NAMED)}, ("periodic", period), ("categories", number), '
+        "or the two ends (a, b) of a box that reflects.",
     )
 
 
@@ -144,6 +156,13 @@ def _circle(period: Any, where: str) -> Domain:
     if not period > 0:
         raise RecipeError(where, f"the period {period} is not positive", do="Give its length, such as 24.")
     return Domain(f"periodic({period})", -period / 2, period / 2, "joined")
+
+
+def _categories(number: Any, where: str) -> Domain:
+    """The numbers 0, 1, 2, ..., so many of them."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 2:
+        raise RecipeError(where, f"{number!r} is no number of categories", do="Give 2 or more.")
+    return Domain(f"categories({number})", S.Zero, S(number - 1), "none")
 
 
 def _box(low: Any, high: Any, where: str) -> Domain:

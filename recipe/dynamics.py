@@ -43,10 +43,10 @@ class Dynamics:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """H, the entries of D, Q and supplied that are not 0, the updates and the rates."""
+        """H, the entries of D, Q and supplied that are not 0, the updates, rates and laws."""
         of_matrices = (e for matrix in (self.D, self.Q, self.supplied) for e in entries(matrix).values())
-        rates = (j.rate for j in self.jumps.values() if j.rate is not None)
-        return (self.H, *of_matrices, *self.adapt.values(), *rates)
+        of_jumps = (e for jump in self.jumps.values() for e in jump.formulas)
+        return (self.H, *of_matrices, *self.adapt.values(), *of_jumps)
 
     @cached_property
     def symbols(self) -> set[Symbol]:
@@ -80,6 +80,11 @@ class Dynamics:
         """The opaque U of the target, or None where H is wholly symbolic."""
         return next(iter(self.H.atoms(Potential)), None)
 
+    @property
+    def has_other_energy(self) -> bool:
+        """Whether H holds more of the target's energy than U: a prior of its own, latents that it depends on."""
+        return self.marginal is not None or bool(self.latents)
+
     @cached_property
     def targets(self) -> tuple[Block, ...]:
         """The target blocks, always as a tuple."""
@@ -99,12 +104,14 @@ class Dynamics:
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
         """The blocks that move, and are neither target nor momenta."""
-        return tuple(b for b in self.state if b not in self.targets + self.momenta and not b.domain.is_binary)
+        return tuple(b for b in self.state if b not in self.targets + self.momenta + self.latents)
 
     @cached_property
     def latents(self) -> tuple[Block, ...]:
-        """The binary blocks, which move by jumps alone."""
-        return tuple(b for b in self.state if b.domain.is_binary)
+        """The blocks beside the target that move by jumps alone: categories, and what is drawn from a law."""
+        drawn = {jump.block for jump in self.jumps.values() if jump.law is not None} - {*self.targets}
+        flowing = {self.state[i] for matrix in (self.D, self.Q) for i, _ in entries(matrix)}
+        return tuple(b for b in self.state if b.domain.is_discrete or b in drawn - flowing)
 
     @cached_property
     def reflected(self) -> tuple[Block, ...]:

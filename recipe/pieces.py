@@ -12,6 +12,7 @@ from typing import Any
 from sympy import Expr
 
 from .errors import RecipeError
+from .laws import Law
 from .symbols import Block, formula
 
 PARTS = ("kick", "spring", "friction", "noise")
@@ -163,18 +164,27 @@ def euler(*blocks: Block) -> Piece:
 class Jump:
     """Redraws of a block from its law exp(-H/T) given all else.
 
-    `rate` is per unit of time, None stands for a redraw in every step.
+    `rate` is per unit of time, None stands for a redraw in every step. `law`: that of exp(-H), where it is given.
     """
 
     block: Block
     rate: Expr | None = None
+    law: Law | None = None
+
+    @property
+    def formulas(self) -> tuple[Expr, ...]:
+        """Those of its rate and its law."""
+        return (*(() if self.rate is None else (self.rate,)), *(self.law.arguments if self.law else ()))
 
     def __str__(self) -> str:
-        return f"refresh({self.block})" if self.rate is None else f"refresh({self.block}, rate={self.rate})"
+        arguments = [str(self.block)] if self.law is None else [str(self.block), str(self.law)]
+        if self.rate is not None:
+            arguments.append(f"rate={self.rate}")
+        return f"{'gibbs' if self.law else 'refresh'}({', '.join(arguments)})"
 
 
 def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
-    """A jump: momenta refreshed, or a binary block drawn by Gibbs.
+    """A jump: a block drawn from its law given all else, read off H: normal where H is quadratic, Bernoulli if binary.
 
     With a `rate` nu per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step.
     Raises RecipeError where its argument is no block.
@@ -186,3 +196,21 @@ def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
     if not isinstance(block, Block):
         raise RecipeError(f"refresh({block})", "its argument is a block", do="Write refresh(p).")
     return Jump(block, None if rate is None else formula(rate, f"refresh({block}), rate"))
+
+
+def gibbs(block: Block, law: Law, rate: Expr | float | None = None) -> Jump:
+    """A jump: a block drawn from a law, which the recipe proves to be that of exp(-H) given all else.
+
+    `law`: `laws.Normal`, `Gamma`, `InverseGamma`, `Beta`, `Bernoulli` or `Categorical`, of formulas of the other
+    blocks; at a temperature its density to the power 1/T is drawn from. `rate` as of `refresh`. Raises RecipeError for
+    what is no block or no law, and the recipe for a law that is another one.
+
+    >>> from recipe import laws, scalar, total, vector
+    >>> theta, tau = vector("theta"), scalar("tau", domain="positive")
+    >>> print(gibbs(tau, laws.Gamma(1 + total(1)/2, 1 + total(theta**2)/2)))
+    gibbs(tau, Gamma(n/2 + 1, total(theta**2)/2 + 1))
+    """
+    if not isinstance(block, Block) or not isinstance(law, Law):
+        what = f"it is of a block and a law, got {law!r}"
+        raise RecipeError(f"gibbs({block})", what, do="Write gibbs(tau, laws.Gamma(shape, rate)).")
+    return Jump(block, None if rate is None else formula(rate, f"gibbs({block}), rate"), law)

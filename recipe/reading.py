@@ -10,7 +10,7 @@ from sympy.matrices import MatrixBase
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece, lettered
-from .symbols import Adapted, Block, Parameter, formula, num_data
+from .symbols import Adapted, Block, Parameter, formula, is_site, num_data
 
 ORDERS = ("lagged", "same_step", "differentiated")
 
@@ -44,8 +44,10 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
     for b in blocks:
         if b not in state:
             raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
-        if b.domain.is_binary:
-            raise RecipeError(f"{name}, target", f"{b} is binary, and has no gradient", do="Keep it beside the target.")
+        if b.domain.is_discrete:
+            raise RecipeError(
+                f"{name}, target", f"{b} is of categories, and has no gradient", do="Keep it beside the target."
+            )
     if len(blocks) > 1 and any(b.is_vector for b in blocks):
         raise RecipeError(
             f"{name}, target",
@@ -78,9 +80,17 @@ def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], 
     for letter, jump in jumps.items():
         where = f"{name}, jumps[{letter!r}]"
         if not isinstance(jump, Jump):
-            raise RecipeError(where, f"a jump is a refresh(block), got {jump!r}", do="Write refresh(p, rate=nu).")
+            what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
+            raise RecipeError(where, what, do="Write refresh(p, rate=nu).")
         if jump.block not in state:
             raise RecipeError(where, f"{jump.block} is not in the state", do="Refresh a block of the state.")
+        for e in jump.law.arguments if jump.law else ():
+            if e.has(jump.block):
+                what = f"{e} reads {jump.block}, and a law given all else is of what stays"
+                raise RecipeError(where, what, do=f"Write its parameters without {jump.block}.")
+            if is_site(e) and not jump.block.is_vector:
+                what = f"{e} has one value per site, but {jump.block} is one number"
+                raise RecipeError(where, what, do="Wrap it in total().")
         if jump.rate is not None and jump.rate.has(jump.block):
             raise RecipeError(
                 f"{where}, rate",

@@ -35,6 +35,7 @@ from .certificate import least_eigenvalue, minimum_eigenvalue
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
+from .laws import Law, compared
 from .marginal import eliminate_gaussians
 from .symbols import (
     OPAQUE,
@@ -169,7 +170,7 @@ def _adaptations(recipe: Dynamics) -> None:
                 f"no update of {a} is given",
                 do=f"Write adapt={{{a}: ...}}, or make it a parameter.",
             )
-        if a.domain.is_binary or a.domain.wraps or a.domain.reflects:
+        if a.domain.is_discrete or a.domain.wraps or a.domain.reflects:
             what = "an adapted quantity is not binary, and has no way back from an end"
             raise RecipeError(f"{recipe.name}, {a}", what, do="Use another domain.")
         start = a.start.xreplace({g: S.One for g in a.start.atoms(Partial)})
@@ -227,13 +228,13 @@ def _values_per_site(recipe: Dynamics) -> None:
 
 
 def _latents(recipe: Dynamics) -> None:
-    """Binary blocks that flow."""
-    for b in recipe.latents:
+    """Categories that flow."""
+    for b in (b for b in recipe.state if b.domain.is_discrete):
         i = recipe.state.index(b)
         if any(recipe.D[i, :]) or any(recipe.Q[i, :]):
             raise RecipeError(
                 f"{recipe.name}, {b}",
-                "a binary block has no drift and no noise",
+                f"it is {b.domain.in_words}, and has no drift and no noise",
                 do=f'Let it jump: jumps={{"J": refresh({b})}}.',
             )
 
@@ -280,8 +281,8 @@ def _corners(recipe: Dynamics) -> None:
 
 
 def _discontinuities(recipe: Dynamics) -> None:
-    """Formulas that jump."""
-    _continuous(recipe, "H", recipe.H, recipe.state)
+    """Formulas that jump; those of categories have no derivative by them."""
+    _continuous(recipe, "H", recipe.H, tuple(b for b in recipe.state if not b.domain.is_discrete))
     for label, a, b, entry in _matrix_entries(recipe):
         _continuous(recipe, f"{label}[{a}, {b}]", entry, (a, b))
 
@@ -351,7 +352,10 @@ def _diffusion(recipe: Dynamics) -> None:
 def _jumps(recipe: Dynamics) -> None:
     """Jumps by a law that cannot be drawn, or at a negative rate."""
     for letter, jump in recipe.jumps.items():
-        _redrawn(recipe, letter, jump.block)
+        if jump.law is None:
+            _redrawn(recipe, letter, jump.block)
+        else:
+            _drawn(recipe, letter, jump.block, jump.law)
         if jump.rate is None:
             continue
         lowest, _ = minimum_eigenvalue(ImmutableMatrix([[jump.rate]]), points=STATES)
@@ -366,7 +370,10 @@ def _jumps(recipe: Dynamics) -> None:
 def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
     """A block whose law given all else is neither Gaussian nor a Bernoulli law."""
     where = f"{recipe.name}, jump {letter!r}"
-    if b.domain.is_binary:
+    if b.domain.categories > 2:
+        do = f"Give it: gibbs({b}, laws.Categorical(...))."
+        raise RecipeError(where, f"the law of {b} is not read off H", do=do)
+    if b.domain.is_discrete:
         cost = expand(diff(recipe.H, b))
         if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
             raise RecipeError(
@@ -378,8 +385,30 @@ def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
         raise RecipeError(
             where,
             f"the law of {b} is not Gaussian, H is not quadratic in it",
-            do="Only Gaussian and binary blocks can be refreshed.",
+            do=f"Only Gaussian and binary blocks can be refreshed: give its law, gibbs({b}, laws.Gamma(...)) say.",
         )
+
+
+def _drawn(recipe: Dynamics, letter: str, b: Block, law: Law) -> None:
+    """A law that is not the one of a block given all else, or none for some of its parameters."""
+    where = f"{recipe.name}, jump {letter!r}"
+    if not law.suits(b.domain):
+        do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
+        raise RecipeError(where, f"{b} is {b.domain.in_words}, and no number of {law}", do=do)
+    if any(b in U.blocks for U in recipe.H.atoms(Potential)):
+        raise RecipeError(where, f"the law of {b} is that of U, which is open", do="Draw another block.")
+    comparison = compared(recipe.H, b, law)
+    if comparison is None:
+        what = f"the sites of {b} are not independent given all else"
+        raise RecipeError(where, what, do=f"H must be total() of {b}, times what is free of it.")
+    if comparison.known is None:
+        what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison.factor}"
+        raise RecipeError(where, what, do="Change the parameters of the law, or H.")
+    for name in law.positive:
+        lowest, at = minimum_eigenvalue(ImmutableMatrix([[getattr(law, name)]]), points=STATES, fixed=SMALL_STEP)
+        if lowest < 0:
+            what = f"{name} = {getattr(law, name)} may be below 0, {lowest:.3g} at {at}"
+            raise RecipeError(where, what, do="Make it of positive parameters.")
 
 
 def _supplied(recipe: Dynamics) -> None:

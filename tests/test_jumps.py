@@ -310,7 +310,10 @@ REFUSED = {
     ),
     "a block by name": (lambda: refresh("p"), ["refresh(p)", "its argument is a block"]),
     "a rate in words": (lambda: refresh(p, rate="1"), ["refresh(p), rate", "Text is never evaluated"]),
-    "no jump": (lambda: hamiltonian(jumps={"R": p}), ["jumps['R']", "a jump is a refresh(block), got p"]),
+    "no jump": (
+        lambda: hamiltonian(jumps={"R": p}),
+        ["jumps['R']", "a jump is a refresh(block) or a gibbs(block, law), got p"],
+    ),
     "the letter of a piece": (lambda: hamiltonian(pieces={"R": p}, jumps={"R": refresh(p)}), ["names a piece too"]),
     "a letter that is none": (lambda: hamiltonian(jumps={"R S": refresh(p)}), ["'R S' is no name of a piece"]),
     "a piece of the default letters": (

@@ -1,7 +1,7 @@
 """Every question of the certificate, in the order in which they are asked."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 
 from sympy import Expr, Float, ImmutableMatrix, S, Symbol
@@ -13,6 +13,7 @@ from ..domains import Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
 from ..errors import RecipeError
+from ..laws import Law, compared
 from ..marginal import Gaussian
 from ..symbols import Block, Total
 from ..symbols import temperature as T
@@ -46,7 +47,7 @@ def certify(
 @lru_cache(maxsize=64)
 def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple) -> Certificate:
     case = _Case(recipe, temperature, freeze, dict(values))
-    findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry")]
+    findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *conditional(case)]
     for question in (definite, stationary, smooth, normalisable, boundary, explosion, _marginal, reached):
         findings.append(question(case))
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
@@ -83,6 +84,12 @@ class _Case:
     def redrawn(self) -> set[Block]:
         """The blocks that jumps redraw, at a rate that is not 0."""
         return {jump.block for jump in self.recipe.jumps.values() if not self._is_never(jump.rate)}
+
+    @property
+    def drawn(self) -> dict[Block, Law]:
+        """The latents that jumps draw from laws of their own."""
+        jumps = self.recipe.jumps.values()
+        return {j.block: j.law for j in jumps if j.law is not None and j.block in self.recipe.latents}
 
     def _is_never(self, rate: Expr | None) -> bool:
         """Whether a rate is 0 at the values in use."""
@@ -147,6 +154,22 @@ def stationary(case: _Case) -> Finding:
     return Finding(question, f"Fokker-Planck residual {rest}", "failed", "stationary")
 
 
+def conditional(case: _Case) -> Iterator[Finding]:
+    """Whether the laws that jumps draw from are those of exp(-H) given all else."""
+    for jump in case.recipe.jumps.values():
+        if jump.law is None:
+            continue
+        comparison = compared(case.recipe.H, jump.block, jump.law)
+        question = f"{jump.law} is the law of {jump.block} given all else"
+        answers = {
+            "symbolic": (f"exp(-H) over its density is free of {jump.block}", "proved"),
+            "numeric": (f"exp(-H) over its density is free of {jump.block} at random states", "checked"),
+        }
+        known = comparison.known if comparison else None
+        answer = answers[known] if known else ("exp(-H) has another one", "failed")
+        yield Finding(question, *answer, "conditional")
+
+
 def smooth(case: _Case) -> Finding:
     """Whether D, Q and H have no jumps, through which mass would flow that no formula has."""
     question, recipe = "the formulas have no jumps", case.recipe
@@ -161,9 +184,11 @@ def smooth(case: _Case) -> Finding:
 def normalisable(case: _Case) -> Finding:
     """Whether exp(-H/T) has a finite integral over all that H is symbolic in."""
     gaussians, others, rest = auxiliary_blocks(case.recipe)
+    drawn = {b: law for b, law in case.drawn.items() if not b.domain.is_discrete}
     if case.recipe.potential is None:
-        others = list(dict.fromkeys([*others, *case.recipe.targets]))
-    integrated = {*others, *(g.block for g in gaussians)}
+        others = list(dict.fromkeys([*others, *case.recipe.targets, *drawn]))
+        drawn = {}
+    integrated = {*others, *drawn, *(g.block for g in gaussians)}
     names = ", ".join(b.name for b in case.recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
     if not names:
@@ -172,13 +197,15 @@ def normalisable(case: _Case) -> Finding:
     failure = _flat(unsigned) or (_improper(case, rest, others) if others else None)
     if failure is not None:
         return Finding(question, *failure, "normalisable")
-    verdict = "checked" if unsigned or others else "proved"
-    return Finding(question, _laws(gaussians, others), verdict, "normalisable")
+    signed = not unsigned and all(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)
+    verdict = "proved" if signed and not others else "checked"
+    return Finding(question, _laws(gaussians, drawn, others), verdict, "normalisable")
 
 
-def _laws(gaussians: tuple[Gaussian, ...], others: list[Block]) -> str:
+def _laws(gaussians: tuple[Gaussian, ...], drawn: Mapping[Block, Law], others: list[Block]) -> str:
     """The blocks that are integrated, with their laws where these are known."""
     laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
+    laws += [f"{b} ~ {law}" for b, law in drawn.items()]
     return ", ".join(laws + [f"{b} by its tails" for b in others])
 
 
@@ -279,12 +306,12 @@ def reached(case: _Case) -> Finding:
 
 
 def _unmoved(case: _Case) -> tuple[str, str] | None:
-    """What nothing random moves: a binary block that no jump draws, or all of a recipe without noise."""
+    """What nothing random moves: a latent that no jump draws, or all of a recipe without noise."""
     recipe, redrawn = case.recipe, case.redrawn
-    stuck = [b for b in recipe.state if b.domain.is_binary and b not in redrawn]
+    stuck = [b for b in recipe.latents if b not in redrawn]
     if stuck:
-        return f"{stuck[0]} is binary, and no jump draws it: invariant, but not ergodic", "warning"
-    if entries(recipe.D) or any(not b.domain.is_binary for b in redrawn):
+        return f"{stuck[0]} is {stuck[0].domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"
+    if entries(recipe.D) or any(b not in recipe.latents for b in redrawn):
         return None
     return "there is no noise: invariant, but not ergodic without refreshment", "warning"
 
@@ -311,11 +338,11 @@ def _reached(case: _Case) -> tuple[str, str]:
     if reach.is_reached_by_form(case.recipe):
         return "through the drift, to all", "proved"
     explicit = case.unlike
-    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if not b.domain.is_binary]
+    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if not b.domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving])
     if number < len(moving):
-        still = [b.domain.is_binary for b in explicit.blocks]
+        still = [b.domain.is_discrete for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])
         return f"it never reaches {directions}: invariant, but not ergodic", "warning"
     silent = reach.silent(explicit, refreshed)
@@ -327,6 +354,7 @@ def _reached(case: _Case) -> tuple[str, str]:
 # ---- the promise
 
 _WORDS = {
+    "conditional": "a law given all else",
     "smooth": "jumps",
     "normalisable": "properness",
     "boundary": "boundaries",

@@ -107,7 +107,7 @@ def entry_without_mean(explicit: Explicit) -> str:
     """
     coordinates = explicit.coordinates
     domains = {z: b.domain for z, b in zip(coordinates, explicit.blocks, strict=True)}
-    moving = {z: domain for z, domain in domains.items() if not domain.is_binary}
+    moving = {z: domain for z, domain in domains.items() if not domain.is_discrete}
     H = explicit.with_numbers_but(moving)
     entries = {
         f"D[{z}, {z}]": D for z, D in zip(coordinates, explicit.D.diagonal(), strict=True) if D.free_symbols - {z}
@@ -144,7 +144,7 @@ def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Itera
     draw = random.Random(2015)
     drift = explicit.curl()
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if block.domain.is_binary or (along is not None and z not in along):
+        if block.domain.is_discrete or (along is not None and z not in along):
             continue
         functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
         for _ in range(STATES):

@@ -63,8 +63,8 @@ def draw_inside(block: Block, draw: random.Random) -> float:
     """A random value inside of the domain of a block, away from its ends."""
     value = draw.gauss(0, 1)
     domain = block.domain
-    if domain.is_binary:
-        return float(draw.random() < 0.5)
+    if domain.is_discrete:
+        return float(int(draw.random() * domain.categories))
     if domain.is_compact:
         return domain.inside(0.2 + 0.6 * draw.random())
     return value if domain.is_real else 0.3 + abs(value)

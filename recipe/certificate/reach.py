@@ -40,7 +40,7 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
     reached |= {j.block for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive}
     while new := next((b for source in reached for b in [_next_reached(recipe, source, reached)] if b), None):
         reached.add(new)
-    return reached >= {b for b in recipe.state if not b.domain.is_binary}
+    return reached >= {b for b in recipe.state if not b.domain.is_discrete}
 
 
 def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block | None:
@@ -99,7 +99,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
     block counts as that of both its values.
     """
     states = np.array(draws_inside(explicit.blocks, REGIONS, SEED)).T
-    binary = np.array([b.domain.is_binary for b in explicit.blocks])[:, None]
+    binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
         if z in refreshed or not explicit.D[i, i].free_symbols:
             continue

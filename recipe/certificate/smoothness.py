@@ -106,7 +106,7 @@ def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tupl
     draw = random.Random(2015)
     function = of_arrays([explicit.coordinates], e)
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if z not in e.free_symbols or block.domain.is_binary:
+        if z not in e.free_symbols or block.domain.is_discrete:
             continue
         for _ in range(STATES):
             state = [draw_inside(b, draw) for b in explicit.blocks]

@@ -22,7 +22,7 @@ NEAR = 1e-4  # how far from the surface its normal is taken
 def wall(explicit: Explicit) -> dict[Symbol, float] | None:
     """A point of a surface that no chain crosses; None where none is found."""
     looked_at = 1 < explicit.size <= MOST and bool(explicit.D.free_symbols)
-    if not looked_at or any(b.domain.wraps or b.domain.is_binary for b in explicit.blocks):
+    if not looked_at or any(b.domain.wraps or b.domain.is_discrete for b in explicit.blocks):
         return None
     fields = _Fields(explicit)
     states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED)).T

@@ -129,6 +129,10 @@ class Again(Protocol):
         """The names of the target in the draws."""
 
     @property
+    def has_other_energy(self) -> bool:
+        """Whether the law of the target is of more than U."""
+
+    @property
     def thin(self) -> int:
         """The steps between two draws."""
 

@@ -26,6 +26,8 @@ AT_LENGTH = 2**20, 2**12  # and where somebody did
 EVALUATIONS = 100  # draws of each chain at which the gradient is taken
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
+OTHER_ENERGY = "the recipe's H holds more of the target's energy than U"
+
 Answer = list[Finding] | str  # findings, or why it was not asked
 
 
@@ -245,6 +247,8 @@ def _configurational(run: Subject) -> Answer:
     if isinstance(run.slopes, str):
         return run.slopes
     assert run.again is not None
+    if run.again.has_other_energy:
+        return OTHER_ENERGY
     expected = run.again.temperature
     findings = []
     for name, (theta, slopes) in run.slopes.items():

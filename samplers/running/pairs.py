@@ -246,6 +246,11 @@ class PairedRun:
         """The temperature of the draws; nan where it changes."""
         return self.plan.kept_temperature
 
+    @property
+    def has_other_energy(self) -> bool:
+        """Whether the law of the target is of more than U."""
+        return self.recipe.has_other_energy
+
     def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
         """Grad U at these draws of some chains, on a batch each, and on another where gradients are of minibatches."""
         if self.energy is None:

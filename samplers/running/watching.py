@@ -118,13 +118,13 @@ class Progress:
         return scalars
 
     def configurational(self, temperature: float) -> Scalars:
-        """The configurational temperature of each block of the target, with its band."""
+        """The configurational temperature of each block of the target, with its band, where its law is of U alone."""
         scalars: Scalars = {}
         state = self.chains.state
         alive = self.chains.alive
         number = int(alive.sum())
         gradient = state.get("gradient")
-        if gradient is None or number < 4:
+        if gradient is None or number < 4 or self.chains.recipe.has_other_energy:
             return scalars
         if torch.is_tensor(gradient):
             gradient = {self.chains.recipe.targets[0].name: gradient}

@@ -25,8 +25,8 @@ def led_into(domain: Domain, x: Any) -> Any:
     """
     if domain.is_real:
         return x
-    if domain.is_binary:
-        return 1.0 * (x > 0.3)
+    if domain.is_discrete:
+        return sum(1.0 * (x > 0.3 + 0.4 * k) for k in range(domain.categories - 1))
     if domain.is_compact:
         return domain.inside(1 / (1 + np.exp(-x)))
     return np.abs(x) + (0.2 if domain.name == "positive" else 0.0)

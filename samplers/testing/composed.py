@@ -40,7 +40,7 @@ class Tabulated:
     def rule(self, nodes: int) -> tuple[Points, np.ndarray]:
         """As many Gauss points for a coordinate alone; the grid for several."""
         (block, x), *others = self.points.items()
-        if others or block.domain.is_binary:
+        if others or block.domain.is_discrete:
             kept = self.weights > LEAST
             return {b: x[kept] for b, x in self.points.items()}, self.weights[kept]
         x, w = gauss(x, self.weights, nodes)
@@ -115,11 +115,11 @@ class Composition:
         try:
             points, weights, _ = law_of(energy, blocks, float(self.temperature), [energy], None, self.degree)
         except Unresolved:
-            if any(b.domain.is_binary for b in blocks):
+            if any(b.domain.is_discrete for b in blocks):
                 raise
             at = Group(blocks).energy(energy / self.temperature)
             return Walked(blocks, lambda *z: at(*z)[..., 0])
-        if len(blocks) > 1 or blocks[0].domain.is_binary:
+        if len(blocks) > 1 or blocks[0].domain.is_discrete:
             return Tabulated(points, weights)
         (block,) = blocks
         axes, w, _ = law_of(energy, blocks, float(self.temperature), [energy], FINE, self.degree)

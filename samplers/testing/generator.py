@@ -127,7 +127,7 @@ class Generator:
 
     def defects(self, degree: int = 4, features: Sequence[Expr] | None = None) -> dict[Expr, float]:
         """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial of the features."""
-        blocks = [b for b in self.state if not b.domain.is_binary]
+        blocks = [b for b in self.state if not b.domain.is_discrete]
         chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects], self.turned)
         of_blocks = [phi for phi in chosen if phi not in self.state or phi in blocks]
         values, defects = cache(self.at), {}

@@ -89,12 +89,13 @@ def _panels(edges, nodes):
 
 
 class Group:
-    """The blocks of a group: those that move, integrated over, and the binary ones, summed over."""
+    """The blocks of a group: those that move, integrated over, and the categories, summed over."""
 
     def __init__(self, blocks: Sequence[Block]):
-        self.moving = [b for b in blocks if not b.domain.is_binary]
-        self.latent = [b for b in blocks if b.domain.is_binary]
-        self.choices = np.array(list(product([0.0, 1.0], repeat=len(self.latent)))).T
+        self.moving = [b for b in blocks if not b.domain.is_discrete]
+        self.latent = [b for b in blocks if b.domain.is_discrete]
+        values = [np.arange(b.domain.categories, dtype=float) for b in self.latent]
+        self.choices = np.array(list(product(*values))).T
 
     def function(self, e: Expr) -> Callable[..., np.ndarray]:
         """A formula as a function of the moving blocks: by point and, on the last axis, choice of the binary ones."""

@@ -68,7 +68,7 @@ def missing_drift(residual: Expr, sde: SDE) -> Drift:
 
 
 def _moving(sde):
-    return [b for b in sde.state if not b.domain.is_binary]
+    return [b for b in sde.state if not b.domain.is_discrete]
 
 
 def _few_terms(sde: SDE) -> list[list[Term]]:

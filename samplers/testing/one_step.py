@@ -71,7 +71,7 @@ def transition(
         frozen = {a: np.full(_shape(a, len(points[0]), sites), constants[a.name]) for a in recipe.adapted}
         state |= {a.name: _shaped(x, a) for a, x in frozen.items()}
         noise = {
-            d.name: BY_NODES[d.kind](x, factors) if d.kind in BY_NODES else _shaped(x, d)
+            d.name: BY_NODES[d.kind](_shaped(x, d), factors) if d.kind in BY_NODES else _shaped(x, d)
             for d, x in zip(draws, numbers)
         }
         variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
@@ -168,9 +168,9 @@ def _poisson(counts, factors):
     """The counts as a function of their rate, which leaves their probabilities in `factors`."""
 
     def draw(rate):
-        x = rate.flatten().numpy()
-        factors.append(np.exp(counts * np.log(x) - x - gammaln(counts + 1)))
-        return torch.as_tensor(counts).reshape(rate.shape)
+        x, k = _of_points(rate, counts), counts.flatten().numpy()
+        factors.append(np.exp(k * np.log(x) - x - gammaln(k + 1)))
+        return counts
 
     return draw
 
@@ -179,12 +179,18 @@ def _gamma(numbers, factors):
     """Gauss-Laguerre nodes by their number, as a function of the shape; their weights are left in `factors`."""
 
     def draw(shape):
-        values, where = np.unique(shape.flatten().numpy(), return_inverse=True)
+        values, where = np.unique(_of_points(shape, numbers), return_inverse=True)
         points, weights = np.moveaxis(np.array([gamma(a, nodes=int(numbers.max()) + 1) for a in values]), 1, 0)
-        factors.append(weights[where, numbers])
-        return torch.as_tensor(points[where, numbers]).reshape(shape.shape)
+        which = numbers.flatten().numpy()
+        factors.append(weights[where, which])
+        return torch.as_tensor(points[where, which]).reshape(numbers.shape)
 
     return draw
+
+
+def _of_points(parameter, numbers):
+    """The parameter of the law of each of some numbers, flat."""
+    return torch.as_tensor(parameter, dtype=torch.float64).broadcast_to(numbers.shape).flatten().numpy()
 
 
 BY_NODES = {"poisson": _poisson, "gamma": _gamma}

@@ -71,7 +71,7 @@ def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
             yield Unsound(kind, mistake, declare, values=values)
     for mistake, declare in _of_one_temperature(recipe):
         yield Unsound("temperature", mistake, declare, temperature=ELSEWHERE, values=values)
-    moving = [b for b in recipe.state if not b.domain.is_binary]
+    moving = [b for b in recipe.state if not b.domain.is_discrete]
     for b in moving if len(moving) > 1 else []:
         yield Unsound("frozen blocks", f"{b} held still", lambda: recipe, freeze=(b.name,), values=values)
 
@@ -151,7 +151,7 @@ def _unreached(recipe: Recipe) -> Iterator[Change]:
             Q = recipe.Q.as_mutable()
             Q[i, :], Q[:, i] = zeros(1, Q.cols), zeros(Q.rows, 1)
             yield f"nothing moves {b}", partial(_changed, recipe, Q=ImmutableMatrix(Q))
-    of_latents = {letter: jump for letter, jump in recipe.jumps.items() if jump.block.domain.is_binary}
+    of_latents = {letter: jump for letter, jump in recipe.jumps.items() if jump.block in recipe.latents}
     yield "no noise", partial(_changed, recipe, D={}, jumps=of_latents)
 
 

@@ -84,7 +84,9 @@ class Gauges:
         T = setting.temperature
         N = group["num_data"]
         size = norms(gradients).square().sum() * N**2
-        numbers = {"configurational": _virial(params, gradients, N, group["weight_decay"]) / (sites * T)}
+        numbers = {}
+        if not self.recipe.has_other_energy:
+            numbers["configurational"] = _virial(params, gradients, N, group["weight_decay"]) / (sites * T)
         for block, mass in masses(self.recipe, setting.parameters).items():
             numbers[f"kinetic.{block}"] = norms([state[block] for state in states]).square().sum() / (mass * sites * T)
             numbers[f"kick.{block}"] = size * setting.step_size**2 / (4 * mass * sites * T)
@@ -103,7 +105,8 @@ class Gauges:
                 self.rows.setdefault(label, []).append(row)
 
         like = params[0]
-        self.arrivals.send(torch.stack([x.to(like.dtype).reshape(()) for x in numbers.values()]), read)
+        seen = [x.to(like.dtype).reshape(()) for x in numbers.values()]
+        self.arrivals.send(torch.stack(seen) if seen else like.new_zeros(0), read)
 
     def late(self, label: str) -> dict[str, torch.Tensor]:
         """The numbers by name over the later half of the steps of a chain."""

@@ -44,8 +44,9 @@ def report_of_loop(
         else:
             unasked.append(f"heat of the minibatches of {of}: {heat}")
         findings[1] += [_relaxing(series[b.name], f"{b.name}, {of}", share) for b in recipe.thermostats]
-        virial = series["configurational"]
-        findings[2].append(_temperature("configurational", virial, 0.0, of, share, tolerance))
+        if "configurational" in series:
+            virial = series["configurational"]
+            findings[2].append(_temperature("configurational", virial, 0.0, of, share, tolerance))
         for name in series:
             if name.startswith("kinetic."):
                 block = name.removeprefix("kinetic.")

@@ -1,0 +1,301 @@
+"""Laws of a block given all else, which a jump draws from: their densities, what a temperature makes of them, a proof.
+
+A law is the conditional of exp(-H) in a block if H less its energy, minus the log of its density, does not depend on
+that block; at the temperature T the conditional of exp(-H/T) is its density to the power 1/T.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from sympy import Add, Expr, Mul, Piecewise, S, exp, expand, expand_log, log
+
+from .algebra import readers, vanishes
+from .calculus import derivative
+from .domains import Domain
+from .symbols import Block, Total, formula, masked
+from .symbols import temperature as T
+
+
+@dataclass(frozen=True)
+class Law(ABC):
+    """The law of one block given all else; its arguments are formulas of the others, and numbers."""
+
+    domains: ClassVar[tuple[str, ...]]
+    positive: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = formula(getattr(self, field.name), f"{type(self).__name__}, {field.name}")
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """Its formulas."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @abstractmethod
+    def energy(self, x: Expr) -> Expr:
+        """-log of its density, up to what is free of x."""
+
+    @abstractmethod
+    def tempered(self) -> "Law":
+        """The law whose density is its own to the power 1/T."""
+
+    def suits(self, domain: Domain) -> bool:
+        """Whether a block of a domain may have this law."""
+        return domain.name in self.domains
+
+    def __str__(self):
+        return f"{type(self).__name__}({', '.join(map(str, self.arguments))})"
+
+
+@dataclass(frozen=True)
+class Normal(Law):
+    """exp(-(x - mean)^2/(2 variance)).
+
+    >>> from recipe import gibbs, vector
+    >>> print(gibbs(vector("p"), Normal(0, 2)))
+    gibbs(p, N(0, 2))
+    """
+
+    mean: Expr
+    variance: Expr
+    domains = ("real",)
+    positive = ("variance",)
+
+    def energy(self, x: Expr) -> Expr:
+        """(x - mean)^2/(2 variance)."""
+        return (x - self.mean) ** 2 / (2 * self.variance)
+
+    def __str__(self):
+        return f"N({self.mean}, {self.variance})"
+
+    def tempered(self) -> "Normal":
+        """N(mean, T variance)."""
+        return Normal(self.mean, T * self.variance)
+
+
+@dataclass(frozen=True)
+class Gamma(Law):
+    """x^(shape - 1) exp(-rate x), of mean shape/rate.
+
+    >>> from recipe import scalar
+    >>> Gamma(3, 2).energy(scalar("x", domain="positive"))
+    2*x - 2*log(x)
+    """
+
+    shape: Expr
+    rate: Expr
+    domains = ("positive",)
+    positive = ("shape", "rate")
+
+    def energy(self, x: Expr) -> Expr:
+        """rate x - (shape - 1) log x."""
+        return self.rate * x - (self.shape - 1) * log(x)
+
+    def tempered(self) -> "Gamma":
+        """Gamma((shape - 1)/T + 1, rate/T)."""
+        return Gamma((self.shape - 1) / T + 1, self.rate / T)
+
+
+@dataclass(frozen=True)
+class InverseGamma(Law):
+    """x^(-shape - 1) exp(-scale/x): the law of scale over a Gamma number of this shape and of rate 1."""
+
+    shape: Expr
+    scale: Expr
+    domains = ("positive",)
+    positive = ("shape", "scale")
+
+    def energy(self, x: Expr) -> Expr:
+        """(shape + 1) log x + scale/x."""
+        return (self.shape + 1) * log(x) + self.scale / x
+
+    def tempered(self) -> "InverseGamma":
+        """InverseGamma((shape + 1)/T - 1, scale/T)."""
+        return InverseGamma((self.shape + 1) / T - 1, self.scale / T)
+
+
+@dataclass(frozen=True)
+class Beta(Law):
+    """x^(a - 1) (1 - x)^(b - 1), of mean a/(a + b)."""
+
+    a: Expr
+    b: Expr
+    domains = ("fraction",)
+    positive = ("a", "b")
+
+    def energy(self, x: Expr) -> Expr:
+        """-(a - 1) log x - (b - 1) log(1 - x)."""
+        return -(self.a - 1) * log(x) - (self.b - 1) * log(1 - x)
+
+    def tempered(self) -> "Beta":
+        """Beta((a - 1)/T + 1, (b - 1)/T + 1)."""
+        return Beta((self.a - 1) / T + 1, (self.b - 1) / T + 1)
+
+
+class DiscreteLaw(Law):
+    """A law of numbers 0, 1, 2, ...: `costs` are -log of their weights."""
+
+    @property
+    @abstractmethod
+    def costs(self) -> tuple[Expr, ...]:
+        """-log of the weights, up to what they share."""
+
+    def energy(self, x: Expr) -> Expr:
+        """The cost of x."""
+        return by_category(x, *self.costs)
+
+
+@dataclass(frozen=True)
+class Bernoulli(DiscreteLaw):
+    """1 with a probability, else 0.
+
+    >>> from recipe import scalar
+    >>> theta = scalar("theta")
+    >>> Bernoulli(1 / (1 + exp(theta))).costs
+    (0, theta)
+    """
+
+    probability: Expr
+    domains = ("binary",)
+    positive = ("probability", "complement")
+
+    @property
+    def complement(self) -> Expr:
+        """The probability of 0."""
+        return 1 - self.probability
+
+    @property
+    def costs(self) -> tuple[Expr, Expr]:
+        """(0, -log of the odds)."""
+        odds = 1 / self.probability - 1
+        return S.Zero, odds.args[0] if isinstance(odds, exp) else log(odds)
+
+    def tempered(self) -> "Bernoulli":
+        """The odds to the power 1/T."""
+        return Bernoulli(1 / (1 + exp(self.costs[1] / T)))
+
+    def __str__(self):
+        odds = 1 / self.probability - 1
+        return f"Bernoulli(1/(1 + {odds}))" if isinstance(odds, exp) else f"Bernoulli({self.probability})"
+
+
+@dataclass(frozen=True, init=False)
+class Categorical(DiscreteLaw):
+    """k with a probability in proportion to the k-th of some weights, for a block of as many categories.
+
+    >>> Categorical(1, 2, 3).costs
+    (0, -log(2), -log(3))
+    """
+
+    weights: tuple[Expr, ...]
+    domains = ()
+
+    def __init__(self, *weights: Any):
+        object.__setattr__(self, "weights", tuple(formula(w, "Categorical, weights") for w in weights))
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """The weights."""
+        return self.weights
+
+    @property
+    def costs(self) -> tuple[Expr, ...]:
+        """-log of the weights."""
+        return tuple(-log(w) for w in self.weights)
+
+    def tempered(self) -> "Categorical":
+        """The weights to the power 1/T."""
+        return Categorical(*(exp(-cost / T) for cost in self.costs))
+
+    def suits(self, domain: Domain) -> bool:
+        """Whether a block has as many categories as there are weights."""
+        return domain.categories == len(self.weights)
+
+
+def by_category(block: Expr, *values: Expr | float) -> Expr:
+    """The k-th of some values where a block of categories is k.
+
+    >>> from recipe import scalar
+    >>> by_category(scalar("z", domain="binary"), -1, 2)
+    Piecewise((-1, z < 1/2), (2, True))
+    """
+    *first, last = (formula(value, "by_category") for value in values)
+    return Piecewise(*((value, block < k + S.Half) for k, value in enumerate(first)), (last, True))
+
+
+# ---- is a law the conditional of exp(-H)?
+
+
+def energy_of_site(H: Expr, block: Block) -> Expr | None:
+    """The terms of H that read a block, as one site of it sees them; None where the sites do not part.
+
+    >>> from recipe import scalar, total, vector
+    >>> p, xi = vector("p"), scalar("xi")
+    >>> energy_of_site(total(xi * p**2) / 2 + xi**2, p), energy_of_site(total(p) ** 2, p)
+    (p**2*xi/2, None)
+    """
+    if not block.is_vector:
+        return readers(expand(H), [block])[block]
+    own = [_of_site(term, block) for term in Add.make_args(expand(H)) if term.has(block)]
+    return None if None in own else Add(*own)
+
+
+def _of_site(term: Expr, block: Block) -> Expr | None:
+    """What is summed in a term that is a factor times one total, if only this reads the block, and no total in it."""
+    outside, sums = masked(term, Total)
+    reading = [name for name, total in sums.items() if total.has(block)]
+    if outside.has(block) or len(reading) != 1:
+        return None
+    (name,) = reading
+    factor, integrand = derivative(outside, name), sums[name].integrand
+    if factor.has(name) or any(inner.has(block) for inner in integrand.atoms(Total)):
+        return None
+    return factor.xreplace(sums) * integrand
+
+
+def _factor(energy: Expr) -> Expr:
+    """exp(-energy), where that is c log x as x^-c."""
+    rest, logs = energy.as_independent(log)
+    return logs.args[0] ** -rest if isinstance(logs, log) else exp(-energy)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of the conditional of exp(-H) in a block and a law: `factor` is their ratio, `known` how it is free of the block.
+
+    `known` is "symbolic", "numeric" (at random points) or None, where the law is another one.
+    """
+
+    factor: Expr
+    known: str | None
+
+
+def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
+    """How a law compares with the conditional; None where the sites of the block do not part.
+
+    >>> from recipe import scalar, total, vector
+    >>> theta, tau = vector("theta"), scalar("tau", domain="positive")
+    >>> H = tau * total(theta**2) / 2 - total(1) * log(tau) / 2 + tau
+    >>> compared(H, tau, Gamma(1 + total(1) / 2, 1 + total(theta**2) / 2)).known
+    'symbolic'
+    >>> compared(H, tau, Gamma(total(1) / 2, 1 + total(theta**2) / 2)).factor
+    tau
+    """
+    own = energy_of_site(H, block)
+    if own is None:
+        return None
+    if block.domain.categories:
+        categories = [S(k) for k in range(block.domain.categories)]
+        rests = [own.xreplace({block: k}) - law.energy(k) for k in categories]
+        excess = [rest - rests[0] for rest in rests]
+        grades = [vanishes(e) for e in excess[1:]]
+        factor = by_category(block, *(exp(-e) for e in excess))
+    else:
+        rest = expand(expand_log(own - law.energy(block)))
+        grades = [vanishes(derivative(rest, block))]
+        factor = Mul(*map(_factor, Add.make_args(readers(rest, [block])[block])))
+    known = None if None in grades else "numeric" if "numeric" in grades else "symbolic"
+    return Comparison(factor, known)
