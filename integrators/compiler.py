@@ -1,5 +1,6 @@
 """compile(recipe, scheme) -> Step: split the SDE by the letters of a word, solve each piece, lower to a Program."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from sympy import Dummy
@@ -76,15 +77,27 @@ def compile(
 
 
 def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
-    """B A O A B, or with thermostats B A' O A' B, where every piece of it has a closed form; else Euler."""
-    word = "B A' O A' B" if recipe.thermostats else "B A O A B"
-    if not recipe.momenta or recipe.jumps or not all(letter in letters for letter in word.split()):
+    """B A O A B, with thermostats B A' O A' B, or a letter for each block that couples; Euler if none is solved."""
+    if not recipe.momenta or recipe.jumps:
         return EULER
+    frictions, thermostats = _apart("O", letters), _apart("C", letters)
+    first = "B A' O A' B" if recipe.thermostats else "B A O A B"
+    apart = ["B", "A", *thermostats, *frictions, *frictions[-2::-1], *thermostats[::-1], "A", "B"]
+    return next((word for word in (first, " ".join(apart)) if _is_solvable(recipe, word, letters)), EULER)
+
+
+def _apart(letter: str, letters: Mapping[str, Piece]) -> list[str]:
+    """The letters of single blocks, C1 and C2 say, or else the one of all, if there is one."""
+    return [x for x in letters if re.fullmatch(rf"{letter}\d+", x)] or [x for x in letters if x == letter]
+
+
+def _is_solvable(recipe: Recipe, word: str, letters: Mapping[str, Piece]) -> bool:
+    """Whether every letter of a word is there, and has a closed form."""
     try:
         solve_all(recipe, read_scheme(word, letters), letters)
     except RecipeError:
-        return EULER
-    return word
+        return False
+    return True
 
 
 def solve_all(

@@ -105,8 +105,26 @@ def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
     raise RecipeError(
         f"{name}, solve",
         f"no closed form is known for piece {piece.letter!r}: {piece}",
-        do="Cut it finer, ask for numerical(piece, 'heun'), or use the word 'Euler'.",
+        do=f"{_finer(piece)}, ask for numerical(piece, 'heun'), or use the word 'Euler'.",
     )
+
+
+def _finer(piece: Subsystem) -> str:
+    """How to cut a piece: by block, if each alone has a closed form, or its noise from a drift that has one."""
+    by_block = [piece.restricted([b]) for b in piece.moving]
+    if len(by_block) > 1 and all(map(_is_solvable, by_block)):
+        stem = piece.letter.rstrip("'")
+        letters = ", ".join(f'"{stem}{k}": {b}' for k, b in enumerate(piece.moving, 1))
+        return f"Give each block a letter, pieces={{{letters}}}"
+    drifts, noises = replace(piece, diffusion={}, supplied={}), replace(piece, drift={})
+    if piece.drift and piece.diffusion and _is_solvable(drifts):
+        cut = " + ".join(f"noise({b})" for b in noises.moving)
+        return f"Give the noise a letter of its own, {cut}"
+    return "Cut it finer"
+
+
+def _is_solvable(piece: Subsystem) -> bool:
+    return any(closed_form(piece) is not None for closed_form in RULES.values())
 
 
 def _by_method(piece: Subsystem, name: str) -> Flow:

@@ -1,7 +1,7 @@
 """Cutting the SDE into pieces: every term of the drift and every noise goes to exactly one letter."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -79,16 +79,33 @@ def _text(e: Expr) -> str:
 
 
 def default_letters(recipe: Recipe) -> dict[str, Piece]:
-    """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O."""
+    """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O.
+
+    Where blocks of O or of C couple, each has a letter of its own beside that: O1, O2, C1, C2.
+    """
     letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
     if recipe.momenta:
         letters["B"] = piece(tuple(map(force, recipe.momenta)))
-        letters["O"] = piece(tuple(friction(p) + noise(p) for p in recipe.momenta))
+        frictions = [friction(p) + noise(p) for p in recipe.momenta]
+        letters["O"] = piece(tuple(frictions))
         letters["F"] = letters["B"] + letters["O"]
+        letters |= _each("O", frictions) if _couple(recipe, recipe.momenta) else {}
     if recipe.thermostats:
         letters["C"] = piece(recipe.thermostats)
         letters["A'"] = letters["A"] + letters["C"]
+        letters |= _each("C", map(piece, recipe.thermostats)) if _couple(recipe, recipe.thermostats) else {}
     return letters
+
+
+def _couple(recipe: Recipe, blocks: tuple[Block, ...]) -> bool:
+    """Whether the drift of a block reads another one of these."""
+    drifts = {b: recipe.drift[recipe.state.index(b)] for b in blocks}
+    return any(e.has(other) for b, e in drifts.items() for other in blocks if other != b)
+
+
+def _each(letter: str, pieces: Iterable[Piece]) -> dict[str, Piece]:
+    """A letter with a number for each piece."""
+    return {f"{letter}{k}": own for k, own in enumerate(pieces, 1)}
 
 
 def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
