@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
@@ -370,3 +372,53 @@ def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
         harm(tmp_path / "state-0.safetensors")
         assert mnist.main(mnist_options(images, tmp_path, 2)) == 2
         assert message in capsys.readouterr().err
+
+
+# ---- models in other languages
+
+
+@pytest.mark.parametrize("script, package", [("stan_model", "bridgestan"), ("pymc_model", "pymc")])
+def test_a_script_that_needs_another_package_says_so(script, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, script, raising=False)
+    with pytest.raises(SystemExit, match=f"examples/{script}.py needs .* pip install {package}"):
+        __import__(script)
+
+
+class LikeBridgeStan:
+    """Two free numbers, mu ~ N(1, 1) and log tau ~ N(0, 1/4), by the methods of a model of BridgeStan."""
+
+    def param_unc_num(self):
+        return 2
+
+    def param_names(self):
+        return ["mu", "tau"]
+
+    def param_constrain(self, z):
+        return np.array([z[0], np.exp(z[1])])
+
+    def log_density_gradient(self, z):
+        away = z - [1.0, 0.0]
+        return -(away[0] ** 2 + 4 * away[1] ** 2) / 2, -away * [1.0, 4.0]
+
+
+def test_a_model_of_stan_is_moved_in_its_free_numbers_and_drawn_in_its_own(monkeypatch):
+    """BridgeStan compiles C++ with Stan's sources, which are not here: its methods are stood in for."""
+    monkeypatch.setitem(sys.modules, "bridgestan", types.ModuleType("bridgestan"))
+    monkeypatch.delitem(sys.modules, "stan_model", raising=False)
+    import stan_model
+
+    def energy(z):
+        return ((z[0] - 1) ** 2 + 4 * z[1] ** 2) / 2
+
+    def run(*energy, **given):
+        start = torch.zeros(2, dtype=torch.float64)
+        return samplers.sample("sgld", *energy, init=start, steps=20, step_size=0.1, progress=False, **given)
+
+    monkeypatch.setattr(stan_model, "moved", lambda pair, sites, steps: run(gradient=pair))
+    draws = stan_model.draws_of(LikeBridgeStan(), steps=20)
+    monkeypatch.delitem(sys.modules, "stan_model")
+    mu, log_tau = run(energy)["theta"].unbind(-1)
+    assert list(draws) == ["mu", "tau"]
+    torch.testing.assert_close(draws["mu"], mu)
+    torch.testing.assert_close(draws["tau"].log(), log_tau)

@@ -21,6 +21,7 @@ from ..energies.layout import Target
 from ..energies.model import Model
 from ..energies.over_chains import explained
 from ..energies.values import value_of
+from ..energies.with_gradient import with_gradient
 from ..results.statistics import arviz_module
 from ..stock import named
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
@@ -84,9 +85,10 @@ class Evidence:
 
 def evidence(
     recipe: Recipe | str,
-    energy: Energy | Callable,
+    energy: Energy | Callable | None = None,
     *,
     reference: Any,
+    gradient: Callable | None = None,
     data: Any = None,
     chains: int = 256,
     moves: int = 4,
@@ -107,10 +109,11 @@ def evidence(
     whose two estimates are four standard errors apart, or whose largest weights have a tail without a variance, is
     warned of and has an infinite `error`. The reference should be wider than exp(-U) rather than narrower.
 
-    `recipe`, `scheme`, `pieces`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `data`: as for
-    `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic Energy, or a dict of
-    distributions by block or parameter name. Where it is Gaussian chains move in coordinates in which it is N(0, 1), so
-    that one near the posterior also serves as a preconditioner. `step_size`: where the pilot begins.
+    `recipe`, `scheme`, `pieces`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
+    `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
+    Energy, or a dict of distributions by block or parameter name. Where it is Gaussian chains move in coordinates in
+    which it is N(0, 1), so that one near the posterior also serves as a preconditioner. `step_size`: where the pilot
+    begins.
 
     Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and one from
     which no bridges lead.
@@ -128,6 +131,7 @@ def evidence(
     if isinstance(energy, Model) and not energy.is_free:
         what = "the model has variables with constraints, and chains anneal where all numbers are free"
         raise RecipeError(where, what, do="Write the model in free variables, with the log of a scale, say.")
+    energy = with_gradient(energy, gradient, where)
     integer(where, "chains", chains, least=FEWEST_CHAINS)
     integer(where, "moves", moves, least=1)
     if bridges is not None:

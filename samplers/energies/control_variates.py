@@ -15,6 +15,8 @@ from .data import Data
 from .gradients import check_energy
 from .layout import Layout
 from .means import check_mean, chunks
+from .over_chains import OfChains
+from .with_gradient import with_gradient
 
 FALL = 0.01  # of U to its minimum, that a mode may be short of, where densities are exp(-U)
 SLOPE = 1.0  # the length of the gradient that a mode may have left in float32
@@ -82,7 +84,7 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
     at = _point(f"{where}, center", center)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = _rows(where, data, at, chunk)
-    _check_energy(where, energy, at, rows)
+    _checked(where, energy, at, rows)
     _check_scale(where, energy, at, rows, chunk)
     full = {name: torch.zeros_like(x) for name, x in at.items()}
     for share, batch in chunks(rows.batch, rows.rows, chunk):
@@ -93,10 +95,19 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
     return ControlVariate(energy, at, full, rows.rows)
 
 
-def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500, chunk: int = 4096) -> Any:
+def find_mode(
+    energy: Callable | None,
+    init: Any,
+    data: Any = None,
+    *,
+    gradient: Callable | None = None,
+    steps: int = 500,
+    chunk: int = 4096,
+) -> Any:
     """A point where U is least, by L-BFGS with full gradients from `init`: a tensor, or a dict of tensors by name.
 
-    `energy`, `init` and `data` are as for `control_variate`, or an energy U(theta) without data. It stops where U moves
+    `energy`, `init` and `data` are as for `control_variate`, or an energy U(theta) without data; `gradient` is as for
+    `sample`, and makes them functions of numpy arrays. It stops where U moves
     by less than 1e-9, at a local minimum, and warns if it has not within `steps` iterations. From a start in float32,
     whose rounding hides the last of the way, it goes on in float64 where the energy takes that; else it warns where the
     gradient is longer than 1, or U would fall by more than 0.01 still. Raises RecipeError where it ends at numbers that
@@ -112,7 +123,9 @@ def find_mode(energy: Callable, init: Any, data: Any = None, *, steps: int = 500
     steps = integer(f"{where}, steps", "steps", steps, least=1)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = None if data is None else _rows(where, data, start, chunk)
-    _check_energy(where, energy, start, rows, of_many=False)
+    energy = _checked(where, with_gradient(energy, gradient, where), start, rows, of_many=False)
+    if isinstance(energy, OfChains):
+        energy.check_value(where, "the mode is where the value of U is least")
     if rows is not None and rows.rows > chunk:
         _check_scale(where, energy, start, rows, chunk)
     descent = Descent(energy, rows, chunk)
@@ -265,10 +278,10 @@ def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
         return Data(data, min(chunk, number), like=like)
 
 
-def _check_energy(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> None:
-    """Refuse an energy that `sample` could not take with these data."""
+def _checked(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> Callable:
+    """An energy that `sample` could take with these data, else refused."""
     with _named(where):
-        check_energy(energy, _as_theta(at), Layout(), rows, of_many=of_many)
+        return check_energy(energy, _as_theta(at), Layout(), rows, of_many=of_many)
 
 
 @contextmanager

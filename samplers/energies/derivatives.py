@@ -15,7 +15,8 @@ from .data import Data
 from .gradients import check_energy, compiled_gradient, emitted, functional_gradient, vectorised
 from .layout import Layout, Target
 from .observations import observations_of
-from .over_chains import InTurn
+from .over_chains import InTurn, OfChains
+from .with_gradient import ArrayEnergy
 
 WORTH_COMPILING = 300_000  # steps of a run
 
@@ -115,17 +116,36 @@ def derivatives_of(
     elif energy is not None:
         one_chain = {k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0]
         energy = check_energy(energy, one_chain, layout, data)
+        _check_asked(energy, steps, where)
         of_chains = partial(vectorised, layout.energy(energy), data, complaints=complaints)
         gradient = eager = of_chains()
         if needs_value:
             value = of_chains(order=0)
             together = of_chains(with_value=True)
-        elif compiled and not isinstance(energy, InTurn):
+        elif compiled and not isinstance(energy, (InTurn, OfChains)):
             functional = functional_gradient(layout.energy(energy), data)
         if any(step.program.needs_curvature for step in steps):
             curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)
     return Derivatives(gradient, curvature, value, together, eager, functional, observations, data, complaints)
+
+
+def bound(energy: Any, target: Target, layout: Layout, data: Data | None) -> Any:
+    """An energy that brings its gradient, tried where the chains start; any other as it is."""
+    if not isinstance(energy, ArrayEnergy):
+        return energy
+    return energy.bound({k: x[0] for k, x in target.items()} if isinstance(target, dict) else target[0], layout, data)
+
+
+def _check_asked(energy: Any, steps: Sequence[Step], where: str) -> None:
+    """Refuse an energy that brings its gradient, and less than the steps ask for."""
+    if not isinstance(energy, OfChains):
+        return
+    if any(step.program.needs_value for step in steps):
+        energy.check_value(where, "the work of a step compares values of U")
+    if any(step.program.needs_curvature for step in steps):
+        what = "a step asks for second derivatives of U, and gradient= brings the first ones"
+        raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")
 
 
 def _emitted(steps: Sequence[Step], data: Data) -> Iterator[Callable | None]:

@@ -11,13 +11,12 @@ from recipe.errors import RecipeError, warn
 
 from .data import Data
 from .layout import Layout
-from .over_chains import OF_STATES, InTurn, OverChains, explained, is_fine_in_turn, of_chain
+from .over_chains import OF_STATES, InTurn, OfChains, OverChains, explained, is_fine_in_turn, of_chain
+from .slopes import slopes_near
+from .with_gradient import ArrayEnergy
 
 ENERGY = "sample, energy"  # where a refusal says it is
-DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
-WIDTHS = (1e-1, 1e-2, 1e-3)  # of these differences
-ALIKE = 0.1  # relative difference of the two
-ROUNDINGS = 30  # of U, in one value of it
+ALIKE = 0.1  # relative difference of a gradient and of differences
 
 
 def vectorised(
@@ -54,13 +53,20 @@ def vectorised(
         return vmap(second)(basis).reshape(theta.shape)
 
     axes = _axes(data)
-    of_chains = OverChains(diagonal if order == 2 else one, axes, complaints, in_turn=isinstance(function, InTurn))
+    of_one: Callable | None = None
+    of_chains: Callable
+    if isinstance(function, OfChains):
+        per_chain = data is not None and data.batch_size is not None
+        of_chains = function.asked(per_chain=per_chain, complaints=complaints, is_valued=with_value or order == 0)
+    else:
+        over = OverChains(diagonal if order == 2 else one, axes, complaints, in_turn=isinstance(function, InTurn))
+        of_chains, of_one = over, over.of_one
     if order != 1:
         return of_chains
 
     def gradient(theta, *batch):
         blocks = theta if isinstance(theta, Mapping) else {"": theta}
-        alone = all(x.shape[0] == 1 for x in blocks.values())
+        alone = of_one is not None and all(x.shape[0] == 1 for x in blocks.values())
         if alone:  # without the cost of vectorising, and of an axis of chains in the graph
             at = {name: x.select(0, 0).detach().requires_grad_() for name, x in blocks.items()}
             batch = batch if axes[-1] is None else tuple(of_chain(b, 0) for b in batch)
@@ -68,7 +74,7 @@ def vectorised(
             at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
         leaves = list(at.values())
         with torch.enable_grad():
-            U = (of_chains.of_one if alone else of_chains)(at if blocks is theta else leaves[0], *batch)
+            U = (of_one if of_one and alone else of_chains)(at if blocks is theta else leaves[0], *batch)
             total = U if alone else U.sum()
         if U.is_meta:
             raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
@@ -150,7 +156,9 @@ def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None
     `theta`: the target of one chain, a tensor `(*shape)` or a dict of such by block. `of_many`: whether it is to be
     asked for many chains; where torch cannot vectorise it, which is warned of, an InTurn comes back, else the energy.
     """
-    if isinstance(energy, InTurn):
+    if isinstance(energy, ArrayEnergy):
+        return energy.bound(theta, layout, data)
+    if isinstance(energy, (InTurn, OfChains)):
         return energy
     _check_callable(energy, data)
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
@@ -244,52 +252,12 @@ def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
         try:
             vmap(function, in_dims=(0, *(None for _ in batch)))(chains, *batch)
         except RuntimeError as error:
-            if not is_fine_in_turn(error) or not _is_slope_of_value(function, theta, batch):
-                raise
+            near = slopes_near(function, theta, batch, directions=3)
+            if not is_fine_in_turn(error) or not all(slopes.agree(ALIKE) for slopes in near):
+                raise  # one with theta[0].item() as a factor has another slope than its gradient
             warn(
                 f"{ENERGY}: torch cannot vectorise it over chains ({str(error).splitlines()[0]}), they run one after "
                 "another. With torch.where for branches on values, and no .item(), they run together."
             )
             return False
     return True
-
-
-def _is_slope_of_value(energy: Callable, theta: Any, batch: tuple) -> bool:
-    """Whether the gradient is that of the value, as differences show it: one with theta[0].item() as a factor is not.
-
-    Looked at where chain 0 starts and beside, along random directions; points at which the energy raises say nothing.
-    """
-    blocks = theta if isinstance(theta, Mapping) else {"": theta}
-    generator = torch.Generator("cpu").manual_seed(0)
-
-    def random() -> dict[str, torch.Tensor]:
-        return {k: torch.randn(x.shape, generator=generator).to(x.detach()) for k, x in blocks.items()}
-
-    def of(point: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return energy(point if isinstance(theta, Mapping) else point[""], *batch)
-
-    for distance in DISTANCES:
-        at = {k: _leaf(x + distance * (1 + x.abs()) * z) for (k, x), z in zip(blocks.items(), random().values())}
-        for direction in (random(), random(), random()):
-            try:
-                if not _agrees(of, at, direction):
-                    return False
-            except OF_STATES:
-                continue
-    return True
-
-
-def _agrees(of: Callable, at: Mapping[str, torch.Tensor], direction: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the slope of U along a direction is that of differences of U, of one width or another."""
-    with torch.enable_grad():
-        U = of(at)
-        slopes = torch.autograd.grad(U, list(at.values()), materialize_grads=True)
-    slope = float(sum((g * d).sum() for g, d in zip(slopes, direction.values())))
-    rounding = ROUNDINGS * torch.finfo(U.dtype).eps * float(U.detach().abs())
-    for width in WIDTHS:
-        with torch.no_grad():
-            higher, lower = (of({k: x + sign * width * direction[k] for k, x in at.items()}) for sign in (1, -1))
-        difference = float(higher - lower) / (2 * width)
-        if abs(difference - slope) <= ALIKE * (abs(slope) + abs(difference)) + rounding / width:
-            return True
-    return False

@@ -9,7 +9,7 @@ import torch
 from recipe import Recipe
 
 from .coordinates import Composed, Coordinates
-from .over_chains import InTurn
+from .over_chains import InTurn, OfChains
 
 Target = torch.Tensor | dict[str, torch.Tensor]  # `(chains, *shape)`, by block for explicit coordinates
 
@@ -56,7 +56,7 @@ class Layout:
 
     def of_target(self, function: Callable) -> Callable:
         """A function of theta, and of a batch, as one of the target tensor z."""
-        return _alike(function, lambda z, *batch: function(self.seen(z), *batch))
+        return _alike(function, lambda f: lambda z, *batch, **how: f(self.seen(z), *batch, **how))
 
     def within(self, coordinates: Coordinates) -> "Layout":
         """The layout of a target z' of which that of this one is a map z(z')."""
@@ -69,15 +69,21 @@ class Layout:
             return self.of_target(U)
         with_volume = self.coordinates.with_volume
 
-        def of_z(z: torch.Tensor, *batch: Any) -> torch.Tensor:
-            theta, volume = with_volume(z)
-            return U(self.by_name(theta), *batch) - self.temperature * volume
+        def of_theta(U: Callable) -> Callable:
+            def of_z(z: torch.Tensor, *batch: Any, **how: Any) -> torch.Tensor:
+                theta, volume = with_volume(z)
+                return U(self.by_name(theta), *batch, **how) - self.temperature * volume
 
-        return _alike(U, of_z)
+            return of_z
+
+        return _alike(U, of_theta)
 
 
-def _alike(function: Callable, other: Callable) -> Callable:
-    """The other function, vectorised over chains as the first one is."""
+def _alike(function: Callable, changed: Callable[[Callable], Callable]) -> Callable:
+    """A function that is `changed` into one of other numbers, vectorised over chains as it was."""
+    if isinstance(function, OfChains):
+        return function.seen_as(changed)
+    other = changed(function)
     return InTurn(other) if isinstance(function, InTurn) else other
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +30,42 @@ class InTurn:
     def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
         """U of one chain."""
         return self.energy(theta, *batch)
+
+
+@dataclass(frozen=True)
+class OfChains:
+    """An energy of all chains at once, by functions that torch does not see into: only their gradient is known.
+
+    `of_all(theta, *batch, per_chain, complaints, is_valued)` is U of all chains, `(chains,)`, for autograd: `per_chain`
+    says whether a batch has the axis of chains, `is_valued` whether U is asked for, or its slope alone; `complaints`
+    are as for OverChains. `has_value`: whether U is known at all, else it is nan.
+
+    >>> squares = OfChains(lambda theta, **how: theta.square().sum(1))
+    >>> squares(torch.tensor([3.0, 4.0]))
+    tensor(25.)
+    """
+
+    of_all: Callable
+    has_value: bool = True
+
+    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
+        """U of one chain."""
+        alone = {name: x[None] for name, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
+        return self.of_all(alone, *batch)[0]
+
+    def seen_as(self, changed: Callable[[Callable], Callable]) -> "OfChains":
+        """The same as an energy of other numbers, of which a function of all chains is `changed` into another."""
+        return replace(self, of_all=changed(self.of_all))
+
+    def asked(self, **how: Any) -> Callable:
+        """The function of all chains that is asked so."""
+        return partial(self.of_all, **how)
+
+    def check_value(self, where: str, what: str) -> None:
+        """Refuse an energy that has no value, for `what` needs one."""
+        if not self.has_value:
+            advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."
+            raise RecipeError(where, f"{what}, and gradient= brings none", do=advice)
 
 
 class OverChains:
@@ -88,10 +126,15 @@ class OverChains:
         except OF_STATES as error:
             if self.complaints is None or isinstance(error, PASSED_ON) or _is_of_torch(error):
                 raise
-            kind = f"{type(error).__name__}: "
-            if not any(complaint.startswith(kind) for complaint in self.complaints):
-                self.complaints.append(kind + _first_line(error))
+            complain(self.complaints, error)
             return None
+
+
+def complain(complaints: list[str], error: Exception) -> None:
+    """Keep what a function has raised at some state, the first time of each kind."""
+    kind = f"{type(error).__name__}: "
+    if not any(complaint.startswith(kind) for complaint in complaints):
+        complaints.append(kind + _first_line(error))
 
 
 def is_fine_in_turn(error: Exception) -> bool:

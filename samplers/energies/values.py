@@ -12,7 +12,7 @@ from recipe import Energy
 from .data import Data
 from .gradients import emitted, vectorised
 from .layout import Layout, Target
-from .over_chains import explained
+from .over_chains import OfChains, explained
 
 
 def value_of(
@@ -28,6 +28,8 @@ def value_of(
     >>> value_of(TARGETS["double-well"], step, Layout(), None)(torch.tensor([[0.0], [1.0]]))
     tensor([2., 0.])
     """
+    if isinstance(energy, OfChains):
+        energy.check_value("sample, energy", "the run compares values of U")
     function = differentiable_value(energy, step, layout, data)
 
     @torch.no_grad()

@@ -17,10 +17,11 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import moved_by
-from ..energies.derivatives import WORTH_COMPILING, check_energy_is_asked_for, data_of, derivatives_of
+from ..energies.derivatives import WORTH_COMPILING, bound, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
 from ..energies.reading import read
 from ..energies.values import differentiable_value
+from ..energies.with_gradient import with_gradient
 from ..results.draws import Draws
 from ..stock import named
 from .chains import Chains
@@ -52,6 +53,7 @@ def sample(
     energy: Energy | Callable | None = None,
     *,
     # target
+    gradient: Callable | None = None,
     data: Any = None,
     batch_size: int | None = None,
     observe: Mapping[str, Callable] | None = None,
@@ -101,10 +103,13 @@ def sample(
     Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
     site. `energy`: a symbolic Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased
     estimate on the sum scale, of one chain, or a `samplers.model`, which has a start and coordinates of its own; none
-    where H is wholly symbolic. `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or
-    DataLoader, read into memory once, a loader with its batch size but not its order; a batch has `batch_size` rows,
-    uniform with replacement and independent per chain, or all. `observe`: the statistics that the recipe asks for, by
-    name, as functions of theta or (theta, batch) of one chain.
+    where H is wholly symbolic. `gradient(theta)`, or `gradient(theta, batch)`: for an energy that brings its own; both
+    are functions of numpy arrays then, of one chain or of all, which a trial call finds out. It returns the gradient,
+    or the pair (value, gradient), beside which `energy` may be left out; U, where it is known, is compared with it.
+    `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader, read into memory
+    once, a loader with its batch size but not its order; a batch has `batch_size` rows, uniform with replacement and
+    independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as functions of theta or
+    (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
     by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain` says whether its tensors have
@@ -155,6 +160,7 @@ def sample(
     first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
     data, batch_size = read(data, batch_size)
+    energy = with_gradient(energy, gradient, where)
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
@@ -193,6 +199,7 @@ def sample(
     kept = _kept(plan.step.recipe, keep)
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
+    energy = bound(energy, target, layout, rows)
     fast = backend != "torch" and plan.length >= WORTH_COMPILING
     derived = partial(derivatives_of, energy, target=target, layout=layout, data=rows, observe=observe, where=where)
     derivatives = derived(steps=plan.steps, compiled=fast)

@@ -19,6 +19,7 @@ from .tune import tune
 P = ParamSpec("P")
 
 TUNED = (
+    "gradient",
     "data",
     "batch_size",
     "init",

@@ -17,6 +17,8 @@ from ..energies.coordinates import moved_by
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.model import Model
+from ..energies.over_chains import OfChains
+from ..energies.with_gradient import with_gradient
 from ..running.start import given_state
 from ..stock import named
 from .landscape import Landscape, Surroundings, surroundings
@@ -34,8 +36,9 @@ OURSELVES = "Give the step size and the parameters yourself."
 
 def tune(
     recipe: Recipe | str,
-    energy: Energy | Callable,
+    energy: Energy | Callable | None = None,
     *,
+    gradient: Callable | None = None,
     data: Any = None,
     batch_size: int | None = None,
     init: Any = None,
@@ -93,6 +96,7 @@ def tune(
     temperature = number(where, "temperature", temperature, above=0)
     repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
     kick = _kick(recipe, batch_size, metropolis, where)
+    energy = with_gradient(energy, gradient, where)
     bias = number(where, "bias", bias, above=0, below=1)
     coordinates, energy = moved_by(coordinates, recipe, energy, "chain", f"{where}, coordinates")
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
@@ -115,6 +119,8 @@ def tune(
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
         energy = check_energy(energy, z[0], layout, rows)
+        if isinstance(energy, OfChains):
+            energy.check_value(where, "the mode of U, and steps that are accepted, are found by its value")
     problem = Problem(recipe, energy, replace(layout, temperature=temperature), rows, scheme, pieces)
     near = surroundings(Landscape(problem.value(rows), where), z[0], temperature)
 

@@ -1,0 +1,92 @@
+"""Whether a gradient is that of its value: beside differences of the value, along random directions."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .over_chains import OF_STATES
+
+DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
+WIDTHS = (1e-1, 1e-2, 1e-3)  # of these differences
+ROUNDINGS = 30  # of U, in one value of it
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The slope of U along a direction, by its gradient and by central differences of some widths.
+
+    `roundings`: by how much rounding moves each difference.
+    """
+
+    by_gradient: float
+    by_differences: tuple[float, ...]
+    roundings: tuple[float, ...]
+
+    def agree(self, share: float) -> bool:
+        """Whether the gradient's is that of a difference, up to this share of both and up to rounding.
+
+        >>> Slopes(1.0, (1.3, 1.003), (0.0, 0.0)).agree(0.01)
+        True
+        """
+        pairs = zip(self.by_differences, self.roundings)
+        return any(
+            abs(difference - self.by_gradient) <= share * (abs(self.by_gradient) + abs(difference)) + rounding
+            for difference, rounding in pairs
+        )
+
+    @property
+    def middle(self) -> float:
+        """The slope by differences of the middle width."""
+        return self.by_differences[len(WIDTHS) // 2]
+
+    @property
+    def ratio(self) -> float:
+        """The gradient's slope over that of differences."""
+        return self.by_gradient / self.middle if self.middle else torch.inf
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of them are numbers."""
+        return bool(torch.tensor((self.by_gradient, *self.by_differences)).isfinite().all())
+
+
+def slopes_near(energy: Callable, theta: Any, batch: tuple, *, directions: int, eps: float = 0.0) -> Iterator[Slopes]:
+    """Those of an energy of one chain, where chain 0 starts and beside; points at which it raises say nothing.
+
+    `eps`: the relative rounding of U, where that is not the one of its type.
+    """
+    blocks = theta if isinstance(theta, Mapping) else {"": theta}
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def random() -> dict[str, torch.Tensor]:
+        return {k: torch.randn(x.shape, generator=generator).to(x.detach()) for k, x in blocks.items()}
+
+    def of(point: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return energy(point if isinstance(theta, Mapping) else point[""], *batch)
+
+    for distance in DISTANCES:
+        moves = random()
+        at = {k: (x + distance * (1 + x.abs()) * moves[k]).detach() for k, x in blocks.items()}
+        for direction in [random() for _ in range(directions)]:
+            try:
+                yield _slopes(of, at, direction, eps)
+            except OF_STATES:
+                continue
+
+
+def _slopes(of: Callable, at: Mapping[str, torch.Tensor], direction: Mapping[str, torch.Tensor], eps: float) -> Slopes:
+    leaves = {k: x.clone().requires_grad_() for k, x in at.items()}
+    with torch.enable_grad():
+        U = of(leaves)
+        gradient = dict(zip(at, torch.autograd.grad(U, list(leaves.values()), materialize_grads=True)))
+    slope = float(sum((g * direction[k]).sum() for k, g in gradient.items()))
+    moved = float(sum((g * x).abs().sum() for g, x in zip(gradient.values(), at.values())))
+    rounding = max(eps, torch.finfo(U.dtype).eps) * (ROUNDINGS * float(U.detach().abs()) + moved)
+    differences = []
+    with torch.no_grad():
+        for width in WIDTHS:
+            higher, lower = (of({k: x + sign * width * direction[k] for k, x in at.items()}) for sign in (1, -1))
+            differences.append(float(higher - lower) / (2 * width))
+    return Slopes(slope, tuple(differences), tuple(rounding / width for width in WIDTHS))

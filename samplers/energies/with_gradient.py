@@ -1,0 +1,342 @@
+"""Energies that bring their own gradient, by functions of numpy arrays: of numpy, JAX, Stan, PyMC or any other."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from recipe import Energy
+from recipe.errors import RecipeError, warn
+
+from .data import Data
+from .layout import Layout
+from .model import Model
+from .over_chains import OF_STATES, OfChains, complain
+from .slopes import Slopes, slopes_near
+
+WHERE = "sample, gradient"
+SHAPES = "It takes theta of one chain, or of all, and returns the gradient, or the pair (value, gradient)."
+BESIDE = 1e-3  # how far from the start the functions are tried, relative
+ROUNDED = 1e-4  # relative difference of numbers that are the same up to rounding
+SHARES = {8: 1e-3, 4: 1e-2}  # relative difference of slopes, by the bytes of a number
+FACTOR = 0.01  # relative difference of a ratio of slopes and its explanation
+
+Leaves = list[np.ndarray]  # theta, `(*shape)` or `(chains, *shape)`: one array, or one of each name
+
+
+def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
+    """The energy of a run with the gradient that is given beside it; as it is where there is none.
+
+    >>> with_gradient(None, lambda theta: theta, "doctest").value is None
+    True
+    """
+    if gradient is None:
+        return energy
+    if isinstance(energy, (Energy, Model)):
+        what = f"the energy is a {type(energy).__name__}, whose gradient is derived"
+        raise RecipeError(f"{where}, gradient", what, do="Leave gradient out.")
+    if not callable(gradient) or not (energy is None or callable(energy)):
+        name, function = ("energy", energy) if callable(gradient) else ("gradient", gradient)
+        what = f"beside gradient= it is a function of numpy arrays, got {function!r}"
+        raise RecipeError(f"{where}, {name}", what, do="Pass a function of theta, or of (theta, batch) with data=.")
+    return ArrayEnergy(gradient, energy)
+
+
+@dataclass(frozen=True)
+class ArrayEnergy:
+    """A gradient, which may bring the value of U in a pair, and U itself, or None, as functions of numpy arrays.
+
+    `bound` tries them where chains start, and makes an energy of them.
+    """
+
+    gradient: Callable
+    value: Callable | None
+
+    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
+        """Refused: it is not known yet what the functions take."""
+        raise RecipeError(WHERE, "the functions have not been tried at a start", do="Pass them to samplers.sample.")
+
+    def bound(self, theta: Any, layout: Layout, data: Data | None) -> OfChains:
+        """The energy of all chains, tried at the target of one chain, `theta`, and beside, on the first batch.
+
+        Raises RecipeError for functions that fail, shapes and types that do not fit, numbers that are random, and a
+        gradient that is not the derivative of U.
+        """
+        with torch.no_grad():
+            seen = layout.seen(theta)
+        names = tuple(seen) if isinstance(seen, Mapping) else None
+        leaves = [_array(x) for x in (seen.values() if isinstance(seen, Mapping) else [seen])]
+        batch = () if data is None else (data.first(),)
+        of_each = data is not None and data.batch_size is not None
+        supplied, answer = _form(Supplied(self, names, takes_all=False, of_each=of_each), leaves, batch)
+        is_single = answer.bytes < 8
+        if is_single and leaves[0].itemsize == 8:
+            warn(
+                f"{WHERE}: its numbers are of single precision, and theta is float64. Start in float32, or compute in "
+                'float64: jax.config.update("jax_enable_x64", True), say.'
+            )
+        energy = OfChains(supplied, answer.value is not None)
+        if energy.has_value:
+            eps = float(np.finfo(np.float32).eps) if is_single else 0.0
+            near = slopes_near(energy, seen, batch, directions=1, eps=eps)
+            _check_slopes([slopes for slopes in near if slopes.is_finite], SHARES[answer.bytes], data)
+        return energy
+
+
+@dataclass(frozen=True)
+class Answer:
+    """U of some chains, `(chains,)`, or None, and its slopes, of theta's shapes; `bytes`: of a number, as it was."""
+
+    value: np.ndarray | None
+    slopes: Leaves
+    bytes: int = 8
+
+    def agrees(self, other: "Answer") -> bool:
+        """Whether the numbers are the same up to rounding."""
+        values = [[] if answer.value is None else [answer.value] for answer in (self, other)]
+        pairs = zip([*self.slopes, *values[0]], [*other.slopes, *values[1]], strict=True)
+        return all(_are_alike(a, b) for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class Supplied:
+    """U of all chains for autograd, by functions of numpy arrays: of an `OfChains`.
+
+    `names`: of the tensors of theta, None where it is one; `takes_all`: whether the functions take the axis of chains,
+    and `of_each` whether a batch then has it too.
+    """
+
+    functions: ArrayEnergy
+    names: tuple[str, ...] | None
+    takes_all: bool
+    of_each: bool
+
+    def __call__(
+        self,
+        theta: Any,
+        *batch: Any,
+        per_chain: bool = False,
+        complaints: list[str] | None = None,
+        is_valued: bool = True,
+    ) -> torch.Tensor:
+        """U, `(chains,)`, nan where it is not known or not asked for."""
+        arrays = _map(_read_only, batch)
+
+        def answer(leaves: Leaves, is_sloped: bool) -> Answer:
+            asked = (is_valued, is_sloped)
+            return self.answer(leaves, arrays, per_chain=per_chain, complaints=complaints, asked=asked)
+
+        return _Slope.apply(answer, *(theta.values() if isinstance(theta, Mapping) else [theta]))
+
+    def answer(
+        self,
+        leaves: Leaves,
+        batch: tuple,
+        *,
+        per_chain: bool = False,
+        complaints: list[str] | None = None,
+        asked: tuple[bool, bool] = (True, True),
+    ) -> Answer:
+        """U and its slopes of chains, as they are `asked` for; nan where a function raises, if complaints are kept."""
+
+        at_once = self.takes_all and (self.of_each or not per_chain)
+
+        def of(some: range) -> Answer:
+            at = [x[some.start : some.stop] for x in leaves]
+            if len(some) > 1 and not at_once:
+                return _joined([of(range(i, i + 1)) for i in some])
+            try:
+                return self._called(at, self._batch(batch, some, per_chain), asked)
+            except OF_STATES as error:
+                if complaints is None or isinstance(error, RecipeError):
+                    raise
+                if len(some) == 1:
+                    complain(complaints, error)
+                    return Answer(np.full(1, np.nan), [np.full_like(x, np.nan) for x in at])
+            return _joined([of(range(i, i + 1)) for i in some])
+
+        return of(range(len(leaves[0])))
+
+    def _called(self, leaves: Leaves, batch: tuple, asked: tuple[bool, bool]) -> Answer:
+        """What the functions say of so many chains as they take."""
+        is_valued, is_sloped = asked
+        value_of = self.functions.value
+        value: Any = None
+        slopes: Leaves = []
+        width = 8
+        if is_sloped or value_of is None:
+            out = self.functions.gradient(self._theta(leaves), *batch)
+            value, out = out if self._is_pair(out, leaves) else (None, out)
+            slopes, width = self._slopes(out, leaves)
+        if is_valued and value is None and value_of is not None:
+            value = value_of(self._theta(leaves), *batch)
+        if value is None:
+            return Answer(None, slopes, width)
+        numbers = _numbers(value, (len(leaves[0]),) if self.takes_all else (), "the value")
+        return Answer(numbers.reshape(-1).astype(float), slopes, min(width, _bytes(value)))
+
+    def _is_pair(self, out: Any, leaves: Leaves) -> bool:
+        """Whether it is (value, gradient); a list of two may be the gradient by two sites."""
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            return False
+        shape = leaves[0].shape if self.takes_all else leaves[0].shape[1:]
+        return isinstance(out, tuple) or isinstance(out[1], Mapping) or np.shape(out[1]) == shape
+
+    def _batch(self, batch: tuple, some: range, per_chain: bool) -> tuple:
+        """The batch of some chains as the functions take it; it has the axis of chains where it is `per_chain`."""
+        if self.takes_all and self.of_each:
+            return _map(
+                lambda x: x[some.start : some.stop] if per_chain else np.broadcast_to(x, (len(some), *x.shape)), batch
+            )
+        return _map(lambda x: x[some.start], batch) if per_chain else batch
+
+    def _theta(self, leaves: Leaves) -> Any:
+        """Theta as the functions take it: a copy, which they may change."""
+        parts = [(x if self.takes_all else x[0]).copy() for x in leaves]
+        return parts[0] if self.names is None else dict(zip(self.names, parts))
+
+    def _slopes(self, out: Any, leaves: Leaves) -> tuple[Leaves, int]:
+        """The gradient, with the axis of chains, and the bytes of its numbers."""
+        if self.names is not None and not (isinstance(out, Mapping) and set(out) == set(self.names)):
+            kind = sorted(map(str, out)) if isinstance(out, Mapping) else f"a {type(out).__name__}"
+            raise RecipeError(WHERE, f"theta is a dict of {', '.join(self.names)}, and it returns {kind}", do=SHAPES)
+        parts = [out] if self.names is None else [out[name] for name in self.names]
+        shapes = [x.shape if self.takes_all else x.shape[1:] for x in leaves]
+        slopes = [_numbers(g, shape, "the gradient") for g, shape in zip(parts, shapes)]
+        of_chains = [g.astype(x.dtype).reshape(x.shape) for g, x in zip(slopes, leaves)]
+        return of_chains, min(map(_bytes, parts))
+
+
+class _Slope(torch.autograd.Function):
+    """U of all chains, whose derivatives are the slopes that come with it."""
+
+    @staticmethod
+    def forward(ctx: Any, answer: Callable, *theta: torch.Tensor) -> torch.Tensor:
+        some = theta[0]
+        said = answer([_array(x) for x in theta], any(ctx.needs_input_grad))
+        ctx.slopes = [torch.from_numpy(g).to(some.device) for g in said.slopes]
+        value = np.full(len(some), np.nan) if said.value is None else said.value
+        return torch.from_numpy(value).to(some)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *of_value: torch.Tensor) -> tuple:
+        (U,) = of_value
+        return None, *(U.reshape(-1, *(1,) * (g.dim() - 1)) * g for g in ctx.slopes)
+
+
+def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer]:
+    """Whether the functions take one chain or all, seen by calling them at the start and beside, and what they say."""
+    points = list(_beside(leaves))
+    arrays = _map(_read_only, batch)
+    answers: dict[Supplied, Answer] = {}
+    said: dict[str, Exception] = {}
+    several = replace(one, takes_all=True)
+    for supplied in (one, several):
+        try:
+            answers[supplied] = supplied.answer(points, arrays)
+        except Exception as error:  # of the caller's own functions
+            shapes = [x.shape if supplied.takes_all else x.shape[1:] for x in points]
+            of = f"of shape {shapes[0]}" if one.names is None else dict(zip(one.names, shapes))
+            what = error.what if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
+            said[f"with theta {of}, {what}"] = error
+    if not answers:
+        what = f"it fails for one chain and for all: {'; '.join(said)}"
+        raise RecipeError(WHERE, what, do=SHAPES) from next(iter(said.values()))
+    if one in answers and several in answers and not answers[several].agrees(answers[one]):
+        del answers[several]
+    supplied, answer = list(answers.items())[-1]
+    if not supplied.answer(points, arrays).agrees(answer):
+        what = "it returns other numbers each time it is called"
+        raise RecipeError(WHERE, what, do="Leave random numbers out; data= and batch_size= make minibatches.")
+    return supplied, answer
+
+
+def _beside(leaves: Leaves) -> Iterator[np.ndarray]:
+    """Points at and beside the start, as many as no axis of theta is long."""
+    lengths = {n for x in leaves for n in x.shape}
+    number = next(n for n in count(2) if n not in lengths)
+    generator = np.random.default_rng(0)
+    for x in leaves:
+        z = generator.standard_normal((number, *x.shape))
+        z[0] = 0
+        yield (x + BESIDE * (1 + np.abs(x)) * z).astype(x.dtype)
+
+
+def _check_slopes(near: list[Slopes], share: float, data: Data | None) -> None:
+    """Refuse a gradient that differences of U deny, and say by which factor, where it is one."""
+    wrong = [slopes for slopes in near if not slopes.agree(share)]
+    if not wrong or 2 * len(wrong) < len(near):
+        return
+    ratios = [slopes.ratio for slopes in wrong]
+    ratio = sorted(ratios)[len(ratios) // 2]
+    if not all(abs(r - ratio) <= FACTOR * abs(ratio) for r in ratios):
+        one, other = wrong[0].by_gradient, wrong[0].middle
+        what = f"its slope is {one:.6g} along a direction in which differences of U say {other:.6g}"
+        raise RecipeError(WHERE, what, do="Return the derivative of U by theta.")
+    what = f"it is {ratio:.6g} times the derivative of U"
+    for factor, reason, advice in _factors(data):
+        if abs(ratio - factor) <= FACTOR * abs(factor):
+            raise RecipeError(WHERE, f"{what}: {reason}", do=advice)
+    raise RecipeError(WHERE, what, do="U and its gradient are on one scale, the sum over data.")
+
+
+def _factors(data: Data | None) -> Iterator[tuple[float, str, str]]:
+    """Ratios of a gradient and the derivative of U that have a reason, with what to do."""
+    yield -1.0, "the gradient of the log density", "U is -log density: return minus that."
+    for rows in set() if data is None else {data.rows, data.batch_size or data.rows}:
+        for sign, of in ((1, ""), (-1, " of the log density")):
+            mean = f"a mean{of} over {rows} data, where U is a sum"
+            total = f"a sum{of} over {rows} data, where U is a mean"
+            yield sign / rows, mean, f"Return {sign * rows} times that."
+            yield sign * rows, total, "U is on the sum scale: num_data times the mean."
+
+
+def _joined(answers: list[Answer]) -> Answer:
+    """Those of one chain after another."""
+    values = [answer.value for answer in answers if answer.value is not None]
+    value = np.concatenate(values) if len(values) == len(answers) else None
+    slopes = [np.concatenate(parts) for parts in zip(*(answer.slopes for answer in answers))]
+    return Answer(value, slopes, min(answer.bytes for answer in answers))
+
+
+def _array(x: torch.Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy()
+
+
+def _read_only(x: torch.Tensor) -> np.ndarray:
+    """An array of a batch, which no function can change."""
+    view = _array(x).view()
+    view.flags.writeable = False
+    return view
+
+
+def _map(function: Callable, batch: Any) -> Any:
+    """A function of each array of a batch."""
+    return tuple(_map(function, x) for x in batch) if isinstance(batch, tuple) else function(batch)
+
+
+def _numbers(x: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """A copy of what a function has returned, if it is real numbers of this shape."""
+    array = np.array(x)
+    kinds = "f" if what == "the gradient" else "fiu"
+    if array.dtype.kind not in kinds and array.dtype.name != "bfloat16":
+        raise RecipeError(WHERE, f"{what} is {array.dtype} numbers", do="Return real floating numbers.")
+    if array.shape != shape:
+        raise RecipeError(WHERE, f"{what} has the shape {array.shape}, not {shape}", do=SHAPES)
+    return array
+
+
+def _bytes(x: Any) -> int:
+    """The precision of a number: 4 bytes, or 8."""
+    dtype = np.asarray(x).dtype
+    return 4 if dtype.kind == "f" and dtype.itemsize < 8 else 8
+
+
+def _are_alike(a: np.ndarray, b: np.ndarray) -> bool:
+    finite = np.abs(b[np.isfinite(b)])
+    return np.allclose(a, b, rtol=ROUNDED, atol=ROUNDED * float(finite.max(initial=0.0)), equal_nan=True)

@@ -1,0 +1,273 @@
+"""Energies that bring their gradient, as functions of numpy arrays: the draws of the same energy in torch."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import samplers
+from recipe import Energy, RecipeError
+from recipe.symbols import vector
+from samplers.coordinates import Affine
+
+A = np.array([[2.0, 0.5], [0.5, 1.0]])
+X = np.random.default_rng(0).normal(size=(200, 2))
+Y = X @ np.array([1.0, -1.0]) + np.random.default_rng(1).normal(size=200)
+DATA = (torch.tensor(X), torch.tensor(Y))
+ZERO = torch.zeros(2, dtype=torch.float64)
+NAMED = {"w": torch.zeros(3, 2), "b": torch.tensor(0.0)}
+
+
+def value(theta):
+    """theta A theta/2, of an array or a tensor."""
+    return theta @ (torch.tensor(A) if torch.is_tensor(theta) else A) @ theta / 2
+
+
+def slope(theta):
+    return A @ theta
+
+
+def slope_of_all(theta):  # (chains, 2), and of one chain too
+    return theta @ A
+
+
+def pair_of_all(theta):
+    if theta.ndim != 2:
+        raise ValueError("chains are asked for")
+    return np.einsum("ci,ij,cj->c", theta, A, theta) / 2, theta @ A
+
+
+def regression(theta, batch):
+    """The sum over 200 rows, estimated by a batch."""
+    x, y = batch
+    return 200 / len(x) * ((x @ theta - y) ** 2).sum() / 2 + (theta**2).sum() / 2
+
+
+def slope_of_regression(theta, batch):
+    x, y = batch
+    return 200 / len(x) * x.T @ (x @ theta - y) + theta
+
+
+def slopes_of_regression(theta, batch):  # of all chains, each with a batch of its own
+    x, y = batch
+    return 200 / x.shape[1] * np.einsum("cbi,cb->ci", x, np.einsum("cbi,ci->cb", x, theta) - y) + theta
+
+
+def by_name(theta):
+    return (theta["w"] ** 2).sum() + theta["b"] ** 2 / 2
+
+
+def slope_by_name(theta):
+    return {"w": 2 * theta["w"], "b": theta["b"]}
+
+
+def sample(*arguments, recipe="sgld", **settings):
+    return samplers.sample(recipe, *arguments, **dict(steps=100, step_size=0.1, init=ZERO, progress=False) | settings)
+
+
+# ---- the same draws
+
+
+FORMS = {
+    "a gradient": (None, slope),
+    "a gradient of all chains": (None, slope_of_all),
+    "a list": (None, lambda theta: list(slope(theta))),
+    "a pair": (None, lambda theta: (value(theta), slope(theta))),
+    "a pair in a list": (None, lambda theta: [value(theta), slope(theta)]),
+    "a pair of all chains": (None, pair_of_all),
+    "a value and a gradient": (value, slope),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_draws_are_those_of_the_torch_function(form):
+    energy, gradient = FORMS[form]
+    draws = sample(energy, gradient=gradient)
+    torch.testing.assert_close(draws["theta"], sample(value)["theta"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["a pair", "a pair of all chains", "a value and a gradient"])
+def test_steps_are_accepted_by_the_value_that_is_given(form):
+    energy, gradient = FORMS[form]
+    settings = dict(recipe="mala", metropolis=True, step_size=0.5)
+    draws, own = (sample(e, gradient=g, **settings) for e, g in ((energy, gradient), (value, None)))
+    torch.testing.assert_close(draws["theta"], own["theta"], rtol=1e-12, atol=1e-12)
+    assert draws.info["acceptance"] == own.info["acceptance"]
+
+
+@pytest.mark.parametrize("gradient", [slope_of_regression, slopes_of_regression])
+def test_minibatches_are_those_of_the_torch_function(gradient):
+    settings = dict(recipe="sghmc", data=DATA, batch_size=20, step_size=0.01)
+    draws, own = (sample(e, gradient=g, **settings) for e, g in ((None, gradient), (regression, None)))
+    torch.testing.assert_close(draws["theta"], own["theta"], rtol=1e-10, atol=1e-10)
+
+
+def test_accuracy_and_report_run_again_with_the_gradient():
+    draws, own = (sample(e, gradient=g, steps=200) for e, g in ((None, slope), (value, None)))
+    stated, expected = draws.accuracy(), own.accuracy()
+    assert [str(stated).splitlines()[i] for i in range(5)] == [str(expected).splitlines()[i] for i in range(5)]
+    assert "gradient= brings none" in stated.divergence.reason and draws.report().scalars() == own.report().scalars()
+
+
+def test_parameters_by_name_and_coordinates():
+    settings = dict(recipe="hmc", init=NAMED, metropolis=True, step_size=0.3)
+    draws, own = (sample(by_name, gradient=g, **settings) for g in (slope_by_name, None))
+    assert torch.equal(draws["w"], own["w"]) and torch.equal(draws["b"], own["b"])
+    root = Affine(ZERO, torch.linalg.cholesky(torch.tensor(np.linalg.inv(A))))
+    draws, own = (sample(value, gradient=g, coordinates=root) for g in (slope, None))
+    torch.testing.assert_close(draws["theta"], own["theta"], rtol=1e-12, atol=1e-12)
+
+
+def test_temperatures_side_by_side_and_one_chain():
+    settings = dict(recipe="underdamped-langevin", gamma=1.0, temperatures=[1, 2], chains=1)
+    draws, own = (sample(value, gradient=g, **settings) for g in (slope, None))
+    torch.testing.assert_close(draws["theta"], own["theta"], rtol=1e-12, atol=1e-12)
+    assert draws.info["swaps"] == own.info["swaps"]
+
+
+def test_the_mode_is_found_and_a_run_is_tuned_by_it():
+    mode = samplers.find_mode(regression, ZERO, DATA, gradient=slope_of_regression)
+    torch.testing.assert_close(mode, samplers.find_mode(regression, ZERO, DATA), rtol=1e-6, atol=1e-6)
+    draws = sample(value, recipe="mala", gradient=slope_of_all, steps=10, step_size="auto", repeat=1, metropolis=True)
+    assert draws.info["tuned"]["mode"].startswith("U = 0") and min(draws.info["acceptance"]) > 0
+
+
+def test_the_evidence_is_that_of_the_torch_function():
+    reference = torch.distributions.Normal(ZERO, 1.0)
+    settings = dict(reference=reference, chains=64, bridges=10, moves=1)
+    results = [samplers.evidence("underdamped-langevin", value, gradient=g, **settings) for g in (slope, None)]
+    assert abs(results[0].log_evidence - results[1].log_evidence) < 1e-9
+
+
+def test_a_chain_at_whose_state_a_function_raises_is_lost_alone():
+    def checked(theta):
+        if theta.min() < -2.5:
+            raise ValueError("too low")
+        return (theta**2).sum(-1) / 2, theta
+
+    lost = []
+    for gradient in (checked, lambda theta: (checked(theta)[0].item(), theta)):
+        with pytest.warns(RuntimeWarning, match="ValueError: too low"):
+            draws = sample(gradient=gradient, step_size=0.3, init=torch.zeros(2), steps=40)
+        lost.append(draws.info["diverged"])
+    assert lost[0] == lost[1] and 0 < len(lost[0]) < 4
+
+
+def test_a_function_may_change_its_argument_and_return_the_same_array_each_time():
+    out = np.zeros(2)
+
+    def buffered(theta):
+        theta *= 2
+        out[:] = A @ theta / 2
+        return out
+
+    torch.testing.assert_close(sample(gradient=buffered)["theta"], sample(value)["theta"], rtol=1e-12, atol=1e-12)
+
+
+def test_single_precision_beside_float64_is_warned_of_once():
+    with pytest.warns(RuntimeWarning, match="of single precision, and theta is float64") as record:
+        sample(value, gradient=lambda theta: slope(theta).astype(np.float32), steps=5)
+    assert len(record) == 1
+
+
+BY_JAX = """
+import jax, torch, samplers
+import jax.numpy as jnp
+
+jax.config.update("jax_enable_x64", True)
+
+def U(theta):
+    return (theta["w"]**2).sum() + (theta["b"] - theta["w"].sum())**2/2
+
+def V(theta, x):
+    return 100*((x - theta)**2).sum(-1).mean()/2
+
+init = {"w": torch.zeros(3, dtype=torch.float64), "b": torch.tensor(0.0, dtype=torch.float64)}
+run = dict(init=init, steps=20, step_size=0.2, metropolis=True, progress=False)
+own = samplers.sample("hmc", U, **run)
+pair = jax.jit(jax.value_and_grad(U))
+for energy, gradient in ((None, pair), (None, jax.jit(jax.vmap(pair))), (U, jax.jit(jax.grad(U)))):
+    draws = samplers.sample("hmc", energy, gradient=gradient, **run)
+    assert (draws["w"] - own["w"]).abs().max() < 1e-12 and draws.info["acceptance"] == own.info["acceptance"]
+
+X = torch.randn(100, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+run = dict(init=torch.zeros(3, dtype=torch.float64), data=X, batch_size=10, steps=20, step_size=1e-3, progress=False)
+own = samplers.sample("sgld", V, **run)
+for gradient in (jax.jit(jax.grad(V)), jax.jit(jax.vmap(jax.grad(V)))):
+    draws = samplers.sample("sgld", gradient=gradient, **run)
+    assert (draws["theta"] - own["theta"]).abs().max() < 1e-12
+print("the same draws")
+"""
+
+
+def test_functions_of_jax_bring_values_and_gradients():
+    """In a process of its own: jax has threads, and other tests fork."""
+    result = subprocess.run([sys.executable, "-c", BY_JAX], capture_output=True, text=True)
+    assert result.stdout == "the same draws\n", result.stderr
+
+
+# ---- refused
+
+
+def noisy(theta):
+    return theta + np.random.default_rng().normal(size=2)
+
+
+MINIBATCH = dict(recipe="sghmc", data=DATA, batch_size=20, step_size=0.01)
+
+WRONG = {
+    "the log density's": (dict(gradient=lambda t: -slope(t)), value, "-1 times.*log density.*return minus that"),
+    "another factor": (dict(gradient=lambda t: slope(t) / 50), value, "0.02 times the derivative of U"),
+    "no factor": (dict(gradient=lambda t: slope(t) + [0, 1]), value, "its slope is .* differences of U say"),
+    "a missing prior": (
+        dict(gradient=lambda t, b: slope_of_regression(t, b) - 5 * t, **MINIBATCH),
+        regression,
+        "its slope is .* differences of U say",
+    ),
+    "a mean": (
+        dict(gradient=lambda t, b: slope_of_regression(t, b) / 200, **MINIBATCH),
+        regression,
+        "a mean over 200 data, where U is a sum. Return 200 times that",
+    ),
+    "a mean of the log density": (
+        dict(gradient=lambda t, b: -slope_of_regression(t, b) / 200, **MINIBATCH),
+        regression,
+        "a mean of the log density over 200 data",
+    ),
+    "a pair of another energy": (
+        dict(gradient=lambda t: (value(t) * 2, slope(t))),
+        None,
+        "0.5 times the derivative of U",
+    ),
+    "shape": (dict(gradient=lambda t: t[:1]), None, r"theta of shape \(2,\), the gradient has the shape \(1,\)"),
+    "shape of the value": (dict(gradient=slope), lambda t: t, r"the value has the shape \(2,\), not \(\)"),
+    "whole numbers": (dict(gradient=lambda t: t.astype(int)), None, "int64 numbers"),
+    "complex": (dict(gradient=lambda t: t * 1j), None, "complex128 numbers"),
+    "nothing": (dict(gradient=lambda t: None), None, "object numbers"),
+    "names": (dict(gradient=lambda t: t["w"], init=NAMED), None, "dict of w, b, and it returns a ndarray"),
+    "other names": (dict(gradient=lambda t: {"w": t["w"]}, init=NAMED), None, r"returns \['w'\]"),
+    "raises": (dict(gradient=lambda t: 1 / 0), None, "ZeroDivisionError: division by zero"),
+    "arguments": (dict(gradient=lambda t, b: t), None, "missing 1 required positional argument"),
+    "random": (dict(gradient=noisy), None, "other numbers each time"),
+    "not finite": (dict(gradient=lambda t: t * np.nan), None, "not finite at the start of chain 0"),
+    "no function": (dict(gradient=3), None, "beside gradient= it is a function of numpy arrays, got 3"),
+    "no energy": (dict(gradient=slope), 3, "beside gradient= it is a function of numpy arrays, got 3"),
+    "symbolic": (dict(gradient=slope), Energy(vector("t"), U=1), "the energy is a Energy, whose gradient is derived"),
+    "no value to accept by": (dict(gradient=slope, recipe="mala", metropolis=True), None, "gradient= brings none"),
+    "no value to compare": (
+        dict(gradient=slope, recipe="underdamped-langevin", gamma=1.0, temperatures=[1, 2]),
+        None,
+        "compares values of U, and gradient= brings none",
+    ),
+    "no value to tune by": (dict(gradient=slope, step_size="auto"), None, "gradient= brings none"),
+    "second derivatives": (dict(gradient=slope, recipe="psgld-gamma", step_size=0.01), value, "second derivatives"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_is_refused_before_the_first_step(case):
+    settings, energy, words = WRONG[case]
+    with pytest.raises(RecipeError, match=f"(?s){words}"):
+        sample(energy, **settings)
