@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._utils import _flatten_dense_tensors
 
 from integrators.auxiliary import masses
 from integrators.late import Arrivals, norms
@@ -16,7 +17,7 @@ from .tensors import flat, precise
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps from which on it is twice as many at each doubling
-SITES = 4096  # of a group, at which the noise of gradients is looked at
+SITES = 4096  # of a group, at which the noise of gradients is looked at; of a tensor that is small
 
 Row = dict[str, float]
 
@@ -44,6 +45,10 @@ class Gauges:
         self.rows: dict[str, list[Row]] = {}  # by the label of the chain
         self._before: dict[str, torch.Tensor] = {}  # gradients at some sites
         self._noise: dict[str, list[float]] = {}  # variances that were seen since the last look
+
+    def looks_on(self, step: int) -> bool:
+        """Whether it may look at a group before this step."""
+        return bool(self._before) or is_looked_at(step)
 
     @torch.no_grad()
     def see(
@@ -77,9 +82,9 @@ class Gauges:
         setting: Setting,
     ) -> None:
         """Look at a chain."""
+        gradients = bundled(gradients)
+        params = bundled(params)
         self._before[label] = _some(gradients)
-        gradients = _precise(gradients)
-        params = _precise(params)
         sites = sum(p.numel() for p in params)
         T = setting.temperature
         N = group["num_data"]
@@ -88,11 +93,12 @@ class Gauges:
         if not self.recipe.has_other_energy:
             numbers["configurational"] = _virial(params, gradients, N, group["weight_decay"]) / (sites * T)
         for block, mass in masses(self.recipe, setting.parameters).items():
-            numbers[f"kinetic.{block}"] = norms([state[block] for state in states]).square().sum() / (mass * sites * T)
+            momenta = bundled([state[block] for state in states])
+            numbers[f"kinetic.{block}"] = norms(momenta).square().sum() / (mass * sites * T)
             numbers[f"kick.{block}"] = size * setting.step_size**2 / (4 * mass * sites * T)
         for b in self.recipe.thermostats:
             own = [state[b.name] for state in states if b.name in state]
-            numbers[b.name] = torch.cat([flat(x) for x in own]).mean()
+            numbers[b.name] = torch.cat(bundled(own)).mean()
         names = list(numbers)
         start = {"step": group["step_number"]}
 
@@ -120,29 +126,42 @@ class Gauges:
 
     def _see_noise(self, label: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor]) -> None:
         before = self._before.pop(label)
-        now = _some(gradients)
+        now = _some(bundled(gradients))
         if before.shape != now.shape:
             return
         variance = (now - before).square().mean().reshape(1) * (group["num_data"] ** 2 / 2)
         self.arrivals.send(variance, lambda values: self._noise.setdefault(label, []).append(values[0]))
 
 
+def bundled(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors as fewer, of one axis and in the type in which they are moved: the small ones are one, end to end.
+
+    >>> bundled([torch.ones(2, 2), torch.zeros(9000), torch.ones(3)])[1]
+    tensor([1., 1., 1., 1., 1., 1., 1.])
+    """
+    small: list[torch.Tensor] = []
+    bundles: list[torch.Tensor] = []
+    for t in tensors:
+        if t.numel() <= SITES:
+            small.append(t)
+        else:
+            bundles.append(flat(t))
+    if small:
+        bundles.append(_flatten_dense_tensors(small))
+    return [t.to(precise(t.dtype)) for t in bundles]
+
+
 def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """Gradients at some sites of all tensors."""
     every = -(-sum(g.numel() for g in gradients) // SITES)
-    return torch.cat(_precise([flat(g)[:: max(every, 1)] for g in gradients]))
-
-
-def _precise(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors in the type in which they are moved."""
-    return [t.to(precise(t.dtype)) for t in tensors]
+    return torch.cat([g[:: max(every, 1)] for g in gradients])
 
 
 def _virial(
     params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], num_data: int, weight_decay: float
 ) -> torch.Tensor:
     """The sum of theta dU/dtheta over all sites, for U = num_data (loss + weight_decay theta^2/2)."""
-    products = torch.stack([torch.dot(flat(p), flat(g)) for p, g in zip(params, gradients)]).sum() * num_data
+    products = torch.stack([torch.dot(p, g) for p, g in zip(params, gradients)]).sum() * num_data
     if weight_decay:
         products = products + norms(params).square().sum() * (num_data * weight_decay)
     return products
