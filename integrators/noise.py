@@ -325,5 +325,7 @@ def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> 
 
 
 def _integer(name: str, value: int, stop: int, least: int = 0) -> int:
+    if type(value) is int and least <= value < stop:  # in most steps
+        return value
     what = f"{value!r} is not an int in [{least}, {stop})"
     return integer(f"noise, {name}", name, value, least=least, most=stop - 1, what=what, do="")

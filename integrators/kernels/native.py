@@ -68,10 +68,11 @@ def processor() -> str:
 
 
 @cache
-def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
+def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """The text compiled and loaded; from the cache where the same compiler has compiled it for the same CPU.
 
-    Raises RecipeError where there is no compiler, or it fails.
+    `defines`: names with their values; `flags`: what else the compiler is told. Raises RecipeError where there is no
+    compiler, or it fails.
     """
     known = compiler()
     if known is None:
@@ -82,7 +83,7 @@ def library(source: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
             do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
         )
     command, version = known
-    flags = (*FLAGS, *(f"-D{d}" for d in defines))
+    flags = (*FLAGS, *(f"-D{d}" for d in defines), *flags)
     key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
     name = f"{key}.so"
     functions = re.findall(r'^extern "C" \w+ (\w+)\(', source, flags=re.M)
@@ -109,7 +110,7 @@ def _compiled(source, command, flags):
         text = Path(own) / "kernel.cpp"
         built = Path(own) / "kernel.so"
         text.write_text(source)
-        _compile([*command, *flags, "-o", str(built), str(text)], built)
+        _compile([*command, "-o", str(built), str(text), *flags], built)
         return built.read_bytes()
 
 

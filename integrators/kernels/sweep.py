@@ -16,6 +16,7 @@ from .addresses import NamedTensors, check_apart, check_graph, plain, starts
 from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher
 from .tables import Parts, Tables
+from .walk import written
 
 
 def _nothing(segment: Segment) -> Sequence:
@@ -45,6 +46,7 @@ class Sweep:
         self._bound: NamedTensors = []
         self._starts: list[int] = []
         self._moved: list[torch.Tensor] = []
+        self._tell_written: Callable[[], None] | None = None
         self._has_room = False
         self._launch = launcher(program, self.plan, self.parts, self.tables)
 
@@ -73,6 +75,7 @@ class Sweep:
         self._bound = read + written
         self._starts = starts(t for _, t in self._bound)
         moved = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
+        self._tell_written = None
         self._moved = [t for value in moved for t in (value if isinstance(value, (list, tuple)) else [value])]
         return self
 
@@ -116,6 +119,7 @@ class Sweep:
         """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
         self._bound = []
         self._moved = []
+        self._tell_written = None
         per_site = self.tables.per_site
         if not keep_constants and per_site.any():  # values that go with their tensors
             self._setting = None
@@ -157,7 +161,7 @@ class Sweep:
         self,
         h: float,
         key: Key,
-        gradient: Sequence[int],
+        gradient: Sequence[int] | np.ndarray,
         observe: Mapping,
         /,
         *,
@@ -172,6 +176,8 @@ class Sweep:
         """
         self._set_constants(h, temperature, step_number, parameters)
         self.tables.draw_inside()
+        if self._tell_written is None:
+            self._tell_written = written(self._moved)
         for k, segment in enumerate(self.plan.segments):
             match segment.before:
                 case Gradient(((_, g),), _):
@@ -179,7 +185,7 @@ class Sweep:
                 case Observe(name, observed) as statement:
                     value = observe[observed.name]
                     self._place(statement, [self._in_shapes(value) if name.is_vector else value])
-            increment_version(self._moved)
+            self._tell_written()
             self._launch(k, key)
 
     def _in_shapes(self, value):

@@ -41,9 +41,14 @@ class ClippingWatch:
         self.looks = 0
         self.sizes: list[Size] = []
 
+    @property
+    def looks_on(self) -> bool:
+        """Whether it will look at the step to come."""
+        return self.looks < LOOKS
+
     def see(self, gradients: Sequence[torch.Tensor]) -> None:
         """Look at the gradients of a step, of which the sizes are read when they have come."""
-        if self.looks < LOOKS:
+        if self.looks_on:
             self.looks += 1
             self.arrivals.send(torch.cat([norms(gradients), largest(gradients)]), self._read)
 

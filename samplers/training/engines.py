@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from integrators.kernels.addresses import Alike, starts
 from integrators.kernels.sweep import Sweep
+from integrators.kernels.walk import walk
 from integrators.late import is_near
 from integrators.lower import of_the_loss
 from integrators.noise import Key
@@ -45,12 +47,16 @@ class TextEngine:
         self.as_parameters = Alike(params)
         self.as_gradients = Alike([p.detach() for p in params])
 
-    def sees_infinities(self, gradients: Sequence[torch.Tensor]) -> bool:
+    def sees_infinities(self, group: Mapping[str, Any]) -> bool:
         """Whether the shortest gradient has numbers that are not finite, as a loss has left it that is not finite.
 
         On a GPU nothing is looked at, which would wait for it.
         """
-        return self.shortest is not None and not math.isfinite(float(gradients[self.shortest].sum()))
+        return self.shortest is not None and not math.isfinite(float(group["params"][self.shortest].grad.sum()))
+
+    def finds(self, group: Mapping[str, Any]) -> bool:
+        """Whether all tensors are as the step before had them, by one look that also finds the gradients."""
+        return False
 
     def takes(self, gradients: Sequence[Any]) -> bool:
         """Whether the gradients are there, and lie in memory as the parameters do."""
@@ -121,6 +127,13 @@ class KernelEngine(TextEngine):
         if clock is not None:
             self.sweep.follow(clock)
         self.written_before_read = set(starts(params)) if self.sweep.has_passes else set()
+        self.walk = walk(params)
+
+    def finds(self, group: Mapping[str, Any]) -> bool:
+        """Whether all tensors are as the step before had them, by one look that also finds the gradients."""
+        if self.walk is None or bool(group["weight_decay"]) != self.prior or not self.walk(group["params"]):
+            return False
+        return not self.written_before_read or self.written_before_read.isdisjoint(self.walk.gradients.tolist())
 
     def fits(self, group: Mapping[str, Any]) -> bool:
         """Whether it is still these tensors that move, with or without weight decay as before."""
@@ -138,7 +151,7 @@ class KernelEngine(TextEngine):
         weight_decay: float,
         **parameters: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss and the noise of a key."""
+        """One step of size h, by the gradients of the mean loss, where none are given those it finds, and the noise."""
         parameters["num_data"] = num_data
         if self.prior:
             parameters["prior_precision"] = num_data * weight_decay
@@ -146,7 +159,8 @@ class KernelEngine(TextEngine):
         if not self.written_before_read.isdisjoint(found):  # a gradient that is its parameter
             gradients = [g.clone() for g in gradients]
             found = self.as_gradients.addresses(gradients)
-        self.sweep.step(h, key if self.clock is None else replace(key, step=0), found, observe, **parameters)
+        at: Sequence[int] | np.ndarray = found if found or self.walk is None else self.walk.gradients
+        self.sweep.step(h, key if self.clock is None else replace(key, step=0), at, observe, **parameters)
         if self.clock is not None:
             self.clock.add_(1)
 

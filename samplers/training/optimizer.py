@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.optim.optimizer as torch_optimizers
 
 import integrators
 from integrators import noise
@@ -193,7 +194,6 @@ class Optimizer(torch.optim.Optimizer):
         """Step size, temperature and parameters of a group, from lr and momentum or as they are: `Rates.setting`."""
         return self._rates.setting(group, budget=budget)
 
-    @torch.no_grad()
     def step(
         self, closure: Callable[[], Any] | None = None, *, observe: Mapping[str, torch.Tensor] | None = None
     ) -> Any:
@@ -205,6 +205,15 @@ class Optimizer(torch.optim.Optimizer):
         that is not finite; weights and state are then those of the step before. A GPU is not waited for: what is
         checked there is refused some steps later.
         """
+        if torch.autograd._profiler_enabled() or any(_hooks(self)):
+            return _seen_by_hooks(self, closure, observe)
+        return self._step(closure, observe)
+
+    step.hooked = True  # type: ignore[attr-defined]  # for torch, whose own hooks would cost as much as all else here
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], Any] | None, observe: Mapping[str, torch.Tensor] | None) -> Any:
+        """One step, behind the hooks."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -227,23 +236,11 @@ class Optimizer(torch.optim.Optimizer):
         engine = self._engines.get(index)
         if observe:
             observe = observations_like(f"{self.where}, step", self.recipe, observe, group["params"])
-        gradients = [p.grad for p in group["params"]]
-        captured = gpu.is_capturing()
-        if captured:
-            self._check_captured(engine, group, gradients)
-        to_be_checked = group["step_number"] % CHECKED == 0
-        if to_be_checked:
-            self._check_held()
-        if engine is None or to_be_checked or not engine.takes(gradients) or not engine.fits(group):
-            gradients = usable_gradients(self.where, group["params"], index)
-            if engine is None or not engine.fits_closely(group):
-                check_gradients_apart(f"{self.where}, step", group["params"], gradients)
-                engine = self._engines[index] = self._engine(index, group, gradients, observe)
-        if not captured:
-            self._look(engine, index, group, gradients, to_be_checked)
+        gradients: list[torch.Tensor] = []  # none where the engine finds them
+        looks = self._looks_on(group["step_number"])
+        if looks or engine is None or not engine.finds(group) or engine.sees_infinities(group):
+            engine, gradients = self._looked_at(engine, index, group, observe)
         setting = self._setting(index, group)
-        if not captured:
-            self._gauges.see(index, group, gradients, [self.state[p] for p in group["params"]], setting)
         engine.move(
             setting.step_size,
             gradients,
@@ -256,19 +253,42 @@ class Optimizer(torch.optim.Optimizer):
             **setting.parameters,
         )
 
-    def _look(
+    def _looks_on(self, step: int) -> bool:
+        """Whether somebody looks at the gradients of a step."""
+        if gpu.is_capturing():
+            return True
+        self._arrivals.look()
+        return step % CHECKED == 0 or self._clipping.looks_on or self._gauges.looks_on(step)
+
+    def _looked_at(
         self,
-        engine: TextEngine | OnCopies,
+        engine: TextEngine | OnCopies | None,
         index: int,
         group: dict[str, Any],
-        gradients: list[torch.Tensor],
-        to_be_checked: bool,
-    ) -> None:
-        """Look at gradients: whether they are clipped, or not finite."""
-        self._arrivals.look()
-        self._clipping.see(gradients)
-        if to_be_checked or engine.sees_infinities(gradients):
-            check_gradients(self.where, group, gradients, index, self._arrivals)
+        observe: Mapping[str, torch.Tensor],
+    ) -> tuple[TextEngine | OnCopies, list[torch.Tensor]]:
+        """The engine that takes the gradients of a step, and these, which all have looked at."""
+        gradients = [p.grad for p in group["params"]]
+        captured = gpu.is_capturing()
+        if captured:
+            self._check_captured(engine, group, gradients)
+        to_be_checked = group["step_number"] % CHECKED == 0
+        if to_be_checked:
+            self._check_held()
+        taken = engine is not None and engine.takes(gradients)
+        if not taken:
+            gradients = usable_gradients(self.where, group["params"], index)
+        if engine is None or to_be_checked or not taken or not engine.fits(group):
+            if engine is None or not engine.fits_closely(group):
+                check_gradients_apart(f"{self.where}, step", group["params"], gradients)
+                engine = self._engines[index] = self._engine(index, group, gradients, observe)
+        if not captured:
+            self._clipping.see(gradients)
+            if to_be_checked or engine.sees_infinities(group):
+                check_gradients(self.where, group, gradients, index, self._arrivals)
+            states = [self.state[p] for p in group["params"]]
+            self._gauges.see(index, group, gradients, states, self._setting(index, group))
+        return engine, gradients
 
     def _check_captured(
         self, engine: TextEngine | OnCopies | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
@@ -504,6 +524,18 @@ class Optimizer(torch.optim.Optimizer):
             self._clipping = watch
             self._arrivals = watch.arrivals
             self._gauges = Gauges(self.recipe, self._arrivals)
+
+
+def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
+    """What torch calls before and after the step of an optimizer."""
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    return before, after, torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks
+
+
+@torch.optim.Optimizer.profile_hook_step
+def _seen_by_hooks(optimizer: Optimizer, closure: Any = None, observe: Any = None) -> Any:
+    """A step that profilers record, with all hooks, which may change what it is given."""
+    return optimizer._step(closure, observe)
 
 
 def _check_order(params: object, recipe: object) -> None:

@@ -64,9 +64,13 @@ class OnCopies:
         as_bits = map(_bits, self.written), map(_bits, self.weights)
         return not self.written or all(map(np.array_equal, *as_bits))
 
-    def sees_infinities(self, gradients: Sequence[torch.Tensor]) -> bool:
+    def sees_infinities(self, group: Mapping[str, Any]) -> bool:
         """Whether the shortest gradient has numbers that are not finite, or too large together."""
-        return self.engine.sees_infinities(gradients)
+        return self.engine.sees_infinities(group)
+
+    def finds(self, group: Mapping[str, Any]) -> bool:
+        """No look finds the gradients, which are copied."""
+        return False
 
     def takes(self, gradients: Sequence[Any]) -> bool:
         """Whether the gradients are there, and lie in memory as the weights do."""
