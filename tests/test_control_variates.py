@@ -315,6 +315,19 @@ def test_the_mode_of_a_module_is_a_dict_that_a_run_can_start_from():
     assert draws["weight"].shape == (4, 5, 1, 3) and torch.equal(model.weight, before)
 
 
+def test_a_line_search_that_is_lost_ends_at_once():
+    """Where no number is left torch's would take ten evaluations for every step that is allowed."""
+    calls = []
+
+    def energy(theta):
+        calls.append(theta)
+        return -(theta**2).sum() - (theta**4).sum()
+
+    with pytest.raises(RecipeError, match="not finite"):
+        find_mode(energy, torch.ones(2, dtype=F64), steps=1000)
+    assert len(calls) < 200
+
+
 def test_a_mode_that_is_not_reached_is_told():
     with pytest.warns(RuntimeWarning, match="U still falls after 2 iterations"):
         find_mode(LOGISTIC, normal(3), (X, Y), steps=2)

@@ -174,11 +174,18 @@ class Descent:
 
         def closure() -> Any:
             optimizer.zero_grad()
-            return self._evaluate(at)
+            value = self._evaluate(at)
+            # from where torch's line search would never come back
+            if not value > -torch.inf or not all(x.isfinite().all() for x in at.values()):
+                raise FloatingPointError
+            return value
 
-        with torch.enable_grad():
-            optimizer.step(closure)
-            self.value = closure()  # step returns that of the start
+        try:
+            with torch.enable_grad():
+                optimizer.step(closure)
+                self.value = closure()  # step returns that of the start
+        except FloatingPointError:
+            self.value = torch.tensor(torch.nan)
         state = optimizer.state[next(iter(at.values()))]
         g = torch.cat([x.grad.reshape(-1) for x in at.values() if x.grad is not None])
         self.slope = float(g.norm())
