@@ -1,5 +1,6 @@
 """Is a matrix of formulas positive semidefinite? By the signs of its minors, else at random states."""
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -129,5 +130,35 @@ def numeric(
     >>> numeric([x], [x**2, 2*x])([3.0])
     [9.0, 6.0]
     """
+    known = ELEMENTARY | functions
+    if not often and all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than many values do
+        return lambda values: [_number(e, dict(zip(symbols, values)), known) for e in expressions]
     modules = [functions, "math", "mpmath", "sympy"]
     return lambdify([list(symbols)], list(expressions), modules=modules, dummify=True, cse=often)
+
+
+_OF_MATH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "atan")
+ELEMENTARY = {"Abs": abs, "Max": max, "Min": min, **{name: getattr(math, name) for name in _OF_MATH}}
+
+
+def _is_elementary(e: Expr, functions: Mapping[str, Callable]) -> bool:
+    """Whether a formula is made of numbers, symbols, sums, products, powers and these functions."""
+    if not e.args:
+        return e.is_Symbol or e.is_real and e.is_number
+    operation = e.is_Add or e.is_Mul or e.is_Pow or e.func.__name__ in functions
+    return operation and all(_is_elementary(x, functions) for x in e.args)
+
+
+def _number(e: Expr, at: Mapping[Symbol, float], functions: Mapping[str, Callable]) -> float:
+    """The value of such a formula, as floats give it."""
+    if not e.args:
+        return at[e] if e.is_Symbol else float(e)
+    values = [_number(x, at, functions) for x in e.args]
+    if e.is_Add:
+        return sum(values)
+    if e.is_Mul:
+        return math.prod(values)
+    if not e.is_Pow:
+        return functions[e.func.__name__](*values)
+    base, power = values
+    return math.sqrt(base) if e.exp is S.Half else base**power

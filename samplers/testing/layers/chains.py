@@ -71,8 +71,8 @@ def moved_chains(
         return slope(theta) + torch.as_tensor(spread) * errors
 
     gradient = noisy_slope if any(subject.recipe.supplied) else slope
+    slopes = {"gradient": gradient, **subject.curvature(energy)}
     for numbers in noise_of_steps:
-        slopes = {"gradient": gradient, **subject.curvature(energy)}
         state = stepped(step, state, h, noise=numbers, **slopes, **subject.settings)
     return state
 

@@ -105,8 +105,9 @@ def _run(subject: Subject, step: Any, h: float, steps: int) -> Run:
     start |= {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
     state = start
     works = []
+    arguments = _functions(subject, step, energy) | _settings(subject, step)
     for drawn in noise_of(subject, steps, CHAINS, step):
-        state = step(state, h, noise=drawn, **_functions(subject, step, energy), **_settings(subject, step))
+        state = step(state, h, noise=drawn, **arguments)
         works.append(state[WORK.name].numpy() / TEMPERATURE)
     return Run(h, start, state, np.stack(works, 1))
 
