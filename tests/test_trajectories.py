@@ -19,9 +19,10 @@ from integrators.backends.cpp import PRELUDE
 from integrators.backends.cpp_unrolled import unrolled_source
 from integrators.backends.kernel_expressions import CPP
 from integrators.kernels import choice, native
+from integrators.kernels.constants import Constants
 from integrators.kernels.trajectory import Trajectory
-from integrators.passes import Unsupported
-from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
+from integrators.passes import Unsupported, inputs
+from recipe import Energy, Recipe, RecipeError, friction, potential, scalar, total, vector
 from samplers.energies.targets import TARGETS
 from samplers.running import launches
 from samplers.testing.arguments import led_into
@@ -200,6 +201,55 @@ def test_schedules_phases_and_temperatures():
     assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10 and torch.equal(
         runs[0].step_sizes, runs[1].step_sizes
     )
+
+
+VARYING = ("sghmc", "underdamped-langevin", "sgld-preconditioned", "sghmc-adaptive", "hmc-randomised", "sgld-sa")
+
+
+def constants_of(name):
+    """The constants of a sampler's step, and settings and numbers of steps to ask them at."""
+    program = integrators.compile(CASES[name].recipe, energy=TARGETS["gaussian"]).program
+    random = np.random.default_rng(0)
+    settings = np.column_stack([random.uniform(1e-4, 1e-2, 40), random.uniform(0.5, 2, 40)])
+    return Constants(program, inputs(program), (3,)), settings, range(5, 45), CASES[name].parameters | {"num_data": 7}
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_constants_of_many_steps_are_those_of_each(name, monkeypatch):
+    constants, settings, numbers, parameters = constants_of(name)
+    each = torch.stack([constants.row(h, T, k, parameters) for (h, T), k in zip(settings.tolist(), numbers)])
+    asked = []
+    one_by_one = constants.function
+    monkeypatch.setattr(constants, "function", lambda *a, **k: asked.append(1) or one_by_one(*a, **k))
+    together = constants.rows(settings, numbers, parameters)
+    assert len(asked) == 1  # for all, where it takes 40 without
+    torch.testing.assert_close(together, each, rtol=1e-15, atol=0)
+
+
+def test_constants_that_are_not_finite_are_asked_for_step_by_step():
+    constants, settings, numbers, parameters = constants_of("sghmc")
+    settings[7, 1] = -1.0  # a root of a negative number, which a step alone refuses
+    with pytest.raises(ValueError, match="math domain error|nonnegative input"):
+        constants.rows(settings, numbers, parameters)
+
+
+def test_matrix_flows_have_their_constants_step_by_step():
+    p, s = vector("p"), vector("s")
+    recipe = Recipe(
+        name="gle",
+        state=(theta, p, s),
+        target=theta,
+        H=potential(theta) + total(p**2) / 2 + total(s**2) / 2,
+        D={s: Rational(1, 2)},
+        Q={(theta, p): -1, (p, s): 1},
+    )
+    step = integrators.compile(recipe, "O A B", pieces={"O": (friction(p), s)})
+    constants = Constants(step.program, inputs(step.program), (2,))
+    assert constants.function_over_steps is None
+    settings = np.array([[0.1, 1.0], [0.2, 1.0]])
+    rows = constants.rows(settings, [0, 1], {})
+    assert not torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[1], constants.row(0.2, 1.0, 1, {}))
 
 
 def test_lost_chains_are_the_same_and_are_told_alike():

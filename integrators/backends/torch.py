@@ -15,7 +15,7 @@ from recipe.symbols import Block, num_data, step_number
 from ..flow import Flow
 from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
 from .torch_energy import energy_sources, value_source
-from .torch_expressions import PRELUDE, Writer, fills, marked_names, moves
+from .torch_expressions import PRELUDE, Writer, WriterOverSteps, fills, marked_names, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -131,12 +131,13 @@ def _constants(program, writer):
     return lines + [f"{name} = {name}.to({like}.dtype)" for name in cast]
 
 
-def constants_source(program: Program, wanted: Sequence[Symbol]) -> str:
+def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: bool = False) -> str:
     """The function `constants(h, like, ...)` of what a kernel asks for: numbers, or tensors per site, in float64.
 
+    `over_steps`: h, temperature and the step's number are tensors of many steps, with axes of 1 for those of the sites.
     Nobody reads it as the text of a step: its parameters bear `marked_names`.
     """
-    writer = Writer(program)
+    writer = WriterOverSteps(program) if over_steps else Writer(program)
     writer.names = marked_names(program)
     writer.like = "like"
     arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]

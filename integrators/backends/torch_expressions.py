@@ -287,3 +287,18 @@ class Writer:
             f"there is no torch lowering for the condition {e}",
             do="Use comparisons, And, Or and Not.",
         )
+
+
+class WriterOverSteps(Writer):
+    """Expressions of h, the temperature and the step's number as tensors of many steps, which meet values per site."""
+
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.varying: set[Symbol] = {symbols.step_size, symbols.temperature, symbols.step_number}
+        for constant in program.constants:
+            if any(e.free_symbols & self.varying for e in constant.values):
+                self.varying.update(constant.defines)
+
+    def level(self, e: Expr) -> str:
+        """ "site" for a tensor too that has a value per step."""
+        return "site" if e.free_symbols & self.varying else super().level(e)

@@ -1,7 +1,9 @@
 """What kernels take of a step size, a temperature, parameters and a step number; and the numbers they compute with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
+import numpy as np
 import torch
 from sympy import Symbol
 
@@ -12,7 +14,7 @@ from ..backends.loading import load
 from ..backends.torch import constants_source
 from ..backends.torch_expressions import marked_names
 from ..passes import is_by_site
-from ..program import Program
+from ..program import Program, Solve
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -40,19 +42,62 @@ class Constants:
     """
 
     def __init__(self, program: Program, wanted: Sequence[Symbol], shape: Sequence[int]):
-        self.wanted, self.shape, self.where = wanted, tuple(shape), program.recipe.name
+        self.program, self.where = program, program.recipe.name
+        self.wanted, self.shape = wanted, tuple(shape)
         self.names = marked_names(program)
         like = torch.empty((1,) * (1 + bool(shape)), dtype=torch.float64, device="cpu")
         self.like = like.expand(1, *shape) if shape else like
-        source = constants_source(program, wanted)
-        self.function = load(source, f"<sde-recipe {program.recipe.name} constants>")["constants"]
+        self.function = self._function(over_steps=False)
         self.changes = program.reads(step_number)
+
+    def _function(self, *, over_steps: bool) -> Callable[..., list]:
+        source = constants_source(self.program, self.wanted, over_steps=over_steps)
+        kind = "constants of many steps" if over_steps else "constants"
+        return load(source, f"<sde-recipe {self.where} {kind}>")["constants"]
+
+    @cached_property
+    def function_over_steps(self) -> Callable[..., list] | None:
+        """The function at many steps; None where equations are to be solved at each."""
+        if any(isinstance(constant, Solve) for constant in self.program.constants):
+            return None
+        return self._function(over_steps=True)
 
     def __call__(self, h: float, temperature: float, number: int, parameters: Mapping) -> list[float | torch.Tensor]:
         """The values in the order of `wanted`, those per site as tensors of their shape."""
         spelled = {self.names.get(name, name): v for name, v in parameters.items()}
         values = self.function(h, self.like, temperature=temperature, step_number=number, **spelled)
         return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
+
+    def row(self, h: float, temperature: float, number: int, parameters: Mapping) -> torch.Tensor:
+        """The values of one step in one tensor, each per site spread over its sites."""
+        values = self(h, temperature, number, parameters) or [0.0]
+        return torch.cat([torch.as_tensor(v, dtype=torch.float64, device="cpu").reshape(-1) for v in values])
+
+    def rows(self, settings: np.ndarray, numbers: Sequence[int], parameters: Mapping) -> torch.Tensor:
+        """The values of many steps, a row for each: of the pairs (step size, temperature) and the numbers of steps."""
+        together = self.function_over_steps if len(settings) > 1 else None
+        if together is not None:
+            rows = self._rows_by(together, settings, numbers, parameters)
+            if rows.isfinite().all():
+                return rows  # else a step alone says what is wrong
+        return torch.stack([self.row(h, T, k, parameters) for (h, T), k in zip(settings.tolist(), numbers)])
+
+    def _rows_by(self, together, settings, numbers, parameters):
+        """The same by one call for all steps."""
+        first = self.row(float(settings[0, 0]), float(settings[0, 1]), numbers[0], parameters)  # which looks at shapes
+        steps, ones = len(settings), tuple(1 for _ in self.shape)
+        of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
+        h, temperature, number = of_steps.T.reshape(3, steps, *ones)
+        spelled = {self.names.get(name, name): _here(v) for name, v in parameters.items()}
+        values = together(h, self.like, temperature=temperature, step_number=number, **spelled)
+        rows = first.repeat(steps, 1)
+        at = 0
+        for s, value in zip(self.wanted, values):
+            shape = (steps, *(self.shape if is_by_site(s) else ones))
+            column = torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(shape).reshape(steps, -1)
+            rows[:, at : at + column.shape[1]] = column
+            at += column.shape[1]
+        return rows
 
     def _spread(self, s, value):
         device = value.device if isinstance(value, torch.Tensor) else "cpu"
@@ -65,3 +110,8 @@ class Constants:
                 f"its shape is {tuple(value.shape)} for sites of shape {self.shape}",
                 do="Give a number, or one value per site.",
             ) from error
+
+
+def _here(value):
+    """A parameter in the host's memory."""
+    return value.cpu() if isinstance(value, torch.Tensor) else value

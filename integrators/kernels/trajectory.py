@@ -239,15 +239,10 @@ class Trajectory:
         if self._constants.changes:
             changed[:] = True
         starts = np.flatnonzero(changed)
-        rows = [self._row(float(settings[k, 0]), float(settings[k, 1]), first_step + k) for k in starts.tolist()]
+        rows = self._constants.rows(settings[starts], (first_step + starts).tolist(), self.parameters)
         if len(rows) == 1:
             return rows[0], 0
-        return torch.stack(rows)[np.cumsum(changed) - 1], len(rows[0])
-
-    def _row(self, h, temperature, number):
-        """The constants of one step, each spread over its sites, in one tensor."""
-        values = self._constants(h, temperature, number, self.parameters) or [0.0]
-        return torch.cat([torch.as_tensor(v, dtype=torch.float64, device="cpu").reshape(-1) for v in values])
+        return rows[np.cumsum(changed) - 1], rows.shape[1]
 
     def take_gradient(self) -> None:
         """Take what the first step carries of U, where the chains are."""
