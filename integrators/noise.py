@@ -281,7 +281,7 @@ STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 def _words(
     seed: int | None, step: int | range, draw: int, chains: int, shape: Sequence[int], device: Device, first_chain: int
 ) -> Words:
-    """The four Philox words, each (steps, chains, ceil(sites / 4))."""
+    """The four Philox words, each (blocks of steps, chains, ceil(sites / 4))."""
     if seed is None:
         raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
     seed = _integer("seed", seed, 2**64)
@@ -295,7 +295,7 @@ def _words(
     shared = steps_of_block(sites)
     group = torch.arange(-(-sites // 4), device=device) if shared == 1 else torch.tensor([2**48 - sites], device=device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
-    steps = torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 1, 1) // shared
+    steps = torch.tensor([*_blocks(numbers, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
     counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
     return philox(counter, (seed & _MASK, steps >> 32 ^ seed >> 32))
 
@@ -303,6 +303,11 @@ def _words(
 def _numbers(step: int | range) -> list[int]:
     """The steps, one or many."""
     return list(step) if isinstance(step, range) else [step]
+
+
+def _blocks(numbers: list[int], shared: int) -> dict[int, int]:
+    """The blocks of so many steps each that these are of, and the row that each has."""
+    return {block: row for row, block in enumerate(dict.fromkeys(k // shared for k in numbers))}
 
 
 def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
@@ -313,13 +318,16 @@ def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> torch.Tensor:
-    """Four values a group, cut to the sites of `shape`, without the axis of steps for an int step."""
+    """Four values a group, by step, cut to the sites of `shape`, without the axis of steps for an int step."""
     sites = math.prod(shape)
     shared = steps_of_block(sites)
     values = values.flatten(2)
     if shared > 1:
-        turn = torch.tensor([k % shared for k in _numbers(step)], dtype=torch.int64, device=values.device)
-        values = values.unflatten(-1, (shared, sites)).take_along_dim(turn.view(-1, 1, 1, 1), 2).flatten(2)
+        numbers = _numbers(step)
+        blocks = _blocks(numbers, shared)
+        rows = torch.tensor([blocks[k // shared] for k in numbers], dtype=torch.int64, device=values.device)
+        turns = torch.tensor([k % shared for k in numbers], dtype=torch.int64, device=values.device)
+        values = values.unflatten(-1, (shared, sites))[rows, :, turns]
     values = values[..., :sites].reshape(*values.shape[:2], *shape).contiguous()
     return values if isinstance(step, range) else values[0]
 

@@ -129,6 +129,20 @@ def test_steps_share_the_blocks_of_draws_of_one_or_two_sites(sites):
     torch.testing.assert_close(x.transpose(0, 1).reshape(2, 2 * sites, 2, 2), torch.view_as_real(pairs))
 
 
+@pytest.mark.parametrize("sites", [1, 2])
+def test_many_steps_compute_each_block_that_they_share_once(monkeypatch, sites):
+    counters = []
+
+    def counted(counter, key):
+        counters.append(torch.broadcast_tensors(*counter)[0].numel())
+        return philox(counter, key)
+
+    monkeypatch.setattr(noise, "philox", counted)
+    assert noise.normal(7, range(8), 0, 5, (sites,), dtype=F32).shape == (8, 5, sites)
+    assert noise.normal(7, range(0), 0, 5, (sites,), dtype=F32).shape == (0, 5, sites)
+    assert counters == [8 * sites // 4 * 5, 0]
+
+
 def test_draws_of_other_numbers_of_sites_share_no_word():
     drawn = [words(3, range(16), 5, 2, (sites,)).flatten().tolist() for sites in (1, 2, 40)]
     assert len({word for row in drawn for word in row}) == sum(map(len, drawn))
