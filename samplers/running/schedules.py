@@ -103,8 +103,9 @@ class Cyclical(Schedule):
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while r_k <
     explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
     it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and steps are positive
-    integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. Source: Zhang, Li,
-    Zhang, Chen & Wilson 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning".
+    integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. A training loop has
+    `start` in units of lr, and takes `setting(k)` before step k. Source: Zhang, Li, Zhang, Chen & Wilson 2020,
+    "Cyclical stochastic gradient MCMC for Bayesian deep learning", eq. (1) and algorithm 1.
 
     >>> h = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
     >>> [round(h(k), 4) for k in range(5)]
@@ -157,6 +158,19 @@ class Cyclical(Schedule):
     def sampling(self, k: int) -> bool:
         """Whether step k samples, rather than explores."""
         return k % self.length / self.length >= self.explore
+
+    def setting(self, k: int, temperature: float = 1.0) -> dict[str, float]:
+        """lr and temperature of step k of a training loop, for a group of an Optimizer: at 0 while it explores.
+
+        >>> import torch
+        >>> from samplers import Optimizer, SGHMC
+        >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), SGHMC, lr=0.1, num_data=500)
+        >>> cycle = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
+        >>> optimizer.param_groups[0].update(cycle.setting(0))
+        >>> [cycle.setting(k)["temperature"] for k in range(5)]
+        [0.0, 0.0, 1.0, 1.0, 0.0]
+        """
+        return {"lr": self(k), "temperature": temperature if self.sampling(k) else 0.0}
 
     @property
     def phases(self) -> tuple[Phase, ...]:
