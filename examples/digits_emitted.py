@@ -1,7 +1,7 @@
 """The classifier of digits.py, trained with the one file that `recipe emit NAME -o FILE` writes.
 
 That file needs torch alone. It is emitted into --out, imported by its path, and its Optimizer put into the loop of
-digits.py: the draws are from the same exp(-U), with other noise.
+digits.py, of one run: the draws are from the same exp(-U), with other noise.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from digits import DECAY, HEAD, TRAIN, Method, Scores, command_line, data, line, train, verdict
+from digits import DECAY, HEAD, QUICK, TRAIN, Method, Row, Scores, command_line, data, train
 
 from samplers.cli import main as recipe_command
 
@@ -34,27 +34,27 @@ def emitted(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def main(argv: list[str] | None = None) -> dict[str, Scores]:
-    """Run the example; returns the Scores of the sampler, by "last" and "average"."""
+def main(argv: list[str] | None = None) -> list[Row]:
+    """Run the example; returns the rows of the sampler, of its last weights and of the average."""
     parser = command_line(__doc__, "out/digits_emitted")
     parser.add_argument("--sampler", choices=SETTINGS, default="sghmc", help="default sghmc")
     options = parser.parse_args(argv)
-    if options.epochs < 2:
+    epochs = QUICK if options.quick else options.epochs
+    if epochs < 2:
         parser.error("argument --epochs: at least 2")
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.monotonic()
 
-    train_set, (test, labels), permuted = data()
+    train_set, _, (test, labels), permuted = data()
     Optimizer = emitted(options.sampler, options.out).Optimizer
-    optimizer = partial(Optimizer, num_data=TRAIN, weight_decay=DECAY, **SETTINGS[options.sampler])
-    last, average = train(Method(optimizer), train_set, torch.cat([test, permuted]), options.epochs, options.seed)
-    results = {"last": Scores.of(last, labels), "average": Scores.of(average, labels)}
-    print(HEAD)
-    for kind, scores in results.items():
-        print(line(options.sampler, "1", kind, scores))
-    print(f"\n{verdict({options.sampler: results})}\n{time.monotonic() - started:.0f} s in all")
-    return results
+    settings = SETTINGS[options.sampler]
+    lr = settings["lr"]
+    method = Method(partial(Optimizer, num_data=TRAIN, weight_decay=DECAY, **settings), (lr,))
+    kinds = zip(("last", "average"), train(method, lr, train_set, torch.cat([test, permuted]), epochs, options.seed))
+    rows = [Row(options.sampler, "1", kind, lr, [Scores.of(own, labels) for own in p]) for kind, p in kinds]
+    print(HEAD, *rows, f"{time.monotonic() - started:.0f} s in all", sep="\n")
+    return rows
 
 
 if __name__ == "__main__":
