@@ -47,6 +47,8 @@ class Recipe(Dynamics):
     functions of theta that their updates make of them, with the Gamma that follows ("differentiated").
     `conversions`: the parameters and the step size in terms of a paper's, by the names of these; one whose key ends in
     "; G" is for words with the letter G. `requires` what must hold between the parameters, such as v0 < v1.
+    `metropolis`: the step is meant to be accepted or rejected by its work, as that of HMC: `samplers.sample` does so
+    where the caller says nothing else.
 
     Raises RecipeError where the three formulas do not make a recipe.
     Source: Ma, Chen & Fox (2015), "A complete recipe for stochastic gradient MCMC", eqs. (3)-(4) and Theorem 1.
@@ -71,6 +73,9 @@ class Recipe(Dynamics):
             )
         for field in ("source", "doc", "claim"):
             text(self.name, field, getattr(self, field))
+        if not isinstance(self.metropolis, bool):
+            what = f"metropolis is True or False, got {self.metropolis!r}"
+            raise RecipeError(self.name, what, do="Say whether steps are meant to be accepted or rejected.")
         settle("state", state_of(self.state, self.name))
         settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))

@@ -54,11 +54,17 @@ def as_text(recipe: Dynamics) -> str:
         *_formulas(recipe),
         *_motions(recipe),
         *_words(recipe),
+        *_acceptance(recipe),
         *map(_parameter, recipe.parameters),
         *_conversions(recipe),
         f"claim   {recipe.claim}",
     ]
     return "\n".join([title, *(f"  {row}" for row in rows)])
+
+
+def _acceptance(recipe: Dynamics) -> Iterator[str]:
+    if recipe.metropolis:
+        yield "accept  or reject each step by its work, as samplers.sample does unless metropolis=False"
 
 
 def _blocks(recipe: Dynamics) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Dynamics:
     marginal: Expr | None = None
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
     requires: tuple[Relational, ...] = ()
+    metropolis: bool = False
     claim: str = ""
     doc: str = ""
 

@@ -457,6 +457,12 @@ def test_steps_are_accepted_or_rejected(answer):
     assert len(answer(*argv)["info"]["acceptance"]) == 3
 
 
+def test_steps_of_hmc_are_unless_it_is_said_that_they_are_not(answer):
+    argv = ["sample", "hmc", "--energy", "double-well", *SHORT]
+    assert len(answer(*argv)["info"]["acceptance"]) == 3
+    assert "acceptance" not in answer(*argv, "--no-metropolis")["info"]
+
+
 def test_an_exception_of_an_energy_names_its_line(refusal, mine):
     line = MINE[: MINE.index("torch.ones(7)")].count("\n") + 1
     message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)

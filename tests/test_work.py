@@ -346,6 +346,27 @@ def counting(energy):
 
 
 @pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=str)
+def test_a_recipe_that_is_meant_to_be_accepted_or_rejected_is(recipe):
+    def bowl(theta):
+        return (theta**2).sum() / 2
+
+    settings = dict(init=torch.ones(2), steps=20, step_size=0.5, progress=False)
+    draws, asked, plain = (
+        sample(recipe, bowl, **settings, **how) for how in ({}, {"metropolis": True}, {"metropolis": False})
+    )
+    assert torch.equal(draws["theta"], asked["theta"]) and draws.info["acceptance"] == asked.info["acceptance"]
+    assert "acceptance" not in plain.info and "acceptance" not in sample(SGLD, bowl, **settings).info
+    assert "accept  or reject each step by its work" in str(recipe) and "accept  or" not in str(SGLD)
+
+
+def test_minibatches_of_a_recipe_that_is_meant_to_be_accepted_are_refused():
+    with pytest.raises(RecipeError, match="of which a minibatch has an estimate alone.*pass metropolis=False"):
+        sample(HMC, lambda t, x: quartic(t), init=torch.ones(2), data=torch.ones(9), batch_size=3, step_size=0.1)
+    with pytest.raises(RecipeError, match="metropolis is True or False, got 1"):
+        replace(HMC, metropolis=1)
+
+
+@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=str)
 def test_a_step_evaluates_energy_and_gradient_together_once(recipe):
     calls = []
     for steps in (20, 40):

@@ -154,7 +154,9 @@ def sample(
     if tune and step_size is not None:
         raise RecipeError(f"--step-size {step_size}", "--tune chooses the step size", do="Leave out one of the two.")
     options["step_size"] = STEP_SIZE if step_size is None else step_size
-    options |= {"step_size": "auto", "metropolis": True} if tune else {}
+    if tune:
+        options["step_size"] = "auto"
+        options["metropolis"] = options.get("metropolis") is not False
     from ..tuning import automatic  # imports torch
 
     with blaming(energy and file_and_name(energy)[0]):

@@ -133,7 +133,9 @@ def _add_sample_options(sub):
     sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
     _add_numbers(sub, NUMBERS)
     sub.set_defaults(step_size=None)  # tells one that is given from the default
-    sub.add_argument("--metropolis", action="store_true", help="accept or reject every step by its work")
+    sub.add_argument(
+        "--metropolis", action=argparse.BooleanOptionalAction, help="accept or reject every step by its work"
+    )
     sub.add_argument(
         "--tune", action="store_true", help="let pilot runs find the step size, scales and starts of exact chains"
     )

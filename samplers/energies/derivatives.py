@@ -102,7 +102,7 @@ def derivatives_of(
     needs_value = any(step.program.needs_value for step in steps)
     if needs_value and data is not None and data.batch_size is not None:
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
-        raise RecipeError(where, what, do="Leave batch_size out, or metropolis=True.")
+        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
     gradient: Callable | None = None
     curvature: Callable | None = None
     value: Callable | None = None

@@ -80,7 +80,7 @@ def sample(
     # execution
     scheme: Any = None,
     pieces: Mapping | None = None,
-    metropolis: bool = False,
+    metropolis: bool | None = None,
     repeat: int = 1,
     scope: str = "chain",
     coordinates: Any = None,
@@ -131,14 +131,15 @@ def sample(
     rate of success of each pair of neighbours.
 
     Execution. `scheme` and `pieces` are those of `integrators.compile`. With `metropolis` every step is accepted or
-    rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`. Then `repeat`
-    words of the scheme are one step, and `draws.info["acceptance"]` is the share of its steps that each chain accepted
-    in the last phase. With the scope "tensor" the totals and scalar blocks are per tensor of the target. `coordinates`:
-    a map theta = f(z) of `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its
-    parameters and auxiliary blocks are those of z, and `init`, draws and observations are of theta. `backend`:
-    "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a
-    compiler or Triton, and in runs of 300,000 steps a torch energy's gradient, or eight small steps with it, by
-    torch.compile; their draws agree up to rounding.
+    rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`; left out, it is
+    as the recipe is meant: True for MALA, HMC and GHMC. Then `repeat` words of the scheme are one step, and
+    `draws.info["acceptance"]` is the share of its steps that each chain accepted in the last phase. With the scope
+    "tensor" the totals and scalar blocks are per tensor of the target. `coordinates`: a map theta = f(z) of
+    `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its parameters and auxiliary
+    blocks are those of z, and `init`, draws and observations are of theta. `backend`: "torch"; "cpp", compiled kernels
+    on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a compiler or Triton, and in runs
+    of 300,000 steps a torch energy's gradient, or eight small steps with it, by torch.compile; their draws agree up to
+    rounding.
 
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
     `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every
@@ -166,6 +167,7 @@ def sample(
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
     coordinates, energy = moved_by(coordinates, recipe, energy, scope, f"{where}, coordinates")
     symbolic = energy if isinstance(energy, Energy) else None
+    metropolis = is_accepted(recipe, metropolis, where)
     repeat = _proposal(where, metropolis, repeat, scope)
     choices = dict(scheme=scheme, pieces=pieces, energy=symbolic, backend=backend)
     like_this = partial(
@@ -262,16 +264,25 @@ def _check_records(where: str, checkpoint: Any, every: Any, watch: Any) -> None:
         )
 
 
-def _proposal(where: str, metropolis: Any, repeat: Any, scope: str) -> int:
-    """The number of words in a proposal; refused where nothing is proposed."""
+def is_accepted(recipe: Recipe, metropolis: Any, where: str) -> bool:
+    """Whether steps are accepted or rejected: as the recipe is meant, where the caller says nothing."""
+    if metropolis is None:
+        return getattr(recipe, "metropolis", False)  # what is no recipe is refused later
     if not isinstance(metropolis, bool):
         raise RecipeError(where, f"metropolis is True or False, got {metropolis!r}", do="Pass metropolis=True.")
+    return metropolis
+
+
+def _proposal(where: str, metropolis: bool, repeat: Any, scope: str) -> int:
+    """The number of words in a proposal; refused where nothing is proposed."""
     repeat = integer(where, "repeat", repeat, least=1)
     if repeat > 1 and not metropolis:
         what = f"repeat = {repeat} words are one proposal, and nothing is proposed"
         raise RecipeError(where, what, do="Pass metropolis=True, or more steps.")
     if metropolis and scope != "chain":
-        raise RecipeError(where, f"a chain is accepted as a whole, not per {scope}", do="Leave scope out.")
+        raise RecipeError(
+            where, f"a chain is accepted as a whole, not per {scope}", do="Leave scope out, or pass metropolis=False."
+        )
     return repeat
 
 

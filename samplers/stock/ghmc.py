@@ -1,7 +1,7 @@
 """Guided (generalised) HMC: momenta are refreshed in part. Horowitz (1991).
 
-With `metropolis=True` a step refreshes the momenta in part, makes a step of the leapfrog, accepts it or turns the \
-chain round, and refreshes again.
+A step refreshes the momenta in part, makes a step of the leapfrog, accepts it or turns the chain round, and \
+refreshes again; with `metropolis=False` it is not accepted, but made.
 """
 
 from recipe import Recipe, positive, potential, total, vector
@@ -19,5 +19,6 @@ GHMC = Recipe(
     D={p: gamma * m},
     Q={(theta, p): -1},
     scheme="O B A B O",
+    metropolis=True,
     doc=__doc__,
 )

@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo. Duane, Kennedy, Pendleton & Roweth (1987), Neal (2011).
 
-With `metropolis=True, repeat=L` a step draws the momenta, makes L steps of the leapfrog and accepts or rejects where \
-they lead. Without, the momenta are drawn anew at every step of the leapfrog, which is SGLD with eps = h^2/m.
+A step draws the momenta, makes L steps of the leapfrog, with `repeat=L`, and accepts or rejects where they lead. With \
+`metropolis=False` momenta are drawn anew at every step of the leapfrog, which is SGLD with eps = h^2/m.
 """
 
 from recipe import Recipe, positive, potential, refresh, total, vector
@@ -19,5 +19,6 @@ HMC = Recipe(
     Q={(theta, p): -1},
     jumps={"R": refresh(p)},
     scheme="R B A B",
+    metropolis=True,
     doc=__doc__,
 )

@@ -1,6 +1,6 @@
 """MALA: the Metropolis-adjusted Langevin algorithm. Roberts & Tweedie (1996), eq. (2); the paper's sigma^2 is 2h.
 
-With `metropolis=True` a step of Euler is accepted or rejected; without, it is the unadjusted algorithm of the paper.
+A step of Euler is accepted or rejected; with `metropolis=False` it is the unadjusted algorithm of the paper.
 """
 
 from recipe import Recipe, positive, potential, vector
@@ -16,5 +16,6 @@ MALA = Recipe(
     H=potential(theta),
     D={theta: G},
     scheme="Euler",
+    metropolis=True,
     doc=__doc__,
 )

@@ -11,6 +11,7 @@ from recipe.errors import RecipeError
 
 from ..energies.reading import read
 from ..results.draws import Draws
+from ..running.sampling import is_accepted
 from ..running.sampling import sample as run
 from ..stock import named
 from .settings import Settings
@@ -80,12 +81,13 @@ def _settings(asked: dict[str, Any]) -> Settings:
         what = f"step_size='auto' is for a run of one law, and there is {other[0]}="
         raise RecipeError(where, what, do=f"Call samplers.tune, and sample with its numbers and {other[0]}.")
     given = {name: asked[name] for name in TUNED}
+    given["metropolis"] = is_accepted(asked["recipe"], asked["metropolis"], where)
     repeat = asked["repeat"] if asked["repeat"] != 1 else None  # 1 is what is there where nothing is asked
     return tune(
         asked["recipe"],
         asked["energy"],
         temperature=asked["temperature"],
-        repeat=repeat if asked["metropolis"] else None,
+        repeat=repeat if given["metropolis"] else None,
         **given,
         **asked["parameters"],
     )

@@ -19,6 +19,7 @@ from ..energies.gradients import check_energy
 from ..energies.model import Model
 from ..energies.over_chains import OfChains
 from ..energies.with_gradient import with_gradient
+from ..running.sampling import is_accepted
 from ..running.start import given_state
 from ..stock import named
 from .landscape import Landscape, Surroundings, surroundings
@@ -95,6 +96,7 @@ def tune(
     seed = integer(where, "the seed", seed, least=0)
     temperature = number(where, "temperature", temperature, above=0)
     repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
+    metropolis = is_accepted(recipe, metropolis, where)
     kick = _kick(recipe, batch_size, metropolis, where)
     energy = with_gradient(energy, gradient, where)
     bias = number(where, "bias", bias, above=0, below=1)
@@ -149,10 +151,8 @@ def tune(
     return Settings(arguments, recipe.name, _account(near, layout.shapes is None or of_model, tuner))
 
 
-def _kick(recipe: Recipe, batch_size: int | None, metropolis: Any, where: str) -> Kick | None:
+def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:
     """Where minibatches enter; refused where it is not known what their noise does, or where steps are accepted."""
-    if not isinstance(metropolis, bool):
-        raise RecipeError(where, f"metropolis is True or False, got {metropolis!r}", do="Pass metropolis=True.")
     if batch_size is None:
         return None
     if metropolis:
