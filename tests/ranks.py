@@ -71,15 +71,22 @@ def trained(rank, ranks, steps=15, folder=None):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def ensemble_of(members):
-    """The logits of an ensemble that has been trained for an epoch on batches of its own."""
+def ensemble_of(members, epochs=3, folder=None):
+    """The logits of an ensemble that has been trained on batches of its own, from the checkpoint in a folder."""
     X = torch.randn(48, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ensemble = samplers.Ensemble(lambda: torch.nn.Linear(5, 2).double(), members, seed=2)
     optimizer = samplers.Optimizer(ensemble.parameters(), samplers.SGNHT, lr=0.05, momentum=0.9, num_data=48)
-    for x in samplers.Minibatches(X, 8, members=members):
-        optimizer.zero_grad()
-        ensemble.loss(lambda f, x: (f - x[:, :2]).square().mean(), x, x).backward()
-        optimizer.step()
+    batches = samplers.Minibatches(X, 8, members=members)
+    checkpoint = folder and samplers.Checkpoint(
+        folder, every_rank=True, model=ensemble, optimizer=optimizer, batches=batches
+    )
+    for _ in range(checkpoint.load().get("epoch", 0) if folder else 0, epochs):
+        for x in batches:
+            optimizer.zero_grad()
+            ensemble.loss(lambda f, x: (f - x[:, :2]).square().mean(), x, x).backward()
+            optimizer.step()
+        if folder:
+            checkpoint.save(epoch=batches.epoch)
     return ensemble(X)
 
 
@@ -90,6 +97,9 @@ def main(folder):
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
     result["weights"] = trained(rank, ranks)
     result["members"] = distributed.gather(ensemble_of(distributed.share(3)))
+    for epochs in (1, 3):
+        again = ensemble_of(distributed.share(3), epochs, folder / "ensemble")
+        result["members in two parts"] = distributed.gather(again)
     for steps in (6, 15):
         result["weights in two parts"] = trained(rank, ranks, steps, folder / "loop")
     kept = folder / "run"

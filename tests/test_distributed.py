@@ -73,6 +73,7 @@ def test_a_run_in_folders_goes_on_on_the_same_ranks(outcome):
 def test_members_of_an_ensemble_over_the_ranks_are_those_of_one_process(outcome):
     whole = ranks.ensemble_of(3).detach()
     assert all((values["members"] - whole).abs().max() < 1e-12 for values, _ in outcome)
+    assert all(torch.equal(values["members in two parts"], values["members"]) for values, _ in outcome)
 
 
 def test_errors_reach_every_rank(outcome):

@@ -208,6 +208,12 @@ def test_a_loop_goes_on_from_its_checkpoint_bit_for_bit(tmp_path):
     assert torch.equal(trained(tmp_path / "parts", 4), whole)
 
 
+def test_folders_of_another_number_of_ranks_are_refused(tmp_path):
+    (tmp_path / "rank-1-of-2").mkdir()
+    with pytest.raises(RecipeError, match="it holds rank-1-of-2, and there are 1 ranks"):
+        Checkpoint(tmp_path, every_rank=True, model=Ensemble(network, 2))
+
+
 def test_the_state_of_other_members_is_refused():
     optimizers = [optimizer_of("sgnht", Ensemble(Odd, members).parameters(), "auto") for members in (2, range(2, 4))]
     with pytest.raises(RecipeError, match="'members': "):

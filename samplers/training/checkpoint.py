@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -47,8 +48,9 @@ class Checkpoint:
 
     The two latest are kept in `folder`, tensors as safetensors, all else as JSON, with a SHA-256 of both; nothing in
     them is executed. Under torchrun rank 0 saves for all, whose weights are the same, and all ranks load what it has
-    saved, but for torch's own generators. Raises RecipeError for the folder of another run, before anything is
-    overwritten.
+    saved, but for torch's own generators. With `every_rank` each saves what is its own, such as members of an Ensemble,
+    in a folder inside, and goes on from there; those that were killed between their saves are at different steps.
+    Raises RecipeError for the folder of another run, or of another number of ranks, before anything is overwritten.
 
     >>> import tempfile
     >>> checkpoint = Checkpoint(tempfile.mkdtemp(), model=torch.nn.Linear(2, 1))
@@ -66,6 +68,7 @@ class Checkpoint:
         *,
         every: float = 0.0,
         settings: Mapping[str, Any] | None = None,
+        every_rank: bool = False,
         **parts: Part,
     ):
         self.where = f"Checkpoint in {folder}"
@@ -77,11 +80,17 @@ class Checkpoint:
             self._check_part(name, part)
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
-        self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators()}
+        self.every_rank = every_rank
+        self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators(self._is_own)}
         self._saved = -math.inf  # when, in seconds
         self._mark = NEW
-        self._pair = Pair(folder, KIND)
+        self._pair = Pair(_of_rank(folder, self.where) if every_rank else folder, KIND)
         storage.make_folder(self._pair.folder)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether what is in the folder is of this rank."""
+        return self.every_rank or not _rank()
 
     def load(self) -> dict[str, Any]:
         """Put all parts where the run before this one has left them.
@@ -112,7 +121,7 @@ class Checkpoint:
             raise RecipeError(
                 self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name."
             )
-        if _rank() or not now and time.monotonic() - self._saved < self.every:
+        if not self._is_own or not now and time.monotonic() - self._saved < self.every:
             return
         if self._mark == NEW and self._pair.exists():
             raise RecipeError(
@@ -216,14 +225,17 @@ def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 class _Generators:
-    """Torch's own generators, those of rank 0, as a part."""
+    """Torch's own generators, as a part; a rank whose own they are not keeps its own."""
+
+    def __init__(self, is_own: bool):
+        self.is_own = is_own
 
     def state_dict(self) -> dict:
         on_gpus = enumerate(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()
         return {"cpu": torch.get_rng_state(), **dict(on_gpus)}
 
     def load_state_dict(self, state: dict, /) -> None:
-        if _rank():
+        if not self.is_own:
             return
         for device, x in state.items():
             if device == "cpu":
@@ -245,3 +257,13 @@ def _put(part: Part, state: Any) -> None:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _of_rank(folder: str | os.PathLike, where: str) -> Path:
+    """The folder of this rank inside of another; RecipeError where there are those of another number of ranks."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    for other in Path(folder).glob("rank-*-of-*"):
+        if not other.name.endswith(f"-of-{ranks}"):
+            what = f"it holds {other.name}, and there are {ranks} ranks"
+            raise RecipeError(where, what, do="Start as many as there were, or choose another folder.")
+    return Path(folder) / f"rank-{_rank()}-of-{ranks}"
