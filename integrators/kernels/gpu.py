@@ -1,14 +1,18 @@
 """What launches of Triton kernels share: the launch itself, its device, and what is sent there."""
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from recipe.errors import RecipeError
+
+CALLS_BEFORE = 2  # of a function, before a graph is made of it
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,56 @@ def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 def is_capturing() -> bool:
     """Whether what is launched is written into a CUDA graph, and nothing runs."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Whether what is launched on a device can be written into a CUDA graph."""
+    return device.type == "cuda"
+
+
+class Graph:
+    """A function of tensors, in dicts and lists, as a CUDA graph: the first call writes it down, calls launch it.
+
+    A call copies what it is given to where the graph reads, and gives copies of what it has written: the graph has
+    memory of its own. Tensors of `fixed` are read where they are. What looks at numbers of the device has no graph: the
+    first call raises what torch does, and leaves the stream as it was.
+    """
+
+    def __init__(self, function: Callable[..., Any], fixed: Sequence[torch.Tensor] = ()) -> None:
+        self.function = function
+        self.fixed = set(map(id, fixed))
+        self.kept = tuple(fixed)  # so that no other tensor comes to bear the identity of one
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        """What the function makes of these."""
+        read = tree_leaves(given)
+        if self.graph is None:
+            with on(read[0].device):
+                self._capture(given)
+        moving = [(to, x) for to, x in zip(self.read, read) if to is not x]
+        if moving:
+            torch._foreach_copy_([to for to, _ in moving], [x for _, x in moving])
+        assert self.graph is not None
+        self.graph.replay()
+        return tree_map(torch.clone, self.result)
+
+    def _capture(self, given: tuple) -> None:
+        """Write the graph down, after calls that make what is made once."""
+        read, form = tree_flatten(given)
+        self.read = [x if id(x) in self.fixed else x.clone() for x in read]
+        arguments = tree_unflatten(self.read, form)
+        before = torch.cuda.current_stream(self.read[0].device)
+        beside = torch.cuda.Stream(self.read[0].device)
+        beside.wait_stream(before)
+        with torch.cuda.stream(beside):
+            for _ in range(CALLS_BEFORE):
+                self.function(*arguments)
+        before.wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(before), torch.cuda.graph(graph):
+            self.result = self.function(*arguments)
+        self.graph = graph
 
 
 def signed(x: int) -> int:

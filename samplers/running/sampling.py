@@ -12,6 +12,7 @@ import torch
 
 import integrators
 from integrators.forms import parameters_like
+from integrators.kernels import gpu
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
@@ -25,7 +26,7 @@ from ..energies.with_gradient import with_gradient
 from ..results.draws import Draws
 from ..stock import named
 from .chains import Chains
-from .choice import mover_of
+from .choice import STEPS_ON_GPU, mover_of
 from .divergence import Remaking
 from .exchange import Ladder, check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
@@ -42,7 +43,7 @@ from .run import Run
 from .stability import check_stability
 from .start import given_state, whole_state
 from .trial import Trial
-from .unrolled import Unrolled, is_unrolled
+from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
 
 MOST = 2**63 - 1  # that a number of steps or chains can be
 SEED = "Give one: noise is a function of it, and the global generator is never used."
@@ -202,10 +203,10 @@ def sample(
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
     energy = bound(energy, target, layout, rows)
-    fast = backend != "torch" and plan.length >= WORTH_COMPILING
+    like = next(iter(start.values()))
+    fast = backend != "torch" and plan.length >= _worth_a_graph(like.device)
     derived = partial(derivatives_of, energy, target=target, layout=layout, data=rows, observe=observe, where=where)
     derivatives = derived(steps=plan.steps, compiled=fast)
-    like = next(iter(start.values()))
     inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where, plan.temperature(0)).check()
 
@@ -315,14 +316,24 @@ def _moving(
     where: str,
 ) -> tuple[Chains, Mover, Inputs]:
     """The chains where they start, what moves them, and what their steps read, compiled where that pays."""
+    long = plan.length >= WORTH_COMPILING
     if ladder is not None:
-        inputs = inputs.compiled(where)
+        inputs = inputs.compiled(where) if long else inputs
         return *side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where), inputs
     chains = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
-    if backend == "auto" and is_unrolled(plan, inputs, chains.state, WORTH_COMPILING):
-        return chains, Unrolled(inputs, looked_at, WORTH_COMPILING, where), inputs
-    inputs = inputs.compiled(where)
-    return chains, mover_of(plan, chains.state, inputs, looked_at, backend), inputs
+    device = next(iter(start.values())).device
+    least = _worth_a_graph(device)
+    unrolled = backend == "auto" and is_unrolled(plan, inputs, chains.state, least)
+    if unrolled and not gpu.has_graphs(device):
+        return chains, Unrolled(inputs, looked_at, least, where), inputs
+    inputs = inputs.compiled(where) if long and not unrolled else inputs
+    mover = mover_of(plan, chains.state, inputs, looked_at, backend)
+    return chains, UnrolledOnGPU(inputs, looked_at, least, where, mover) if unrolled else mover, inputs
+
+
+def _worth_a_graph(device: torch.device) -> int:
+    """The steps of a run that is worth a graph of several: torch.compile takes a minute, CUDA none."""
+    return STEPS_ON_GPU if gpu.has_graphs(device) else WORTH_COMPILING
 
 
 def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:

@@ -1,4 +1,4 @@
-"""Chains that move several steps in one graph, which torch.compile makes of a step in torch and its energy."""
+"""Chains that move several steps in one graph of a step in torch and its energy: of torch.compile, on a GPU of CUDA."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,20 +6,24 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from integrators import noise
 from integrators.domains import is_bounded
+from integrators.kernels import gpu
 from integrators.late import is_near
+from recipe.errors import warn
 
 from ..energies.gradients import agree
 from .chains import Chains
 from .inputs import Inputs, OfStep
-from .moving import Moves
+from .moving import Mover, Moves
 from .plan import Plan, Stage
 from .stepwise import StepCall, Stepwise
 
 AT_ONCE = 8  # steps of a graph: the time of its compilation grows with them
 SIZE = 2_000  # numbers of a block, from which on kernels of one step are faster
+SIZE_ON_GPU = 2**18  # there, where launches take longer than what they do
 
 Several = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]]
 
@@ -38,8 +42,16 @@ class Unrolled:
         self.inputs = inputs
         self.keep = keep
         self.least = least
-        self.stepwise = Stepwise(inputs, keep)
+        self.stepwise: Mover = Stepwise(inputs, keep)
         self.where = where
+
+    def compile(self, several: Several) -> Several:
+        """The graph of some steps; what it cannot hold is raised at its first call."""
+        return torch.compile(several, dynamic=False, fullgraph=True)
+
+    def give_up(self, reason: str) -> None:
+        """Go on step by step, where there is no graph."""
+        self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on, those of a graph handed on together."""
@@ -58,7 +70,7 @@ class Unrolled:
     def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """The steps of as many graphs as the stage has room for, until one loses a chain, or cannot be compiled."""
         several = self._several(stage)
-        compiled = torch.compile(several, dynamic=False, fullgraph=True)
+        compiled = self.compile(several)
         is_checked = False
         numbers = range(stage.first + done, stage.first + stage.steps)
         target = chains.state[chains.recipe.targets[0].name]
@@ -68,8 +80,9 @@ class Unrolled:
             of_steps = list(islice(steps, AT_ONCE))
             read = _read(of_steps, has_data=self.inputs.derivatives.data is not None)
             with torch.no_grad():
-                if not is_checked and not _compiles(compiled, several, chains.state, read):
-                    self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
+                reason = "" if is_checked else _fault(compiled, several, chains.state, read)
+                if reason:
+                    self.give_up(reason)
                     return
                 is_checked = True
                 state, kept, total = compiled(chains.state, *read)
@@ -110,13 +123,20 @@ def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> 
     program = stage.step.program
     constant = not callable(stage.step_size.value) and not callable(stage.temperature.value)
     blocks = [state[b.name] for b in stage.step.recipe.entries]
-    small = all(is_near(x) and x.numel() < SIZE for x in blocks)
+    small = all(_is_small(x) for x in blocks)
     one_gradient = program.gradients_per_step == 1 and list(program.derivatives) == [1]
     opaque = inputs.derivatives.functional is not None and not program.observations and program.scope == "chain"
     drawn = all(draw.kind in noise.KINDS for draw in program.draws)
     whole = not any(is_bounded(b) for b in stage.step.recipe.entries)
     of_number = not StepCall(stage.step, {"gradient": None}, inputs).numbered
     return stage.steps >= least and constant and small and one_gradient and opaque and drawn and whole and of_number
+
+
+def _is_small(x: torch.Tensor) -> bool:
+    """Whether a step is quicker in a graph of several than alone."""
+    if gpu.has_graphs(x.device):
+        return x.numel() < SIZE_ON_GPU
+    return is_near(x) and x.numel() < SIZE
 
 
 def is_unrolled(plan: Plan, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
@@ -130,9 +150,27 @@ def _read(of_steps: Sequence[OfStep], *, has_data: bool) -> tuple[dict[str, torc
     return drawn, [s.data(0) for s in of_steps]
 
 
-def _compiles(compiled: Several, several: Several, state: dict, read: tuple) -> bool:
-    """Whether torch compiles the steps, to the numbers that they have without it."""
+def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str:
+    """Why the steps have no graph; "" where they have one, of the numbers that they have without it."""
     try:
-        return agree(compiled(state, *read)[0], several(state, *read)[0])
-    except Exception:  # of a compiler that is missing, or cannot do what the energy does
-        return False
+        made, _, _ = compiled(state, *read)
+        plain, _, total = several(state, *read)
+        return "" if not math.isfinite(total) or agree(made, plain) else "its numbers differ"
+    except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+class UnrolledOnGPU(Unrolled):
+    """The same by a CUDA graph; `stepwise` makes the steps beside it, and all where torch makes none."""
+
+    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Mover) -> None:
+        super().__init__(inputs, keep, least, where)
+        self.stepwise = stepwise
+
+    def compile(self, several: Several) -> Several:
+        """The graph of some steps; what it cannot hold is raised at its first call."""
+        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.derivatives.batch(None)) if torch.is_tensor(x)])
+
+    def give_up(self, reason: str) -> None:
+        """Say so: steps are made one by one, by their kernel."""
+        warn(f"{self.where}: no CUDA graph has several steps, they are made one by one: {reason}")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from recipe.errors import RecipeError  # noqa: E402
 
 SECONDS = 480
 ON_THE_GPU = ["test_triton", "test_triton_trajectories", "test_graphs", "test_half_precision", "test_running_ahead"]
-ON_THE_GPU += ["test_kernels", "test_addresses", "test_names", "test_noise"]
+ON_THE_GPU += ["test_cuda_graphs", "test_kernels", "test_addresses", "test_names", "test_noise"]
 SAMPLERS = ["sgld", "sghmc", "psgld", "underdamped-langevin", "msgnht", "atmc", "santa", "sgnht"]
 
 
@@ -297,6 +298,34 @@ def graphs(place):
     return found
 
 
+def torch_energies(place):
+    """Logistic regression as a torch function: steps a second, several in a CUDA graph by "auto", and how far apart."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 10, generator=random).to(place.device)
+    y = (torch.rand(1000, generator=random) < 0.5).float().to(place.device)
+
+    def energy(theta, batch):
+        z = batch[0] @ theta
+        misfit = torch.nn.functional.softplus(z) - batch[1] * z
+        return 1000 / BATCH * misfit.sum() + (theta**2).sum() / 2
+
+    run = {"init": torch.zeros(10, device=place.device), "chains": 64, "data": (x, y), "batch_size": BATCH}
+    run |= {"step_size": 1e-4, "thin": 10, "progress": False}
+    found, ends = {}, {}
+    for backend in ("torch", "triton", "auto"):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            samplers.sample(samplers.SGHMC, energy, steps=20, backend=backend, **run)
+            place.wait()
+            began = time.perf_counter()
+            ends[backend] = samplers.sample(samplers.SGHMC, energy, steps=4 * place.trials, backend=backend, **run)
+            place.wait()
+        found[backend] = {"steps a second": 4 * place.trials / (time.perf_counter() - began)}
+        found[backend]["told"] = [str(w.message) for w in told]
+        found[backend]["apart"] = apart([ends[backend]["theta"]], [ends["torch"]["theta"]])
+    return found
+
+
 def halves(place):
     """Weights in bfloat16, moved as copies: how far these are from weights in float32, and what a step costs."""
     optimizer, params = trained(place, torch.bfloat16)
@@ -361,6 +390,7 @@ def main(argv=None):
     stage("steps", lambda: steps_of(place, predicted, bandwidth))
     stage("chains", lambda: chains_of(place))
     stage("graphs", lambda: graphs(place))
+    stage("torch energies", lambda: torch_energies(place))
     stage("halves", lambda: halves(place))
     stage("tests on the GPU", lambda: tests(ON_THE_GPU, left() / 2, place))
     if left() > 30:

@@ -1,0 +1,155 @@
+"""Several steps of a run in one CUDA graph, as far as that can be said without a GPU: a graph is played by a tape.
+
+The tape has what torch does while a graph is captured, with the tensors that it does it on; a replay does that again
+and writes into the same tensors. As on a GPU, a look at a number ends the capture, and what Python does is done once.
+"""
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_unrolled import FEATURES, energy, run, same
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from integrators.kernels import gpu
+from samplers.running import choice, sampling, unrolled
+
+LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
+
+
+class Tape(TorchDispatchMode):
+    """What is done to tensors, in its order."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in LOOKS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = function(*args, **(kwargs or {}))
+        self.entries.append((function, args, kwargs or {}, result))
+        return result
+
+    def replay(self):
+        """Do it again, into the same tensors."""
+        for function, args, kwargs, result in self.entries:
+            for old, new in zip(tree_leaves(result), tree_leaves(function(*args, **kwargs))):
+                if torch.is_tensor(old) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def tapes(monkeypatch):
+    """The tapes of graphs that have been captured, with how often each was played; the CPU is taken for a GPU."""
+    made = []
+
+    class Graph:
+        def __init__(self):
+            self.tape = Tape()
+            self.played = 0
+            made.append(self)
+
+        def replay(self):
+            self.played += 1
+            self.tape.replay()
+
+    @contextmanager
+    def captured(graph):
+        with graph.tape:
+            yield
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, value in {
+        "CUDAGraph": Graph,
+        "graph": captured,
+        "Stream": lambda device: stream,
+        "current_stream": lambda device: stream,
+        "stream": lambda stream: nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(gpu, "has_graphs", lambda device: True)
+    monkeypatch.setattr(choice, "STEPS_ON_GPU", 20)
+    monkeypatch.setattr(sampling, "STEPS_ON_GPU", 20)
+    return made
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(),
+        dict(recipe="sghmc", keep="p", thin=3, warmup=21),
+        dict(recipe="sgnht", chains=1, keep=["p", "xi"], thin=2),
+        dict(init={"w": torch.zeros(FEATURES, dtype=torch.float64)}, energy=lambda at, batch: energy(at["w"], batch)),
+        dict(data=None, batch_size=None, energy=lambda theta: (theta**4).sum()),
+        dict(batch_size=None),
+    ],
+    ids=["minibatch", "carried", "one chain", "named", "no data", "all data"],
+)
+def test_a_run_by_cuda_graphs_is_that_of_single_steps(tapes, given):
+    by_graphs = run(**given)
+    assert len(tapes) == 1 + ("warmup" in given) and tapes[-1].played > 2
+    assert same(by_graphs, run(backend="torch", **given))
+
+
+def counting():
+    """An energy that is another one at each call, which a replay is not."""
+    calls = []
+
+    def counted(theta, batch):
+        calls.append(1)
+        return energy(theta, batch) * (1 + len(calls) % 7)
+
+    return counted
+
+
+def test_steps_that_a_graph_does_not_repeat_are_made_one_by_one(tapes):
+    with pytest.warns(
+        RuntimeWarning, match="no CUDA graph has several steps, they are made one by one: its numbers dif"
+    ):
+        run(energy=counting())
+    assert [tape.played for tape in tapes] == [1]
+
+
+def test_an_error_while_a_graph_is_captured_is_told_in_one_line(tapes, monkeypatch):
+    def several(self, stage, made=unrolled.Unrolled._several):
+        function = made(self, stage)
+
+        def with_a_look(*given):
+            state, kept, total = function(*given)
+            return state, kept, total + float(total) * 0
+
+        return with_a_look
+
+    monkeypatch.setattr(unrolled.Unrolled, "_several", several)
+    with pytest.warns(RuntimeWarning) as told:
+        draws = run()
+    text = "no CUDA graph has several steps, they are made one by one: RuntimeError: operation not permitted"
+    assert sum(text in str(w.message) for w in told) == 1
+    assert same(draws, run(backend="torch"))
+
+
+def test_data_as_a_whole_is_read_where_it_is(monkeypatch, tapes):
+    graphs = []
+    made = gpu.Graph.__init__
+    monkeypatch.setattr(gpu.Graph, "__init__", lambda self, *given: graphs.append(self) or made(self, *given))
+    run(batch_size=None)
+    (graph,) = graphs
+    assert len(graph.fixed) == 2 and sum(id(x) in graph.fixed for x in graph.read) == 2 * unrolled.AT_ONCE
+
+
+def test_a_lost_chain_is_lost_at_the_same_step(tapes):
+    def steep(theta, batch):
+        return energy(theta, batch) + 40 * (theta**4).sum()
+
+    start = torch.zeros(3, FEATURES, dtype=torch.float64)
+    start[1] = 2.0
+    given = dict(recipe="sgld", energy=steep, init=start, chains=3, steps=60, step_size=5e-3)
+    with pytest.warns(RuntimeWarning, match="are lost"):
+        by_graphs = run(**given)
+    with pytest.warns(RuntimeWarning, match="are lost"):
+        by_steps = run(backend="torch", **given)
+    assert 1 in by_graphs.diverged and by_graphs.diverged == by_steps.diverged
+    assert same(by_graphs, by_steps)
