@@ -186,3 +186,69 @@ def test_proposals_at_which_the_energy_raises_are_rejected():
 def test_tuning_looks_where_the_energy_raises():
     settings = samplers.tune(samplers.SGLD, of_a_scale, init=torch.zeros(2))
     assert settings.arguments["step_size"] > 0
+
+
+# ---- layers of networks
+
+
+def of_network(network):
+    """The energy of a network's parameters: squared outputs, and a prior."""
+
+    def energy(theta):
+        outputs = torch.func.functional_call(network, theta, ROWS)
+        return outputs.square().sum() + sum((w**2).sum() for w in theta.values())
+
+    return energy
+
+
+class Recurrent(torch.nn.Module):
+    """A layer that torch does not vectorise."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = kind(2, 3, batch_first=True)
+
+    def forward(self, rows):
+        return self.layer(rows[:, None])[0]
+
+
+ROWS = torch.linspace(-1, 1, 8).reshape(4, 2)
+SHORT = {"steps": 3, "step_size": 1e-3, "chains": 2, "progress": False}
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_networks_run_one_chain_after_another(kind):
+    torch.manual_seed(0)
+    network = Recurrent(kind)
+    with pytest.warns(RuntimeWarning, match="Batching rule not implemented.*run one after another") as record:
+        draws = samplers.sample(samplers.SGLD, of_network(network), init=network, **SHORT)
+    assert len(record) == 1 and draws.diverged == {}
+
+
+LAYERS = {
+    "batch norm": (torch.nn.BatchNorm1d(2), "a BatchNorm1d in its network couples the examples of a batch.*eval"),
+    "its batches": (
+        torch.nn.BatchNorm1d(2, track_running_stats=False).eval(),
+        "a BatchNorm1d in its network couples.*running statistics",
+    ),
+    "dropout": (torch.nn.Dropout(0.5), "a Dropout in its network is random in training mode.*eval"),
+    "attention": (
+        torch.nn.TransformerEncoderLayer(2, 1, 4, dropout=0.1),
+        "a TransformerEncoderLayer|a MultiheadAttention.*random",
+    ),
+}
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_couple_rows_or_are_random_are_refused_by_name(name, chains):
+    layer, words = LAYERS[name]
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), layer)
+    with pytest.raises(RecipeError, match=words):
+        samplers.sample(samplers.SGLD, of_network(network), init=network, **SHORT | {"chains": chains})
+
+
+def test_layers_that_are_still_are_taken():
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5), torch.nn.Linear(2, 2)).eval()
+    assert samplers.sample(samplers.SGLD, of_network(network), init=network, **SHORT).diverged == {}
+    assert torch.nn.Dropout(0.5)(torch.ones(3)).shape == (3,)  # nothing is left behind that looks at modules

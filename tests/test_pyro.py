@@ -102,7 +102,18 @@ def test_variables_that_are_drawn_at_some_states_alone_are_refused_there():
         energy({"x": torch.tensor(21.0)})
 
 
+def asking(x):
+    pyro.sample("y", dist.Normal(x, 1.0))
+
+
+def failing():
+    raise ValueError("of its own")
+
+
 REFUSED = {
+    asking: "the model fails when it is run: TypeError: .*missing 1 required.*its arguments",
+    failing: "ValueError: of its own",
+    torch.sum: "the model fails when it is run",
     fixed: "no latent variable",
     discrete: "discrete or enumerated",
     enumerated: "discrete or enumerated",

@@ -141,6 +141,9 @@ def test_a_module_predicts_with_the_draws_as_its_parameters_and_is_left_as_it_wa
     [
         (lambda t, x: x.sum(), X, {}, "one prediction per row"),
         (lambda t, x: 3.0, X, {}, "one prediction per row"),
+        (lambda t: t, X, {}, "called with theta and rows: TypeError: .*takes 1 positional.*f.theta, rows."),
+        (lambda t, x: x @ torch.ones(9), X, {}, "the model fails.*RuntimeError"),
+        (3, X, {}, "the model is 3"),
         (lambda t, x: x, X.tolist(), {}, "X is a list"),
         (lambda t, x: x, (X, X[:3]), {}, "rows"),
         (lambda t, x: x, X[:0], {}, "rows"),

@@ -193,3 +193,15 @@ def test_ranks_start_their_chains_where_one_process_does(init, per_chain):
 def test_wrong_starts_are_refused(settings, words):
     with pytest.raises(RecipeError, match=words):
         begun(by_name, **settings)
+
+
+def test_models_that_are_stacked_for_other_chains_are_recognised_where_the_energy_fails():
+    network = linear(0)
+    stacked, _ = torch.func.stack_module_state([linear(seed) for seed in range(3)])
+
+    def energy(theta):
+        return torch.func.functional_call(network, theta, torch.ones(5, 3)).square().sum()
+
+    with pytest.raises(RecipeError, match="fails at the start.*all begin with 3 rows.*chains=3 and per_chain=True"):
+        begun(energy, init=stacked)
+    assert begun(energy, init=stacked, per_chain=True, chains=3)["weight"].shape[0] == 3

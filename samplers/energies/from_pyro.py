@@ -77,10 +77,17 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
     if not callable(model):
         raise RecipeError(WHERE, f"it is a function with pyro.sample statements, got {model!r}", do="Pass the model.")
     program = Program(model, args, kwargs)
-    with seeded(0):
-        first, *others = [program.latent() for _ in range(RUNS)]
+    try:
+        with seeded(0):
+            first, *others = [program.latent() for _ in range(RUNS)]
+    except RecipeError:
+        raise
+    except Exception as error:  # of the caller's own model
+        what = f"the model fails when it is run: {type(error).__name__}: {error}"
+        raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and its arguments.") from error
     if not first:
-        raise RecipeError(WHERE, "it draws no latent variable", do="Every pyro.sample statement has obs=.")
+        what = "it draws no latent variable: it has no pyro.sample statement without obs="
+        raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and give one no obs=.")
     for other in others:
         _check_alike(first, other)
     variables = {name: Variable(name, node["fn"]) for name, node in first.items()}

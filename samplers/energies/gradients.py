@@ -10,6 +10,7 @@ from torch.func import grad, jvp, vmap
 from recipe.errors import RecipeError, warn
 
 from .data import Data
+from .layers import of_an_energy
 from .layout import Layout
 from .over_chains import OF_STATES, InTurn, OfChains, OverChains, explained, is_fine_in_turn, of_chain
 from .slopes import slopes_near
@@ -163,7 +164,7 @@ def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None
     _check_callable(energy, data)
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
     batch = () if data is None else (data.first(),)
-    with torch.enable_grad(), explained(ENERGY), _unchanged(at, *batch):
+    with torch.enable_grad(), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
         value = _call(energy, layout.seen(at), batch)
     _check_value(value)
     return InTurn(energy) if of_many and not _vectorises(layout.energy(energy), at, batch) else energy
@@ -219,12 +220,28 @@ def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
     except TypeError as error:
         trace = error.__traceback__
         if trace is None or trace.tb_next is not None:  # raised inside of the energy, not by calling it
+            _check_not_stacked(theta, error)
             raise
         raise RecipeError(
             ENERGY,
             f"calling it with {1 + len(batch)} argument(s) failed: {error}",
             do="It is a function of theta, or of (theta, batch) where data= is given.",
         ) from error
+    except (RuntimeError, ValueError, IndexError) as error:
+        _check_not_stacked(theta, error)
+        raise
+
+
+def _check_not_stacked(theta: Any, error: Exception) -> None:
+    """Refuse tensors by name of several models, which were taken for one point, where the energy fails at it."""
+    shapes = [tuple(x.shape) for x in theta.values()] if isinstance(theta, Mapping) else []
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if isinstance(error, RecipeError) or len(shapes) < 2 or len(rows) > 1 or max(map(len, shapes)) < 2:
+        return
+    number = rows.pop()
+    what = f"it fails at the start ({type(error).__name__}: {error}), whose tensors all begin with {number} rows"
+    do = f"Were they stacked, of {number} models, pass chains={number} and per_chain=True, or a list of the models."
+    raise RecipeError(ENERGY, what, do=do) from error
 
 
 def _check_value(value: Any) -> None:

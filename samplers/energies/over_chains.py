@@ -11,8 +11,15 @@ from torch.func import vmap
 
 from recipe.errors import RecipeError
 
-BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer")  # in what it says of what it cannot vectorise
-IN_TURN = ("item()", "control flow", "dynamic shape", "inplace arithmetic", "data pointer")  # of one chain it is fine
+BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer", "Batching rule")  # in what it says of such
+IN_TURN = (  # of one chain it is fine
+    "item()",
+    "control flow",
+    "dynamic shape",
+    "inplace arithmetic",
+    "data pointer",
+    "Batching rule not implemented",
+)
 OF_STATES = (ValueError, ArithmeticError, RuntimeError, AssertionError)  # what a function may raise at some states
 PASSED_ON = (RecipeError, NotImplementedError, torch.OutOfMemoryError)
 

@@ -10,6 +10,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 WHERE = "draws, predict"
+FUNCTION = "Pass a function f(theta, rows) of one draw and of rows of X, or the nn.Module that the run began with."
 
 
 @torch.no_grad()
@@ -29,11 +30,13 @@ def predictions_of(
     thinned = {name: x[:, ::thin] for name, x in draws.items()}
     chains, number = next(iter(thinned.values())).shape[:2]
     function = _of_module(model, thinned) if isinstance(model, torch.nn.Module) else model
+    if not callable(function):
+        raise RecipeError(WHERE, f"the model is {model!r}", do=FUNCTION)
     result: torch.Tensor | None = None
     for chain in range(chains):
         for draw in range(number):
             theta = _theta({name: x[chain, draw] for name, x in thinned.items()}, function is not model)
-            says = torch.cat([_checked(function(theta, p if isinstance(X, tuple) else p[0]), len(p[0])) for p in parts])
+            says = torch.cat([_says(function, theta, p if isinstance(X, tuple) else p[0], len(p[0])) for p in parts])
             if result is None:
                 result = says.new_empty((chains, number, *says.shape))
             result[chain, draw] = says
@@ -68,7 +71,15 @@ def _of_module(module: torch.nn.Module, draws: Mapping[str, torch.Tensor]) -> Ca
     return function
 
 
-def _checked(says: Any, rows: int) -> torch.Tensor:
+def _says(function: Callable, theta: Any, some: Any, rows: int) -> torch.Tensor:
+    """What a model says of some rows, of which there are `rows`; refused where it is not one prediction for each."""
+    try:
+        says = function(theta, some)
+    except (RecipeError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of the caller's own function
+        what = f"the model fails, called with theta and rows: {type(error).__name__}: {error}"
+        raise RecipeError(WHERE, what, do=FUNCTION) from error
     if not torch.is_tensor(says) or not says.dim() or len(says) != rows:
         got = f"the shape {tuple(says.shape)}" if torch.is_tensor(says) else f"a {type(says).__name__}"
         raise RecipeError(WHERE, f"the model gives {got} for {rows} rows", do="Return one prediction per row.")

@@ -5,13 +5,16 @@ from typing import Any
 
 import torch
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from recipe.errors import RecipeError
 
+from ..energies.layers import fault_of
+
 Weights = dict[str, torch.Tensor]  # by name
-EVAL = "Call eval() on it: gradients stay on."
+OF_RANKS = (
+    "averages gradients over ranks before they are corrected",
+    "Pass the module in it, and average after correct().",
+)
 
 
 class ModuleLoss:
@@ -101,7 +104,7 @@ def gradient(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> We
 def check_modules(where: str, model: torch.nn.Module) -> None:
     """Refuse a network with modules that make the loss random, or couple the examples of a batch."""
     for name, module in model.named_modules():
-        fault, advice = _fault(module)
+        fault, advice = OF_RANKS if isinstance(module, torch.nn.parallel.DistributedDataParallel) else fault_of(module)
         if fault:
             raise RecipeError(where, f"{name or 'it'}, a {type(module).__name__}, {fault}", do=advice)
 
@@ -116,28 +119,3 @@ class _Whole(torch.nn.Module):
 
     def forward(self, batch: Any) -> Any:
         return self.loss(self.model, batch)
-
-
-def _fault(module: torch.nn.Module) -> tuple[str, str]:
-    """Why a module's loss has no use at a snapshot, and what to do; nothing where it has."""
-    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-        return (
-            "averages gradients over ranks before they are corrected",
-            "Pass the module in it, and average after correct().",
-        )
-    if isinstance(module, _BatchNorm):
-        if module.running_mean is None:
-            return "couples the examples of a batch", "Give it running statistics, and call eval() on it."
-        if module.training:
-            return "couples the examples of a batch", EVAL
-    if module.training and _is_random(module):
-        return "is random in training mode", EVAL
-    return "", ""
-
-
-def _is_random(module: torch.nn.Module) -> bool:
-    """Whether it draws random numbers in training mode, as dropout does."""
-    if isinstance(module, torch.nn.RReLU):
-        return True
-    rate = getattr(module, "p", 1.0) if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
-    return isinstance(rate, (int, float)) and rate > 0
