@@ -1,4 +1,4 @@
-"""Letters that a recipe has by default, the word that is taken of them, and what a piece without a closed form is told."""
+"""Letters that a recipe has by default, the word taken of them, and what a piece without a closed form is told."""
 
 import pytest
 from sympy import sqrt
