@@ -3,6 +3,7 @@
 The closed forms are in `flow_rules.py`: its table RULES is tried in order, and is the place for another one.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sympy import Expr
@@ -45,12 +46,17 @@ class Flow:
 
     def reads(self, order: int) -> bool:
         """Whether the flow reads U itself (order 0), its gradient (1) or Hessian diagonal (2)."""
-        if order:
-            return any(len(x.variables) == order for e in self.updates.values() for x in e.atoms(Partial))
-        return any(masked(e, Partial)[0].has(Potential) for e in self.updates.values())
+        return reads_U(self.updates.values(), order)
 
     def __str__(self):
         return f"{self.letter}: {self.equation}  [{self.rule}{'' if self.exact else ', not exact'}]"
+
+
+def reads_U(formulas: Iterable[Expr], order: int) -> bool:
+    """Whether one of them reads U itself (order 0), its gradient (1) or Hessian diagonal (2)."""
+    if order:
+        return any(len(x.variables) == order for e in formulas for x in e.atoms(Partial))
+    return any(masked(e, Partial)[0].has(Potential) for e in formulas)
 
 
 def solve(piece: Subsystem, name: str = "") -> Flow:

@@ -18,7 +18,7 @@ from recipe.symbols import Adapted, Block, Observed, Partial, Potential, Total, 
 from recipe.symbols import step_size as h
 
 from .extraction import Extraction
-from .flow import Flow
+from .flow import Flow, reads_U
 from .functions import MatrixFunction
 from .hoisting import CALLS, Constants
 from .program import (
@@ -69,10 +69,9 @@ def lower(
     if given_gradient:
         program = assembled({1: "given"}).program
     else:
-        assembly = assembled({})
-        kept = assembly.fresh if reuse_gradient else set()
-        carried = [order for order in CARRIED if order in kept and _reads_before_moving(order, scheme, flows, recipe)]
-        program = assembled(dict.fromkeys(carried, "carried")).program if carried else assembly.program
+        kept = [order for order in CARRIED if reuse_gradient and _is_left(order, scheme, flows, recipe, adapt or {})]
+        carried = [order for order in kept if _reads_before_moving(order, scheme, flows, recipe)]
+        program = assembled(dict.fromkeys(carried, "carried")).program
     verify(program)
     return program
 
@@ -137,6 +136,22 @@ def _reads_before_moving(order: int, scheme: Scheme, flows: Mapping[str, Flow], 
         if any(b in recipe.targets for b in flows[letter].updates):
             return False
     return False
+
+
+def _is_left(
+    order: int, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
+) -> bool:
+    """Whether a step that starts without derivatives of U has one at the target where it ends."""
+    word = [flows[letter] for letter, _ in scheme.moves]
+    moves = [k for k, flow in enumerate(word) if any(b in recipe.targets for b in flow.updates)]
+    rest = max(moves, default=-1) + 1  # from this move on the target stays
+    if any(flow.reads(order) for flow in word[rest:]):
+        return True
+    if not reads_U(adapt.values(), order):
+        return False
+    if recipe.order == "same_step":
+        return _first_read(scheme, flows) >= rest
+    return order != 1 or not any(flow.reads(order) for flow in word)  # else they read the first one of the step
 
 
 Updates = dict[Block, Expr]
