@@ -16,6 +16,11 @@ per epoch of the second half of the run or cycle; of the deep ensemble one membe
 ends. The learning rate of each is the one with the least NLL on the images to choose by; test images have no part in
 it. Numbers are means over runs with their standard errors, in which the choice of test images does not show. ECE is in
 15 bins; AUC is the chance that a permuted image has a larger entropy than a digit.
+
+With 100 epochs and three runs the averages of samplers have a larger NLL than SGD, by 0.04 to 0.06 with errors up to
+0.01, and than the deep ensemble, which SGD, with all epochs for one network, beats by 0.007 +- 0.003. Cyclical SGHMC
+and ATMC are about as accurate as SGD and tell permuted images from digits better, AUC 0.98 against 0.95. Without its
+noise SGHMC is as good as SGD: the NLL that it loses comes with the noise, at T = 1 under this prior.
 """
 
 import argparse

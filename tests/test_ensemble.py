@@ -326,6 +326,14 @@ def test_what_torch_cannot_vectorise_is_computed_in_turn_and_warned_of_once():
         assert torch.allclose(model.linear.weight.grad, ensemble.network.linear.weight.grad[k])
 
 
+def test_recurrent_networks_are_computed_in_turn_with_all_that_they_return():
+    ensemble = Ensemble(lambda: torch.nn.GRU(3, 4, batch_first=True).double(), 2)
+    with pytest.warns(RuntimeWarning, match="one after another"):
+        outputs, states = ensemble(X.view(8, 5, 3))
+    assert outputs.shape == (2, 8, 5, 4) and states.shape == (2, 1, 8, 4)
+    assert torch.equal(outputs[1], ensemble.member(1)(X.view(8, 5, 3))[0])
+
+
 def test_a_dataset_has_a_batch_for_each_member():
     data = torch.utils.data.TensorDataset(X, Y)
     of_tensors = list(Minibatches((X, Y), 8, members=2, seed=1))

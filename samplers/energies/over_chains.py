@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from recipe.errors import RecipeError
 
@@ -114,7 +115,7 @@ class OverChains:
             self.at_once = None  # it was torch that could not
         like = next((value for value in values if value is not None), None)
         numbers = [_not_a_number(of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
-        return torch.stack(numbers)
+        return tree_map(lambda *parts: torch.stack(parts), *numbers)
 
     def of_one(self, theta: Any, *batch: Any) -> torch.Tensor:
         """The value of one chain, without the axis of chains."""
