@@ -61,13 +61,13 @@ LR = {"psgld-same-step": 1e-3, "psgld": 2e-4, "sgld": 0.5, "sghmc": 0.05, "atmc"
 # ---- the data
 
 
-def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The bytes of an idx file, plain or gzipped, as uint8 of its shape."""
+def read_idx(path: Path, dimensions: int, mirror: str) -> Tensor:
+    """The bytes of an idx file, plain or gzipped, as uint8 of its shape; `mirror` is where it is to be had."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise RecipeError(str(path), f"it cannot be read ({error})", do=f"Fetch it again from {MIRROR}.") from error
+        raise RecipeError(str(path), f"it cannot be read ({error})", do=f"Fetch it again from {mirror}.") from error
     start = 4 + 4 * dimensions
     shape = [int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4)]
     if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) != start + math.prod(shape) or not math.prod(shape):
@@ -75,12 +75,12 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
         raise RecipeError(
             str(path),
             f"it is no intact idx file of {dimensions} dimension{plural} of bytes",
-            do=f"Fetch it again from {MIRROR}.",
+            do=f"Fetch it again from {mirror}.",
         )
     return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).reshape(shape)
 
 
-def paths_in(folder: Path) -> list[Path]:
+def paths_in(folder: Path, mirror: str) -> list[Path]:
     """The four files, each plain or gzipped."""
     candidates = {name: [folder / name, folder / f"{name}.gz"] for name in FILES}
     present = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
@@ -89,15 +89,15 @@ def paths_in(folder: Path) -> list[Path]:
         raise RecipeError(
             str(folder),
             f"there is no {', no '.join(missing)}, plain or .gz",
-            do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {MIRROR} ({missing[0]}.gz ...).",
+            do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {mirror} ({missing[0]}.gz ...).",
         )
     return [paths[0] for paths in present.values()]
 
 
-def read_mnist(folder: Path) -> tuple[Data, Data, list[str]]:
+def read_mnist(folder: Path, mirror: str = MIRROR) -> tuple[Data, Data, list[str]]:
     """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test; the SHA-256 of each file."""
-    paths = paths_in(folder)
-    parts = [read_idx(path, 3 if "images" in path.name else 1) for path in paths]
+    paths = paths_in(folder, mirror)
+    parts = [read_idx(path, 3 if "images" in path.name else 1, mirror) for path in paths]
     for x, y, path in ((*parts[:2], paths[1]), (*parts[2:], paths[3])):
         if x.shape[1:] != (28, 28) or len(x) != len(y) or y.max() > 9:
             raise RecipeError(

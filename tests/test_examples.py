@@ -19,6 +19,7 @@ import integrators
 import samplers
 from recipe.algebra import vanishes
 from recipe.derive import residual
+from recipe.errors import RecipeError
 from samplers.cli import main as recipe_command
 from samplers.training import checkpoint as checkpoints
 
@@ -449,3 +450,79 @@ def test_a_model_of_stan_is_moved_in_its_free_numbers_and_drawn_in_its_own(monke
     assert list(draws) == ["mu", "tau"]
     torch.testing.assert_close(draws["mu"], mu)
     torch.testing.assert_close(draws["tau"].log(), log_tau)
+
+
+# ---- the guide, and regression by its rule
+
+
+def test_the_guide_chooses_trains_and_compares(images, tmp_path, capsys, float32):
+    """On 120 images: which method is the better one is not asked of so few."""
+    import guide
+
+    assert guide.main(["--quick", "--data", str(images), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    table = json.loads((tmp_path / "guide.json").read_text())
+    assert list(table) == ["SGD", "SGD, averaged", "deep ensemble", "sampler, T = 1", "sampler"]
+    for name, row in table.items():
+        assert len(row["nll"]) == len(row["seconds"]) == 2 and all(0 < x < 10 for x in row["nll"]), name
+        best = min(row["tried"], key=lambda trial: trial["nll"])
+        assert row["setting"] == {key: value for key, value in best.items() if key != "nll"}, name
+        assert f"{name}: {guide.Setting(**row['setting'])}" in printed
+    assert table["sampler, T = 1"]["setting"]["temperature"] == 1.0 and table["sampler"]["less_sampler"] is None
+    assert (tmp_path / "guide.txt").read_text() in printed and "100 images to learn from, 20 held back" in printed
+
+
+def test_the_guide_says_which_files_it_needs(tmp_path, capsys):
+    import guide
+
+    for arguments in ([], ["--data", str(tmp_path)]):
+        assert guide.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and guide.MIRROR in error
+        assert all(name in error for name in guide.FILES)
+
+
+def test_the_rule_takes_one_axis_after_another_and_leaves_out_what_diverges(monkeypatch):
+    import guide
+
+    asked = []
+
+    def nll(method, setting, *rest):
+        asked.append((setting.lr, setting.temperature))
+        return {0.1: 1.0, 0.2: float("inf"), 0.3: 0.5}[setting.lr] + setting.temperature
+
+    monkeypatch.setattr(guide, "nll_of", nll)
+    axes = {"lr": (0.1, 0.2, 0.3), "temperature": (1.0, 0.1)}
+    choice = guide.choose(guide.Method(guide.Setting("sghmc", 0.1, 1.0), axes), *[None] * 3)
+    assert (choice.setting.lr, choice.setting.temperature) == (0.3, 0.1) and len(choice.tried) == 4
+    assert asked == [(0.1, 1.0), (0.2, 1.0), (0.3, 1.0), (0.3, 0.1)]
+    with pytest.raises(RecipeError, match="every setting that was tried diverges"):
+        guide.choose(guide.Method(guide.Setting("sghmc", 0.2, 1.0), {}), *[None] * 3)
+
+
+def test_a_run_that_diverges_is_out():
+    import guide
+    import uci
+
+    data = torch.randn(60, 3), torch.randn(60)
+    problem = guide.Problem(lambda: uci.Regression(3), uci.loss, uci.nll, batch_size=20, epochs=40)
+    for optimizer in ("sgd", "sghmc"):
+        setting = guide.Setting(optimizer, lr=1e4, prior=1.0)
+        assert guide.nll_of(guide.Method(setting, {}), setting, problem, data, data, 0) == float("inf"), optimizer
+
+
+def test_regression_by_the_rule_of_the_guide(tmp_path, capsys, float32):
+    import uci
+
+    random = np.random.RandomState(0)
+    X = random.randn(80, 3) * [1.0, 100.0, 0.0]
+    np.savez(tmp_path / "line.npz", X=X, y=5 + 3 * X[:, 0] + 0.3 * random.randn(80))
+    arguments = ["--data", str(tmp_path), "--splits", "1", "--steps", "200", "--out", str(tmp_path), "--sets"]
+    assert uci.main([*arguments, "line"]) == 0
+    row = json.loads((tmp_path / "uci.json").read_text())["line"]
+    for name, results in row.items():  # of y, without the inputs, it is -2.5 at best
+        assert -2.4 < results["log_density"][0] < 0 and results["rmse"][0] < 2, name
+    assert (tmp_path / "uci.txt").read_text() in capsys.readouterr().out
+    assert uci.main([*arguments, "none"]) == 2
+    error = capsys.readouterr().err
+    assert "none.npz: it cannot be read" in error and error.count("\n") == 1
