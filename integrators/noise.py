@@ -29,12 +29,51 @@ Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes
 
 
 @dataclass(frozen=True)
+class Places:
+    """Some of the sites of a chain that has `sites` of them: runs of neighbours, each its first site and how many.
+
+    Numbers that are drawn at places are those that the whole chain has there, one run after the other.
+
+    >>> whole = uniform(7, 0, 0, 1, (8,), dtype=torch.float64)
+    >>> some = uniform(7, 0, 0, 1, (3,), dtype=torch.float64, places=Places(8, ((5, 2), (1, 1))))
+    >>> torch.equal(some, whole[:, [5, 6, 1]])
+    True
+    """
+
+    sites: int
+    runs: tuple[tuple[int, int], ...]
+
+    def groups(self, device: Device) -> torch.Tensor:
+        """The groups of four sites that the runs touch, one run after the other."""
+        return _ranges([(first // 4, -(-(first + n) // 4) - first // 4) for first, n in self.runs], device)
+
+    def within_groups(self, device: Device) -> torch.Tensor:
+        """Where the sites are among those of `groups`."""
+        starts, end = [], 0
+        for first, n in self.runs:
+            starts.append((end + first % 4, n))
+            end += 4 * (-(-(first + n) // 4) - first // 4)
+        return _ranges(starts, device)
+
+
+def _ranges(runs: Sequence[tuple[int, int]], device: Device) -> torch.Tensor:
+    """The integers of runs, each given by its first and how many, one run after the other."""
+    first, n = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    shift = first - n.cumsum(0) + n
+    return torch.arange(int(n.sum()), device=device) + shift.repeat_interleave(n).to(device or "cpu")
+
+
+@dataclass(frozen=True)
 class Key:
-    """The noise of one step under a seed, to be drawn where it is used; chains count from `first_chain`."""
+    """The noise of one step under a seed, to be drawn where it is used; chains count from `first_chain`.
+
+    `places`: which sites of the chains it is drawn at, if not at all.
+    """
 
     seed: int
     step: int
     first_chain: int = 0
+    places: Places | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "seed", _integer("seed", self.seed, 2**64))
@@ -61,8 +100,9 @@ class Key:
         tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
         """
         function = (KINDS | STATE_DEPENDENT)[kind]
+        at = {} if self.places is None or not shape else {"places": self.places}
         return function(
-            self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain
+            self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain, **at
         )
 
 
@@ -118,6 +158,7 @@ def uniform(
     dtype: torch.dtype,
     device: Device = None,
     first_chain: int = 0,
+    places: Places | None = None,
 ) -> torch.Tensor:
     """Uniform noise on the open interval (0, 1).
 
@@ -131,9 +172,9 @@ def uniform(
     >>> uniform(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
     tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
     """
-    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    words = _words(seed, step, draw, chains, shape, device, first_chain, places)
     u = _unit(words, dtype).clamp_(max=1 - torch.finfo(dtype).eps / 2)
-    return _at_sites(u, step, shape)
+    return _at_sites(u, step, shape, places)
 
 
 def normal(
@@ -146,6 +187,7 @@ def normal(
     dtype: torch.dtype,
     device: Device = None,
     first_chain: int = 0,
+    places: Places | None = None,
 ) -> torch.Tensor:
     """Standard normal noise.
 
@@ -158,11 +200,11 @@ def normal(
     >>> normal(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
     tensor([[ 2.9157e-04, -3.0485e-01,  1.7888e+00]], dtype=torch.float64)
     """
-    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    words = _words(seed, step, draw, chains, shape, device, first_chain, places)
     even, odd = _unit(words, dtype).unflatten(-1, (2, 2)).unbind(-1)
     r = even.log().mul_(-2).sqrt_()
     angle = odd * (2 * math.pi)
-    return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape)
+    return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape, places)
 
 
 def integers(
@@ -279,9 +321,16 @@ STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
 def _words(
-    seed: int | None, step: int | range, draw: int, chains: int, shape: Sequence[int], device: Device, first_chain: int
+    seed: int | None,
+    step: int | range,
+    draw: int,
+    chains: int,
+    shape: Sequence[int],
+    device: Device,
+    first_chain: int,
+    places: Places | None = None,
 ) -> Words:
-    """The four Philox words, each (blocks of steps, chains, ceil(sites / 4))."""
+    """The four Philox words, each (blocks of steps, chains, groups), of all groups of four sites or those of places."""
     if seed is None:
         raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
     seed = _integer("seed", seed, 2**64)
@@ -291,9 +340,12 @@ def _words(
     numbers = _numbers(step)
     for end in (*numbers[:1], *numbers[-1:]):
         _integer("step", end, 2**63)
-    sites = math.prod(shape)
+    sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
-    group = torch.arange(-(-sites // 4), device=device) if shared == 1 else torch.tensor([2**48 - sites], device=device)
+    if shared > 1:
+        group = torch.tensor([2**48 - sites], device=device)
+    else:
+        group = torch.arange(-(-sites // 4), device=device) if places is None else places.groups(device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
     steps = torch.tensor([*_blocks(numbers, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
     counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
@@ -317,9 +369,11 @@ def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
 
 
-def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> torch.Tensor:
+def _at_sites(
+    values: torch.Tensor, step: int | range, shape: Sequence[int], places: Places | None = None
+) -> torch.Tensor:
     """Four values a group, by step, cut to the sites of `shape`, without the axis of steps for an int step."""
-    sites = math.prod(shape)
+    sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
     values = values.flatten(2)
     if shared > 1:
@@ -328,7 +382,12 @@ def _at_sites(values: torch.Tensor, step: int | range, shape: Sequence[int]) -> 
         rows = torch.tensor([blocks[k // shared] for k in numbers], dtype=torch.int64, device=values.device)
         turns = torch.tensor([k % shared for k in numbers], dtype=torch.int64, device=values.device)
         values = values.unflatten(-1, (shared, sites))[rows, :, turns]
-    values = values[..., :sites].reshape(*values.shape[:2], *shape).contiguous()
+    if places is None:
+        values = values[..., :sites]
+    else:
+        at = _ranges(places.runs, values.device) if shared > 1 else places.within_groups(values.device)
+        values = values[..., at]
+    values = values.reshape(*values.shape[:2], *shape).contiguous()
     return values if isinstance(step, range) else values[0]
 
 

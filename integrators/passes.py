@@ -5,7 +5,7 @@ computed between passes. A gradient is the caller's: it ends a segment. Every wr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sympy import Expr, Symbol
@@ -91,6 +91,11 @@ class Segment:
     written: frozenset[Symbol]
 
     @property
+    def open_sums(self) -> tuple[Local, ...]:
+        """The sums over sites that it leaves to be ended by the next one."""
+        return () if not self.passes or self.passes[-1].chain else self.passes[-1].sites.sums
+
+    @property
     def counts_sites(self) -> bool:
         """Whether a statement reads the number of sites."""
         return any(p.sites.counts_sites or p.chain.counts_sites for p in self.passes)
@@ -105,6 +110,27 @@ class Plan:
     arrays: tuple[Symbol, ...]
     numbers: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
+
+    def cut_at_sums(self) -> "Plan":
+        """The plan with a segment's end wherever sums over sites are to be ended, as over several processes.
+
+        >>> from integrators import compile
+        >>> from samplers import SGNHT
+        >>> cut = plan(compile(SGNHT, "Euler").program).cut_at_sums()
+        >>> [segment.open_sums for segment in cut.segments]
+        [(sum1,), ()]
+        """
+        segments = []
+        for segment in self.segments:
+            before, passes = segment.before, list[Pass]()
+            for p in segment.passes:
+                if not p.sites.sums:
+                    passes.append(p)
+                    continue
+                segments.append(Segment(before, (*passes, Pass(p.sites, Loop())), segment.written))
+                before, passes = None, [Pass(Loop(), p.chain)]
+            segments.append(Segment(before, tuple(passes), segment.written))
+        return replace(self, segments=tuple(segments))
 
     @cached_property
     def written(self) -> frozenset[Symbol]:

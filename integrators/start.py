@@ -1,6 +1,7 @@
 """The whole state of chains from their target: adapted quantities at their start, auxiliary blocks from their law."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,11 +60,12 @@ def complete_state(
     wanted = [a for a in recipe.adapted if a.name not in init]
     if wanted:
         adapt = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, scope)
+        adapt = replace(adapt, spread=step.spread)
         adapted = adapt(state, 1.0, gradient=gradient, observe=observe, sizes=sizes, **parameters)
         state |= {a.name: adapted[a.name] for a in wanted}
         for a in recipe.adapted:
-            _check_first_value(recipe, a, state[a.name])
-    draw = stationary_start(recipe, scope)
+            _check_first_value(step, a, state[a.name])
+    draw = replace(stationary_start(recipe, scope), spread=step.spread)
     numbers = _first_draws(draw, state, seed, first_chain)
     drawn = draw(state, 1.0, noise=numbers, temperature=temperature, sizes=sizes, **parameters)
     return {b.name: init.get(b.name, drawn[b.name]) for b in recipe.entries}
@@ -93,15 +95,19 @@ def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State
     }
 
 
-def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
-    outside = not in_domain(a, value).all()
-    by_gradient = a.start.has(Partial)
+def _check_first_value(step: Step, a: Adapted, value: torch.Tensor) -> None:
     of_chains = value.reshape(len(value), -1)
-    vanishes = a.domain.name == "nonnegative" and by_gradient and not of_chains.any(1).all()
-    if outside or vanishes:
-        what = f"outside of its domain, {a.domain}," if outside and not by_gradient else "0"
+    faults = ~in_domain(a, value).reshape(len(value), -1), of_chains != 0
+    if step.spread is None or not a.is_vector:
+        outside, nonzero = (fault.any(1) for fault in faults)
+    else:
+        outside, nonzero = (step.spread.total(fault.double()) > 0 for fault in faults)
+    by_gradient = a.start.has(Partial)
+    vanishes = a.domain.name == "nonnegative" and by_gradient and not nonzero.all()
+    if outside.any() or vanishes:
+        what = f"outside of its domain, {a.domain}," if outside.any() and not by_gradient else "0"
         raise RecipeError(
-            f"{recipe.name}, start",
+            f"{step.recipe.name}, start",
             f"{a} starts as {a.start}, which is {what} where the chains start",
             do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.',
         )
@@ -110,6 +116,7 @@ def _check_first_value(recipe: Recipe, a: Adapted, value: torch.Tensor) -> None:
 def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State:
     """The random numbers of a stationary start."""
     like = state[step.recipe.targets[0].name]
+    at = {} if step.spread is None else {"places": step.spread.places}
     return {
         name: noise.KINDS[step.draws[name]](
             seed,
@@ -120,6 +127,7 @@ def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State
             dtype=like.dtype,
             device=like.device,
             first_chain=first_chain,
+            **(at if block.is_vector else {}),
         )
         for number, (name, block) in enumerate(step.draw_blocks.items())
     }

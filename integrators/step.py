@@ -1,7 +1,7 @@
 """Step: one step of a sampler as a pure function of state, step size, gradient and noise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
 
     from .kernels.single import Pool
     from .noise import Key
+    from .spread import Spread
 
 State = dict[str, "Tensor"]
 
@@ -41,8 +42,9 @@ class Step:
     `noise`: dict of random numbers, see `draws`, or a `noise.Key` to draw them with; `observe`: dict of functions of
     theta, see `observations`. The state that comes back may carry "gradient" and "value" for the next step. Adaptations
     may read `num_data` and `step_number`. In the scope "tensor" theta is `(chains, sites)`, `sizes` are those of its
-    tensors, and scalar blocks are `(chains, tensors)`. Raises RecipeError for an argument that is missing or out of its
-    range.
+    tensors, and scalar blocks are `(chains, tensors)`. With a `spread` the sites of the state, and of the noise, are
+    those of this process, and totals are over all; so steps the torch text alone. Raises RecipeError for an argument
+    that is missing or out of its range.
 
     >>> import torch
     >>> from integrators import compile
@@ -61,6 +63,9 @@ class Step:
     backend: str = "torch"
     frozen: tuple[str, ...] = ()
     pieces: dict = field(default_factory=dict)
+    spread: "Spread | None" = field(
+        default=None, kw_only=True
+    )  # of chains whose sites are spread over processes, those of this one
 
     # ---- what a step is
 
@@ -115,7 +120,10 @@ class Step:
     @cached_property
     def source(self) -> str:
         """The torch text of the step."""
-        return torch_backend.module_source(self.program, title=f"{self.recipe.name}: one step of {self.scheme}.")
+        title = f"{self.recipe.name}: one step of {self.scheme}."
+        return torch_backend.module_source(
+            self.program, title=title, sites=None if self.spread is None else self.spread.sites
+        )
 
     def standalone(self) -> str:
         """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
@@ -131,7 +139,10 @@ class Step:
     @cached_property
     def namespace(self) -> dict[str, Any]:
         """What the compiled text defines: `step`, and the `gradient` of a symbolic energy."""
-        return load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
+        namespace = load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
+        if self.spread is not None:
+            namespace["total"] = self.spread.total  # which the text calls
+        return namespace
 
     @property
     def function(self) -> Callable[..., State]:
@@ -232,6 +243,8 @@ class Step:
         """The numbers of a `noise.Key` for a state, by name; of a law that depends on the state, a function."""
         like = next((state[b.name] for b in self.recipe.state if b.is_vector), state[self.recipe.state[0].name])
         numbers = {}
+        if self.spread is not None:
+            key = replace(key, places=self.spread.places)
         for k, d in enumerate(self.program.draws):
             shape = tuple(like.shape[1:]) if d.is_vector else ()
             numbers[d.name] = key.draw(d.kind, k, len(like), shape, dtype=like.dtype, device=like.device)

@@ -39,7 +39,7 @@ class _Writer:
         constants = {s: j for j, s in enumerate(self.plan.constants) if not is_by_site(s)}
         lines = [f"const R {self.stem(s)} = R(a.constants[{j}]);" for s, j in constants.items()]
         if segment.counts_sites:
-            lines += ["R n = 0;", "for (int64_t p = 0; p < a.parts; ++p) n += R(a.sites[p]);"]
+            lines.append("const R n = R(a.of_chain);")
         passes = [self.one_pass(p) for p in segment.passes if p.sites or p.chain]
         unused = "".join(f" (void){self.stem(s)};" for s in constants)
         return filled(SEGMENT, number=str(number), constants=lines, unused=unused, passes="\n".join(passes))

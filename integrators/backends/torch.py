@@ -19,9 +19,12 @@ from .torch_expressions import PRELUDE, Writer, WriterOverSteps, fills, marked_n
 from .torch_optimizer import optimizer_source
 
 
-def module_source(program: Program, *, title: str) -> str:
-    """The whole text of a step: what it needs, the derivatives of a symbolic energy, and the step."""
-    writer = Writer(program)
+def module_source(program: Program, *, title: str, sites: int | None = None) -> str:
+    """The whole text of a step: what it needs, the derivatives of a symbolic energy, and the step.
+
+    `sites`: how many a chain has, where not all of them are in its tensors.
+    """
+    writer = Writer(program, sites)
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     return _module(title, writer, parts)
 
@@ -81,7 +84,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
 def _number_of_sites(writer):
     if writer.by_tensor:
         return f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
-    return f"n = {writer.like}[0].numel()"
+    return f"n = {writer.like}[0].numel()" if writer.sites is None else f"n = {writer.sites}"
 
 
 def _signature(program, writer, name):

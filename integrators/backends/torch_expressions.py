@@ -72,10 +72,14 @@ def _number(e):
 
 
 class Writer:
-    """Expressions as Python text; chain-level factors meet before they are spread over sites."""
+    """Expressions as Python text; chain-level factors meet before they are spread over sites.
 
-    def __init__(self, program: Program):
+    `sites`: how many a chain has, where not all of them are in its tensors.
+    """
+
+    def __init__(self, program: Program, sites: int | None = None):
         self.program = program
+        self.sites = sites
         self.names = python_names(program)
         self.used: set[str] = set()
         self._locals: dict[Local, str] = {}

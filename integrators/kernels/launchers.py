@@ -1,6 +1,7 @@
 """Launching the kernels of one step: a segment of a Plan after the other, on the addresses in its tables."""
 
 import ctypes
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class _SweepInCpp(ctypes.Structure):
     """The struct Sweep of the C++ text."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("chains", "parts", "items")),
+        *((name, ctypes.c_int64) for name in ("chains", "parts", "items", "of_chain")),
         *((name, ctypes.c_void_p) for name in ("part", "first", "count", "sites", "offset")),
         *(
             (name, ctypes.c_void_p)
@@ -62,18 +63,30 @@ class CppLauncher:
             for part, sites in enumerate(parts.sites.tolist())
             for at in range(0, sites, SITES_OF_ITEM)
         ]
+        if parts.spread is not None and not runs:
+            runs = [(0, 0, 0)]  # a place for the sums of others
         self.segments = [getattr(self.library, f"segment_{k}") for k in range(len(plan.segments))]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
         self.room = max(1, parts.chains * len(runs) * plan.most_sums)
         self.sums: np.ndarray | None = None
         self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # whose addresses the struct has
         pointers = [a.ctypes.data for a in self.arrays]
-        self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), *pointers)
+        self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), parts.of_chain, *pointers)
 
     def set_constants(self, numbers: np.ndarray) -> None:
         """Take the constants of the steps to come."""
         self.numbers = numbers
         self.sweep.constants = numbers.ctypes.data
+
+    @property
+    def part_of_item(self) -> np.ndarray:
+        """The part that each item is of."""
+        return self.items[0]
+
+    def sums_of_items(self, count: int) -> torch.Tensor:
+        """The sums that a segment has left, `(chains, items, count)`, where they are."""
+        shape = self.sweep.chains, self.sweep.items, count
+        return torch.from_numpy(self.sums)[: math.prod(shape)].view(shape)
 
     def release(self) -> None:
         """Forget the memory of sums, which grows with the chains."""
@@ -114,7 +127,10 @@ class TritonLauncher:
         self.plan, self.parts, self.tables = plan, parts, tables
         self.width = _width(parts)
         blocks, self.even = _blocks(parts)
+        if parts.spread is not None and not len(blocks):
+            blocks = np.zeros((1, 2), np.int64)  # a place for the sums of others
         self.items = len(blocks)
+        self.part_of_item = blocks[:, 0]
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
         self.room = max(1, parts.chains * self.items * plan.most_sums)
         self.sums: torch.Tensor | None = None
@@ -133,6 +149,12 @@ class TritonLauncher:
     def release(self) -> None:
         """Forget the memory of sums, which grows with the chains."""
         self.sums = None
+
+    def sums_of_items(self, count: int) -> torch.Tensor:
+        """The sums that a segment has left, `(chains, items, count)`, where they are."""
+        shape = self.parts.chains, self.items, count
+        assert self.sums is not None
+        return self.sums[: math.prod(shape)].view(shape)
 
     def _tables(self):
         """The tables of addresses on the device: those of the latest steps are kept, for memory comes back."""
@@ -168,7 +190,7 @@ class TritonLauncher:
         clock = self.places[0] if self.clock is None else self.clock
         memory = (*self.places, *there.tables, self.sums, clock)
         of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
-        sites = int(self.parts.sites.sum())
+        sites = self.parts.of_chain
         for kind, j, first_item, first_row, programs, aligned in self._grids(segment, there.aligned):
             name = f"{kind}_{segment}_{j}"
             if name in self.kernels and all(programs):
@@ -214,7 +236,7 @@ LAUNCHERS: dict[str, type[CppLauncher] | type[TritonLauncher]] = {"cpp": CppLaun
 
 def _width(parts: Parts) -> int:
     """The groups that a chain has in a block: a power of two, a whole block where no other chain fits in."""
-    if len(parts.shapes) > 1:
+    if len(parts.shapes) > 1 or parts.spread is not None:
         return GROUPS_OF_BLOCK
     groups = -(-int(parts.sites.sum()) // 4)
     return min(GROUPS_OF_BLOCK, 1 << max(0, groups - 1).bit_length())

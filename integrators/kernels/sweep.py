@@ -12,6 +12,7 @@ from recipe.errors import RecipeError
 from ..noise import Key
 from ..passes import Segment, plan
 from ..program import Gradient, Observe, Program
+from ..spread import Spread
 from .addresses import NamedTensors, check_apart, check_graph, plain, starts
 from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher
@@ -29,13 +30,17 @@ class Sweep:
 
     Made for the dtype and shapes of a state: every vector block, and every gradient, is a list of contiguous tensors
     `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` says which tensors, a call
-    makes a step. Raises RecipeError where the Program has no C++ form, there is no compiler, or tensors do not fit.
+    makes a step. With a `spread` the parts are its runs, and totals are over all processes: one sum over them for each
+    pass that has totals. Raises RecipeError where the Program has no C++ form, there is no compiler, or tensors do not
+    fit.
     """
 
-    def __init__(self, program: Program, state: Mapping, backend: str = "cpp"):
+    def __init__(self, program: Program, state: Mapping, backend: str = "cpp", spread: Spread | None = None):
         self.program, self.recipe = program, program.recipe
-        self.plan = plan(program)
-        self.parts = Parts.of(self.recipe, state)
+        whole = plan(program)
+        self.has_passes = sum(len(segment.passes) for segment in whole.segments) > 1
+        self.plan = whole if spread is None else whole.cut_at_sums()
+        self.parts = Parts.of(self.recipe, state, spread)
         launcher = LAUNCHERS[backend]
         check_numbers(f"{self.recipe.name}, {backend}", self.parts.dtype, self.parts.device, launcher.devices())
         self.constants = Constants(program, self.plan.constants, self.parts.shape_of_chain)
@@ -49,6 +54,9 @@ class Sweep:
         self._tell_written: Callable[[], None] | None = None
         self._has_room = False
         self._launch = launcher(program, self.plan, self.parts, self.tables)
+        runs = () if spread is None else spread.runs
+        copies = [k for k, part in enumerate(self._launch.part_of_item) if runs and not runs[part].counted]
+        self._copies = copies  # items whose sums are counted elsewhere
 
     def _make_room(self):
         """Memory for what is neither in the state nor supplied by the caller."""
@@ -110,11 +118,6 @@ class Sweep:
             raise RecipeError(where, "the recipe reads the number of the step", do="Step without a graph.")
         self._launch.clock = clock
 
-    @property
-    def has_passes(self) -> bool:
-        """Whether it goes over the sites more than once, and so reads of a gradient after it has written."""
-        return sum(len(segment.passes) for segment in self.plan.segments) > 1
-
     def release(self, *, keep_constants: bool = False) -> None:
         """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
         self._bound = []
@@ -156,6 +159,7 @@ class Sweep:
                 self._place(segment.before, supply(segment))
             increment_version(self._moved)
             self._launch(k, key)
+            self._add_elsewhere(segment)
 
     def step(
         self,
@@ -187,6 +191,20 @@ class Sweep:
                     self._place(statement, [self._in_shapes(value) if name.is_vector else value])
             self._tell_written()
             self._launch(k, key)
+            self._add_elsewhere(segment)
+
+    def _add_elsewhere(self, segment):
+        """Make of the sums that a segment leaves open those over all processes."""
+        spread = self.parts.spread
+        if spread is None or not segment.open_sums:
+            return
+        sums = self._launch.sums_of_items(len(segment.open_sums))
+        if self._copies:
+            sums[:, self._copies] = 0
+        total = sums.sum(1)
+        spread.add(total)
+        sums.zero_()
+        sums[:, 0] = total
 
     def _in_shapes(self, value):
         """A value at every site of every chain, as tensors of the shapes of the parts."""

@@ -10,6 +10,7 @@ import torch
 from recipe import Recipe
 
 from ..passes import Plan
+from ..spread import Spread
 from .addresses import addresses, check_form, plain
 
 
@@ -17,7 +18,8 @@ from .addresses import addresses, check_form, plain
 class Parts:
     """The parts of a target: the type and the place of their numbers, their chains, and the shape of each.
 
-    A shape begins with the chains. A recipe whose blocks are all scalar has no part.
+    A shape begins with the chains. A recipe whose blocks are all scalar has no part. With a `spread` the parts are its
+    runs, and sites are counted over all processes.
     """
 
     name: str
@@ -25,14 +27,15 @@ class Parts:
     device: torch.device
     chains: int
     shapes: tuple[torch.Size, ...]
+    spread: Spread | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, state: Mapping) -> "Parts":
+    def of(cls, recipe: Recipe, state: Mapping, spread: Spread | None = None) -> "Parts":
         """Those of a state, in which every vector block is a list of tensors."""
         vectors = [b.name for b in recipe.entries if b.is_vector]
         tensors = state[vectors[0]] if vectors else []
         like = tensors[0] if vectors else state[recipe.targets[0].name]
-        return cls(recipe.name, like.dtype, like.device, len(like), tuple(t.shape for t in tensors))
+        return cls(recipe.name, like.dtype, like.device, len(like), tuple(t.shape for t in tensors), spread)
 
     @cached_property
     def sites(self) -> np.ndarray:
@@ -41,13 +44,20 @@ class Parts:
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """The sites before each part."""
+        """The sites of a chain before each part."""
+        if self.spread is not None:
+            return np.array([run.first for run in self.spread.runs], np.int64)
         return np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
+
+    @cached_property
+    def of_chain(self) -> int:
+        """The sites of a chain."""
+        return int(self.sites.sum()) if self.spread is None else self.spread.sites
 
     @cached_property
     def shape_of_chain(self) -> tuple[int, ...]:
         """The shape of the sites of a chain: that of the only part, else all of them in a row."""
-        return tuple(self.shapes[0][1:]) if len(self.shapes) == 1 else (int(self.sites.sum()),)
+        return tuple(self.shapes[0][1:]) if len(self.shapes) == 1 and self.spread is None else (self.of_chain,)
 
     def empty(self) -> list[torch.Tensor]:
         """New tensors by part."""

@@ -75,14 +75,18 @@ def kinetic_temperature(
 
 
 def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Temperature:
-    from scipy.stats import chi2  # scipy.stats is slow to import
-
     p = _numbers(KINETIC, momenta)
     m = _numbers(KINETIC, mass)
     _check_masses(p, m)
-    d = p.numel()
-    low, high = (temperature * float(chi2.ppf(q, d)) / d for q in ((1 - level) / 2, (1 + level) / 2))
-    return Temperature(float((p**2 / m.to(p.device)).mean()), low, high, float(temperature))
+    return temperature_of(float((p**2 / m.to(p.device)).mean()), p.numel(), temperature, level)
+
+
+def temperature_of(mean: float, sites: int, temperature: float, level: float = 0.99) -> Temperature:
+    """The kinetic temperature that is the mean of p^2/m over so many sites, with the band of T chi^2_d/d."""
+    from scipy.stats import chi2  # scipy.stats is slow to import
+
+    low, high = (temperature * float(chi2.ppf(q, sites)) / sites for q in ((1 - level) / 2, (1 + level) / 2))
+    return Temperature(mean, low, high, float(temperature))
 
 
 def _check_masses(p: torch.Tensor, m: torch.Tensor) -> None:

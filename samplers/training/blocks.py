@@ -12,9 +12,11 @@ from recipe.errors import RecipeError
 from recipe.symbols import Block
 
 from .engines import as_functions
+from .precision import COPY
 from .rates import Setting
+from .shards import as_part, local
 from .stacked import count
-from .tensors import end_to_end, gradient_of_U, precise, put_back
+from .tensors import end_to_end, flat, gradient_of_U, precise, put_back
 
 States = Mapping[torch.Tensor, dict[str, Any]]  # of each parameter: tensors by the name of the block
 
@@ -53,7 +55,7 @@ def begin(
         temperature=setting.temperature,
         gradient=lambda theta: gradient,
         observe=as_functions(observe),
-        sizes=[p.numel() // chains for p in weights],
+        sizes=[flat(p).numel() // chains for p in weights],
         parameters=setting.parameters | {"num_data": num_data},
         first_chain=chain,
     )
@@ -67,6 +69,24 @@ def begin(
             states[p][b.name] = t
 
 
+def hold_places(recipe: Recipe, group: Mapping[str, Any], states: States) -> None:
+    """Numbers in the place of a state that is to be loaded, as torch.distributed.checkpoint asks for.
+
+    They are no state: that begins with the first step that moves, whose number is 0.
+    """
+    for k, p in enumerate(group["params"]):
+        states[p].update({b.name: _start(b, p) for b in kept_with(recipe, k)})
+        if precise(p.dtype) != p.dtype:
+            states[p][COPY] = p.detach().to(precise(p.dtype))
+
+
+def _start(b: Block, p: torch.Tensor) -> torch.Tensor:
+    start, dtype = float(b.domain.start), precise(p.dtype)
+    if b.is_vector:
+        return torch.full_like(p, start, dtype=dtype, requires_grad=False)
+    return torch.full((1,), start, dtype=dtype, device=p.device)
+
+
 def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States, index: int) -> None:
     """Check a state that has been loaded, and lay it in memory as the parameters are.
 
@@ -78,6 +98,8 @@ def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States
         for b in kept_with(recipe, k):
             value: Any = states[p].get(b.name)
             shape = tuple(p.shape) if b.is_vector else (count(group["params"]),)
+            if b.is_vector and torch.is_tensor(value) and tuple(value.shape) == shape:
+                value = states[p][b.name] = as_part(where, value, p)
             fault = _fault(value, shape, precise(p.dtype))
             if fault:
                 raise RecipeError(
@@ -85,7 +107,7 @@ def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States
                     f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {precise(p.dtype)}",
                     do="Load the state that state_dict() gave for these parameters.",
                 )
-            if b.is_vector and value.stride() != p.stride():
+            if b.is_vector and local(value).stride() != local(p).stride():
                 states[p][b.name] = torch.empty_like(p, dtype=value.dtype).copy_(value)
 
 
@@ -96,6 +118,6 @@ def _fault(value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> str | None
         return f"a {type(value).__name__}"
     if (tuple(value.shape), value.dtype) != (shape, dtype):
         return f"{tuple(value.shape)}, {value.dtype}"
-    if not bool(value.isfinite().all()):
+    if not bool(local(value).isfinite().all()):
         return "not finite"
     return None

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from integrators.late import Arrivals, largest, norms
+from integrators.spread import Spread
 from recipe.errors import warn
+
+from .shards import counted
 
 LOOKS = 24  # first steps of a training loop
 ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
@@ -46,11 +49,20 @@ class ClippingWatch:
         """Whether it will look at the step to come."""
         return self.looks < LOOKS
 
-    def see(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Look at the gradients of a step, of which the sizes are read when they have come."""
+    def see(self, gradients: Sequence[torch.Tensor], spread: Spread | None = None) -> None:
+        """Look at the gradients of a step, of which the sizes are read when they have come.
+
+        With a `spread` they are what this rank has, and the sizes are over all ranks.
+        """
         if self.looks_on:
             self.looks += 1
-            self.arrivals.send(torch.cat([norms(gradients), largest(gradients)]), self._read)
+            sizes = [norms(gradients), largest(gradients)]
+            if spread is not None:
+                squares = (sizes[0].square() * sizes[0].new_tensor(counted(spread, gradients))).sum().reshape(1)
+                spread.add(squares)
+                spread.maximise(sizes[1])
+                sizes = [squares.sqrt(), sizes[1].amax().reshape(1)]
+            self.arrivals.send(torch.cat(sizes), self._read)
 
     def _read(self, sizes: list[float]) -> None:
         """Compare the sizes of a step's gradients with those before."""

@@ -14,15 +14,18 @@ from integrators.kernels.walk import walk
 from integrators.late import is_near
 from integrators.lower import of_the_loss
 from integrators.noise import Key
+from integrators.spread import Spread
 from integrators.step import Step
 
-from .tensors import by_chain, end_to_end, gradient_of_U, put_back
+from .shards import cut
+from .tensors import by_chain, end_to_end, flat, gradient_of_U, put_back
 
 
 class TextEngine:
     """The step of a group as torch text, on its parameters laid end to end, of so many chains.
 
-    `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first.
+    `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first. Parameters and
+    states are what this rank has of them; the step has their `spread` where that is not all.
     """
 
     def __init__(
@@ -121,13 +124,21 @@ class KernelEngine(TextEngine):
         self.prior = prior
         self.clock = clock
         program = of_the_loss(step.program, prior=prior)
-        state: dict[str, Any] = {self.target: [by_chain(p, chains) for p in params]}
-        state |= {b: [by_chain(t, chains) for t in tensors] for b, tensors in self.vectors.items()} | self.scalars
-        self.sweep = Sweep(program, state, backend).bind(state)
+        vectors = {self.target: params} | self.vectors
+        pieces = [] if step.spread is None else _pieces(step.spread, params)
+        self.whole = len(pieces) in (0, len(params))  # else where the pieces begin, by parameter and by byte
+        self.parameter_of = [k for k, _, _ in pieces]
+        self.bytes_before = np.array([i * params[k].element_size() for k, i, _ in pieces], np.int64)
+        state: dict[str, Any] = {b: [by_chain(t, chains) for t in tensors] for b, tensors in vectors.items()}
+        if not self.whole:
+            state = {b: [flat(tensors[k])[None, i : i + n] for k, i, n in pieces] for b, tensors in vectors.items()}
+        state |= self.scalars
+        self.sweep = Sweep(program, state, backend, step.spread).bind(state)
         if clock is not None:
             self.sweep.follow(clock)
-        self.written_before_read = set(starts(params)) if self.sweep.has_passes else set()
-        self.walk = walk(params)
+        own = {start for start, p in zip(starts(params), params) if p.numel()}
+        self.written_before_read = own if self.sweep.has_passes else set()
+        self.walk = walk(params) if step.spread is None else None
 
     def finds(self, group: Mapping[str, Any]) -> bool:
         """Whether all tensors are as the step before had them, by one look that also finds the gradients."""
@@ -160,9 +171,18 @@ class KernelEngine(TextEngine):
             gradients = [g.clone() for g in gradients]
             found = self.as_gradients.addresses(gradients)
         at: Sequence[int] | np.ndarray = found if found or self.walk is None else self.walk.gradients
+        if not self.whole:
+            at = np.array(found, np.int64)[self.parameter_of] + self.bytes_before
         self.sweep.step(h, key if self.clock is None else replace(key, step=0), at, observe, **parameters)
         if self.clock is not None:
             self.clock.add_(1)
+
+
+def _pieces(spread: Spread, params: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
+    """Of each run: the parameter, where it begins in the memory of its part, and its sites."""
+    return [
+        (k, piece.start, spread.runs[piece.run].sites) for k, some in enumerate(cut(spread, params)) for piece in some
+    ]
 
 
 def as_functions(observe: Mapping[str, torch.Tensor]) -> dict[str, Any]:

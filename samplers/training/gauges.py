@@ -9,15 +9,19 @@ from torch._utils import _flatten_dense_tensors
 
 from integrators.auxiliary import masses
 from integrators.late import Arrivals, norms
+from integrators.spread import Spread
 from recipe import Recipe
 
+from ..results.temperatures import Temperature, temperature_of
 from .rates import Setting
+from .shards import counted, is_sharded, local
 from .stacked import labels, of_member, states_of_member
 from .tensors import flat, precise
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps from which on it is twice as many at each doubling
 SITES = 4096  # of a group, at which the noise of gradients is looked at; of a tensor that is small
+NOISE_SITES = "sites of noise"  # of a row, how many the noise is a sum over
 
 Row = dict[str, float]
 
@@ -36,7 +40,8 @@ class Gauges:
 
     "kinetic.p": p^2/(m T); "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, what half a kick adds to that;
     "configurational": theta g/T; "noise": (g - g')^2/2, for the gradient g' of the step after, which is the variance of
-    minibatches and some of the way between the steps; thermostats by their names.
+    minibatches and some of the way between the steps; thermostats by their names. Where sites are spread over ranks,
+    rows have this rank's part of each mean, and are added up when they are asked for.
     """
 
     def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
@@ -44,7 +49,7 @@ class Gauges:
         self.arrivals = arrivals
         self.rows: dict[str, list[Row]] = {}  # by the label of the chain
         self._before: dict[str, torch.Tensor] = {}  # gradients at some sites
-        self._noise: dict[str, list[float]] = {}  # variances that were seen since the last look
+        self._noise: dict[str, list[tuple[float, float]]] = {}  # since the last look: sums over sites, and how many
 
     def looks_on(self, step: int) -> bool:
         """Whether it may look at a group before this step."""
@@ -58,19 +63,26 @@ class Gauges:
         gradients: Sequence[torch.Tensor],
         states: Sequence[Mapping[str, torch.Tensor]],
         setting: Setting,
+        spread: Spread | None = None,
     ) -> None:
-        """Look at a group, if it is time to; `gradients`: of the mean loss, `states`: of each parameter."""
+        """Look at a group, if it is time to; `gradients`: of the mean loss, `states`: of each parameter.
+
+        With a `spread` gradients are what this rank has, all else is of the whole.
+        """
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
         if not looks and not self._before:
             return
         params = group["params"]
-        for k, label in enumerate(labels(index, params)):
+        names = labels(index, params)
+        if spread is not None:
+            params, gradients, states = _counted_here(spread, params, gradients, states)
+        for k, label in enumerate(names):
             own = of_member(params, k, gradients)
             if label in self._before:
                 self._see_noise(label, group, own)
             if looks:
                 weights = of_member(params, k, params)
-                self._see(label, group, weights, own, states_of_member(params, k, states), setting)
+                self._see(label, group, weights, own, states_of_member(params, k, states), setting, spread)
 
     def _see(
         self,
@@ -80,25 +92,26 @@ class Gauges:
         gradients: Sequence[torch.Tensor],
         states: Sequence[Mapping[str, torch.Tensor]],
         setting: Setting,
+        spread: Spread | None,
     ) -> None:
         """Look at a chain."""
         gradients = bundled(gradients)
         params = bundled(params)
         self._before[label] = _some(gradients)
-        sites = sum(p.numel() for p in params)
+        sites = sum(p.numel() for p in params) if spread is None else spread.sites
         T = setting.temperature
         N = group["num_data"]
-        size = norms(gradients).square().sum() * N**2
+        size = _squares(gradients) * N**2
         numbers = {}
         if not self.recipe.has_other_energy:
             numbers["configurational"] = _virial(params, gradients, N, group["weight_decay"]) / (sites * T)
         for block, mass in masses(self.recipe, setting.parameters).items():
             momenta = bundled([state[block] for state in states])
-            numbers[f"kinetic.{block}"] = norms(momenta).square().sum() / (mass * sites * T)
+            numbers[f"kinetic.{block}"] = _squares(momenta) / (mass * sites * T)
             numbers[f"kick.{block}"] = size * setting.step_size**2 / (4 * mass * sites * T)
         for b in self.recipe.thermostats:
-            own = [state[b.name] for state in states if b.name in state]
-            numbers[b.name] = torch.cat(bundled(own)).mean()
+            own = torch.cat(bundled([state[b.name] for state in states if b.name in state]))
+            numbers[b.name] = own.sum() / (sites if b.is_vector else 1)
         names = list(numbers)
         start = {"step": group["step_number"]}
 
@@ -106,31 +119,52 @@ class Gauges:
             row = start | dict(zip(names, values))
             noise = self._noise.pop(label, [])
             if noise:
-                row["noise"] = noise[-1]
-            if all(map(math.isfinite, values)):
+                row["noise"], row[NOISE_SITES] = noise[-1]
+            if spread is not None or all(map(math.isfinite, values)):
                 self.rows.setdefault(label, []).append(row)
 
         like = params[0]
         seen = [x.to(like.dtype).reshape(()) for x in numbers.values()]
         self.arrivals.send(torch.stack(seen) if seen else like.new_zeros(0), read)
 
-    def late(self, label: str) -> dict[str, torch.Tensor]:
-        """The numbers by name over the later half of the steps of a chain."""
+    def late(self, label: str, spread: Spread | None = None) -> dict[str, torch.Tensor]:
+        """The numbers by name over the later half of the steps of a chain; with a `spread` all ranks ask together."""
         rows = self.rows.get(label, [])
+        if spread is not None:
+            rows = self._over_ranks(rows, spread)
         late = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
-        names = [name for name in (late[0] if late else ()) if name != "step"]
-        return {
+        names = [name for name in (late[0] if late else ()) if name not in ("step", NOISE_SITES)]
+        series = {
             name: torch.tensor([row[name] for row in late if name in row], dtype=torch.float64, device="cpu")
-            for name in names
+            for name in (*names, NOISE_SITES)
         }
+        sites = series.pop(NOISE_SITES)
+        if "noise" in series:
+            series["noise"] /= sites
+        return series
+
+    def _over_ranks(self, rows: list[Row], spread: Spread) -> list[Row]:
+        """The rows with their parts added up, those of them that are finite."""
+        names = sorted({name for row in rows for name in row} - {"step"})
+        numbers = [[row.get(name, 0.0) for name in names] + [1.0] for row in rows]
+        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), -1)
+        spread.add(sums)
+        of_chain = {b.name for b in self.recipe.thermostats if not b.is_vector}  # the same on every rank
+        whole = []
+        for row, (*values, ranks) in zip(rows, sums.tolist()):
+            means = {name: x / ranks if name in of_chain else x for name, x in zip(names, values) if name in row}
+            if all(map(math.isfinite, values)):
+                whole.append({"step": row["step"]} | means)
+        return whole
 
     def _see_noise(self, label: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor]) -> None:
         before = self._before.pop(label)
         now = _some(bundled(gradients))
         if before.shape != now.shape:
             return
-        variance = (now - before).square().mean().reshape(1) * (group["num_data"] ** 2 / 2)
-        self.arrivals.send(variance, lambda values: self._noise.setdefault(label, []).append(values[0]))
+        total = (now - before).square().sum().reshape(1) * (group["num_data"] ** 2 / 2)
+        sites = float(now.numel())
+        self.arrivals.send(total, lambda values: self._noise.setdefault(label, []).append((values[0], sites)))
 
 
 def bundled(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -151,10 +185,44 @@ def bundled(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [t.to(precise(t.dtype)) for t in bundles]
 
 
+def _counted_here(
+    spread: Spread,
+    params: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    states: Sequence[Mapping[str, torch.Tensor]],
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """What this rank has of all, nothing of parameters whose copies are counted elsewhere."""
+    ours = counted(spread, params)
+
+    def here(t: torch.Tensor, is_ours: bool) -> torch.Tensor:
+        return local(t) if is_ours or not is_sharded(t) else flat(t)[:0]
+
+    of_params = [{name: here(t, is_ours) for name, t in state.items()} for state, is_ours in zip(states, ours)]
+    kept = [g if is_ours else flat(g)[:0] for g, is_ours in zip(gradients, ours)]
+    return [here(p, is_ours) for p, is_ours in zip(params, ours)], kept, of_params
+
+
+def temperatures_over_ranks(
+    momenta: Sequence[torch.Tensor], mass: Any, temperature: float, spread: Spread
+) -> list[Temperature]:
+    """The kinetic temperature of each tensor of momenta, of which ranks have their parts; all ask together."""
+    parts = [local(p) for p in momenta]
+    ours = torch.tensor(counted(spread, parts), device=parts[0].device)
+    squares = torch.stack([p.double().square().sum() for p in parts]) * ours
+    spread.add(squares)
+    pairs = zip(momenta, (squares / float(mass)).tolist())
+    return [temperature_of(square / p.numel(), p.numel(), temperature) for p, square in pairs]
+
+
 def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """Gradients at some sites of all tensors."""
     every = -(-sum(g.numel() for g in gradients) // SITES)
     return torch.cat([g[:: max(every, 1)] for g in gradients])
+
+
+def _squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of squares over all sites."""
+    return norms(tensors).square().sum()
 
 
 def _virial(
@@ -163,5 +231,5 @@ def _virial(
     """The sum of theta dU/dtheta over all sites, for U = num_data (loss + weight_decay theta^2/2)."""
     products = torch.stack([torch.dot(p, g) for p, g in zip(params, gradients)]).sum() * num_data
     if weight_decay:
-        products = products + norms(params).square().sum() * (num_data * weight_decay)
+        products = products + _squares(params) * (num_data * weight_decay)
     return products

@@ -1,7 +1,8 @@
 """Any recipe as a torch.optim.Optimizer: posterior samples from an ordinary training loop."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.late import Arrivals
 from integrators.lower import optimizer_form
 from integrators.relaxation import relaxation_steps
+from integrators.spread import Spread
 from integrators.step import Step
 from recipe import Recipe
 from recipe.arguments import number
@@ -24,13 +26,14 @@ from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
 from ..results.temperatures import Temperature, kinetic_temperature
 from ..stock import named
-from .blocks import begin, take_up
+from .blocks import begin, hold_places, take_up
 from .clipping import ClippingWatch
 from .engines import KernelEngine, TextEngine
-from .gauges import Gauges
+from .gauges import Gauges, temperatures_over_ranks
 from .precision import OnCopies, copies_of
 from .rates import SETTINGS, Rates, Setting
 from .report import report_of_loop
+from .shards import as_part, check_agreement, is_sharded, local, local_gradient, spread_of, with_gradients
 from .stacked import count, labels, members_of
 from .tensors import (
     by_chain,
@@ -42,7 +45,7 @@ from .tensors import (
     usable_gradients,
 )
 
-BOOKKEPT = ("params", "step_number", "initial_lr", "param_names")  # entries of a group that are no settings
+BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
 CHAINS_OF_A_GROUP = 2**20  # how far apart the chains of parameter groups are in the noise
 
@@ -144,6 +147,8 @@ class Optimizer(torch.optim.Optimizer):
         """
         self._compile(names)
         self._begin_with_step()
+        for group in self.param_groups:
+            group["sampler"] = self._identity(group["params"])
 
     def _begin_with_step(self) -> None:
         """What is made anew with the step: rates and engines."""
@@ -156,6 +161,7 @@ class Optimizer(torch.optim.Optimizer):
         """What is made anew in a copy: rates, engines and watch."""
         self._begin_with_step()
         self._clocks: dict[int, torch.Tensor] = {}  # of each group, where its device counts the steps
+        self._spreads: dict[int, Spread | None] = {}  # of each group, which sites are here if not all
         self._arrivals = Arrivals()  # of gradients' sizes
         self._clipping = ClippingWatch(self.where, self._arrivals)
         self._gauges = Gauges(self.recipe, self._arrivals)
@@ -178,6 +184,7 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         held = _without_frozen(group)
+        group["sampler"] = self._identity(group["params"])
         try:
             check_parameters(self.where, group["params"])
             known = {*self._names, *BOOKKEPT}
@@ -189,6 +196,13 @@ class Optimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
         self.held += held
+
+    def _state_here(self, group: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The state of a group by name, a vector's at the first parameter that this rank has sites of."""
+        state: dict[str, torch.Tensor] = {}
+        for p in reversed(group["params"] if group["step_number"] else []):
+            state |= {name: x for name, x in _parts([self.state.get(p, {})])[0].items() if x.numel()}
+        return state
 
     def settings(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
         """Step size, temperature and parameters of a group, from lr and momentum or as they are: `Rates.setting`."""
@@ -230,16 +244,19 @@ class Optimizer(torch.optim.Optimizer):
             if group["params"] and group["lr"] != 0:
                 self._move(index, group, observe)
                 group["step_number"] += 1
+            elif not group["step_number"]:
+                hold_places(self.recipe, group, self.state)
         return loss
 
     def _move(self, index: int, group: dict[str, Any], observe: Mapping[str, torch.Tensor]) -> None:
         engine = self._engines.get(index)
+        whole, group = group, self._part(group)
         if observe:
             observe = observations_like(f"{self.where}, step", self.recipe, observe, group["params"])
         gradients: list[torch.Tensor] = []  # none where the engine finds them
         looks = self._looks_on(group["step_number"])
         if looks or engine is None or not engine.finds(group) or engine.sees_infinities(group):
-            engine, gradients = self._looked_at(engine, index, group, observe)
+            engine, gradients = self._looked_at(engine, index, group, whole, observe)
         setting = self._setting(index, group)
         engine.move(
             setting.step_size,
@@ -265,9 +282,13 @@ class Optimizer(torch.optim.Optimizer):
         engine: TextEngine | OnCopies | None,
         index: int,
         group: dict[str, Any],
+        whole: dict[str, Any],
         observe: Mapping[str, torch.Tensor],
     ) -> tuple[TextEngine | OnCopies, list[torch.Tensor]]:
-        """The engine that takes the gradients of a step, and these, which all have looked at."""
+        """The engine that takes the gradients of a step, and these, which all have looked at.
+
+        `group` has what this rank has of the parameters of the `whole`.
+        """
         gradients = [p.grad for p in group["params"]]
         captured = gpu.is_capturing()
         if captured:
@@ -277,17 +298,20 @@ class Optimizer(torch.optim.Optimizer):
             self._check_held()
         taken = engine is not None and engine.takes(gradients)
         if not taken:
-            gradients = usable_gradients(self.where, group["params"], index)
+            gradients = usable_gradients(self.where, whole["params"], index)
+            if group is not whole:
+                group = with_gradients(group, gradients)
         if engine is None or to_be_checked or not taken or not engine.fits(group):
             if engine is None or not engine.fits_closely(group):
                 check_gradients_apart(f"{self.where}, step", group["params"], gradients)
-                engine = self._engines[index] = self._engine(index, group, gradients, observe)
+                engine = self._engines[index] = self._engine(index, whole, gradients, observe)
         if not captured:
-            self._clipping.see(gradients)
+            spread = self._spreads[index]
+            self._clipping.see(gradients, spread)
             if to_be_checked or engine.sees_infinities(group):
                 check_gradients(self.where, group, gradients, index, self._arrivals)
-            states = [self.state[p] for p in group["params"]]
-            self._gauges.see(index, group, gradients, states, self._setting(index, group))
+            states = [self.state[p] for p in whole["params"]]
+            self._gauges.see(index, whole, gradients, states, self._setting(index, group), spread)
         return engine, gradients
 
     def _check_captured(
@@ -339,11 +363,13 @@ class Optimizer(torch.optim.Optimizer):
         params = group["params"]
         setting = self.settings(group)
         check_parameters(self.where, params)
-        begun = all(self.state.get(p) for p in params)
+        spread = self._spread(index, group)
+        step = self.rotated if spread is None else replace(self.rotated, spread=spread)
+        begun = group["step_number"] and all(self.state.get(p) for p in params)
         weights = copies_of(params, self.state)
         if not begun:
             begin(
-                self.rotated,
+                step,
                 group,
                 self.state,
                 [g.to(w.dtype) for g, w in zip(gradients, weights)],
@@ -353,17 +379,39 @@ class Optimizer(torch.optim.Optimizer):
                 observe=observe,
                 weights=weights,
             )
-        states = [self.state[p] for p in params]
+        states = _parts([self.state[p] for p in params])
+        parts = [local(w) for w in weights]
         chains = count(params)
         backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
             prior, clock = bool(group["weight_decay"]), self._clock(index, group)
-            return KernelEngine(self.rotated, weights, states, prior=prior, backend=backend, chains=chains, clock=clock)
+            return KernelEngine(step, parts, states, prior=prior, backend=backend, chains=chains, clock=clock)
 
         compiled = None if backend == "torch" else kernel_or_none(self.backend, kernel)
-        engine = compiled or TextEngine(self.rotated, weights, states, chains=chains)
-        return engine if weights is params else OnCopies(params, weights, engine)
+        engine = compiled or TextEngine(step, parts, states, chains=chains)
+        return engine if weights is params else OnCopies([local(p) for p in params], parts, engine)
+
+    def _part(self, group: dict[str, Any]) -> dict[str, Any]:
+        """A group with what this rank has of its parameters and their gradients."""
+        params = group["params"]
+        if not params or not is_sharded(params[0]):
+            return group
+        return with_gradients({**group, "params": list(map(local, params))}, list(map(local_gradient, params)))
+
+    def _spread(self, index: int, group: Mapping[str, Any]) -> Spread | None:
+        """The sites of this rank, where parameters of a group are sharded; asked first by all ranks together.
+
+        Raises RecipeError where ranks have other settings than this one, and for what no sharded group has.
+        """
+        if index not in self._spreads:
+            spread = spread_of(self.where, group["params"])
+            if spread is not None:
+                _check_spread(self.where, self.rotated, group, self.capturable)
+                settings = {name: group[name] for name in (*self._names, "step_number")}
+                check_agreement(f"{self.where}, group {index}", spread, settings | group["sampler"])
+            self._spreads[index] = spread
+        return self._spreads[index]
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
         """The mean of p^2/m with its 99 % band, of this moment, for each tensor and block of Gaussian momenta.
@@ -371,16 +419,22 @@ class Optimizer(torch.optim.Optimizer):
         By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block:
         "0.1, p"; of an ensemble for each member, "0.1, p, member 2".
         """
-        temperatures = {}
+        temperatures: dict[str, Temperature] = {}
         for index, group in enumerate(self.param_groups):
             setting = self.settings(group, budget=False)
             names = group.get("param_names") or [f"{index}.{k}" for k in range(len(group["params"]))]
             for block, mass in masses(self.recipe, setting.parameters).items():
-                for name, p in zip(names, group["params"]):
-                    if not self.state.get(p) or not p.numel():
-                        continue
-                    momenta = by_chain(self.state[p][block], count([p]))
-                    for label, own in zip(labels(index, [p]), momenta):
+                begun = [(name, p) for name, p in zip(names, group["params"]) if self.state.get(p) and p.numel()]
+                if not group["step_number"] or not begun:
+                    continue
+                momenta = [self.state[p][block] for _, p in begun]
+                spread = self._spread(index, group)
+                if spread is not None:
+                    values = temperatures_over_ranks(momenta, mass, setting.temperature, spread)
+                    temperatures |= {f"{name}, {block}": value for (name, _), value in zip(begun, values)}
+                    continue
+                for (name, p), of_chains in zip(begun, momenta):
+                    for label, own in zip(labels(index, [p]), by_chain(of_chains, count([p]))):
                         member = label.removeprefix(f"group {index}")
                         temperature = kinetic_temperature(own, mass, temperature=setting.temperature)
                         temperatures[f"{name}, {block}{member}"] = temperature
@@ -411,7 +465,7 @@ class Optimizer(torch.optim.Optimizer):
         number(where, "tolerance", tolerance, above=0)
         self._arrivals.wait()
         chains = {
-            label: (self._gauges.late(label), self.settings(group, budget=False))
+            label: (self._gauges.late(label, self._spread(index, group)), self.settings(group, budget=False))
             for index, group in enumerate(self.param_groups)
             for label in labels(index, group["params"])
         }
@@ -434,7 +488,7 @@ class Optimizer(torch.optim.Optimizer):
             setting = self.settings(group, budget=False)
             if not setting.step_size:  # as a schedule may have it
                 continue
-            state = self.state.get(group["params"][0], {}) if group["params"] else {}
+            state = self._state_here(group)
             adapted = {a.name: float(state[a.name].mean()) for a in self.recipe.adapted if a.name in state}
             steps = relaxation_steps(
                 self.recipe,
@@ -454,16 +508,19 @@ class Optimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state, and what it is the state of."""
         self._take_time()
-        sampler = {
+        return super().state_dict()
+
+    def _identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """What the state of a group is the state of."""
+        members = members_of(params)
+        return {
             "recipe": self.recipe.name,
             "scheme": str(self.program.scheme),
             "seed": self.seed,
             "chain": self.chain,
+            "frozen": list(self.rotated.frozen),
+            **({"members": [members.start, members.stop]} if members else {}),
         }
-        members = [members_of(group["params"]) for group in self.param_groups]
-        if any(members):
-            sampler["members"] = [own and [own.start, own.stop] for own in members]
-        return super().state_dict() | {"sampler": sampler, "frozen": list(self.rotated.frozen)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state, and with it lr and the other settings of its groups, as torch's optimizers do.
@@ -471,10 +528,10 @@ class Optimizer(torch.optim.Optimizer):
         Raises RecipeError, and keeps its own, for that of another sampler, seed, number of data or parameters.
         """
         where = f"{self.where}, load_state_dict"
-        mine, other = self.state_dict()["sampler"], state_dict.get("sampler")
-        if other != mine:
-            raise RecipeError(where, f"it is the state of {other}, this is {mine}", do="Make the same one.")
         for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
+            mine, other = (_without_frozen_blocks(g.get("sampler", {})) for g in (group, state))
+            if other != mine:
+                raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
             number = state.get("num_data")
             if number != group["num_data"]:
                 what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
@@ -488,7 +545,7 @@ class Optimizer(torch.optim.Optimizer):
         except RecipeError:
             self.__setstate__(before)
             raise
-        self.freeze(*state_dict.get("frozen", ()))
+        self.freeze(*(name for group in self.param_groups[:1] for name in group["sampler"]["frozen"]))
 
     def _take_precise(self, state_dict: dict[str, Any]) -> None:
         """Take the state of weights of half precision as it was saved; torch rounds it to their type."""
@@ -497,7 +554,8 @@ class Optimizer(torch.optim.Optimizer):
                 if precise(p.dtype) != p.dtype:
                     of_weight = state_dict["state"].get(name, {}).items()
                     tensors = {k: x.to(p.device, copy=True) for k, x in of_weight if torch.is_tensor(x)}
-                    self.state[p].update(tensors)
+                    whole = {k: as_part(self.where, x, p) for k, x in tensors.items() if x.shape == p.shape}
+                    self.state[p].update(tensors | whole)
 
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()
@@ -553,9 +611,34 @@ def _capturable(where: str, capturable: object, backend: str) -> bool:
     return capturable
 
 
+def _parts(states: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """What this rank has of states by name."""
+    return [{name: local(x) for name, x in state.items()} for state in states]
+
+
+def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: bool) -> None:
+    """Refuse what is not made for sharded parameters."""
+    fault = ""
+    if capturable:
+        fault = "capturable = True: a graph would have to hold messages between ranks"
+    for name in step.parameters:
+        if torch.is_tensor(group[name]) and group[name].numel() > 1:
+            fault = f"{name} has a value per site"
+    for name, kind in step.draws.items():
+        if kind in noise.STATE_DEPENDENT:
+            fault = f"the law of the {kind} number {name} depends on the state, and it is no function of the site"
+    if fault:
+        raise RecipeError(f"{where}, sharded parameters", fault, do="Leave the parameters of this group whole.")
+
+
 def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
     """Parameters as numbers, the mean of those that have one value per site."""
     return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in parameters.items()}
+
+
+def _without_frozen_blocks(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What a state must be the state of, whichever blocks were held still."""
+    return {name: value for name, value in identity.items() if name != "frozen"}
 
 
 def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from integrators.late import Arrivals, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
+from .shards import check_sharded, local, placed_as
 from .stacked import count, labels, members_of
 
 HALVES = torch.bfloat16, torch.float16
@@ -27,12 +28,13 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a dense tensor in the order of its memory, as one axis.
+    """The numbers of a dense tensor in the order of its memory, as one axis; of a sharded one those of this rank.
 
     >>> x = torch.arange(6.0).reshape(2, 3).T
     >>> flat(x)
     tensor([0., 1., 2., 3., 4., 5.])
     """
+    t = local(t)
     return t.detach().view(-1) if t.is_contiguous() else t.detach().as_strided((t.numel(),), (1,))
 
 
@@ -42,7 +44,8 @@ def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
     >>> by_chain(torch.zeros(2, 3, 5), chains=2).shape, by_chain(torch.zeros(2, 3, 5), chains=1).shape
     (torch.Size([2, 15]), torch.Size([1, 30]))
     """
-    return flat(t).view(chains, t.numel() // chains)
+    numbers = flat(t)
+    return numbers.view(chains, numbers.numel() // chains)
 
 
 def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor:
@@ -53,8 +56,9 @@ def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor
 def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Write the sites of chains, `(chains, sites)`, into the tensors."""
     chains = len(sites)
-    for t, part in zip(tensors, sites.split([t.numel() // chains for t in tensors], 1)):
-        by_chain(t, chains).copy_(part)
+    numbers = [flat(t) for t in tensors]
+    for own, part in zip(numbers, sites.split([own.numel() // chains for own in numbers], 1)):
+        own.view(part.shape).copy_(part)
 
 
 def gradient_of_U(
@@ -72,7 +76,7 @@ def gradient_of_U(
 
 
 def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
-    """The gradients of a group's parameters, in their memory order.
+    """The gradients of a group's parameters, in their memory order; of sharded ones what this rank has.
 
     Raises RecipeError where one is missing or sparse; `index` is the number of the group.
     """
@@ -93,6 +97,7 @@ def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
             f"{name} has no gradient",
             do="Call loss.backward() first, and leave out what the loss does not use.",
         )
+    p, g = local(p), local(placed_as(f"{where}, the gradient of {name}", g, p))
     if g.layout is not torch.strided:
         raise RecipeError(f"{where}, step", f"the gradient of {name} is sparse", do="Use sparse=False.")
     if g.dtype != p.dtype or g.device != p.device or g.shape != p.shape:
@@ -166,10 +171,13 @@ def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients:
 
 
 def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
-    """Refuse parameters that cannot be moved."""
-    for k, p in enumerate(params):
-        check_plain(f"{where}, parameter {k}", p)
-        fault = _fault(p, params[0]) or _fault_of_members(p, params)
+    """Refuse parameters that cannot be moved; of sharded ones what this rank has."""
+    check_sharded(where, params)
+    parts = [local(p) for p in params]
+    for k, (p, part) in enumerate(zip(params, parts)):
+        check_plain(f"{where}, parameter {k}", part)
+        fault = _fault(part, parts[0]) if p.requires_grad else "requires no gradient"
+        fault = fault or _fault_of_members(p, params)
         if fault:
             raise RecipeError(
                 where,
@@ -177,12 +185,10 @@ def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
                 do="Pass real weights of one type and one device that the loss depends on; "
                 "mixed precision keeps float32 weights and computes under torch.autocast.",
             )
-    check_apart(where, [], [(f"parameter {k}", p) for k, p in enumerate(params)])
+    check_apart(where, [], [(f"parameter {k}", part) for k, part in enumerate(parts)])
 
 
 def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
-    if not p.requires_grad:
-        return "requires no gradient"
     if p.dtype not in FLOATS:
         return f"is {p.dtype}"
     if p.is_neg():

@@ -3,7 +3,7 @@ constexpr int64_t BLOCK = 64;    // sites whose noise is drawn at once
 constexpr int64_t AHEAD = 1024;  // sites from a block to the one that is asked for beside it
 
 struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items are runs of sites of one part
-    int64_t chains, parts, items;
+    int64_t chains, parts, items, of_chain;  // of_chain: the sites of a chain, some of which other processes may have
     const int64_t *part, *first, *count, *sites, *offset;
     R *const *array_in, *const *array_out, *const *number_in, *const *number_out, *const *drawn, *const *per_site;
     const double* constants;
