@@ -147,7 +147,7 @@ class Gauges:
         """The rows with their parts added up, those of them that are finite."""
         names = sorted({name for row in rows for name in row} - {"step"})
         numbers = [[row.get(name, 0.0) for name in names] + [1.0] for row in rows]
-        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), -1)
+        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), len(names) + 1)
         spread.add(sums)
         of_chain = {b.name for b in self.recipe.thermostats if not b.is_vector}  # the same on every rank
         whole = []
