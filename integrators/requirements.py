@@ -98,8 +98,11 @@ def check_names(program: Program, *, state: Iterable, noise: Iterable | None, ob
             )
 
 
-def check_shapes(program: Program, state: Mapping) -> None:
-    """Refuse a state that is not dense or has no axis of chains, and sums over sites where there are none."""
+def check_shapes(program: Program, state: Mapping, *, has_others: bool = False) -> None:
+    """Refuse a state that is not dense or has no axis of chains, and sums over sites where there are none.
+
+    `has_others`: whether sites may be elsewhere.
+    """
     where = f"{program.recipe.name}, step"
     for name, x in ((b.name, state[b.name]) for b in program.recipe.state if b.name in state):
         if not _is_tensor(x):
@@ -108,7 +111,7 @@ def check_shapes(program: Program, state: Mapping) -> None:
             raise RecipeError(where, f"{name} is no dense tensor, but {x.layout}", do="Write x.to_dense().")
         if not x.dim():
             raise RecipeError(where, f"{name} has no axis of chains: its shape is ()", do="Write x.unsqueeze(0), say.")
-        if not x.numel() and program.sums_over_sites:
+        if not x.numel() and program.sums_over_sites and not has_others:
             what = f"it sums over sites, and {name} of the shape {tuple(x.shape)} has none"
             raise RecipeError(where, what, do="Give it at least one chain and one site.")
 

@@ -173,7 +173,7 @@ class Step:
 
         of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
         self.check(h, **of_recipe)
-        requirements.check_shapes(self.program, state)
+        requirements.check_shapes(self.program, state, has_others=self.spread is not None)
         numbers: Mapping | None = None  # a key draws them
         if noise is None or isinstance(noise, Mapping):
             numbers = noise or {}

@@ -8,6 +8,8 @@ import torch
 
 from recipe.errors import RecipeError
 
+from .shards import is_sharded
+
 PLAIN: dict[str, Callable] = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
 
 Tensors = dict[str, torch.Tensor]
@@ -24,6 +26,12 @@ def split(x: Any, path: str, tensors: Tensors) -> Any:
     >>> tensors
     {'states.3.0': tensor([1.])}
     """
+    if is_sharded(x):
+        raise RecipeError(
+            f"Checkpoint, {path.split('.', 1)[1]}",
+            "it is sharded over ranks, and this rank has a part of it",
+            do="Save with torch.distributed.checkpoint, as examples/sharded.py does.",
+        )
     if torch.is_tensor(x) and x.layout is torch.strided:
         return _put_aside(x, path, tensors)
     if isinstance(x, Mapping):

@@ -408,8 +408,9 @@ class Optimizer(torch.optim.Optimizer):
             spread = spread_of(self.where, group["params"])
             if spread is not None:
                 _check_spread(self.where, self.rotated, group, self.capturable)
-                settings = {name: group[name] for name in (*self._names, "step_number")}
-                check_agreement(f"{self.where}, group {index}", spread, settings | group["sampler"])
+                settings = {name: group[name] for name in (*SETTINGS, "step_number")} | group["sampler"]
+                settings["parameters"] = {name: group[name] for name in self.rotated.parameters}
+                check_agreement(f"{self.where}, group {index}", spread, settings)
             self._spreads[index] = spread
         return self._spreads[index]
 

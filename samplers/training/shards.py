@@ -208,7 +208,10 @@ def _group(mesh: Any) -> Any:
 
 
 def check_agreement(where: str, spread: Spread, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not the same on every rank, by their names. All ranks call it together."""
+    """Refuse settings that are not the same on every rank, by their names, of which all ranks have as many.
+
+    All ranks call it together.
+    """
     mine = torch.tensor([_hash(value) for value in settings.values()], dtype=torch.float64, device="cpu")
     extremes = torch.stack([mine, -mine])
     spread.maximise(extremes)

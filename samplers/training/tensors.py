@@ -217,6 +217,8 @@ def _of(members: range | None) -> str:
 
 def _is_dense(t: torch.Tensor) -> bool:
     """Whether its numbers fill a stretch of memory."""
+    if not t.numel():
+        return True
     size = 1
     for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1):
         if stride != size:
