@@ -10,6 +10,7 @@ import argparse
 import os
 import shutil
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -24,12 +25,13 @@ import samplers
 BATCH = 64
 
 
-def begin() -> tuple[int, int, str]:
-    """The rank, how many there are, and the device of this one."""
+def begin(patience: float) -> tuple[int, int, str]:
+    """The rank, how many there are, and the device of this one; one that is waited for longer, in seconds, is lost."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=patience))
     return dist.get_rank(), dist.get_world_size(), device
 
 
@@ -101,9 +103,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("out/sharded"))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=50, help="steps from one checkpoint to the next")
+    parser.add_argument("--patience", type=float, default=60, help="seconds that a rank waits for others")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch's own
-    rank, ranks, device = begin()
+    rank, ranks, device = begin(options.patience)
     x, y = data(device)
     net = network(device, ranks)
     optimizer = samplers.Optimizer(

@@ -24,7 +24,7 @@ def launched(folder: Path, steps: int, restarts: int, ranks: int = 2) -> subproc
     """torchrun of the example."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(SCRIPT), "--folder", str(folder)]
-    command += ["--steps", str(steps), "--every", "10"]
+    command += ["--steps", str(steps), "--every", "5", "--patience", "40"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -51,20 +51,22 @@ def latest(folder: Path) -> int:
 def crash(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[int, list[int], str]:
     """Kill a rank until so many have died, each time after a checkpoint that the ones before had not reached.
 
-    How many have died, the steps of the checkpoints at which they did, and what the run has said.
+    How many have died, the steps of the checkpoints at which they did, and what the run has said. Sockets of ranks that
+    were killed may keep new ones from finding each other, which costs a start more.
     """
-    process = launched(folder, steps, restarts=kills)
+    process = launched(folder, steps, restarts=2 * kills + 2)
     died: list[int] = []
     reached = 0
     until = time.monotonic() + 60 * (kills + 1)
     while len(died) < kills and process.poll() is None and time.monotonic() < until:
         if latest(folder) > reached:
-            time.sleep(chance.uniform(0, 1))
+            time.sleep(chance.uniform(0, 0.5))
             alive = ranks_of(process)
             if alive:
                 reached = latest(folder)
                 os.kill(chance.choice(alive), signal.SIGKILL)
                 died.append(reached)
+                print(f"{len(died)} killed, at checkpoint {reached}", flush=True)
         time.sleep(0.02)
     output, _ = process.communicate(timeout=300)
     if process.returncode:
@@ -98,7 +100,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        died, at = compared(Path(folder), options.kills, 40 * options.kills + 40, options.seed)
+        died, at = compared(Path(folder), options.kills, 24 * options.kills + 24, options.seed)
         print(f"{died} ranks killed, at the checkpoints {at}; it went on from each, and ended as one left alone")
 
 
