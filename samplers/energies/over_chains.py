@@ -110,7 +110,9 @@ class OverChains:
             except OF_STATES as error:
                 if isinstance(error, PASSED_ON) or (_is_of_torch(error) and not is_fine_in_turn(error)):
                     raise
-        values = [self._of(theta, batch, i) for i in range(chains)]
+        own_batches = bool(batch) and self.axes[-1] is not None
+        batches = list(zip(*map(by_chain, batch))) if own_batches else chains * [batch]
+        values = [self._number(own, of_it) for own, of_it in zip(by_chain(theta), batches)]
         if chains > 1 and all(value is not None for value in values):
             self.at_once = None  # it was torch that could not
         like = next((value for value in values if value is not None), None)
@@ -121,11 +123,6 @@ class OverChains:
         """The value of one chain, without the axis of chains."""
         value = self._number(theta, batch)
         return _not_a_number(theta, None) if value is None else value
-
-    def _of(self, theta: Any, batch: tuple, i: int) -> torch.Tensor | None:
-        """The value of chain i, or None where the function raises at its state."""
-        own = batch if self.axes[-1] is None else tuple(of_chain(b, i) for b in batch)
-        return self._number(of_chain(theta, i), own)
 
     def _number(self, theta: Any, batch: tuple) -> torch.Tensor | None:
         """The value of one chain, or None where the function raises there."""
@@ -173,6 +170,17 @@ def _is_of_torch(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
+
+
+def by_chain(x: Any) -> list:
+    """What each chain has of a tensor, or of several; one gradient for all of them comes back.
+
+    >>> by_chain({"a": torch.arange(2), "b": torch.ones(2, 3)})
+    [{'a': tensor(0), 'b': tensor([1., 1., 1.])}, {'a': tensor(1), 'b': tensor([1., 1., 1.])}]
+    """
+    if isinstance(x, Mapping):
+        return [dict(zip(x, parts)) for parts in zip(*(part.unbind(0) for part in x.values()))]
+    return list(x.unbind(0) if torch.is_tensor(x) else zip(*(part.unbind(0) for part in x)))
 
 
 def of_chain(x: Any, i: int) -> Any:
