@@ -208,7 +208,10 @@ class _Valley:
         """K at points y (N, size), and the size of its rounding errors."""
         with np.errstate(all="ignore"):
             x, jacobian = self.x_of(y)
-            terms = np.array([np.broadcast_to(np.asarray(t, dtype=float), len(y)) for t in self.terms(x)])
+            numbers = self.terms(x)
+            terms = np.empty((len(numbers), len(y)))
+            for row, number in zip(terms, numbers, strict=True):
+                row[:] = number
             values = terms.sum(0) / self.temperature
             return values - jacobian, 2.3e-16 * abs(terms).sum(0) / self.temperature
 
@@ -267,9 +270,10 @@ class _Valley:
             return 0.0
         high = WIDTHS[is_out.argmax()]
         least = WIDTHS[max(is_out.argmax() - 1, 0)]
-        for _ in range(30):
-            middle = (least + high) / 2
-            least, high = (least, middle) if risen(middle)[0] else (middle, high)
+        for _ in range(6):
+            points = np.linspace(least, high, 33)
+            first = int(risen(points[1:]).argmax())  # the last one has
+            least, high = points[first], points[first + 1]
         return float(high)
 
     def log_ellipsoid(self, u: np.ndarray, r: float, low: float) -> float:
