@@ -256,7 +256,15 @@ def test_temperatures_and_findings_are_of_each_member():
 # ---- what is refused
 
 
+def sharded():
+    """An ensemble whose weights somebody has replaced, as fully_shard does."""
+    ensemble = Ensemble(network, 2)
+    ensemble.network[0].weight = torch.nn.Parameter(ensemble.network[0].weight.detach())
+    return ensemble
+
+
 REFUSED = {
+    "parameters of another kind": (lambda: sharded()(X), "'0.weight' has become a parameter that is not stacked"),
     "one network": (lambda: Ensemble(network(), 4), "one start for all members"),
     "no number": (lambda: Ensemble(network), "members is an integer"),
     "none": (lambda: Ensemble(network, 0), "members"),

@@ -113,6 +113,10 @@ class Ensemble(torch.nn.Module):
     def _of_members(self, function: Callable, batch: tuple, *, shared: bool) -> Any:
         """A function of (the parameters and buffers of a member, *batch), of all members."""
         check_modules(WHERE, self.network)
+        for name, p in self.network.named_parameters():
+            if isinstance(p, torch.nn.Parameter) and not isinstance(p, Stacked):
+                what = f"'{name}' has become a parameter that is not stacked, as sharding makes it: one chain of all"
+                raise RecipeError(WHERE, what, do="Give each rank members of its own: samplers.distributed.share.")
         state = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
         axis = None if shared else 0
         of_all = OverChains(function, (0, *(axis for _ in batch)), in_turn=self._in_turn)
