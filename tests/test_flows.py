@@ -11,9 +11,10 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
-from sympy import log, sqrt
+from sympy import Abs, E, Max, Min, Rational, cos, exp, log, pi, sqrt, tanh
 
-from integrators import compile
+from integrators import compile, flow_rules
+from integrators.functions import phi1
 from recipe import (
     Recipe,
     RecipeError,
@@ -30,6 +31,8 @@ from recipe import (
     total,
     vector,
 )
+from recipe.certificate import numeric
+from recipe.symbols import duration
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import braked, flow_by_flow, interpret
@@ -357,3 +360,40 @@ def test_reflected_euler_is_the_absolute_value_of_eulers_step(start, eta):
 def test_a_reflection_needs_a_block_that_is_positive():
     with pytest.raises(RecipeError, match="'reflected'.*may be negative.*domain=\"positive\""):
         compile(SGHMC, "A X", pieces={"X": numerical(p, "reflected")})
+
+
+# ---- the check of closed forms by numbers
+
+t, g = duration, U.diff(theta)
+MEAN, DECAY, SPREAD = exp(-c * t) * p + t * phi1(-c * t) * g, exp(-2 * c * t), t * phi1(-2 * c * t)
+
+
+@pytest.mark.parametrize(
+    "mean, decay, spread",
+    [
+        (exp(-c * t / 2) * p + t * phi1(-c * t) * g, DECAY, SPREAD),
+        (exp(-c * t) * p + t * g, DECAY, SPREAD),
+        (exp(-c * t) * p - t * phi1(-c * t) * g, DECAY, SPREAD),
+        (MEAN, exp(-c * t), SPREAD),
+        (MEAN, DECAY, t),
+        (MEAN, DECAY, t * phi1(-c * t)),
+    ],
+)
+def test_a_wrong_closed_form_breaks_its_equation(mean, decay, spread):
+    flow_rules._verify(p, c, g, MEAN, DECAY, SPREAD)
+    with pytest.raises(AssertionError, match="breaks its equation"):
+        flow_rules._verify(p, c, g, mean, decay, spread)
+
+
+def test_numbers_of_formulas_are_those_of_a_compiled_function():
+    z, y = real("z"), positive("y")
+    formulas = [
+        z**2 + sqrt(y) / 3,
+        exp(-z * y) * tanh(z) - Rational(1, 3),
+        Abs(z) ** Rational(3, 2) + pi / y**2,
+        Max(z, y, 2) - Min(z, 1),
+        log(y) * cos(z) / E,
+    ]
+    draw = np.random.default_rng(0)
+    for at in zip(draw.normal(size=9), draw.exponential(size=9) + 0.1):
+        assert numeric([z, y], formulas)(at) == pytest.approx(numeric([z, y], formulas, often=True)(at), rel=1e-13)
