@@ -89,7 +89,7 @@ def _precisions(recipe: Recipe) -> dict[str, Precision]:
         known: dict[str, Precision] = {}
         for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
             symbols = sorted(law.precision.free_symbols, key=str)
-            if law.mean == 0 and not any(isinstance(s, Block) for s in symbols):
+            if law.mean == 0 and not any(isinstance(s, Block) for s in symbols) and not law.precision.has(Total):
                 known[law.block.name] = symbols, lambdify(symbols, law.precision, "math")
         _KNOWN[recipe] = known
     return _KNOWN[recipe]

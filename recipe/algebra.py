@@ -195,6 +195,8 @@ def random_value(symbol: Symbol, draw: random.Random) -> float:
         return draw.random()
     if isinstance(symbol, Block) and symbol.domain.is_compact:
         return symbol.domain.inside(draw.random())
+    if isinstance(symbol, Block) and symbol.domain.is_discrete:
+        return float(draw.randrange(symbol.domain.categories))
     value = draw.gauss(0, 1.5)
     if symbol.is_positive:
         return 0.1 + abs(value)

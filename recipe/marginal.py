@@ -21,8 +21,12 @@ class Gaussian:
     precision: Expr
 
 
-def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gaussian, ...], Expr]:
+def eliminate_gaussians(
+    H: Expr, blocks: tuple[Block, ...], *, signed: bool = False
+) -> tuple[tuple[Gaussian, ...], Expr]:
     """Integrate out, one after the other, the blocks in which H is quadratic: their laws, and what is left of H.
+
+    With `signed` no block whose precision is not seen to be positive.
 
     >>> from recipe import vector, positive, potential
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")
@@ -31,7 +35,7 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
     """
     gaussians: list[Gaussian] = []
     waiting = [b for b in blocks if b.domain.is_real]
-    while (gaussian := _first_gaussian(H, waiting)) is not None:
+    while (gaussian := _first_gaussian(H, waiting, signed)) is not None:
         b, a, c = gaussian
         waiting.remove(b)
         gaussians.append(Gaussian(b, expand(-c / a), a))
@@ -40,11 +44,11 @@ def eliminate_gaussians(H: Expr, blocks: tuple[Block, ...]) -> tuple[tuple[Gauss
     return tuple(gaussians), H
 
 
-def _first_gaussian(H: Expr, blocks: list[Block]) -> tuple[Block, Expr, Expr] | None:
+def _first_gaussian(H: Expr, blocks: list[Block], signed: bool) -> tuple[Block, Expr, Expr] | None:
     """(b, a, c) of the first block in which H is quadratic, dH/db = a b + c, or None."""
     for b in blocks:
         coefficients = _quadratic(H, b)
-        if coefficients is not None:
+        if coefficients is not None and (coefficients[0].is_positive or not signed):
             return b, *coefficients
     return None
 

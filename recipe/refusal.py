@@ -29,7 +29,7 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import entries, is_continuous, random_value, vanishes
+from .algebra import at_one_site, entries, is_continuous, random_value, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .domains import Domain
@@ -405,7 +405,8 @@ def _drawn(recipe: Dynamics, letter: str, b: Block, law: Law) -> None:
         what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison.factor}"
         raise RecipeError(where, what, do="Change the parameters of the law, or H.")
     for name in law.positive:
-        lowest, at = minimum_eigenvalue(ImmutableMatrix([[getattr(law, name)]]), points=STATES, fixed=SMALL_STEP)
+        of_one_site = ImmutableMatrix([[at_one_site(getattr(law, name))]])
+        lowest, at = minimum_eigenvalue(of_one_site, points=STATES, fixed=SMALL_STEP)
         if lowest < 0:
             what = f"{name} = {getattr(law, name)} may be below 0, {lowest:.3g} at {at}"
             raise RecipeError(where, what, do="Make it of positive parameters.")

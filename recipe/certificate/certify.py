@@ -14,7 +14,7 @@ from ..dynamics import Dynamics
 from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import Law, compared
-from ..marginal import Gaussian
+from ..marginal import Gaussian, eliminate_gaussians
 from ..symbols import Block, Total
 from ..symbols import temperature as T
 from . import ends, reach, reflection, smoothness, surfaces, tails
@@ -186,7 +186,11 @@ def normalisable(case: _Case) -> Finding:
     gaussians, others, rest = auxiliary_blocks(case.recipe)
     drawn = {b: law for b, law in case.drawn.items() if not b.domain.is_discrete}
     if case.recipe.potential is None:
-        others = list(dict.fromkeys([*others, *case.recipe.targets, *drawn]))
+        # A Gaussian is integrated first: exp(-H) may be as high as it likes where that is as narrow.
+        of_target, rest = eliminate_gaussians(rest, case.recipe.targets, signed=True)
+        gaussians += of_target
+        known = {g.block for g in gaussians}
+        others = [b for b in dict.fromkeys([*others, *case.recipe.targets, *drawn]) if b not in known]
         drawn = {}
     integrated = {*others, *drawn, *(g.block for g in gaussians)}
     names = ", ".join(b.name for b in case.recipe.state if b in integrated)

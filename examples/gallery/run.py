@@ -1,0 +1,44 @@
+"""Samplers that do not come with the library, each in a few lines with its source, checked and run.
+
+    python examples/gallery/run.py                 # all of them, some minutes
+    python examples/gallery/run.py magnetic mixture --quick
+
+The table says what the certificate claims, the order of the step, and the largest error of a mean or variance of the
+draws against a quadrature of the law, in standard deviations, with the error of the step in it.
+"""
+
+import argparse
+import difflib
+import sys
+
+import adaptive
+import kinetic
+import latents
+import overdamped
+import thermostats
+
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive)
+GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; the status is 1 where a law is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="samplers, by default all")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in GALLERY:
+            near = difflib.get_close_matches(name, GALLERY, n=3, cutoff=0.3)
+            parser.error(f"there is no sampler {name!r}; near are {', '.join(near) or ', '.join(GALLERY)}")
+    wrong = 0
+    print(f"{'sampler':28} {'claim':30} {'order':>5}   error          time")
+    for name in options.names or GALLERY:
+        row = GALLERY[name].examined(quick=options.quick)
+        print(row, flush=True)
+        wrong += not row.agrees
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The gallery's samplers: each is declared with its source, and some are run against the quadrature of their law."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples" / "gallery"
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import run
+
+        yield run
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def test_there_are_many_none_of_them_stock_and_each_names_its_source(gallery):
+    from samplers import catalogue
+
+    assert len(gallery.GALLERY) == sum(len(room.GALLERY) for room in gallery.ROOMS) >= 25
+    assert not set(gallery.GALLERY) & set(catalogue)
+    assert all(exhibit.recipe.source for exhibit in gallery.GALLERY.values())
+
+
+def test_some_agree_with_their_law(gallery, capsys):
+    assert gallery.main(["cox-ingersoll-ross", "friction-apart", "--quick"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["cox-ingersoll-ross", "friction-apart"]
+    assert all(" agrees " in row for row in rows[1:])
+
+
+def test_a_law_that_is_another_one_is_called_wrong(gallery):
+    """Twice the noise of Euler's step."""
+    from dataclasses import replace
+
+    from exhibit import Exhibit
+
+    right = gallery.GALLERY["von-mises"]
+    other = replace(right.recipe, name="hotter", D={right.recipe.state[0]: 1}, H=right.recipe.H / 2)
+    hot = Exhibit(other, right.step_size, right.steps)
+    assert not Exhibit.compared(right, hot.drawn(5000))[1]
+
+
+def test_a_name_that_is_not_there_is_refused_with_near_ones(gallery, capsys):
+    with pytest.raises(SystemExit):
+        gallery.main(["magnetik"])
+    assert "near are magnetic" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", range(5))
+def test_all_agree_with_their_law(gallery, room):
+    assert gallery.main([exhibit.name for exhibit in gallery.ROOMS[room].GALLERY]) == 0
