@@ -70,10 +70,12 @@ class Optimizer(torch.optim.Optimizer):
     frozen, as the base of a LoRA is, stay as they are, and a recipe may be the name of a stock one. The noise is a
     function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp",
     "triton", or "auto", a kernel where there is one. Of an `Ensemble` each member is a chain of its own, from `chain`
-    on. With `capturable` steps may be captured in a CUDA graph: the device counts them, so that each replay has noise
-    of its own. Settings are those of the capture, gradients keep their memory, and are looked at in steps outside of
-    graphs alone; no GPU has run it yet. The state is a tensor by name for every parameter, scalar blocks are with the
-    first of their group. Raises RecipeError for parameters, settings or gradients that no step can be made with.
+    on. DTensors, as of torch.distributed.fsdp.fully_shard, move as the whole tensors would, up to rounding; ranks step,
+    and ask for temperatures and reports, together. With `capturable` steps may be captured in a CUDA graph: the device
+    counts them, so that each replay has noise of its own. Settings are those of the capture, gradients keep their
+    memory, and are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by name for
+    every parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters, settings or
+    gradients that no step can be made with.
 
     >>> from samplers import SGHMC
     >>> model = torch.nn.Linear(3, 1)
