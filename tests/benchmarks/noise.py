@@ -1,6 +1,9 @@
 """The laws of the normal noise at many numbers: moments, tails, correlations, spectra, birthdays, as z-scores.
 
     nice python tests/benchmarks/noise.py --numbers 1e10 --out noise.json
+    python tests/benchmarks/noise.py --together one.json other.json --out noise.json
+
+Runs of other seeds are put together by the second line; a run may end at any time, its file is what it has found.
 
 * moments to the eighth, and tails to six sigma on both sides
 * correlations, of the numbers and of their squares, of neighbours along steps, chains and sites, of two draws, and of
@@ -9,7 +12,7 @@
 * birthday spacings: of 4096 numbers as days of a year of 2^32, the pairs of equal spacings of neighbours in the year
 
 Chains of one, two and 64 sites: of the first two, steps share the blocks of words. A z-score is (result - law)/error.
-Scores of spectra are many; of those the mean square and the largest are kept. The file is written as it goes.
+Scores of spectra are many; of those the mean square and the largest are kept.
 
 Source for the birthdays: Marsaglia and Tsang (2002), "Some difficult-to-pass tests of randomness"; the mean is that of
 uniform spacings here, in which t = S1 + S2 has the law Beta(2, m - 1): P(S1 = S2) = E[1/(2 t n)] = m/(2 n).
@@ -152,7 +155,11 @@ def main() -> None:
     parser.add_argument("--numbers", type=float, default=1e8)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--together", type=pathlib.Path, nargs="+", help="files of runs of other seeds, to make one of")
     options = parser.parse_args()
+    if options.together:
+        options.out.write_text(json.dumps(together(options.together), indent=1) + "\n")
+        return
     torch.set_num_threads(1)
     scores = {sites: Scores() for sites in SITES}
     counts = dict.fromkeys(SITES, 0)
@@ -170,6 +177,26 @@ def main() -> None:
     print(f"{time.process_time():.0f} s of the processor")
 
 
+def together(files: list[pathlib.Path]) -> dict:
+    """Runs as one: their scores, weighed by the roots of their numbers, and each as it is."""
+    runs = [json.loads(file.read_text()) for file in files]
+    all_sites = {}
+    for sites in runs[0]["sites"]:
+        parts = [run["sites"][sites] for run in runs]
+        scores = {}
+        for name in parts[0]["scores"]:
+            own = [(part["numbers"], part["scores"][name]) for part in parts if name in part["scores"]]
+            weighed = sum(z * math.sqrt(n) for n, z in own)
+            scores[name] = round(weighed / math.sqrt(sum(n for n, _ in own)), 3)
+        square = sum(z**2 for z in scores.values()) / len(scores)
+        largest = max(scores.values(), key=abs)
+        numbers = sum(part["numbers"] for part in parts)
+        all_sites[sites] = {"numbers": numbers, "mean square": round(square, 3), "largest": largest, "scores": scores}
+    shared = {name: runs[0][name] for name in ("date", "tests")}
+    own_of_each = [{name: value for name, value in run.items() if name not in shared} for run in runs]
+    return shared | {"numbers": sum(run["numbers"] for run in runs), "sites": all_sites, "runs": own_of_each}
+
+
 def write(options: argparse.Namespace, counts: dict[int, int], scores: dict[int, Scores]) -> None:
     """Everything so far, as one file."""
     result = {
@@ -178,7 +205,7 @@ def write(options: argparse.Namespace, counts: dict[int, int], scores: dict[int,
         "draws": [0, 1],
         "numbers": sum(counts.values()),
         "processor, s": round(time.process_time()),
-        "tests": " ".join(__doc__.split("\n\n")[2].split()).strip("* ").split(" * "),
+        "tests": " ".join(__doc__.split("\n\n")[3].split()).strip("* ").split(" * "),
         "sites": {sites: {"numbers": counts[sites], **summary(scores[sites])} for sites in SITES},
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
