@@ -110,14 +110,19 @@ class OverChains:
             except OF_STATES as error:
                 if isinstance(error, PASSED_ON) or (_is_of_torch(error) and not is_fine_in_turn(error)):
                     raise
-        own_batches = bool(batch) and self.axes[-1] is not None
-        batches = list(zip(*map(by_chain, batch))) if own_batches else chains * [batch]
-        values = [self._number(own, of_it) for own, of_it in zip(by_chain(theta), batches)]
+        values = self._in_turn(theta, batch)
         if chains > 1 and all(value is not None for value in values):
             self.at_once = None  # it was torch that could not
         like = next((value for value in values if value is not None), None)
         numbers = [_not_a_number(of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
         return tree_map(lambda *parts: torch.stack(parts), *numbers)
+
+    def _in_turn(self, theta: Any, batch: tuple) -> list[torch.Tensor | None]:
+        """The value of each chain, or None where the function raises at its state."""
+        chains = by_chain(theta)
+        has_own = bool(batch) and self.axes[-1] is not None
+        batches = zip(*map(by_chain, batch)) if has_own else len(chains) * [batch]
+        return [self._number(own, its) for own, its in zip(chains, batches)]
 
     def of_one(self, theta: Any, *batch: Any) -> torch.Tensor:
         """The value of one chain, without the axis of chains."""
