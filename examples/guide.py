@@ -190,6 +190,7 @@ def choose(method: Method, problem: Problem, data: Data, held_back: Data, seed: 
     def nll(setting: Setting) -> float:
         if setting not in tried:
             tried[setting] = nll_of(method, setting, problem, data, held_back, seed)
+            print(f"  {tried[setting]:8.4f}  {setting}", flush=True)
         return tried[setting]
 
     setting = method.start
@@ -309,9 +310,9 @@ def guide(folder: Path, seeds: int, rows: int | None, epochs: int) -> dict[str, 
     table, each = {}, {}
     for name, method in METHODS.items():
         began = time.monotonic()
+        print(f"\n{name}: NLL on the images held back")
         choice = choose(method, problem, learned, held_back)
-        print(f"\n{name}: {choice.setting}\n  the rule took {time.monotonic() - began:.0f} s, and tried", flush=True)
-        print(*(f"  {nll:8.4f}  {setting}" for setting, nll in choice.tried.items()), sep="\n")
+        print(f"{name}: {choice.setting}; the rule took {time.monotonic() - began:.0f} s", flush=True)
         runs = [train(method, choice.setting, problem, data, test_x, seed) for seed in range(1, seeds + 1)]
         each[name] = torch.stack([problem.nll(r.outputs, test_y) for r in runs]).mean(0)
         tried = [asdict(setting) | {"nll": nll} for setting, nll in choice.tried.items()]

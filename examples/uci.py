@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with NAME.npz of every set")
     parser.add_argument("--sets", nargs="+", default=["concrete", "energy", "yacht"], help="names of the sets")
     parser.add_argument("--splits", type=int, default=5, help="splits of each set, default 5")
-    parser.add_argument("--steps", type=int, default=7500, help="of every run, about; default 7500")
+    parser.add_argument("--steps", type=int, default=40000, help="of every run, about; default 40000")
     parser.add_argument("--out", type=Path, default=Path("out/uci"), help="folder for uci.json and uci.txt")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other

@@ -1,5 +1,6 @@
 """README and guide say what is so: code runs, commands work, the table is the catalogue, links lead on."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_the_table_of_stock_samplers_is_the_catalogue():
     stated = [(name, *more) for name, _, *more in rows]
     assert stated == [(r.name, r.source, r.claim, r.scheme) for r in catalogue.values()]
     assert all(getattr(samplers, python) is catalogue[name] for name, python, *_ in rows)
+
+
+def test_the_rows_of_the_guide_to_choosing_are_those_measured():
+    rows = json.loads((ROOT / "tests" / "benchmarks" / "results" / "2026-11-22-choosing.json").read_text())
+    lines = [
+        f"| {r['problem']} | `{r['sampler']}` | {r['multiple']:g} | {100 * r['bias']:+.1f} % +- {100 * r['error']:.1f} "
+        f"| {r['ess']:.0f} | {r['seconds']:.3f} |"
+        for r in rows
+    ]
+    assert len(lines) > 15 and "\n".join(lines) in (GUIDE / "choosing.md").read_text()
 
 
 def test_every_make_target_named_exists():
