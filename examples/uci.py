@@ -11,6 +11,12 @@ Everything else is `guide.choose`: of the training data of each split a sixth is
 tried on it, for the ensemble as for the sampler, with equal numbers of steps; then both train on all training data.
 The table has the log predictive density of the test data, in the units of y, and their root mean square error. Errors
 are standard errors over splits, of the differences too, which are of the same splits.
+
+The sampler does not reach the ensemble in short runs. At --steps 4000 its log density is less by 0.03 +- 0.07 (yacht),
+0.10 +- 0.03 (energy, 5 splits each) and 0.01 +- 0.02 (concrete, 3 splits), with T = 0.01 chosen in most; the posterior,
+T = 1, by 0.25 +- 0.07, 0.24 +- 0.05 and 0.06 +- 0.01. Chains of 800 steps have not met the law: the scale of the noise
+is still too large. Of ten times the steps, on the data held back of one split of energy, T = 1 at lr = 3e-4 had -0.645,
+the ensemble -0.735: the default is --steps 40000, of which all sets and splits take hours.
 """
 
 import argparse
@@ -37,8 +43,8 @@ ADAM = Setting("adam", lr=0.01, prior=1.0, members=5)
 SAMPLER = Setting("psgld-same-step", lr=0.003, prior=1.0, members=5, burn_in=ADAM)
 METHODS = {
     "deep ensemble": Method(ADAM, {"lr": (0.01, 0.003)} | AXES),
-    "sampler, T = 1": Method(SAMPLER, {"lr": (0.003, 0.001)} | AXES, average=True),
-    "sampler": Method(SAMPLER, {"temperature": (1.0, 0.1, 0.01), "lr": (0.003, 0.001)} | AXES, average=True),
+    "sampler, T = 1": Method(SAMPLER, {"lr": (0.003, 0.001, 3e-4)} | AXES, average=True),
+    "sampler": Method(SAMPLER, {"temperature": (1.0, 0.1, 0.01), "lr": (0.003, 0.001, 3e-4)} | AXES, average=True),
 }
 
 
