@@ -280,3 +280,11 @@ def test_minibatches_whose_noise_is_not_understood_are_refused():
         tune(HMC, energy, metropolis=False, **how)
     with pytest.raises(RecipeError, match="metropolis is True or False"):
         tune(SGLD, energy, data=data, init=torch.zeros(2), metropolis=1)
+
+
+def test_proposals_of_a_given_length_are_no_resonance():
+    """A correlated plane with the frequency 1 in its dense coordinates: the squares come back after a time of pi."""
+    precision = torch.linalg.inv(torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=torch.float64))
+    settings = tune(HMC, lambda t: t @ precision @ t / 2, init=torch.zeros(2, dtype=torch.float64), repeat=4)
+    assert "coordinates" in settings.arguments and 1.2 < 4 * settings.arguments["step_size"] < 2.0
+    assert "a quarter period of the slowest direction" in settings.reasons["step_size"]

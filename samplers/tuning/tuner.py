@@ -95,7 +95,8 @@ class Tuner:
         lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
         for length in lengths if repeat is None else (repeat,):
             self.guess = fine(self.pilot, self.guess, self._wanted, length)
-            self.trials.append(trial(self.pilot, self.guess, length, torch.stack([slowest, *axes])))
+            h = min(self.guess, self._longest(length))
+            self.trials.append(trial(self.pilot, h, length, torch.stack([slowest, *axes])))
             worse = all(t.efficiency < WORSE * self.best.efficiency for t in self.trials[-PATIENCE:])
             if worse or self.trials[-1].efficiency * LENGTHS[-1] / length < least:
                 break
@@ -110,10 +111,11 @@ class Tuner:
         if not self.trials:
             self.race(repeat)
         best = self.best
-        self.reasons["step_size"] = (
-            f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted, where "
-            f"{100 * self._wanted:.0f} % are asked"
-        )
+        accepted = f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted"
+        asked = f"where {100 * self._wanted:.0f} % are asked"
+        if best.step_size == self._longest(best.repeat):
+            asked = "of a quarter period of the slowest direction: longer ones come back"
+        self.reasons["step_size"] = f"{accepted}, {asked}"
         if self.has_momenta:
             self.reasons["repeat"] = f"{best.repeat}: {in_words(self.trials)}"
         self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
@@ -145,6 +147,15 @@ class Tuner:
         if not self.has_momenta:
             return LANGEVIN
         return DAMPED if self.words == 1 else PROPOSED
+
+    def _longest(self, repeat: int) -> float:
+        """The step size at which a proposal is a quarter period of the slowest direction, if momenta are drawn anew.
+
+        After half a period a chain is at -theta, and the squares of theta are where they were.
+        """
+        if self.words == 1 or not self.frequency:
+            return math.inf
+        return math.pi / (2 * self.frequency * repeat)
 
     def _window(self) -> int:
         """The words of a window."""
