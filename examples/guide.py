@@ -14,6 +14,19 @@
 
 The averages are over the predictions after each epoch of the later half of the run, or of each cycle. Errors are
 standard errors over seeds; those of the differences, over the test images, are paired.
+
+Found, at the defaults, with the members of ensembles trained one after another:
+
+                                  NLL         accuracy              ECE   NLL less that of the sampler
+    SGD              0.3155 +- 0.0009 0.8890 +- 0.0006 0.0085 +- 0.0010              +0.0169 +- 0.0017
+    SGD, averaged    0.2996 +- 0.0023 0.8980 +- 0.0008 0.0123 +- 0.0012              +0.0011 +- 0.0026
+    deep ensemble    0.3129 +- 0.0009 0.8889 +- 0.0014 0.0098 +- 0.0010              +0.0144 +- 0.0016
+    sampler, T = 1   0.3407 +- 0.0010 0.8762 +- 0.0005 0.0116 +- 0.0005              +0.0422 +- 0.0025
+    sampler          0.2985 +- 0.0007 0.8939 +- 0.0006 0.0099 +- 0.0010
+
+The rule took SGHMC at T = 0.01 with a cyclical lr. It is better than SGD and than an ensemble of equal compute, but
+cannot be told from SGD with averaged predictions, which is the more accurate: sampling bought what averaging buys. The
+posterior itself, T = 1, predicts less well than any of them in so many epochs.
 """
 
 import argparse
