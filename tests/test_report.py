@@ -278,10 +278,12 @@ def test_r_hat_is_beyond_its_band_as_often_as_it_is_said():
     assert sum(found) < 50
 
 
-def test_a_finding_is_a_sentence_and_an_empty_report_is_fine():
+def test_a_finding_is_a_sentence_and_a_report_of_nothing_vouches_for_nothing():
     assert str(Finding("sample size", "w", 12.0, None, 400, math.inf, "More.")).endswith("is 12, below 400. More.")
     assert "no number" in str(Finding("R-hat", "w", math.nan, None, 0, 1, "More."))
-    assert Report((), ()).ok and Report((), ()).scalars() == {"ok": 1.0}
+    report = Report((), ("R-hat: of one chain",))
+    assert not report.ok and report.scalars() == {"ok": 0.0}
+    assert str(report) == "Nothing was asked: R-hat: of one chain."
 
 
 # ---- loops

@@ -59,7 +59,7 @@ class Finding:
 class Report:
     """Findings in the order in which they are to be changed, and sentences of what was not asked; `print` it.
 
-    It is true where all of its findings are in their bands, which does not say that the draws are right: what is wrong
+    It is true where it has findings, all in their bands, which does not say that the draws are right: what is wrong
     in a way that none of the questions sees is not in it.
 
     >>> report = Report((Finding("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
@@ -76,8 +76,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every finding is in its band."""
-        return all(f.ok for f in self.findings)
+        """Whether something was asked, and every finding is in its band."""
+        return bool(self.findings) and all(f.ok for f in self.findings)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -115,6 +115,8 @@ class Report:
         return {"ok": self.ok, "verdict": self.verdict, "findings": findings, "unasked": list(self.unasked)}
 
     def __str__(self) -> str:
+        if not self.findings:
+            return self.verdict
         rows: list[tuple[str, ...]] = [("question", "value", "error", "band")]
         rows += [_row(f) for f in self.findings]
         widths = [max(map(len, column)) for column in zip(*rows)]
