@@ -505,8 +505,16 @@ class Optimizer(torch.optim.Optimizer):
         return relaxation
 
     def __repr__(self) -> str:
-        steps = ", ".join(f"{name} {k:.3g}" for name, k in self.relaxation_steps().items())
-        return super().__repr__() + (f"\nRelaxation in steps: {steps}" if steps else "")
+        lines = [f"Optimizer of {self.recipe.name} by the word {self.program.scheme}"]
+        for index, group in enumerate(self.param_groups):
+            setting = self._setting(index, group)
+            settings = {name: group[name] for name in SETTINGS if group[name] is not None}
+            in_use = {"step_size": setting.step_size, **setting.parameters}
+            numbers = sum(p.numel() for p in group["params"])
+            lines.append(f"group {index}: {numbers} numbers, after {group['step_number']} steps")
+            lines += [f"  {what}: {_in_words(values)}" for what, values in (("set", settings), ("in use", in_use))]
+        steps = self.relaxation_steps()
+        return "\n".join(lines) + (f"\nRelaxation in steps: {_in_words(steps)}" if steps else "")
 
     def state_dict(self) -> dict[str, Any]:
         """The state, and what it is the state of."""
@@ -585,6 +593,14 @@ class Optimizer(torch.optim.Optimizer):
             self._clipping = watch
             self._arrivals = watch.arrivals
             self._gauges = Gauges(self.recipe, self._arrivals)
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    """Numbers by name; of tensors their shape."""
+    words = (
+        f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}" for x in values.values()
+    )
+    return ", ".join(f"{name} {word}" for name, word in zip(values, words))
 
 
 def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
