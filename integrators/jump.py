@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from itertools import accumulate
 
-from sympy import Expr, Piecewise, S, diff, exp, expand, sqrt
+from sympy import Expr, Min, Piecewise, S, diff, exp, expand, sqrt
 
 from recipe import Recipe
 from recipe.laws import Bernoulli, Beta, Categorical, Gamma, InverseGamma, Law, Normal
@@ -73,9 +73,10 @@ def _bernoulli(b: Block, law: Bernoulli) -> Redraw:
 
 
 def _categorical(b: Block, law: Categorical) -> Redraw:
-    """The first category up to which the weights are more than a uniform share of all."""
+    """The first category up to which the weights, over the largest, are more than a uniform share of all."""
     draw = Uniform(b)
-    *sums, whole = accumulate(law.weights)
+    least = Min(*law.costs, evaluate=False)
+    *sums, whole = accumulate(exp(least - cost, evaluate=False) for cost in law.costs)
     below = [(S(k), draw * whole < part) for k, part in enumerate(sums)]
     return Piecewise(*below, (S(len(sums)), True)), (draw,)
 

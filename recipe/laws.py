@@ -8,13 +8,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from sympy import Add, Expr, Mul, Piecewise, S, exp, expand, expand_log, log
+from sympy import Add, Dummy, Expr, Min, Mul, Piecewise, S, cancel, exp, expand, expand_log, log
 
 from .algebra import readers, vanishes
 from .calculus import derivative
 from .domains import Domain
+from .errors import RecipeError
 from .symbols import Block, Total, formula, masked
 from .symbols import temperature as T
+
+WARM = Dummy("T", positive=True)  # of which sympy knows that 1/T is real
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,7 @@ class Bernoulli(DiscreteLaw):
     @property
     def costs(self) -> tuple[Expr, Expr]:
         """(0, -log of the odds)."""
-        odds = 1 / self.probability - 1
-        return S.Zero, odds.args[0] if isinstance(odds, exp) else log(odds)
+        return S.Zero, _log(cancel(1 / self.probability - 1))
 
     def tempered(self) -> "Bernoulli":
         """The odds to the power 1/T."""
@@ -192,9 +194,13 @@ class Categorical(DiscreteLaw):
 
     weights: tuple[Expr, ...]
     domains = ()
+    positive = ("lightest",)
 
     def __init__(self, *weights: Any):
         object.__setattr__(self, "weights", tuple(formula(w, "Categorical, weights") for w in weights))
+        for w in self.weights:
+            if w.is_nonpositive:
+                raise RecipeError("Categorical, weights", f"{w} is not positive", do="Give weights above 0.")
 
     @property
     def arguments(self) -> tuple[Expr, ...]:
@@ -202,9 +208,14 @@ class Categorical(DiscreteLaw):
         return self.weights
 
     @property
+    def lightest(self) -> Expr:
+        """The least of the weights."""
+        return Min(*self.weights, evaluate=False)
+
+    @property
     def costs(self) -> tuple[Expr, ...]:
         """-log of the weights."""
-        return tuple(-log(w) for w in self.weights)
+        return tuple(expand(-_log(w), deep=False) for w in self.weights)
 
     def tempered(self) -> "Categorical":
         """The weights to the power 1/T."""
@@ -215,6 +226,11 @@ class Categorical(DiscreteLaw):
         return domain.categories == len(self.weights)
 
 
+def _log(weight: Expr) -> Expr:
+    """Its log, that of a product as a sum, and of exp(-E) as -E, which does not underflow."""
+    return expand_log(log(weight.xreplace({T: WARM}))).xreplace({WARM: T})
+
+
 def by_category(block: Expr, *values: Expr | float) -> Expr:
     """The k-th of some values where a block of categories is k.
 
@@ -222,8 +238,13 @@ def by_category(block: Expr, *values: Expr | float) -> Expr:
     >>> by_category(scalar("z", domain="binary"), -1, 2)
     Piecewise((-1, z < 1/2), (2, True))
     """
+    of = formula(block, "by_category")
+    number = of.domain.categories if isinstance(of, Block) else len(values)
+    if not values or number != len(values):
+        what = f"{len(values)} values for {block}, which is one of {number} categories"
+        raise RecipeError("by_category", what, do="Give a block of categories, and a value for each.")
     *first, last = (formula(value, "by_category") for value in values)
-    return Piecewise(*((value, block < k + S.Half) for k, value in enumerate(first)), (last, True))
+    return Piecewise(*((value, of < k + S.Half) for k, value in enumerate(first)), (last, True))
 
 
 # ---- is a law the conditional of exp(-H)?

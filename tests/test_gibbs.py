@@ -286,3 +286,45 @@ def test_the_optimizer_draws_one_precision_for_all_weights():
         optimizer.step()
         seen.append({float(state["tau"]) for state in optimizer.state.values() if "tau" in state})
     assert len(set.union(*seen)) == 5 and all(len(values) == 1 for values in seen)
+
+
+# ---- far from every centre
+
+
+@pytest.mark.parametrize("T", [1.0, 0.01])
+def test_a_category_is_that_of_the_next_centre_where_all_weights_underflow(T):
+    step = compile(CATEGORICAL, freeze=theta)
+    far = torch.tensor([[-200.0, 200.0]])
+    for u in (0.01, 0.99):
+        noise = {name: torch.full_like(far, u) for name in step.draws if step.draw_blocks[name] == kind}
+        after = step({"theta": far, "kind": torch.ones(1, 2)}, 0.1, noise=noise, temperature=T)
+        assert after["kind"].tolist() == [[0, 2]]
+
+
+def test_odds_of_two_weights_that_both_underflow_are_those_of_their_energies():
+    one, other = a * exp(-((theta - 1) ** 2) / 2), b * exp(-((theta + 1) ** 2) / 2)
+    law = laws.Bernoulli(one / (one + other))
+    energy = total((theta - by_category(on, -1, 1)) ** 2) / 2 - total(log(by_category(on, b, a)))
+    step = compile(latent(on, energy, law), freeze=theta)
+    far = torch.tensor([[-200.0, 200.0]])
+    noise = {name: torch.full_like(far, 0.5) for name in step.draws if step.draw_blocks[name] == on}
+    assert step({"theta": far, "on": torch.ones(1, 2)}, 0.1, noise=noise)["on"].tolist() == [[0, 1]]
+
+
+WORDS = {
+    "fewer values than categories": (lambda: by_category(kind, 1, 2), "2 values for kind, which is one of 3"),
+    "no values": (lambda: by_category(kind), "0 values for kind"),
+    "a number": (lambda: by_category(theta, 1, 2), "2 values for theta, which is one of 0"),
+    "a weight of nothing": (lambda: laws.Categorical(1, 0, 1), "0 is not positive"),
+    "a weight that may be negative": (
+        lambda: latent(kind, -total(log(by_category(kind, 1, a, a - b))), laws.Categorical(1, a, a - b)),
+        "may be below 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_values_and_weights_that_are_none_are_refused(case):
+    make, words = WORDS[case]
+    with pytest.raises(RecipeError, match=words):
+        make()
