@@ -125,7 +125,7 @@ def split(
             raise RecipeError(
                 f"{recipe.name}, split",
                 f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
-                do="Add its letter to the word.",
+                do=f"Add its letter to the word, as in scheme='{scheme.text} {letter}'.",
             )
     terms = _terms(recipe, freeze)
     pieces = {letter: letters[letter] for letter in scheme.letters if letter not in recipe.jumps}

@@ -263,9 +263,19 @@ def sharded():
     return ensemble
 
 
+def test_members_that_took_too_few_steps_are_reported_in_one_line():
+    ensemble = Ensemble(network, 4)
+    optimizer = Optimizer(ensemble.parameters(), "sghmc", lr=0.1, num_data=60)
+    ensemble.loss(cross_entropy, X, torch.zeros(len(X), dtype=torch.long), shared=True).backward()
+    optimizer.step()
+    short = [line for line in optimizer.report().unasked if "at a temperature > 0" in line]
+    assert short == ["group 0, member 0, and 3 more: it takes 320 steps at a temperature > 0"]
+
+
 REFUSED = {
     "parameters of another kind": (lambda: sharded()(X), "'0.weight' has become a parameter that is not stacked"),
     "one network": (lambda: Ensemble(network(), 4), "one start for all members"),
+    "one network without a number": (lambda: Ensemble(network()), "one start for all members"),
     "no number": (lambda: Ensemble(network), "members is an integer"),
     "none": (lambda: Ensemble(network, 0), "members"),
     "a range of steps": (lambda: Ensemble(network, range(0, 4, 2)), "one after another"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -202,6 +203,15 @@ print("the same draws")
 """
 
 
+def test_numpy_warns_of_no_point_where_no_chain_is():
+    def slope_of_cosh(theta):
+        return np.sinh(theta)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        sample(gradient=slope_of_cosh, step_size=0.01)
+
+
 def test_functions_of_jax_bring_values_and_gradients():
     """In a process of its own: jax has threads, and other tests fork."""
     result = subprocess.run([sys.executable, "-c", BY_JAX], capture_output=True, text=True)
@@ -249,6 +259,16 @@ WRONG = {
     "names": (dict(gradient=lambda t: t["w"], init=NAMED), None, "dict of w, b, and it returns a ndarray"),
     "other names": (dict(gradient=lambda t: {"w": t["w"]}, init=NAMED), None, r"returns \['w'\]"),
     "raises": (dict(gradient=lambda t: 1 / 0), None, "ZeroDivisionError: division by zero"),
+    "no batch": (
+        dict(gradient=slope, data=np.ones((5, 2)), batch_size=2),
+        None,
+        "With data the batch is its second argument",
+    ),
+    "float64 data": (
+        dict(gradient=slope_of_regression, init=torch.zeros(2), data=np.ones((5, 2)), batch_size=2),
+        None,
+        "X.astype of numpy, or init to torch.float64",
+    ),
     "arguments": (dict(gradient=lambda t, b: t), None, "missing 1 required positional argument"),
     "random": (dict(gradient=noisy), None, "other numbers each time"),
     "not finite": (dict(gradient=lambda t: t * np.nan), None, "not finite at the start of chain 0"),

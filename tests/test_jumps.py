@@ -298,7 +298,10 @@ REFUSED = {
         lambda: compile(replace(switches(), H=total(gamma) ** 2 + total(theta**2))),
         ["switches, jump 'J'", "not linear in the binary block gamma"],
     ),
-    "a word without the jump": (lambda: compile(RandomisedHMC, "B A B"), ["leaves out the jump 'R'", "Add its letter"]),
+    "a word without the jump": (
+        lambda: compile(RandomisedHMC, "B A B"),
+        ["leaves out the jump 'R'", "scheme='B A B R'"],
+    ),
     "noise of a binary block": (
         lambda: replace(switches(), D={theta: 1, gamma: 1}),
         ["switches, gamma", "no drift and no noise", "refresh(gamma)"],

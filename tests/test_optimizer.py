@@ -428,7 +428,8 @@ def one(**more):
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda O: O([one()], num_data=5), "Give lr"),
+        (lambda O: O([one()], num_data=5), r"Give lr, and momentum \(0.9 if left out\)"),
+        (lambda O: O(torch.nn.Linear(3, 1), num_data=5, lr=0.1), r"a Linear is given .* network.parameters\(\)"),
         (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
         (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
         (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),

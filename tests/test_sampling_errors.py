@@ -7,6 +7,7 @@ import math
 import re
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from sympy import symbols
@@ -224,6 +225,11 @@ def test_an_opaque_function_must_be_bound(no_step):
         ),
         ("item as a factor", call(energy=lambda theta: bowl(theta) * theta[0].item()), ["energy", ".item()"]),
         ("numpy", call(energy=lambda theta: torch.as_tensor((theta.numpy() ** 2).sum())), ["energy", "numpy"]),
+        (
+            "an array of numpy beside theta",
+            call(energy=lambda theta: (np.ones((3, theta.shape[0])) @ theta).sum()),
+            ["energy", "gradient="],
+        ),
         (
             "a branch on a value",
             call(energy=lambda theta: bowl(theta) if theta.sum() > 0 else theta.sum()),

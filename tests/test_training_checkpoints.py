@@ -211,6 +211,7 @@ def test_the_state_of_another_loop_is_refused(make, message, tmp_path):
             lambda at: Checkpoint(at, loader=torch.utils.data.DataLoader([1, 2])),
             "loader, a DataLoader, has no state_dict .*as_sampler",
         ),
+        (lambda at: Checkpoint(at, epoch=3, model=linear(1, 1)), r"epoch, a int, .* save\(epoch="),
         (lambda at: Checkpoint(at, every=-1.0, model=linear(1, 1)), "every = -1.0"),
         (lambda at: Checkpoint(at, settings={"f": linear}, model=linear(1, 1)), "settings: .*function"),
         (lambda at: Checkpoint(at, settings=linear(1, 1)), "settings: "),

@@ -147,7 +147,7 @@ def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
             raise RecipeError(
                 WHERE,
                 f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}",
-                do=f"Convert one: X.to({like.dtype}).",
+                do=f"Convert one: X.to({like.dtype}), X.astype of numpy, or init to {t.dtype}.",
             )
         if t.device != like.device:
             raise RecipeError(

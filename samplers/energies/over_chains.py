@@ -157,20 +157,25 @@ def explained(where: str) -> Iterator[None]:
     """Turn what torch says of an energy that cannot be differentiated or vectorised into advice."""
     try:
         yield
-    except RuntimeError as error:
-        if not _is_of_torch(error):
+    except (RuntimeError, TypeError) as error:
+        if not _is_of_torch(error) and not _mixes_numpy(error):
             raise
         raise RecipeError(
             where,
             f"it cannot be differentiated for many chains at once ({_first_line(error)})",
             do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
-            "branches on values with torch.where.",
+            "branches on values with torch.where; an energy of numpy takes gradient= beside it.",
         ) from error
 
 
 def _is_of_torch(error: Exception) -> bool:
     """Whether torch speaks of what it cannot differentiate or vectorise."""
     return isinstance(error, RuntimeError) and any(word in _first_line(error) for word in BY_TORCH)
+
+
+def _mixes_numpy(error: Exception) -> bool:
+    """Whether an array of numpy has met a tensor."""
+    return isinstance(error, TypeError) and all(kind in _first_line(error) for kind in ("numpy.ndarray", "Tensor"))
 
 
 def _first_line(error: Exception) -> str:

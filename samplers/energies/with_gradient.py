@@ -20,6 +20,9 @@ from .slopes import Slopes, slopes_near
 
 WHERE = "sample, gradient"
 SHAPES = "It takes theta of one chain, or of all, and returns the gradient, or the pair (value, gradient)."
+WITH_BATCH = (
+    "With data the batch is its second argument, (rows, ...), or (chains, rows, ...) of all chains on minibatches."
+)
 BESIDE = 1e-3  # how far from the start the functions are tried, relative
 ROUNDED = 1e-4  # relative difference of numbers that are the same up to rounding
 SHARES = {8: 1e-3, 4: 1e-2}  # relative difference of slopes, by the bytes of a number
@@ -246,7 +249,7 @@ def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer
             said[f"with theta {of}, {what}"] = error
     if not answers:
         what = f"it fails for one chain and for all: {'; '.join(said)}"
-        raise RecipeError(WHERE, what, do=SHAPES) from next(iter(said.values()))
+        raise RecipeError(WHERE, what, do=f"{SHAPES} {WITH_BATCH}" if batch else SHAPES) from next(iter(said.values()))
     if one in answers and several in answers and not answers[several].agrees(answers[one]):
         del answers[several]
     supplied, answer = list(answers.items())[-1]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from sympy import pi
 
@@ -107,7 +108,8 @@ class Trial:
         No chain need ever get that far: what the energy raises there says nothing of it.
         """
         try:
-            return self._falls()
+            with np.errstate(all="ignore"):  # numpy's warnings are of places where no chain is
+                return self._falls()
         except Exception:  # of the caller's own function
             return False
         finally:

@@ -187,7 +187,8 @@ class Checkpoint:
             raise RecipeError(
                 self.where,
                 f"{name}, a {type(part).__name__}, has no state_dict and load_state_dict",
-                do="Leave it out; for a DataLoader pass the Minibatches that order it, see Minibatches.as_sampler.",
+                do="Give a number to save(epoch=...), which load() returns; for a DataLoader pass the Minibatches that "
+                "order it, see Minibatches.as_sampler.",
             )
 
 

@@ -58,6 +58,8 @@ class Ensemble(torch.nn.Module):
     ):
         super().__init__()
         own = list(networks) if isinstance(networks, (list, tuple, torch.nn.ModuleList)) else None
+        if own is None:
+            _check_maker(networks)
         self.members = numbers_of(WHERE, len(own) if own and members is None else members)
         if own is None:
             own = list(_made(networks, self.members, seed))
@@ -140,13 +142,17 @@ class Ensemble(torch.nn.Module):
             raise RecipeError(f"{WHERE}, loss", what, do=OWN)
 
 
-def _made(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
-    """A network for each member, made under its seed."""
+def _check_maker(network: object) -> None:
+    """Refuse what makes no networks."""
     if isinstance(network, torch.nn.Module) or not callable(network):
         what = f"a {type(network).__name__} has one start for all members"
         raise RecipeError(
             WHERE, what, do="Pass a function that makes a network, lambda: Network(...), or a list of networks."
         )
+
+
+def _made(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
+    """A network for each member, made under its seed."""
     seeds = noise.integers(seed, 0, START, len(members), (), high=2**31, device="cpu", first_chain=members.start)
     for own in seeds.tolist():
         with seeded(own):

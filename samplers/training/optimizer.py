@@ -54,12 +54,12 @@ class Optimizer(torch.optim.Optimizer):
     """A recipe in a training loop: after `loss.backward()`, `step()` moves the parameters as one step of the sampler.
 
     The loss is the mean over the data, U = num_data loss, and the law is exp(-U/temperature). `lr` and `momentum` are
-    those of torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum": at temperature 0 the words of
-    SGHMC and UnderdampedLangevin are SGD. A recipe without that conversion takes the step size lr/num_data, or
-    sqrt(lr/num_data) if it has momenta, and VSGD takes lr for its step size. `step_size`, in units of time, stands for
-    both; schedulers need `lr`. `weight_decay` w adds num_data w theta^2/2 to U, the prior N(0, 1/(num_data w)); leave
-    it at 0 where the loss holds the prior. All of these, and the recipe's `parameters`, may differ by parameter group,
-    which has thermostats and adaptations of its own.
+    those of torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum" (momentum is 0.9 if left out): at
+    temperature 0 the words of SGHMC and UnderdampedLangevin are SGD. A recipe without that conversion takes the step
+    size lr/num_data, or sqrt(lr/num_data) if it has momenta, and VSGD takes lr for its step size. `step_size`, in units
+    of time, stands for both; schedulers need `lr`. `weight_decay` w adds num_data w theta^2/2 to U, the prior N(0,
+    1/(num_data w)); leave it at 0 where the loss holds the prior. All of these, and the recipe's `parameters`, may
+    differ by parameter group, which has thermostats and adaptations of its own.
 
     Weights in bfloat16 or float16 are moved as copies in float32, which are in the state, with momenta in float32:
     noise and steps below the last digit of a weight add up in the copy, and each weight is its copy, rounded to
@@ -616,7 +616,10 @@ def _seen_by_hooks(optimizer: Optimizer, closure: Any = None, observe: Any = Non
 
 
 def _check_order(params: object, recipe: object) -> None:
-    """Refuse a recipe in the place of the parameters."""
+    """Refuse a recipe, or a network, in the place of the parameters."""
+    if isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
+        what = f"a {type(params).__name__} is given in the place of its parameters"
+        raise RecipeError("Optimizer", what, do="Pass network.parameters(), or network.named_parameters().")
     if isinstance(params, (str, Recipe)) and not isinstance(recipe, (str, Recipe)):
         what = "the recipe is given first, in the place of the parameters"
         do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'

@@ -87,7 +87,7 @@ class Rates:
             raise RecipeError(
                 self.where,
                 f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
-                do="Give lr, and momentum if you like, or step_size.",
+                do=f"Give lr, and momentum ({USUAL_MOMENTUM} if left out), or step_size.",
             )
         self._check_number("weight_decay", group["weight_decay"])
         largest = min((torch.finfo(precise(p.dtype)).max for p in group.get("params", ())), default=math.inf)

@@ -1,7 +1,7 @@
 """What speaks against a training loop as a sampler: questions in the order in which what they find is to be changed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -32,11 +32,12 @@ def report_of_loop(
     """Findings of the chains that have been looked at, by their labels. `Optimizer.report` says more."""
     findings: list[list[Finding]] = [[], [], [], []]
     unasked = [WEIGHTS]
+    short = [of for of, (series, _) in chains.items() if len(next(iter(series.values()), ())) < 2 * LEAST * SEGMENTS]
+    if short:
+        unasked.append(f"{_together(short)}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
     share = alpha / max(1, 4 * len(chains))
     for of, (series, setting) in chains.items():
-        rows = len(next(iter(series.values()), ()))
-        if rows < 2 * LEAST * SEGMENTS:
-            unasked.append(f"{of}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
+        if of in short:
             continue
         heat = _heat(recipe, series, setting, of, share, tolerance)
         if isinstance(heat, Finding):
@@ -53,6 +54,11 @@ def report_of_loop(
                 kick = float(series[f"kick.{block}"].mean())
                 findings[3].append(_temperature("kinetic", series[name], kick, f"{block}, {of}", share, tolerance))
     return Report(tuple(f for some in findings for f in some), tuple(unasked))
+
+
+def _together(labels: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return labels[0] if len(labels) == 1 else f"{labels[0]}, and {len(labels) - 1} more"
 
 
 def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: float, tolerance: float) -> Finding | str:
