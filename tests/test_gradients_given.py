@@ -291,3 +291,13 @@ def test_what_does_not_fit_is_refused_before_the_first_step(case):
     settings, energy, words = WRONG[case]
     with pytest.raises(RecipeError, match=f"(?s){words}"):
         sample(energy, **settings)
+
+
+def test_the_energy_beside_a_pair_is_the_one_that_accepts():
+    """A pair whose value is of other constants, or of nothing, does not change the draws."""
+
+    def run(gradient):
+        settings = dict(init=np.zeros(3), step_size=0.6, steps=50, chains=2, progress=False)
+        return samplers.sample("hmc", lambda x: float((x**2).sum()), gradient=gradient, **settings)["theta"]
+
+    assert (run(lambda x: (0.0, 2 * x)) == run(lambda x: 2 * x)).all()

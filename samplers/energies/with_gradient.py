@@ -174,6 +174,7 @@ class Supplied:
         if is_sloped or value_of is None:
             out = self.functions.gradient(self._theta(leaves), *batch)
             value, out = out if self._is_pair(out, leaves) else (None, out)
+            value = value if value_of is None else None  # the energy that is given beside it is U
             slopes, width = self._slopes(out, leaves)
         if is_valued and value is None and value_of is not None:
             value = value_of(self._theta(leaves), *batch)
