@@ -12,9 +12,12 @@ from recipe import (
     Recipe,
     RecipeError,
     adapted,
+    by_category,
     friction,
     function,
+    gibbs,
     grad,
+    laws,
     noise,
     numerical,
     positive,
@@ -242,3 +245,15 @@ def test_a_result_fails_beyond_its_bound_and_where_it_is_no_number():
     assert "violated: x <= 1" in str(result(2.0)) and result(float("nan")).to_dict()["value"] is None
     report = Report("two", tuple(timed([result(0.5), result(3.0)])[0]))
     assert not report.ok and report.failures == (report.results[1],) and report.seconds >= 0
+
+
+def test_a_draw_of_several_categories_is_integrated_over():
+    """A uniform number has as many thresholds as there are categories but one."""
+    theta, z = vector("theta"), vector("z", domain=("categories", 3))
+    H = total((theta - by_category(z, -2, 0, 2)) ** 2) / 2 - total(log(by_category(z, 1, 2, 3)))
+    law = laws.Categorical(*(w * exp(-((theta - c) ** 2) / 2) for w, c in zip((1, 2, 3), (-2, 0, 2))))
+    mixture = Recipe(
+        name="mixture", state=(theta, z), target=theta, H=H, D={theta: 1}, jumps={"G": gibbs(z, law)}, scheme="G Euler"
+    )
+    (result,) = check(mixture, layers=["one-step defect"]).results
+    assert result.statistic == "order of the defect in h" and result.ok, str(result)

@@ -8,7 +8,7 @@ the SDE or a flow is wrong.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,13 @@ def transition(
 
     for k, draw in enumerate(draws, size):
         if draw.kind == "uniform":
-            part = threshold(lambda points: moved(points)[1], points, k)
-            points = [np.concatenate(pair) for pair in zip(_at(points, k, part / 2), _at(points, k, (1 + part) / 2))]
-            weights = np.concatenate([weights * part, weights * (1 - part)])
+            ends = [np.zeros(len(weights))]
+            for _ in range(max(step.draw_blocks[draw.name].domain.categories - 1, 1)):
+                ends.append(threshold(lambda points: moved(points)[1], points, k, ends[-1]))
+            parts = list(pairwise([*ends, np.ones(len(weights))]))
+            points = [np.concatenate(x) for x in zip(*(_at(points, k, (low + high) / 2) for low, high in parts))]
+            weights = np.concatenate([weights * (high - low) for low, high in parts])
+            points, weights = [x[weights > 0] for x in points], weights[weights > 0]
     before, after, factor = moved(points)
     return before, after, weights * factor
 
@@ -135,8 +139,12 @@ def _at(points, k, u):
 # ---- uniform numbers
 
 
-def threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int) -> np.ndarray:
-    """Where a step jumps that is piecewise constant in a uniform, the k-th coordinate: at every point, 1 if nowhere."""
+def threshold(
+    moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: float | np.ndarray = 0.0
+) -> np.ndarray:
+    """Where a step that is piecewise constant in a uniform, the k-th coordinate, jumps first `beyond` it; else 1."""
+    if np.any(beyond):
+        return _later_threshold(moved, points, k, np.asarray(beyond))
     below, above = 2.0**-60, 1 - 2.0**-50
 
     def at(u, points):
@@ -159,6 +167,17 @@ def threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int) -> np.n
     if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
         return at(guess, points)[k]
     return bisected(points)
+
+
+def _later_threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: np.ndarray) -> np.ndarray:
+    """The next one at every point, by bisection."""
+    low, high = np.minimum(beyond + 2.0**-45, 1), np.ones_like(beyond)
+    first = moved(_at(points, k, low))
+    for _ in range(55):
+        middle = (low + high) / 2
+        same = np.all([x == y for x, y in zip(moved(_at(points, k, middle)), first)], axis=0)
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return high
 
 
 # ---- draws whose law depends on the state
