@@ -7,6 +7,7 @@ part (torch.distributed.checkpoint). A folder may be loaded on any number of ran
 """
 
 import argparse
+import faulthandler
 import os
 import shutil
 import warnings
@@ -27,12 +28,21 @@ BATCH = 64
 
 def begin(patience: float) -> tuple[int, int, str]:
     """The rank, how many there are, and the device of this one; one that is waited for longer, in seconds, is lost."""
+    expect(patience)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=patience))
     return dist.get_rank(), dist.get_world_size(), device
+
+
+def expect(patience: float) -> None:
+    """End this rank unless it asks for more time before so many seconds: torchrun then begins all ranks anew.
+
+    Ranks that are begun anew may wait for each other for ever, in calls that no timeout of theirs ends.
+    """
+    faulthandler.dump_traceback_later(patience, exit=True)
 
 
 def data(device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,7 +113,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("out/sharded"))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=50, help="steps from one checkpoint to the next")
-    parser.add_argument("--patience", type=float, default=60, help="seconds that a rank waits for others")
+    parser.add_argument("--patience", type=float, default=60, help="seconds between two checkpoints, at most")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch's own
     rank, ranks, device = begin(options.patience)
@@ -123,6 +133,7 @@ def main() -> None:
             step += 1
             if step % options.every == 0:
                 folder.save(step)
+                expect(options.patience)
             if step == options.steps:
                 break
     with torch.no_grad():
@@ -132,6 +143,7 @@ def main() -> None:
         print(f"{options.steps} steps on {ranks} ranks, begun at {begun}: {right:.1%} of the points are right")
         print(report)
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def launched(folder: Path, steps: int, restarts: int, ranks: int = 2) -> subproc
     """torchrun of the example."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(SCRIPT), "--folder", str(folder)]
-    command += ["--steps", str(steps), "--every", "5", "--patience", "40"]
+    command += ["--steps", str(steps), "--every", "5", "--patience", "25"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
