@@ -21,12 +21,18 @@ SCRIPT = ROOT / "examples" / "sharded.py"
 
 
 def launched(folder: Path, steps: int, restarts: int, ranks: int = 2) -> subprocess.Popen:
-    """torchrun of the example."""
+    """torchrun of the example; what it says goes into a file, as a pipe that nobody reads is full soon."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(SCRIPT), "--folder", str(folder)]
     command += ["--steps", str(steps), "--every", "5", "--patience", "25"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with said_in(folder).open("w") as file:
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+def said_in(folder: Path) -> Path:
+    """The file of what a run has said."""
+    return folder.with_suffix(".txt")
 
 
 def ranks_of(process: subprocess.Popen) -> list[int]:
@@ -68,7 +74,8 @@ def crash(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[
                 died.append(reached)
                 print(f"{len(died)} killed, at checkpoint {reached}", flush=True)
         time.sleep(0.02)
-    output, _ = process.communicate(timeout=300)
+    process.wait(timeout=300)
+    output = said_in(folder).read_text()
     if process.returncode:
         raise AssertionError(f"it ended with {process.returncode} after {len(died)} kills: {output[-3000:]}")
     return len(died), died, output
@@ -85,8 +92,8 @@ def compared(folder: Path, kills: int, steps: int, seed: int) -> tuple[int, list
     """Run with kills and without; raises AssertionError where the weights differ."""
     died, at, _ = crash(folder / "killed", kills, steps, random.Random(seed))
     alone = launched(folder / "alone", steps, restarts=0)
-    output, _ = alone.communicate(timeout=600)
-    assert alone.returncode == 0, output[-3000:]
+    alone.wait(timeout=600)
+    assert alone.returncode == 0, said_in(folder / "alone").read_text()[-3000:]
     one, other = weights(folder / "killed"), weights(folder / "alone")
     assert latest(folder / "killed") == latest(folder / "alone") == steps
     for name in one:
