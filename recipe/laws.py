@@ -173,7 +173,8 @@ class Bernoulli(DiscreteLaw):
     @property
     def costs(self) -> tuple[Expr, Expr]:
         """(0, -log of the odds)."""
-        return S.Zero, _log(cancel(1 / self.probability - 1))
+        odds = 1 / self.probability - 1
+        return S.Zero, odds.args[0] if isinstance(odds, exp) else _log(cancel(odds))
 
     def tempered(self) -> "Bernoulli":
         """The odds to the power 1/T."""
