@@ -338,6 +338,14 @@ def guide(folder: Path, seeds: int, rows: int | None, epochs: int) -> dict[str, 
     return table
 
 
+def write_table(folder: Path, name: str, text: str, table: dict) -> None:
+    """Print the text, and write it and the table to NAME.txt and NAME.json of a folder."""
+    print("", text, sep="\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.txt").write_text(text + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the guide; the exit code is 2 for wrong use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -358,10 +366,7 @@ def main(argv: list[str] | None = None) -> int:
         print("guide:", *str(error).split(), file=sys.stderr)
         return 2
     text = "\n".join([HEAD, *(line(name, row) for name, row in table.items()), "", verdict(table)])
-    print("", text, sep="\n")
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "guide.txt").write_text(text + "\n")
-    (options.out / "guide.json").write_text(json.dumps(table, indent=1) + "\n")
+    write_table(options.out, "guide", text, table)
     return 0
 
 

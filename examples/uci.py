@@ -23,7 +23,6 @@ The rule has not chosen the sampler itself: SGHMC and SGNHT were behind by 0.14 
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -33,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from guide import Method, Problem, Setting, choose, split, train, with_error
+from guide import Method, Problem, Setting, choose, split, train, with_error, write_table
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter, ReLU, Sequential
 
@@ -151,10 +150,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     table = {name: row_of(name, splits, options.steps) for name, splits in data.items()}
     text = "\n".join([HEAD, *(line for name, row in table.items() for line in lines(name, row))])
-    print("", text, sep="\n")
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "uci.txt").write_text(text + "\n")
-    (options.out / "uci.json").write_text(json.dumps(table, indent=1) + "\n")
+    write_table(options.out, "uci", text, table)
     return 0
 
 

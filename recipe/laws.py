@@ -6,6 +6,7 @@ that block; at the temperature T the conditional of exp(-H/T) is its density to 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from sympy import Add, Dummy, Expr, Min, Mul, Piecewise, S, cancel, exp, expand, expand_log, log
@@ -295,6 +296,7 @@ class Comparison:
     known: str | None
 
 
+@lru_cache(maxsize=64)  # asked at the declaration, and again for the certificate
 def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
     """How a law compares with the conditional; None where the sites of the block do not part.
 

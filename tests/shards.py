@@ -3,8 +3,8 @@
 python -m torch.distributed.run --nproc-per-node=2 tests/shards.py FOLDER quick
 """
 
-import os
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -183,7 +183,8 @@ def refusals(mesh, rank, said):
     pending = DTensor.from_local(torch.ones(3, dtype=F64), mesh, [Partial()])
     said["partial"] = says(lambda: made("sghmc", [torch.nn.Parameter(pending)]))
     said["mixed"] = says(lambda: made("sghmc", [*rows(), torch.nn.Parameter(torch.ones(2, dtype=F64))]))
-    checkpoint = samplers.Checkpoint(f"/tmp/no-folder-{os.getpid()}", optimizer=walked("sghmc", rows(), steps=1))
+    folder = Path(tempfile.gettempdir()) / "no-folder"
+    checkpoint = samplers.Checkpoint(folder, optimizer=walked("sghmc", rows(), steps=1))
     said["checkpoint"] = says(lambda: checkpoint.save()) if rank == 0 else ""
 
 
