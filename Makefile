@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 200
 
-.PHONY: demo test slow lint format docs wheel scorecard bench gpu crashtest clean
+.PHONY: demo test slow lint format docs wheel scorecard bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -42,6 +42,9 @@ scorecard: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json
+
+papers: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python examples/papers/run.py $(if $(DATA),--data $(DATA)) $(NAMES)
 
 gpu:
 	PYTHON=$(PYTHON) .ci/gpu --out out/gpu.json

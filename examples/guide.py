@@ -41,7 +41,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
-from mnist import FILES, read_mnist
+from papers.datasets import IDX_FILES, SOURCES, Data, read_mnist
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch.nn.functional import cross_entropy
@@ -51,10 +51,8 @@ import samplers
 from recipe.errors import RecipeError
 from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood, paired
 
-MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 CYCLES = 4
 EPOCHS_OF_DRAWS = 400  # of a run, at most, at equal distances; the later half of them are draws
-Data = tuple[Tensor, Tensor]  # inputs and labels
 
 
 @dataclass(frozen=True)
@@ -258,7 +256,7 @@ def nll_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
 
 def fashion(folder: Path, rows: int | None) -> tuple[Data, Data]:
     """Training and test data, the pixels standardised by those of training; `rows`: so many to learn from."""
-    (x, y), (test_x, test_y), _ = read_mnist(folder, mirror=MIRROR)
+    (x, y), (test_x, test_y), _ = read_mnist(folder, mirror=SOURCES["fashion-mnist"])
     x, y = x[:rows].flatten(1), y[:rows]
     mean, sd = x.mean(), x.std()
     return ((x - mean) / sd, y), ((test_x.flatten(1) - mean) / sd, test_y)
@@ -359,8 +357,8 @@ def main(argv: list[str] | None = None) -> int:
     size = (2, 6000, 5) if options.quick else (options.seeds, None, options.epochs)
     try:
         if options.data is None:
-            files = ", ".join(f"{name}.gz" for name in FILES)
-            raise RecipeError("--data", "no folder was given", do=f"Fetch {files} from {MIRROR}")
+            files = ", ".join(f"{name}.gz" for name in IDX_FILES)
+            raise RecipeError("--data", "no folder was given", do=f"Fetch {files} from {SOURCES['fashion-mnist']}")
         table = guide(options.data, *size)
     except (RecipeError, OSError) as error:
         print("guide:", *str(error).split(), file=sys.stderr)

@@ -32,14 +32,12 @@ order of the data is a function of seed and epoch, the noise one of seed and ste
 """
 
 import argparse
-import gzip
-import math
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import torch
+from papers.datasets import Data, read_mnist
 from torch import Tensor
 from torch.nn import Flatten, Linear, Module, ReLU, Sequential
 from torch.nn.functional import cross_entropy
@@ -47,66 +45,11 @@ from torch.nn.functional import cross_entropy
 import samplers
 from recipe.errors import RecipeError, did_you_mean
 from samplers import Predictive
-from samplers.files import storage
 from samplers.scores import accuracy, negative_log_likelihood
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 SETTINGS = "sampler momentum temperature prior_variance batch_size halve burn_in thin seed".split()  # of a run
 HEAD = f"{'epoch':>5}{'lr':>10}{'draws':>7} |{'last error':>10}{'NLL':>10} |{'avg. error':>10}{'NLL':>10} |{'time':>9}"
-Data = tuple[Tensor, Tensor]  # images and labels
 LR = {"psgld-same-step": 1e-3, "psgld": 2e-4, "sgld": 0.5, "sghmc": 0.05, "atmc": 0.05}  # for T = 1
-
-
-# ---- the data
-
-
-def read_idx(path: Path, dimensions: int, mirror: str) -> Tensor:
-    """The bytes of an idx file, plain or gzipped, as uint8 of its shape; `mirror` is where it is to be had."""
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecipeError(str(path), f"it cannot be read ({error})", do=f"Fetch it again from {mirror}.") from error
-    start = 4 + 4 * dimensions
-    shape = [int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4)]
-    if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) != start + math.prod(shape) or not math.prod(shape):
-        plural = "s" if dimensions > 1 else ""
-        raise RecipeError(
-            str(path),
-            f"it is no intact idx file of {dimensions} dimension{plural} of bytes",
-            do=f"Fetch it again from {mirror}.",
-        )
-    return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).reshape(shape)
-
-
-def paths_in(folder: Path, mirror: str) -> list[Path]:
-    """The four files, each plain or gzipped."""
-    candidates = {name: [folder / name, folder / f"{name}.gz"] for name in FILES}
-    present = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
-    missing = [name for name, paths in present.items() if not paths]
-    if missing:
-        raise RecipeError(
-            str(folder),
-            f"there is no {', no '.join(missing)}, plain or .gz",
-            do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {mirror} ({missing[0]}.gz ...).",
-        )
-    return [paths[0] for paths in present.values()]
-
-
-def read_mnist(folder: Path, mirror: str = MIRROR) -> tuple[Data, Data, list[str]]:
-    """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test; the SHA-256 of each file."""
-    paths = paths_in(folder, mirror)
-    parts = [read_idx(path, 3 if "images" in path.name else 1, mirror) for path in paths]
-    for x, y, path in ((*parts[:2], paths[1]), (*parts[2:], paths[3])):
-        if x.shape[1:] != (28, 28) or len(x) != len(y) or y.max() > 9:
-            raise RecipeError(
-                str(path),
-                f"images of the shape {tuple(x.shape)} have {len(y)} labels up to {int(y.max())}",
-                do="Pass a folder with images of 28 x 28 and a label from 0 to 9 for each.",
-            )
-    x, y, test_x, test_y = parts
-    return (x / 255, y.long()), (test_x / 255, test_y.long()), [storage.digest(part) for part in parts]
 
 
 # ---- the run

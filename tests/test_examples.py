@@ -478,8 +478,8 @@ def test_the_guide_says_which_files_it_needs(tmp_path, capsys):
     for arguments in ([], ["--data", str(tmp_path)]):
         assert guide.main(arguments) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and guide.MIRROR in error
-        assert all(name in error for name in guide.FILES)
+        assert error.count("\n") == 1 and guide.SOURCES["fashion-mnist"] in error
+        assert all(name in error for name in guide.IDX_FILES)
 
 
 def test_the_rule_takes_one_axis_after_another_and_leaves_out_what_diverges(monkeypatch):

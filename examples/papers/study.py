@@ -1,0 +1,189 @@
+"""What every experiment shares: results that are computed once and kept, claims beside those of the paper, pictures.
+
+An experiment is a file with an `EXPERIMENT`. Its `claims` asks a `Study` for results, each a function of plain
+settings, and says what the paper claims, what came out and whether that is the same. A result that is there is read,
+so that an interrupted run goes on where it was, and a changed setting is a new result.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib
+
+from recipe.errors import RecipeError
+
+matplotlib.use("Agg")
+
+
+class Scale(Enum):
+    """How much is computed: to see that it works, what two cores do in the time stated, or all that the paper has."""
+
+    QUICK = "quick"
+    REDUCED = "reduced"
+    FULL = "full"
+
+
+class Verdict(Enum):
+    """Whether a claim of a paper is found here."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNRESOLVED = "not resolved"  # within the spread of seeds, or of the test set
+
+    @classmethod
+    def of(cls, is_so: bool) -> "Verdict":
+        """HOLDS or FAILS."""
+        return cls.HOLDS if is_so else cls.FAILS
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of the table: what the paper says and prints, what is found, and why where they differ."""
+
+    words: str
+    paper: str
+    ours: str
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores."""
+
+    name: str
+    paper: str
+    claims: "Callable[[Study], list[Claim]]"
+    files: Sequence[str] = ()
+    minutes: float = 5.0
+
+    def check_data(self, data: Path | None) -> None:
+        """Raises RecipeError where a file is missing, before anything is computed."""
+        missing = [name for name in self.files if data is None or not (data / name).is_file()]
+        if missing:
+            where = "--data" if data is None else str(data)
+            do = "Pass --data FOLDER with them; examples/papers/datasets.py says where each is to be had."
+            raise RecipeError(f"{self.name}, {where}", f"there is no {', no '.join(missing)}", do=do)
+
+
+class Study:
+    """The results of one experiment at one scale, in a folder.
+
+    `data` is the folder of the data sets, `log` what is told on the way.
+    """
+
+    def __init__(
+        self, folder: Path, data: Path | None = None, scale: Scale = Scale.REDUCED, log: Callable[[str], Any] = print
+    ) -> None:
+        self.folder = folder / scale.value
+        self.data = data
+        self.scale = scale
+        self.log = log
+        self.seconds = 0.0  # that the results took, when they were computed
+
+    def of_scale(self, quick: Any, reduced: Any, full: Any) -> Any:
+        """The value for this study's scale."""
+        return {Scale.QUICK: quick, Scale.REDUCED: reduced, Scale.FULL: full}[self.scale]
+
+    def result(self, function: Callable[..., dict], **settings: Any) -> dict:
+        """`function(study, **settings)`, plain JSON data: read where it was computed with these settings, else kept.
+
+        A file that is damaged is told and computed again.
+        """
+        path = self.folder / f"{_name(function, settings)}.json"
+        kept = self._read(path)
+        if kept is None or kept["settings"] != json.loads(json.dumps(settings)):
+            began = time.monotonic()
+            value = function(self, **settings)
+            kept = {"settings": settings, "seconds": round(time.monotonic() - began, 3), "value": value}
+            self._write(path, json.dumps(kept, allow_nan=True))
+            kept = json.loads(json.dumps(kept))  # what a later run will read
+            self.log(f"  {path.stem}: {kept['seconds']:.1f} s")
+        self.seconds += kept["seconds"]
+        return kept["value"]
+
+    def scratch(self, function: Callable[..., dict], **settings: Any) -> Path:
+        """A folder for the checkpoints of a result that takes long, of these settings alone."""
+        return self.folder / f"{_name(function, settings)}.run"
+
+    @contextmanager
+    def figure(self, name: str, columns: int = 1, **options: Any) -> Iterator[Any]:
+        """Axes in a row, of a picture NAME.png that is written when the block is over."""
+        from matplotlib import pyplot
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        figure, axes = pyplot.subplots(1, columns, figsize=(4.6 * columns, 4), layout="constrained", **options)
+        try:
+            yield axes
+            figure.savefig(self.folder / f"{name}.png", dpi=110)
+        finally:
+            pyplot.close(figure)
+
+    def _read(self, path: Path) -> dict | None:
+        try:
+            kept = json.loads(path.read_text())
+            if kept.keys() >= {"settings", "seconds", "value"}:
+                return kept
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, AttributeError):
+            pass
+        self.log(f"  {path}: damaged, computed again")
+        return None
+
+    def _write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(text)
+        os.replace(partial, path)
+
+
+def _name(function: Callable, settings: dict) -> str:
+    words = [function.__name__, *(f"{key}={value}" for key, value in settings.items())]
+    return re.sub(r"[^\w.=+-]+", "-", " ".join(words)).strip("-")[:180]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The mean, and the standard deviation over seeds where there are several.
+
+    >>> spread([1.0, 2.0, 3.0], 1)
+    '2.0 +- 1.0'
+    """
+    deviation = f" +- {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{deviation}"
+
+
+def best(candidates: Sequence[Any], loss: Callable[[Any], float]) -> Any:
+    """The candidate with the lowest loss on validation data; one whose loss is not a number is out.
+
+    Raises RecipeError where none is left.
+    """
+    losses = {k: loss(candidate) for k, candidate in enumerate(candidates)}
+    finite = {k: value for k, value in losses.items() if value == value and value != float("inf")}
+    if not finite:
+        raise RecipeError("best", f"all of {list(candidates)} diverge", do="Give smaller step sizes.")
+    return candidates[min(finite, key=finite.__getitem__)]
+
+
+HEAD = ("claim", "paper", "here", "verdict", "why")
+
+
+def table(rows: Sequence[tuple[Experiment, Sequence[Claim], float]]) -> str:
+    """A table in Markdown for each experiment, with the minutes that its results took."""
+    lines = []
+    for experiment, claims, seconds in rows:
+        lines += ["", f"### {experiment.name}: {experiment.paper} ({seconds / 60:.1f} min)", ""]
+        lines += [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
+        for c in claims:
+            cells = (c.words, c.paper, c.ours, c.verdict.value, c.why)
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines[1:]) + "\n"

@@ -1,0 +1,143 @@
+"""The experiments of the papers: their harness, and the laws that each of them shows, in small runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from recipe.errors import RecipeError
+
+PAPERS = Path(__file__).parent.parent / "examples" / "papers"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def papers_on_path():
+    sys.path.insert(0, str(PAPERS))
+    yield
+    sys.path.remove(str(PAPERS))
+
+
+@pytest.fixture
+def study(tmp_path):
+    from study import Scale, Study
+
+    return Study(tmp_path, scale=Scale.QUICK)
+
+
+# ---- the harness
+
+
+def test_a_result_is_computed_once_and_read_by_the_next_run(study):
+    calls = []
+
+    def square(study, x):
+        calls.append(x)
+        return {"y": x**2}
+
+    assert study.result(square, x=3) == study.result(square, x=3) == {"y": 9}
+    assert study.result(square, x=4) == {"y": 16}
+    assert calls == [3, 4]
+
+
+def test_what_the_first_run_returns_is_what_the_next_one_reads(study):
+    """Tuples become lists, and keys strings, for the first reader too."""
+
+    def pairs(study):
+        return {"pair": (1, 2), "by": {1: 2.5}}
+
+    assert study.result(pairs) == study.result(pairs) == {"pair": [1, 2], "by": {"1": 2.5}}
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", '{"value": 1}'])
+def test_a_damaged_result_is_told_and_computed_again(study, capsys, damage):
+    study.result(lambda study: {"y": 1})
+    (path,) = study.folder.glob("*.json")
+    path.write_text(damage)
+    assert study.result(lambda study: {"y": 2}) == {"y": 2}
+    assert "damaged" in capsys.readouterr().out
+
+
+def test_an_interrupted_result_leaves_nothing_behind(study):
+    def interrupted(study):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.result(interrupted)
+    assert not study.folder.exists() or not list(study.folder.iterdir())
+
+
+def test_the_candidate_with_the_lowest_loss_is_taken_and_one_that_diverges_is_out():
+    from study import best
+
+    losses = {0.1: 2.0, 0.2: 1.0, 0.4: float("nan"), 0.8: float("inf")}
+    assert best(list(losses), losses.__getitem__) == 0.2
+    with pytest.raises(RecipeError, match="diverge"):
+        best([0.4, 0.8], losses.__getitem__)
+
+
+def test_an_unknown_experiment_names_the_nearest(capsys):
+    import run
+
+    assert run.main(["psgld-gausian"]) == 2
+    assert "psgld-gaussian" in capsys.readouterr().err
+
+
+def test_missing_data_are_refused_before_the_first_result(tmp_path):
+    from study import Experiment
+
+    experiment = Experiment("a9a", "pSGLD, Table 1", claims=lambda study: [], files=["a9a/a9a.npz"])
+    for data in (None, tmp_path):
+        with pytest.raises(RecipeError, match="a9a/a9a.npz"):
+            experiment.check_data(data)
+
+
+def test_damaged_data_are_refused_with_their_source(tmp_path):
+    from datasets import SOURCES, read_npz
+
+    (tmp_path / "a9a").mkdir()
+    (tmp_path / "a9a" / "a9a.npz").write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(RecipeError, match=r"a9a\.npz: it cannot be read") as refusal:
+        read_npz(tmp_path, "a9a/a9a.npz", "X_train")
+    assert SOURCES["a9a"] in refusal.value.do
+
+
+# ---- pSGLD on a Gaussian
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory):
+    import psgld_gaussian as example
+    from study import Study
+
+    study = Study(tmp_path_factory.mktemp("psgld"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example, "STEP_SIZES", (0.05, 0.3))
+        patch.setattr(Study, "of_scale", lambda *_: (1500, 400))
+        patch.setattr(example, "claims_of", lambda *results: results, raising=True)
+        sgld, psgld = example.claims(study)
+    assert imread(study.folder / "gaussian.png").shape[1] > 600
+    return example, sgld, psgld[0.99]
+
+
+@pytest.mark.parametrize("h", [0.05, 0.3])
+def test_sgld_has_the_variances_and_the_autocorrelation_time_of_its_exact_law(gaussian, h):
+    """5 % for the variances, four standard errors or more (the wide coordinate at h = .05); 10 % for the time."""
+    example, sgld, _ = gaussian
+    variances, rate = example.sgld_law(h)
+    assert sgld[h]["variances"] == pytest.approx(variances, rel=0.05)
+    assert sgld[h]["times"][1] == pytest.approx(((2 - rate) / rate)[1], rel=0.1)
+
+
+def test_psgld_has_a_tenth_of_the_error_of_sgld_at_a_large_step(gaussian):
+    """At h = .3 its law is near that of alpha -> 1: 5 % for the variances, measured 1 to 2 %."""
+    example, sgld, psgld = gaussian
+    assert psgld[0.3]["variances"] == pytest.approx(example.psgld_law(0.3)[0], rel=0.05)
+    assert psgld[0.3]["error"] < 0.15 * sgld[0.3]["error"]
+
+
+def test_psgld_of_finite_memory_has_twice_the_error_of_sgld_at_a_small_step(gaussian):
+    """At h = .05: .031 against .0138, with a standard error of .004; without memory of the path it would be .0089."""
+    _, sgld, psgld = gaussian
+    assert psgld[0.05]["error"] > 0.02
+    assert sgld[0.05]["error"] < 0.02
