@@ -685,3 +685,15 @@ def test_lr_and_momentum_set_the_time_of_a_thermostat_in_steps(name):
 def test_a_recipe_in_the_place_of_the_parameters_is_refused(recipe):
     with pytest.raises(RecipeError, match="the recipe is given first, in the place of the parameters. Write Optimizer"):
         Optimizer(recipe, torch.nn.Linear(3, 1).parameters(), lr=0.1, momentum=0.9, num_data=DATA)
+
+
+@pytest.mark.parametrize("name", ["mala", "hmc", "ghmc"])
+def test_steps_that_are_made_to_be_accepted_are_not_taken_without_a_word(name):
+    with pytest.warns(RuntimeWarning, match=f"{name}, Optimizer: .*accepted or rejected.*'sghmc'"):
+        Optimizer(parameters(), name, num_data=DATA, step_size=1e-3)
+
+
+def test_relaxation_names_the_group_where_there_are_several():
+    groups = [{"params": parameters()[:2]}, {"params": parameters()[2:], "lr": 0.01}]
+    optimizer = Optimizer(groups, "sgnht", lr=0.1, momentum=0.9, num_data=DATA)
+    assert list(optimizer.relaxation_steps()) == ["p of group 0", "xi of group 0", "p of group 1", "xi of group 1"]

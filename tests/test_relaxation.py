@@ -92,7 +92,7 @@ def test_the_optimizer_says_how_long_its_thermostats_take():
     optimizer = samplers.Optimizer(weights[:1], ATMC, lr=0.1, momentum=0.9, num_data=50)
     assert "Relaxation in steps: p 9.49, xi 89.9" in repr(optimizer)
     optimizer.add_param_group({"params": weights[1:], "momentum": 0.5})
-    assert optimizer.relaxation_steps()["1, p"] == pytest.approx(-1 / math.log(0.5))
+    assert optimizer.relaxation_steps()["p of group 1"] == pytest.approx(-1 / math.log(0.5))
     optimizer = samplers.Optimizer(weights, SANTA, lr=0.1, num_data=50)
     assert "xi" not in optimizer.relaxation_steps()
     for w in weights:

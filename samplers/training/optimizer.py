@@ -20,7 +20,7 @@ from integrators.spread import Spread
 from integrators.step import Step
 from recipe import Recipe
 from recipe.arguments import number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
@@ -114,6 +114,12 @@ class Optimizer(torch.optim.Optimizer):
         self.pieces = pieces
         self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
         self._compile(freeze)
+        if self.recipe.metropolis:
+            warn(
+                f"{self.where}: steps that are made to be accepted or rejected, as by samplers.sample, are all taken "
+                "here; how far that is off grows with the step size and the noise of gradients. Of a training loop are "
+                "'sgld', 'sghmc' and 'underdamped-langevin'."
+            )
         key = noise.Key(seed, 0, chain)  # refuses what is none
         self.seed = key.seed
         self.chain = key.first_chain
@@ -477,7 +483,7 @@ class Optimizer(torch.optim.Optimizer):
     def relaxation_steps(self) -> dict[str, float]:
         """In how many steps momenta, thermostats and adapted quantities forget where they were, by linearisation.
 
-        By the name of the block, in several groups "group, block". Averages over fewer steps than these are of where a
+        By the name of the block, in several groups "block of group k". Averages over fewer steps than these are of where a
         thermostat was; of momenta it is 1/(1 - momentum) or so. inf is for ever; what depends on the weights is left
         out.
 
@@ -501,7 +507,7 @@ class Optimizer(torch.optim.Optimizer):
                 frozen=self.rotated.frozen,
             )
             several = len(self.param_groups) > 1
-            relaxation |= {f"{index}, {name}" if several else name: k for name, k in steps.items()}
+            relaxation |= {f"{name} of group {index}" if several else name: k for name, k in steps.items()}
         return relaxation
 
     def __repr__(self) -> str:
