@@ -483,9 +483,9 @@ class Optimizer(torch.optim.Optimizer):
     def relaxation_steps(self) -> dict[str, float]:
         """In how many steps momenta, thermostats and adapted quantities forget where they were, by linearisation.
 
-        By the name of the block, in several groups "block of group k". Averages over fewer steps than these are of where a
-        thermostat was; of momenta it is 1/(1 - momentum) or so. inf is for ever; what depends on the weights is left
-        out.
+        By the name of the block, in several groups "block of group k". Averages over fewer steps than these are of
+        where a thermostat was; of momenta it is 1/(1 - momentum) or so. inf is for ever; what depends on the weights is
+        left out.
 
         >>> from samplers import SGNHT
         >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), SGNHT, lr=0.1, momentum=0.9, num_data=500)
