@@ -33,7 +33,10 @@ def begin(patience: float) -> tuple[int, int, str]:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=patience))
+    store, rank, ranks = next(dist.rendezvous("env://"))
+    # torchrun keeps its store: ranks that are begun anew would read the addresses of those that were killed.
+    store = dist.PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=patience))
     return dist.get_rank(), dist.get_world_size(), device
 
 

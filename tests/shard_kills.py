@@ -57,8 +57,7 @@ def latest(folder: Path) -> int:
 def crash(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[int, list[int], str]:
     """Kill a rank until so many have died, each time after a checkpoint that the ones before had not reached.
 
-    How many have died, the steps of the checkpoints at which they did, and what the run has said. Sockets of ranks that
-    were killed may keep new ones from finding each other, which costs a start more.
+    How many have died, the steps of the checkpoints at which they did, and what the run has said.
     """
     process = launched(folder, steps, restarts=2 * kills + 2)
     died: list[int] = []

@@ -11,6 +11,7 @@ it is a long run of exact chains. `examples/guide/choosing.md` has the rows.
 """
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Problem:
     statistics: Callable[[Tensor], Tensor] = lambda theta: theta
     data: dict[str, Any] | None = None
     sd: Tensor | None = None
+    longer: int = 1  # runs, of how many times the steps
 
 
 def covariance() -> Tensor:
@@ -67,7 +69,7 @@ def logistic(minibatches: bool) -> Problem:
 
     if minibatches:
         energy = samplers.posterior(loss, prior, num_data=ROWS)
-        return Problem(energy, SITES, data={"data": (X, y), "batch_size": BATCH})
+        return Problem(energy, SITES, data={"data": (X, y), "batch_size": BATCH}, longer=20)
     return Problem(lambda theta: ROWS * loss(theta, (X, y)) + prior(theta), SITES)
 
 
@@ -99,11 +101,11 @@ STOCHASTIC = ("sgld", "underdamped-langevin", "sghmc", "sgnht")
 MULTIPLES = {"underdamped-langevin": (2.0, 4.0)}
 
 
-def draws_of(problem: Problem, sampler: str, steps: int, **settings: Any) -> samplers.Draws:
+def draws_of(problem: Problem, sampler: str, steps: int, seed: int = 1, **settings: Any) -> samplers.Draws:
     """A run; the first fifth is a warmup."""
     start = torch.zeros(problem.sites, dtype=DOUBLE) + 0.1 * torch.arange(problem.sites).remainder(3)
     defaults = {"init": start, "chains": CHAINS, "step_size": "auto"}
-    more = {"steps": steps, "warmup": steps // 5, "seed": 1, "progress": False}
+    more = {"steps": steps, "warmup": steps // 5, "seed": seed, "progress": False}
     return samplers.sample(sampler, problem.energy, **(defaults | more | (problem.data or {}) | settings))
 
 
@@ -127,12 +129,12 @@ def tuned(problem: Problem, sampler: str) -> dict[str, Any]:
 
 
 def row(
-    problem: Problem, truth: Tensor, sampler: str, steps: int, found: dict[str, Any], multiple: float
+    problem: Problem, truth: Tensor, sampler: str, steps: int, found: dict[str, Any], multiple: float, seed: int
 ) -> dict[str, Any]:
     """One run, looked at."""
     arguments = found | {"step_size": found["step_size"] * multiple}
     began = time.process_time()
-    draws = draws_of(problem, sampler, steps, **arguments)
+    draws = draws_of(problem, sampler, steps, seed, **arguments)
     seconds = time.process_time() - began
     seen = problem.statistics(draws["theta"])
     gradients = steps * CHAINS * arguments.get("repeat", 1)
@@ -140,6 +142,7 @@ def row(
     error = (1 / (2 * sample_size_of_mean((seen - seen.mean((0, 1))).square()).min())).sqrt()
     return {
         "sampler": sampler,
+        "seed": seed,
         "multiple": multiple,
         "step_size": arguments["step_size"],
         "bias": float((seen.flatten(0, 1).std(0) / truth - 1)[_worst(seen, truth)]),
@@ -158,12 +161,15 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1500, help="of every run, default 1500")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of every row, default 3")
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=PROBLEMS, help="by default all")
     parser.add_argument("--out", type=Path, default=Path("out/choosing.json"), help="file for the rows")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     rows = []
     print(f"{'':20}{'':22}{'times auto':>11}{'bias of sd':>11}{'error':>8}{'ESS/1000':>10}{'s/1000':>9}")
-    for name, problem in PROBLEMS.items():
+    for name in options.problems:
+        problem = PROBLEMS[name]
         truth = truth_of(name, problem, options.steps)
         for sampler in STOCHASTIC if problem.data else (*EXACT, *STOCHASTIC):
             try:
@@ -171,8 +177,10 @@ def main(argv: list[str] | None = None) -> None:
             except RecipeError as refusal:
                 print(f"{name:20}{sampler:22}{refusal}", flush=True)
                 continue
-            for multiple in (1.0, *MULTIPLES.get(sampler, ())):
-                rows.append({"problem": name} | row(problem, truth, sampler, options.steps, found, multiple))
+            multiples = (1.0, *MULTIPLES.get(sampler, ()))
+            for multiple, seed in itertools.product(multiples, range(1, options.seeds + 1)):
+                steps = options.steps * problem.longer
+                rows.append({"problem": name} | row(problem, truth, sampler, steps, found, multiple, seed))
                 r = rows[-1]
                 cells = f"{r['bias']:+11.3f}{r['error']:8.3f}{r['ess']:10.2f}{r['seconds']:9.4f}  {r['verdict'][:60]}"
                 print(f"{name:20}{sampler:22}{multiple:11g}{cells}", flush=True)
