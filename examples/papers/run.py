@@ -13,13 +13,18 @@ import argparse
 import sys
 from pathlib import Path
 
+import atmc_cycles
+import atmc_order
+import atmc_thermostats
 import psgld_gaussian
 import torch
 from study import Experiment, Scale, Study, table
 
 from recipe.errors import RecipeError, did_you_mean
 
-EXPERIMENTS: dict[str, Experiment] = {room.EXPERIMENT.name: room.EXPERIMENT for room in (psgld_gaussian,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    room.EXPERIMENT.name: room.EXPERIMENT for room in (psgld_gaussian, atmc_thermostats, atmc_order, atmc_cycles)
+}
 
 
 def selected(names: list[str]) -> list[Experiment]:
