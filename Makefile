@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 200
+JOBS ?= 1
 
 .PHONY: demo test slow lint format docs wheel scorecard bench gpu crashtest papers clean
 
@@ -44,7 +45,7 @@ bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json
 
 papers: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python examples/papers/run.py $(if $(DATA),--data $(DATA)) $(NAMES)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/papers/run.py $(if $(DATA),--data $(DATA)) --jobs $(JOBS) $(NAMES)
 
 gpu:
 	PYTHON=$(PYTHON) .ci/gpu --out out/gpu.json

@@ -3,14 +3,46 @@
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import devices  # noqa: F401, says whether Triton interprets
+import pytest
 import torch
+from idx_files import write_blurs
 
 from integrators.kernels import native
 
 torch.set_num_threads(1)
+PAPERS = Path(__file__).parent.parent / "examples" / "papers"
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A folder named mnist with the four idx files of made up images."""
+    folder = tmp_path_factory.mktemp("data") / "mnist"
+    write_blurs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def papers():
+    """The experiments of the papers are scripts that import each other; networks are made in float32."""
+    sys.path.insert(0, str(PAPERS))
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield PAPERS
+    torch.set_default_dtype(dtype)
+    sys.path.remove(str(PAPERS))
+
+
+@pytest.fixture
+def study(papers, tmp_path):
+    """A quick one."""
+    from study import Scale, Study
+
+    return Study(tmp_path, scale=Scale.QUICK)
+
 
 HEADERS = """#include <cmath>
 #include <cstdint>

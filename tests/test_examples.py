@@ -1,11 +1,7 @@
 """The example recipe is what it says, and the demo runs: a small run, against its own Metropolised reference."""
 
-import gzip
 import json
-import shutil
-import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from recipe.algebra import vanishes
 from recipe.derive import residual
 from recipe.errors import RecipeError
 from samplers.cli import main as recipe_command
-from samplers.training import checkpoint as checkpoints
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE_FILE = EXAMPLES / "riemann_thermostat.py"
@@ -217,189 +212,6 @@ def test_both_optimizers_are_one_step(tmp_path, float32):
             optimizer.step()
         ends.append(torch.cat([w.detach().reshape(-1) for w in model.parameters()]))
     assert (ends[0] - ends[1]).abs().max() < 1e-4
-
-
-# ---- MNIST, by images made up here
-
-
-def idx(array) -> bytes:
-    return bytes([0, 0, 8, array.dim(), *b"".join(n.to_bytes(4, "big") for n in array.shape)]) + array.numpy().tobytes()
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """Ten blurs with noise, 120 to learn from and 40 to test on; some files are gzipped."""
-    folder, random = tmp_path_factory.mktemp("idx"), torch.Generator().manual_seed(0)
-    classes = torch.randint(0, 200, (10, 28, 28), generator=random)
-    for name, rows in (("train", 120), ("t10k", 40)):
-        labels = torch.randint(0, 10, (rows,), generator=random)
-        pixels = classes[labels] + torch.randint(0, 56, (rows, 28, 28), generator=random)
-        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels.to(torch.uint8))))
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels.to(torch.uint8)))
-    return folder
-
-
-def mnist_options(images, out, epochs, *more):
-    return [
-        "--data",
-        str(images),
-        "--out",
-        str(out),
-        "--epochs",
-        str(epochs),
-        "--sampler",
-        "atmc",
-        "--lr",
-        "0.03",
-        "--batch-size",
-        "20",
-        "--burn-in",
-        "3",
-        "--thin",
-        "2",
-        "--halve",
-        "2",
-        *more,
-    ]
-
-
-def record_of(folder):
-    """The states of a run and its history, without times."""
-    states, message = checkpoints.read(folder)
-    return states, [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in message["history"]]
-
-
-def tensors_of(state):
-    return (
-        [state]
-        if torch.is_tensor(state)
-        else [x for part in state.values() for x in tensors_of(part)]
-        if isinstance(state, dict)
-        else []
-    )
-
-
-def test_mnist_that_is_killed_goes_on_bit_for_bit(images, tmp_path, capsys, float32):
-    import mnist
-
-    command = [sys.executable, str(EXAMPLES / "mnist.py"), *mnist_options(images, tmp_path / "killed", 100_000)]
-    with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        while process.poll() is None and not (tmp_path / "killed" / "state-0.safetensors").exists():
-            time.sleep(0.01)
-        process.kill()
-    epochs = len(record_of(tmp_path / "killed")[1])
-    assert epochs >= 1, (tmp_path / "log").read_text()
-    for run in ("killed", "whole"):
-        assert mnist.main(mnist_options(images, tmp_path / run, epochs + 3)) == 0
-    (states, history), (whole, history_of_whole) = record_of(tmp_path / "killed"), record_of(tmp_path / "whole")
-    assert history == history_of_whole and states.keys() == whole.keys() == {
-        "model",
-        "optimizer",
-        "batches",
-        "predictive",
-        "torch's generators",
-    }
-    assert len(tensors_of(whole)) == 6 + 2 * 6 + 2 + 1  # weights, momenta and thermostats, means, the generator
-    assert all(torch.equal(x, y) for x, y in zip(tensors_of(states), tensors_of(whole), strict=True))
-
-    assert [message["epoch"] for message in history] == list(range(1, epochs + 4))
-    assert [message["lr"] for message in history] == [0.03 * 0.5 ** (k // 2) for k in range(epochs + 3)]
-    assert [message["draws"] for message in history] == [
-        3 * k + 2 for k in range(epochs + 3)
-    ]  # every second of six steps, from the fourth
-    assert len(capsys.readouterr().out.splitlines()) == 2 * (epochs + 6)
-
-
-@pytest.mark.parametrize(
-    "harm, message",
-    [
-        (
-            lambda folder: [path.unlink() for path in folder.glob("*labels*")],
-            "no train-labels-idx1-ubyte, no t10k-labels-idx1-ubyte, plain or .gz. Fetch",
-        ),
-        (
-            lambda folder: truncate(folder / "train-images-idx3-ubyte.gz", -100),
-            "train-images-idx3-ubyte.gz: it cannot be read",
-        ),
-        (
-            lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", -1),
-            "t10k-labels-idx1-ubyte: it is no intact idx file of 1 dimension of",
-        ),
-        (
-            lambda folder: truncate(folder / "t10k-labels-idx1-ubyte", 3),
-            "t10k-labels-idx1-ubyte: it is no intact idx file",
-        ),
-        (
-            lambda folder: (folder / "train-images-idx3-ubyte.gz").write_text("<html>"),
-            "images-idx3-ubyte.gz: it is no intact idx file of 3",
-        ),
-        (
-            lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.ones(3, dtype=torch.uint8))),
-            "have 3 labels",
-        ),
-        (
-            lambda folder: (folder / "t10k-labels-idx1-ubyte").write_bytes(
-                idx(torch.full((40,), 11, dtype=torch.uint8))
-            ),
-            "labels up to 11",
-        ),
-    ],
-    ids=["missing", "cut gzip", "cut", "no header", "not idx", "too few labels", "no such class"],
-)
-def test_mnist_says_in_one_line_what_is_wrong_with_its_files(images, tmp_path, capsys, harm, message):
-    import mnist
-
-    folder = tmp_path / "idx"
-    shutil.copytree(images, folder)
-    harm(folder)
-    assert mnist.main(mnist_options(folder, tmp_path / "out", 1)) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.startswith("mnist: ") and error.count("\n") == 1
-
-
-def truncate(path, length):
-    path.write_bytes(path.read_bytes()[:length])
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--sampler", "atcm"], "no such stock sampler. Did you mean 'atmc'?"),
-        (["--set", "mu=-1"], "mu"),
-        (["--set", "nu=1"], "'nu' is not a parameter"),
-        (["--sampler", "sgnht", "--lr", "nan"], "lr = nan"),
-        (["--batch-size", "121"], "Choose an integer from 1 to 120"),
-        (["--thin", "0"], "--thin: it is 0"),
-        (["--lr", "1e6"], "the gradient of parameter 0 of group 0 is not finite at step 2. Look at the loss"),
-    ],
-)
-def test_mnist_says_in_one_line_what_is_wrong_with_its_options(images, tmp_path, capsys, float32, options, message):
-    import mnist
-
-    assert mnist.main(mnist_options(images, tmp_path, 1, *options)) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert not list(tmp_path.glob("state-*"))
-
-
-def test_mnist_keeps_runs_apart(images, tmp_path, capsys, float32):
-    """A run does not go on with other settings, and not from what is no run."""
-    import mnist
-
-    assert mnist.main(mnist_options(images, tmp_path, 1)) == 0
-    for options, message in (
-        (["--seed", "1"], "a run of seed = 0, this one has 1"),
-        (["--set", "B=2"], "this one has {'B': 2.0}"),
-    ):
-        assert mnist.main(mnist_options(images, tmp_path, 2, *options)) == 2
-        assert message in capsys.readouterr().err
-    for harm, message in (
-        (lambda path: truncate(path, 1000), "no checkpoint is intact"),
-        (lambda path: samplers.Draws({"theta": torch.zeros(1, 2)}, info={}).save(path), "a file of somebody else"),
-    ):
-        harm(tmp_path / "state-0.safetensors")
-        assert mnist.main(mnist_options(images, tmp_path, 2)) == 2
-        assert message in capsys.readouterr().err
 
 
 # ---- models in other languages

@@ -1,28 +1,11 @@
 """The experiments of the papers: their harness, and the laws that each of them shows, in small runs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from matplotlib.image import imread
 
 from recipe.errors import RecipeError
 
-PAPERS = Path(__file__).parent.parent / "examples" / "papers"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def papers_on_path():
-    sys.path.insert(0, str(PAPERS))
-    yield
-    sys.path.remove(str(PAPERS))
-
-
-@pytest.fixture
-def study(tmp_path):
-    from study import Scale, Study
-
-    return Study(tmp_path, scale=Scale.QUICK)
+pytestmark = pytest.mark.usefixtures("papers")
 
 
 # ---- the harness

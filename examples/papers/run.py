@@ -2,6 +2,7 @@
 
     python examples/papers/run.py --data FOLDER                       # all of them: hours, and it goes on where it was
     python examples/papers/run.py --data FOLDER psgld-a9a --quick     # one of them, to see that it works
+    python examples/papers/run.py --data FOLDER --jobs 2              # two at a time, each in a process of its own
 
 Step sizes and the like are the paper's where it prints them, else chosen on validation data that is a part of the
 training data; no test set is looked at before the end. The table says what a paper claims, what it prints, what came
@@ -10,21 +11,38 @@ pictures.
 """
 
 import argparse
+import signal
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import atmc_cycles
 import atmc_order
 import atmc_thermostats
+import psgld_a9a
+import psgld_gamma
 import psgld_gaussian
+import psgld_mnist
 import torch
-from study import Experiment, Scale, Study, table
+from study import Claim, Experiment, Scale, Study, table
 
+from recipe.arguments import integer
 from recipe.errors import RecipeError, did_you_mean
 
-EXPERIMENTS: dict[str, Experiment] = {
-    room.EXPERIMENT.name: room.EXPERIMENT for room in (psgld_gaussian, atmc_thermostats, atmc_order, atmc_cycles)
-}
+MODULES = (
+    psgld_gaussian,
+    psgld_gamma,
+    psgld_a9a,
+    psgld_mnist,
+    atmc_thermostats,
+    atmc_order,
+    atmc_cycles,
+)
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
 
 
 def selected(names: list[str]) -> list[Experiment]:
@@ -35,17 +53,45 @@ def selected(names: list[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in names or EXPERIMENTS]
 
 
-def run(names: list[str], data: Path | None, out: Path, scale: Scale) -> str:
+Outcome = tuple[str, list[Claim], float]  # name, claims, seconds
+
+
+def outcome(name: str, data: Path | None, out: Path, scale: Scale) -> Outcome:
+    """The claims of an experiment."""
+    print(f"{name}: {EXPERIMENTS[name].paper}", flush=True)
+    study = Study(out / name, data, scale, log=lambda line: print(f"{name} {line}", flush=True))
+    return name, EXPERIMENTS[name].claims(study), study.seconds
+
+
+def outcomes(names: list[str], jobs: int, *where: Any) -> Iterator[Outcome]:
+    """Those of the experiments, as they come, so many at a time, each in a process of its own."""
+    if jobs == 1:
+        yield from (outcome(name, *where) for name in names)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), begin, max_tasks_per_child=1) as pool:
+        try:
+            for future in as_completed([pool.submit(outcome, name, *where) for name in names]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def begin() -> None:
+    """A process of its own has one thread, and ends without a word at Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
+def run(names: list[str], data: Path | None, out: Path, scale: Scale, jobs: int = 1) -> str:
     """The table of the experiments, which are refused before the first where data are missing."""
     experiments = selected(names)
     for experiment in experiments:
         experiment.check_data(data)
-    rows = []
-    for experiment in experiments:
-        print(f"{experiment.name}: {experiment.paper}", flush=True)
-        study = Study(out / experiment.name, data, scale, log=lambda line: print(line, flush=True))
-        rows.append((experiment, experiment.claims(study), study.seconds))
-        text = table(rows)
+    rows = {}
+    for name, *row in outcomes([experiment.name for experiment in experiments], jobs, data, out, scale):
+        rows[name] = row
+        text = table([(EXPERIMENTS[name], *rows[name]) for name in EXPERIMENTS if name in rows])
         (out / "table.md").write_text(text)
     return text
 
@@ -56,17 +102,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}; by default all")
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("out/papers"), help="folder of results, pictures and table")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at a time, default 1")
     parser.add_argument("--quick", action="store_true", help="next to nothing of each, to see that it works")
     parser.add_argument("--full", action="store_true", help="all that the papers have; some want a GPU")
     options = parser.parse_args(argv)
     scale = Scale.QUICK if options.quick else Scale.FULL if options.full else Scale.REDUCED
-    torch.set_num_threads(1)  # two runs of different experiments side by side use two cores better
+    torch.set_num_threads(1)  # experiments side by side use the cores better
     try:
-        print(run(options.names, options.data, options.out, scale))
+        integer("--jobs", "jobs", options.jobs, least=1, what=f"got {options.jobs}", do="Pass a number of processes.")
+        print(run(options.names, options.data, options.out, scale, options.jobs))
     except (RecipeError, OSError) as error:
         print("papers:", *str(error).split(), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # the results so far are kept
+    except (KeyboardInterrupt, BrokenProcessPool):  # the results so far are kept
         return 130
     return 0
 

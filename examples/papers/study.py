@@ -8,6 +8,7 @@ so that an interrupted run goes on where it was, and a changed setting is a new 
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,11 +69,16 @@ class Experiment:
 
     def check_data(self, data: Path | None) -> None:
         """Raises RecipeError where a file is missing, before anything is computed."""
-        missing = [name for name in self.files if data is None or not (data / name).is_file()]
+        missing = [name for name in self.files if data is None or not _is_there(data / name)]
         if missing:
             where = "--data" if data is None else str(data)
             do = "Pass --data FOLDER with them; examples/papers/datasets.py says where each is to be had."
             raise RecipeError(f"{self.name}, {where}", f"there is no {', no '.join(missing)}", do=do)
+
+
+def _is_there(path: Path) -> bool:
+    """The file, plain or gzipped."""
+    return path.is_file() or path.with_name(f"{path.name}.gz").is_file()
 
 
 class Study:
@@ -106,13 +112,14 @@ class Study:
             value = function(self, **settings)
             kept = {"settings": settings, "seconds": round(time.monotonic() - began, 3), "value": value}
             self._write(path, json.dumps(kept, allow_nan=True))
+            shutil.rmtree(self.scratch(function, **settings), ignore_errors=True)
             kept = json.loads(json.dumps(kept))  # what a later run will read
             self.log(f"  {path.stem}: {kept['seconds']:.1f} s")
         self.seconds += kept["seconds"]
         return kept["value"]
 
     def scratch(self, function: Callable[..., dict], **settings: Any) -> Path:
-        """A folder for the checkpoints of a result that takes long, of these settings alone."""
+        """A folder for the checkpoints of a result that takes long, of these settings alone; gone with the result."""
         return self.folder / f"{_name(function, settings)}.run"
 
     @contextmanager
