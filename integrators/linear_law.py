@@ -30,6 +30,11 @@ def is_affine(recipe: Recipe) -> bool:
     return not any(e.has(*recipe.state) for e in (recipe.D, recipe.Q, *second))
 
 
+def has_normal_noise(step: Step) -> bool:
+    """Whether all random numbers of a step are normal: another one multiplies its matrices."""
+    return {*step.draws.values()} <= {"normal"}
+
+
 @dataclass(frozen=True)
 class LinearChain:
     """The affine step z' = M z + c + B w, with z the blocks (and a carried gradient) site by site.
@@ -79,7 +84,7 @@ def linear_chain(
     """Probe a Step for its matrices on U = theta^T K theta/2, by basis vectors, all in one call.
 
     `stiffness`: K, or its diagonal k_i; `gradient_noise`: variance that every gradient evaluation adds, each time anew.
-    Raises RecipeError for a target of explicit coordinates.
+    Raises RecipeError for a target of explicit coordinates, and for random numbers that are not normal.
 
     >>> from integrators import compile
     >>> from samplers import SGLD
@@ -94,6 +99,9 @@ def linear_chain(
     recipe, program = step.recipe, step.program
     if len(recipe.targets) > 1:
         raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
+    if not has_normal_noise(step):
+        what = f"the step draws {', '.join(sorted({*step.draws.values()} - {'normal'}))} numbers: it is not affine"
+        raise RecipeError("linear_chain", what, do="Take pieces of normal noise alone.")
     K = torch.as_tensor(stiffness, dtype=torch.float64, device="cpu")
     K = torch.diag(K) if K.dim() == 1 else K
     sites = len(K)

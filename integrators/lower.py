@@ -21,6 +21,7 @@ from .extraction import Extraction
 from .flow import Flow, reads_U
 from .functions import MatrixFunction
 from .hoisting import CALLS, Constants
+from .predicted import Visit, visited
 from .program import (
     Adapt,
     Draw,
@@ -216,17 +217,68 @@ class _Assembly:
     def _move(self, flow: Flow, fraction: Expr, draws: Mapping[Variate, Variate], anew: bool) -> None:
         """The stage of one letter; with `anew` it takes derivatives of its own."""
         updates = {b: e.xreplace(draws) for b, e in flow.over(fraction).items()}
+        title = f"{flow.letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]"
+        drawn = [draws[d] for d in flow.draws]
+        points, updates = visited(updates, self.names.fresh)
+        if points:
+            self._move_by_way_of(points, updates, title, drawn, anew)
+            return
         statements, updates = self._with_derivatives(updates, flow.letter, anew)
+        self._append(title, statements, drawn, updates)
+
+    def _append(self, title: str, statements: list[Statement], drawn: Iterable[Variate], updates: Updates) -> None:
+        """A stage that ends with these updates, after statements and draws."""
         updates = {b: self.constants.hoist(b, e) for b, e in updates.items()}
         lets, updates = self._settled(updates)
-        drawn = [s.name for s in lets if isinstance(s, Draw)]
-        statements += [Draw(draws[d]) for d in flow.draws if draws[d] not in drawn]
+        in_lets = [s.name for s in lets if isinstance(s, Draw)]
+        statements += [Draw(d) for d in drawn if d not in in_lets]
         statements += [*lets, *_simultaneous(updates, self.names, Set)]
-        self.stages.append(
-            Stage(f"{flow.letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]", tuple(statements))
-        )
+        self.stages.append(Stage(title, tuple(statements)))
         if any(b in self.recipe.targets for b in updates):
             self.fresh.clear()
+
+    def _move_by_way_of(
+        self, points: list[Visit], updates: Updates, title: str, drawn: Iterable[Variate], anew: bool
+    ) -> None:
+        """The stages of a flow that takes derivatives of U at points before it moves.
+
+        The first one keeps what the later ones read of the start: the target, its derivatives, the random numbers.
+        """
+        letter = title.partition(" ")[0]
+        statements: list[Statement] = []
+        formulas: list[Updates] = []
+        for own in (*(visit.point for visit in points), updates):
+            taken, own = self._with_derivatives(own, letter, anew and not statements)
+            statements += taken
+            formulas.append(own)
+        read = set().union(*(e.free_symbols for own in formulas for e in own.values()))
+        known = {g for values in self.derivatives.values() for g in values.values()}
+        moved = {b for visit in points for b in visit.point}
+        statements += [Draw(d) for d in drawn]
+        kept: dict[Symbol, Local] = {}
+        for x in sorted(read & (known | moved | {*drawn}), key=str):
+            stem = f"noise_{x.name}_" if isinstance(x, Variate) else f"{x.name}_start"
+            kept[x] = Local(self.names.fresh(stem), is_site(x))
+            statements.append(Let(kept[x], x))
+        for number, (visit, own) in enumerate(zip(points, formulas), 1):
+            place = f"{letter}, point {number}"
+            self._append(place, statements, (), {b: e.xreplace(kept) for b, e in own.items()})
+            statements = self._derivatives_at(visit)
+        self._append(title, statements, (), {b: e.xreplace(kept) for b, e in formulas[-1].items()})
+
+    def _derivatives_at(self, visit: Visit) -> list[Statement]:
+        """Statements that take derivatives of U where the target stands, and keep them by their names."""
+        statements: list[Statement] = []
+        for order, values in self.derivatives.items():
+            known = self._partials(order)
+            asked = {name: known[value] for value, name in visit.values.items() if value in known}
+            if not asked:
+                continue
+            if order == 1 and self.first_gradient is None:
+                self.first_gradient = len(self.stages), len(statements)
+            statements.append(Gradient(tuple(values.items()), order=order))
+            statements += [Let(name, g) for name, g in asked.items()]
+        return statements
 
     def _adapt_now(self) -> None:
         """The stage that updates the adapted quantities, from the first gradient of the step."""

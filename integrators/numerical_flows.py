@@ -4,13 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from sympy import Dummy, S, expand
+from sympy import Dummy, Expr, Rational, S, expand, sqrt
 
 from recipe.errors import RecipeError
-from recipe.symbols import Partial, Total
+from recipe.symbols import Block, Partial, Total
+from recipe.symbols import duration as t
 
 from .flow_rules import Solution, brownian, ornstein_uhlenbeck
+from .predicted import at
 from .split import Subsystem
+from .variates import Normal, Time, Variate
 
 
 def euler(piece: Subsystem) -> Solution:
@@ -30,16 +33,70 @@ def reflected(piece: Subsystem) -> Solution:
 
 
 def heun(piece: Subsystem) -> Solution:
-    """y = x + t f(x) + w,  x' = x + t (f(x) + f(y))/2 + w, with additive noise w."""
-    where = f"numerical(..., 'heun') for {piece.letter!r}"
-    if any(e.has(*piece.moving) for e in piece.diffusion.values()):
-        raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
-    if any(p.U.has(*piece.moving) for f in piece.drift.values() for p in f.atoms(Partial)):
-        raise RecipeError(where, "it would need grad U at a predicted point", do="Put the force into another piece.")
+    """y = x + t f(x) + w,  x' = x + t (f(x) + f(y))/2 + w, with additive noise w.
+
+    Source: Kloeden and Platen (1992), "Numerical solution of stochastic differential equations", section 15.1.
+    """
+    _refuse_multiplicative(piece, "heun")
     predicted, draws = brownian(piece, piece.drift)
-    mean = {b: (f + f.xreplace(predicted)) / 2 for b, f in piece.drift.items()}
+    mean = {b: (f + at(f, predicted)) / 2 for b, f in piece.drift.items()}
     updates, _ = brownian(piece, mean)
     return updates, draws
+
+
+def randomised_midpoint(piece: Subsystem) -> Solution:
+    """y = x + a t f(x) + w(a t),  x' = x + t f(y) + w(t), with a uniform time a of every chain and one noise path w.
+
+    Source: He, Balasubramanian and Erdogdu (2020), "On the ergodicity, bias and asymptotic normality of randomized
+    midpoint sampling method", section 1.
+    """
+    _refuse_multiplicative(piece, "randomised midpoint")
+    noise, draws = _noise(piece)
+    later, more = _noise(piece, "later")
+    first = piece.moving[0]
+    a = Time(first, f"time of {first}", is_vector=False)
+    until = {b: sqrt(a) * w for b, w in noise.items()}
+    middle = {b: b + a * t * piece.drift.get(b, 0) + until[b] for b in piece.moving}
+    slopes = {b: at(piece.drift.get(b, S.Zero), middle) for b in piece.moving}
+    updates = {b: b + t * slopes[b] + until[b] + sqrt(1 - a) * later[b] for b in piece.moving}
+    return updates, (*draws, *more, a)
+
+
+def stochastic_runge_kutta(piece: Subsystem) -> Solution:
+    """x' = x + t (f(y) + f(z))/2 + w, with additive noise w and points of the noise in two parts, v beside w:
+
+        y = x + (1/2 + 1/sqrt 6) w + v/sqrt 12,   z = x + t f(x) + (1/2 - 1/sqrt 6) w + v/sqrt 12
+
+    Source: Li, Wu, Mackey and Erdogdu (2019), "Stochastic Runge-Kutta accelerates Langevin Monte Carlo and beyond",
+    section 3, after Milstein and Tretyakov (2004), "Stochastic numerics for mathematical physics".
+    """
+    _refuse_multiplicative(piece, "stochastic runge-kutta")
+    w, draws = _noise(piece)
+    v, more = _noise(piece, "beside")
+    drift = {b: piece.drift.get(b, S.Zero) for b in piece.moving}
+    third = sqrt(Rational(1, 6))
+    y = {b: b + (S.Half + third) * w[b] + v[b] / sqrt(12) for b in drift}
+    z = {b: b + t * f + (S.Half - third) * w[b] + v[b] / sqrt(12) for b, f in drift.items()}
+    updates = {b: b + t * (at(f, y) + at(f, z)) / 2 + w[b] for b, f in drift.items()}
+    return updates, (*draws, *more)
+
+
+def _noise(piece: Subsystem, stem: str = "") -> tuple[dict[Block, Expr], tuple[Variate, ...]]:
+    """sqrt(2 t (T D - supplied)) N for each moving block; with a stem of variates beside those of the blocks."""
+    updates, draws = brownian(piece, {})
+    own = {d: Normal(d.block, f"{stem} {d.block}") for d in draws} if stem else {}
+    return {b: (e - b).xreplace(own) for b, e in updates.items()}, tuple(own.get(d, d) for d in draws)
+
+
+def _refuse_multiplicative(piece: Subsystem, name: str) -> None:
+    """Refuse noise that depends on what moves, and a force at a predicted point whose noise is counted as injected."""
+    where = f"numerical(..., {name!r}) for {piece.letter!r}"
+    if any(e.has(*piece.moving) for e in piece.diffusion.values()):
+        raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
+    takes_more = any(p.U.has(*piece.moving) for f in piece.drift.values() for p in f.atoms(Partial))
+    if takes_more and any(piece.supplied.values()):
+        what = "its gradients are of several points, and the noise that they supply is that of one"
+        raise RecipeError(where, what, do="Use 'euler', or leave out `supplied`.")
 
 
 def exponential(piece: Subsystem) -> Solution:
@@ -63,15 +120,18 @@ def exponential(piece: Subsystem) -> Solution:
 
 
 class Method(NamedTuple):
-    """A numerical flow, and its weak order."""
+    """A numerical flow, its weak order, and whether it goes by way of predicted points."""
 
     advance: Callable[[Subsystem], Solution]
     order: int
+    predicts: bool = False
 
 
 METHODS: dict[str, Method] = {
     "euler": Method(euler, order=1),
-    "heun": Method(heun, order=2),
+    "heun": Method(heun, order=2, predicts=True),
+    "randomised midpoint": Method(randomised_midpoint, order=2, predicts=True),
+    "stochastic runge-kutta": Method(stochastic_runge_kutta, order=2, predicts=True),
     "reflected": Method(reflected, order=1),
     "exponential": Method(exponential, order=1),
 }

@@ -49,6 +49,10 @@ class Uniform(Variate):
     kind = "uniform"
 
 
+class Time(Uniform):
+    """A uniform number that formulas are smooth in: a share of the time of a flow."""
+
+
 class PoissonVariate(Variate):
     """A Poisson number; its rate depends on the state."""
 

@@ -29,6 +29,7 @@ from recipe.symbols import temperature as T
 from . import boundaries
 from .flow import Flow, solve
 from .jump import solve_jump
+from .numerical_flows import METHODS
 from .program import DERIVATIVES
 from .scheme import Scheme
 from .split import Subsystem, split
@@ -212,7 +213,7 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     own = {d.block: d for d in flow.draws}
     normal = all(isinstance(d, Normal) for d in flow.draws) and set(own) == set(blocks)
     led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in blocks)
-    if not normal or led_back or flow.rule == "heun":
+    if not normal or led_back or _predicts(piece):
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do="Let every block that moves have a noise of its own, or cut it finer.")
     spreads = ImmutableMatrix([[diff(new, own[b]) for b in blocks] for new in flow.updates.values()])
@@ -236,6 +237,11 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
         there.append(_over_sites(density, b))
         back.append(_over_sites(density_back, b))
     return Add(*there), Add(*back)
+
+
+def _predicts(piece: Subsystem) -> bool:
+    """Whether a piece goes by way of predicted points, of which its noise is no linear function."""
+    return piece.method is not None and METHODS[piece.method].predicts
 
 
 def _joint_log_ratio(

@@ -17,7 +17,7 @@ from .symbols import Block, formula
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
-METHODS = ("euler", "heun", "reflected", "exponential")
+METHODS = ("euler", "heun", "randomised midpoint", "stochastic runge-kutta", "reflected", "exponential")
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ def numerical(spec: Any, method: str) -> Piece:
     """A piece solved by a numerical sub-flow.
 
     `spec` is a piece, a block or a tuple of these; `method` is "euler" (Euler-Maruyama), "reflected" (Euler, then the
-    absolute value), "heun" (order 2) or "exponential" (exact for a linear drift, of one block, whose rate stands still
-    at its first value). Raises RecipeError for another one.
+    absolute value), "exponential" (exact for a linear drift, of one block, whose rate stands still at its first value),
+    or one of weak order 2 for noise that does not depend on what moves: "heun" (two gradients where the force is in
+    it), "randomised midpoint" (two) and "stochastic runge-kutta" (three). Raises RecipeError for another one.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))

@@ -364,7 +364,7 @@ COMPILE_ERRORS = [
     ),
     (Cubic, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
-    (SGLD, "X", {"X": numerical(theta, "heun")}, ["it would need grad U at a predicted point"]),
+    (SGHMC, "X", {"X": numerical((theta, p), "heun")}, ["its gradients are of several points", "supplied"]),
     (SGLD, "X", {"X": numerical(theta, "exponential")}, ["-grad(U) is not c - a(theta) theta", "'euler'"]),
     (UnderdampedLangevin, "X", {"X": numerical((theta, p), "exponential")}, ["it moves several blocks"]),
     (

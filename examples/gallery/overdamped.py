@@ -1,5 +1,7 @@
 """Diffusions of the target alone: metrics, domains, currents that do no work, many sites that feel each other."""
 
+from dataclasses import replace
+
 from exhibit import Exhibit
 from sympy import Matrix, cos, log
 
@@ -65,6 +67,31 @@ local_entropy = Recipe(
     scheme="Euler",
 )
 
+# ---- more than one gradient a step: the order is 2, and the step may be longer
+
+# The noise of a step is known before its drift: the slope is the mean of those at both ends. Kloeden & Platen 1992.
+heun = Recipe(
+    name="heun",
+    source="Kloeden & Platen 1992, section 15.1",
+    state=(theta,),
+    H=U,
+    D={theta: 1},
+    pieces={"X": numerical(theta, "heun")},
+    scheme="X",
+)
+midpoint = replace(
+    heun,
+    name="randomised-midpoint",
+    source="He, Balasubramanian & Erdogdu 2020",
+    pieces={"X": numerical(theta, "randomised midpoint")},
+)
+runge_kutta = replace(
+    heun,
+    name="srk-ld",
+    source="Li, Wu, Mackey & Erdogdu 2019",
+    pieces={"X": numerical(theta, "stochastic runge-kutta")},
+)
+
 # ---- diffusions of Pearson, solved exactly: the law of a step of any size is right
 
 v = vector("v", domain="positive")
@@ -120,6 +147,9 @@ GALLERY = [
     Exhibit(swirl, 0.02, steps=10_000),
     Exhibit(aldi, 0.01),
     Exhibit(local_entropy, 0.01),
+    Exhibit(heun, 0.02, steps=50_000),
+    Exhibit(midpoint, 0.01, steps=100_000),
+    Exhibit(runge_kutta, 0.02, steps=50_000),
     Exhibit(cir, 1.0, steps=2000),
     Exhibit(wright_fisher, 0.005),
     Exhibit(student, 0.005),

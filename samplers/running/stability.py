@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 import torch
 
-from integrators.linear_law import is_affine, linear_chain
+from integrators.linear_law import has_normal_noise, is_affine, linear_chain
 from integrators.metropolis import MetropolisedStep
 from recipe import Energy
 from recipe.algebra import entries
@@ -25,7 +25,9 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
     if not isinstance(energy, Energy) or energy.data or isinstance(step, MetropolisedStep):
         return
     step_size = plan.stages[0].step_size(0)
-    if not is_affine(step.recipe) or step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
+    if step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
+        return
+    if not (is_affine(step.recipe) and has_normal_noise(step)):
         return
     hessian = _constant_hessian(energy)
     if hessian is None:

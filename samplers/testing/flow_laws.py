@@ -8,9 +8,10 @@ import numpy as np
 from sympy import diff
 
 from integrators.flow import Flow
+from integrators.predicted import At
 from recipe.symbols import Block, duration
 
-from .interpreter import Chain, evaluate
+from .interpreter import Chain, elsewhere, evaluate
 
 Outcome = tuple[float, dict]
 
@@ -19,6 +20,7 @@ def outcomes(chain: Chain, values: dict, flow: Flow, time: float) -> Iterator[Ou
     """(weight, values) after a flow has run for a time, one for each node of its random numbers."""
     for drawn in product(*(_nodes(flow, d) for d in flow.draws)):
         at = values | {duration: time} | {d: x for d, (_, x) in zip(flow.draws, drawn)}
+        at |= elsewhere(chain, flow.updates.values(), at, chain.answers)
         moved = {b: np.asarray(evaluate(e, at, chain.full)) for b, e in flow.updates.items()}
         yield float(np.prod([w for w, _ in drawn])), values | moved
 
@@ -27,6 +29,12 @@ def _nodes(flow, draw):
     """(weight, value) of a random number: two that have its mean and variance, where the flow is affine in it."""
     if draw.kind in ("poisson", "gamma"):
         return [(0.5, lambda mean, sign=sign: mean + sign * np.sqrt(mean)) for sign in (-1, 1)]
+    if draw.kind == "uniform":
+        x, w = np.polynomial.legendre.leggauss(3)
+        return list(zip(w / 2, (x + 1) / 2))
+    if any(e.has(At) for e in flow.updates.values()):  # of many draws, asked for at small times
+        x, w = np.polynomial.hermite_e.hermegauss(3)
+        return list(zip(w / w.sum(), x))
     if any(diff(e, draw).has(draw) for e in flow.updates.values()):
         x, w = np.polynomial.hermite_e.hermegauss(20)
         return list(zip(w / w.sum(), x))

@@ -8,7 +8,8 @@ value has the shape (chains, *shape), with ones where it does not vary.
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from typing import Any
@@ -23,6 +24,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.functions import MatrixOU, SquareRoot
+from integrators.predicted import At
 from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
 from integrators.step import Step
 from integrators.variates import Drawn
@@ -192,7 +194,8 @@ def van_loan(A: np.ndarray, D: np.ndarray, h: float) -> tuple[np.ndarray, np.nda
 class Chain:
     """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block.
 
-    In the scope of tensors, of `sizes` each, what has one value per tensor is spread over its sites.
+    In the scope of tensors, of `sizes` each, what has one value per tensor is spread over its sites. `answers`: what
+    the caller answers where the target stands elsewhere.
     """
 
     def __init__(
@@ -202,8 +205,10 @@ class Chain:
         h: float,
         parameters: Mapping[str, Any],
         sizes: Sequence[int] | None = None,
+        answers: "Answers | None" = None,
     ):
         self.recipe, self.sizes = recipe, sizes
+        self.answers = answers or Answers()
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
         self.at: dict[Any, Any] = {
             step_size: h,
@@ -382,7 +387,21 @@ def _move(chain, updates, answers, first_gradient=None):
     chain.at |= first_gradient or {}
     observations = {o for e in updates.values() for o in e.atoms(Observed)}
     chain.at |= {o: chain.observed(answers.observe[o.name], o) for o in observations}
+    chain.at |= elsewhere(chain, updates.values(), chain.at, answers)
     chain.at |= {block: chain.value(e) for block, e in updates.items()}
+
+
+def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answers) -> dict[Any, np.ndarray]:
+    """The derivatives of U that formulas take at other points than the target's, inner ones first; `values` as `at`."""
+    found: dict[Any, np.ndarray] = {}
+    for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
+        there = copy(chain)
+        known = {**values, **found}
+        point = {b: np.asarray(evaluate(x, known, chain.full, chain.sizes)) for b, x in asked.point.items()}
+        there.at = {**known, **point}
+        order = len(asked.value.variables)
+        found[asked] = there.derivatives(getattr(answers, DERIVATIVES[order]), order)[asked.value]
+    return found
 
 
 def _draw(chain, flow, names, answers):

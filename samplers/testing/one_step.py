@@ -16,6 +16,7 @@ import torch
 from scipy.special import gammaln
 
 from integrators.step import Step
+from integrators.variates import Time
 
 from .devices import stepped
 from .quadrature import Rule, gamma, gaussian, grid
@@ -85,7 +86,7 @@ def transition(
         return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
 
     for k, draw in enumerate(draws, size):
-        if draw.kind == "uniform":
+        if draw.kind == "uniform" and not isinstance(draw, Time):
             ends = [np.zeros(len(weights))]
             for _ in range(max(step.draw_blocks[draw.name].domain.categories - 1, 1)):
                 ends.append(threshold(lambda points: moved(points)[1], points, k, ends[-1]))
@@ -102,6 +103,9 @@ def _nodes(draw, nodes):
     match draw.kind:
         case "normal":
             return gaussian(0, 1, nodes)
+        case "uniform" if isinstance(draw, Time):
+            x, w = np.polynomial.legendre.leggauss(nodes)
+            return (x + 1) / 2, w / 2
         case "uniform":
             return np.full(1, 0.5), np.ones(1)
         case "poisson":

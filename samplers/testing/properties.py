@@ -22,7 +22,7 @@ from recipe.symbols import Block, duration
 from .arguments import Inputs, called, largest_error, varied_inputs
 from .derivatives import Derivatives, derivatives, quartic
 from .flow_laws import cumulants, outcomes
-from .interpreter import Chain, flow_by_flow, interpret
+from .interpreter import Answers, Chain, flow_by_flow, interpret
 
 
 def _inputs_and_derivatives(step: Step, at: Inputs | None, energy: Energy | None) -> tuple[Inputs, Derivatives]:
@@ -123,7 +123,7 @@ def _blocks(step, state):
 
 
 def _chain(step, at, slopes, h):
-    chain = Chain(step.recipe, at.state, h, at.parameters)
+    chain = Chain(step.recipe, at.state, h, at.parameters, answers=Answers(**slopes))
     if step.recipe.potential:
         chain.at |= chain.derivatives(slopes["gradient"])
     if step.program.needs_curvature:

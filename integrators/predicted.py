@@ -1,0 +1,97 @@
+"""Derivatives of U at points that a flow predicts: formulas of flows that take more than one gradient in a step.
+
+    At(grad(U), theta, y)        is grad U at theta = y
+
+A flow that holds such a term is lowered to several stages: each moves the target to a point and takes a gradient there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sympy import Expr, Tuple
+
+from recipe.symbols import Block, Partial, Potential, is_site, masked
+
+from .extraction import Extraction
+from .program import Local
+
+
+class At(Expr):
+    """U or a derivative of it, where blocks of the target have other values; of their own values it is itself."""
+
+    is_commutative = True
+    is_real = True
+
+    def __new__(cls, value: Expr, blocks: Tuple, point: Tuple) -> Expr:
+        """The value at the point, by block."""
+        return value if blocks == point else Expr.__new__(cls, value, blocks, point)
+
+    @property
+    def value(self) -> Expr:
+        """What is evaluated."""
+        return self.args[0]
+
+    @property
+    def point(self) -> dict[Block, Expr]:
+        """The values of the blocks, by block."""
+        return dict(zip(self.args[1], self.args[2]))
+
+    def _xreplace(self, rule: Mapping) -> tuple[Any, bool]:
+        """The blocks are bound: what is replaced is in the point alone, unless there is a value for the whole."""
+        if self in rule:
+            return rule[self], True
+        value, blocks, point = self.args
+        moved, changed = point._xreplace(rule)
+        return (At(value, blocks, moved), True) if changed else (self, False)
+
+    def _sympystr(self, printer: Any) -> str:
+        where = ", ".join(f"{b}={printer._print(x)}" for b, x in self.point.items())
+        return f"({printer._print(self.value)} at {where})"
+
+
+def at(formula: Expr, point: Mapping[Block, Expr]) -> Expr:
+    """A formula where some blocks have other values, with U and its derivatives at the point.
+
+    >>> from recipe import grad, positive, potential, vector
+    >>> theta, a = vector("theta"), positive("a")
+    >>> at(theta + grad(potential(theta)), {theta: a*theta})
+    a*theta + (grad(U) at theta=a*theta)
+    """
+    outside, of_U = masked(formula, Partial, Potential)
+    there = {}
+    for dummy, value in of_U.items():
+        U = value.U if isinstance(value, Partial) else value
+        blocks = [b for b in U.blocks if b in point]
+        there[dummy] = At(value, Tuple(*blocks), Tuple(*(point[b] for b in blocks)))
+    return outside.xreplace(dict(point)).xreplace(there)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A point of the target, and what is asked of U there: each value with its name."""
+
+    point: dict[Block, Expr]
+    values: dict[Expr, Local] = field(default_factory=dict)
+
+
+def visited(updates: Mapping[Block, Expr], fresh: Callable[[str], str]) -> tuple[list[Visit], dict[Block, Expr]]:
+    """The points that formulas visit, in an order in which each is known, and the formulas in terms of names.
+
+    `fresh`: a name that begins with a stem.
+    """
+    visits: list[Visit] = []
+
+    def name(e: Expr, extract: Extraction) -> Local:
+        point = {b: extract(x) for b, x in e.point.items()}
+        visit = next((v for v in visits if v.point == point), None)
+        if visit is None:
+            visit = Visit(point)
+            visits.append(visit)
+        own = visit.values.get(e.value)
+        if own is None:
+            own = visit.values[e.value] = Local(fresh("there"), is_site(e.value))
+        return own
+
+    extract = Extraction(name, At)
+    return visits, {b: extract(e) for b, e in updates.items()}
