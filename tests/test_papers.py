@@ -124,3 +124,20 @@ def test_psgld_of_finite_memory_has_twice_the_error_of_sgld_at_a_small_step(gaus
     _, sgld, psgld = gaussian
     assert psgld[0.05]["error"] > 0.02
     assert sgld[0.05]["error"] < 0.02
+
+
+def test_the_tables_of_all_that_has_been_run_are_one_file(tmp_path, capsys):
+    import run
+    from study import Claim, Experiment, Scale, Verdict
+
+    def experiment(name):
+        claim = Claim(f"the words of {name}", "1.45 %", "1.5 | 1.6 %", Verdict.HOLDS)
+        return Experiment(name, "a paper", claims=lambda study: [claim])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "EXPERIMENTS", {name: experiment(name) for name in ("first", "second", "third")})
+        for name in ("third", "first"):
+            assert run.run([name], None, tmp_path, Scale.QUICK).startswith(f"### {name}: a paper")
+    text = (tmp_path / "table.md").read_text()
+    assert text.index("### first") < text.index("### third") and "second" not in text
+    assert "| the words of third | 1.45 % | 1.5 / 1.6 % | holds |  |" in text

@@ -6,8 +6,8 @@
 
 Step sizes and the like are the paper's where it prints them, else chosen on validation data that is a part of the
 training data; no test set is looked at before the end. The table says what a paper claims, what it prints, what came
-out with the spread over seeds, whether that is the same, and why where it is not. It is written to --out with the
-pictures.
+out with the spread over seeds, whether that is the same, and why where it is not. The tables of all experiments that
+have been run are in table.md of --out, the pictures beside the results.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
 import torch
-from study import Claim, Experiment, Scale, Study, table
+from study import Experiment, Scale, Study, table
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError, did_you_mean
@@ -42,6 +42,7 @@ MODULES = (
     atmc_order,
     atmc_cycles,
 )
+TABLE = "table.md"
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
 
 
@@ -53,18 +54,18 @@ def selected(names: list[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in names or EXPERIMENTS]
 
 
-Outcome = tuple[str, list[Claim], float]  # name, claims, seconds
-
-
-def outcome(name: str, data: Path | None, out: Path, scale: Scale) -> Outcome:
-    """The claims of an experiment."""
-    print(f"{name}: {EXPERIMENTS[name].paper}", flush=True)
+def outcome(name: str, data: Path | None, out: Path, scale: Scale) -> str:
+    """The table of an experiment, which is written beside its results."""
+    experiment = EXPERIMENTS[name]
+    print(f"{name}: {experiment.paper}", flush=True)
     study = Study(out / name, data, scale, log=lambda line: print(f"{name} {line}", flush=True))
-    return name, EXPERIMENTS[name].claims(study), study.seconds
+    text = table(experiment, experiment.claims(study), study.seconds)
+    study.write(TABLE, text)
+    return text
 
 
-def outcomes(names: list[str], jobs: int, *where: Any) -> Iterator[Outcome]:
-    """Those of the experiments, as they come, so many at a time, each in a process of its own."""
+def outcomes(names: list[str], jobs: int, *where: Any) -> Iterator[str]:
+    """The tables of experiments, as they come, so many at a time, each in a process of its own."""
     if jobs == 1:
         yield from (outcome(name, *where) for name in names)
         return
@@ -84,16 +85,16 @@ def begin() -> None:
 
 
 def run(names: list[str], data: Path | None, out: Path, scale: Scale, jobs: int = 1) -> str:
-    """The table of the experiments, which are refused before the first where data are missing."""
+    """The tables of experiments, none of which begins where data are missing; all that are known are one file."""
     experiments = selected(names)
     for experiment in experiments:
         experiment.check_data(data)
-    rows = {}
-    for name, *row in outcomes([experiment.name for experiment in experiments], jobs, data, out, scale):
-        rows[name] = row
-        text = table([(EXPERIMENTS[name], *rows[name]) for name in EXPERIMENTS if name in rows])
-        (out / "table.md").write_text(text)
-    return text
+    texts = []
+    for text in outcomes([experiment.name for experiment in experiments], jobs, data, out, scale):
+        texts.append(text)
+        known = [path for name in EXPERIMENTS if (path := out / name / scale.value / TABLE).is_file()]
+        (out / TABLE).write_text("\n".join(path.read_text() for path in known))
+    return "\n".join(texts)
 
 
 def main(argv: list[str] | None = None) -> int:

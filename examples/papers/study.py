@@ -122,6 +122,10 @@ class Study:
         """A folder for the checkpoints of a result that takes long, of these settings alone; gone with the result."""
         return self.folder / f"{_name(function, settings)}.run"
 
+    def write(self, name: str, text: str) -> None:
+        """Write a text beside the results, whole or not at all."""
+        self._write(self.folder / name, text)
+
     @contextmanager
     def figure(self, name: str, columns: int = 1, **options: Any) -> Iterator[Any]:
         """Axes in a row, of a picture NAME.png that is written when the block is over."""
@@ -184,13 +188,11 @@ def best(candidates: Sequence[Any], loss: Callable[[Any], float]) -> Any:
 HEAD = ("claim", "paper", "here", "verdict", "why")
 
 
-def table(rows: Sequence[tuple[Experiment, Sequence[Claim], float]]) -> str:
-    """A table in Markdown for each experiment, with the minutes that its results took."""
-    lines = []
-    for experiment, claims, seconds in rows:
-        lines += ["", f"### {experiment.name}: {experiment.paper} ({seconds / 60:.1f} min)", ""]
-        lines += [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
-        for c in claims:
-            cells = (c.words, c.paper, c.ours, c.verdict.value, c.why)
-            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines[1:]) + "\n"
+def table(experiment: Experiment, claims: Sequence[Claim], seconds: float) -> str:
+    """The claims as a table in Markdown, with the minutes that the results took."""
+    lines = [f"### {experiment.name}: {experiment.paper} ({seconds / 60:.1f} min)", ""]
+    lines += [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
+    for c in claims:
+        cells = (c.words, c.paper, c.ours, c.verdict.value, c.why)
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
