@@ -8,6 +8,7 @@ from sympy import Expr, Piecewise, S, Symbol, lambdify, sqrt
 
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
+from recipe.operators import Operator, times
 from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
@@ -52,7 +53,7 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     flows = {}
     for law in reversed(laws):
         b, draw = law.block, Normal(law.block)
-        update = law.mean + sqrt(T / law.precision) * draw
+        update = law.mean + times(sqrt(T / law.precision), draw)
         equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
         flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)
     for a in recipe.adapted:
@@ -89,7 +90,11 @@ def _precisions(recipe: Recipe) -> dict[str, Precision]:
         known: dict[str, Precision] = {}
         for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
             symbols = sorted(law.precision.free_symbols, key=str)
-            if law.mean == 0 and not any(isinstance(s, Block) for s in symbols) and not law.precision.has(Total):
+            if (
+                law.mean == 0
+                and not any(isinstance(s, (Block, Operator)) for s in symbols)
+                and not law.precision.has(Total)
+            ):
                 known[law.block.name] = symbols, lambdify(symbols, law.precision, "math")
         _KNOWN[recipe] = known
     return _KNOWN[recipe]

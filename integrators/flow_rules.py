@@ -12,11 +12,28 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sympy import Add, Expr, ImmutableMatrix, S, Symbol, Tuple, cos, diff, exp, expand, factor_terms, sin, sqrt, zeros
+from sympy import (
+    Add,
+    Dummy,
+    Expr,
+    ImmutableMatrix,
+    S,
+    Symbol,
+    Tuple,
+    cos,
+    diff,
+    exp,
+    expand,
+    factor_terms,
+    sin,
+    sqrt,
+    zeros,
+)
 
 from recipe.algebra import entries, random_value, vanishes
 from recipe.certificate import numeric
-from recipe.symbols import OPAQUE, Block, Partial, Total, masked, temperature
+from recipe.operators import coefficient, is_operator, operators_of, times, transposed
+from recipe.symbols import OPAQUE, Block, Crossing, Partial, Total, is_site, masked, temperature
 from recipe.symbols import duration as t
 
 from .functions import MatrixOU, SquareRoot, braked, phi1
@@ -73,7 +90,7 @@ def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:
     draws = [Normal(b) for b in blocks]
     spreads: list[list[Expr]] = [[] for _ in blocks]
     for (i, j), e in L.items():
-        spreads[i].append(e * draws[j])
+        spreads[i].append(times(e, draws[j]))
     updates = {b: b + t * f.get(b, 0) + Add(*own) for b, own in zip(blocks, spreads)}
     drawn = {j for _, j in L}
     return updates, tuple(d for j, d in enumerate(draws) if j in drawn)
@@ -90,13 +107,18 @@ def shift(piece: Subsystem) -> Solution | None:
 
 
 def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
-    """dx = (c - a x) dt + s dW:  x' = e^{-at} x + t phi1(-at) c + s sqrt(t phi1(-2at)) N, any sign of a."""
+    """dx = (c - a x) dt + s dW:  x' = e^{-at} x + t phi1(-at) c + s sqrt(t phi1(-2at)) N, any sign of a.
+
+    A formula of an operator is a rate too, if that of the noise is one of the same; its symmetric part is in the noise.
+    """
     affine = _affine(piece) if len(piece.moving) == 1 else None
     if affine is None:
         return None
     A, (c,) = affine
     (x,), a = piece.moving, A[0, 0]
-    mean, spread = _mean_and_spread(x, a, c)
+    if is_operator(a) and not _commutes(a, piece):
+        return None
+    mean, spread = (_operator_mean_and_spread if is_operator(a) else _mean_and_spread)(x, a, c)
     if (x, x) not in piece.diffusion:
         return {x: mean}, ()
     supplied = piece.supplied.get((x, x), S.Zero)
@@ -104,7 +126,7 @@ def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
         response = t * phi1(-a * t)
         piece = replace(piece, supplied={(x, x): supplied * response**2 / (t * spread)})
     draw = Normal(x)
-    return {x: mean + injected(piece, spread)[0] * draw}, (draw,)
+    return {x: mean + times(injected(piece, spread)[0], draw)}, (draw,)
 
 
 def matrix_ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
@@ -114,6 +136,8 @@ def matrix_ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
         return None
     A, c = affine
     D = piece.matrix(piece.injected)
+    if any(map(operators_of, (*A, *D))):
+        return None
     blocks = piece.moving
     draws = () if D.is_zero_matrix else tuple(map(Normal, blocks))
 
@@ -201,13 +225,23 @@ def relativistic_friction(piece: Subsystem) -> Solution | None:
 
 def _is_hidden(e: Expr, blocks: Iterable[Block]) -> bool:
     """Whether some of the blocks stand in a total, or under the energy."""
-    return any(x.has(*blocks) for x in e.atoms(Total, Partial))
+    return any(x.has(*blocks) for x in e.atoms(Total, Partial, Crossing))
+
+
+def _commutes(a: Expr, piece: Subsystem) -> bool:
+    """Whether the noise of a piece of one block is a formula of the operator in its rate a, and neither moves."""
+    noise = Add(*piece.diffusion.values(), *piece.supplied.values())
+    moving = any(isinstance(s, Block) for s in (a + noise).free_symbols)
+    return operators_of(noise) <= operators_of(a) and not is_site(noise) and not moving
 
 
 def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
     """(A, c) with drift = c - A x and A, c, D free of the moving blocks, or None."""
     blocks = piece.moving
     drift = [piece.drift.get(b, S.Zero) for b in blocks]
+    if len(blocks) == 1 and drift[0].has(Crossing):
+        rate = coefficient(-drift[0], blocks[0])
+        return None if rate is None else (ImmutableMatrix([[rate[0]]]), [-rate[1]])
     if any(_is_hidden(f, blocks) for f in drift) or any(e.has(*blocks) for e in piece.diffusion.values()):
         return None
     n = len(blocks)
@@ -228,6 +262,8 @@ def _single_row(piece: Subsystem) -> tuple[Block, Expr, Expr, Expr] | None:
     if affine is None or any(e.has(x) for e in D.atoms(Total)):
         return None
     A, (c,) = affine
+    if operators_of(A[0, 0] + D):
+        return None
     return x, A[0, 0], c, D
 
 
@@ -240,6 +276,13 @@ def _mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
     spread = t * phi1(-2 * a * t)
     _verify(x, a, c, mean, exp(-2 * a * t), spread)
     return mean, spread
+
+
+def _operator_mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
+    """The same of a formula a of an operator, each eigenvalue a rate; the spread is that of its symmetric part."""
+    _mean_and_spread(x, a, Dummy("c", real=True))
+    mean = times(exp(-a * t), x) + times(t * phi1(-a * t), c)
+    return mean, t * phi1(-(a + transposed(a)) * t)
 
 
 def _verify(x: Block, a: Expr, c: Expr, mean: Expr, decay: Expr, spread: Expr) -> None:

@@ -9,6 +9,7 @@ import torch
 from recipe import Recipe
 from recipe.errors import RecipeError
 
+from . import operators
 from .kernels.addresses import check_form
 from .program import Program
 from .requirements import check_sizes
@@ -132,8 +133,12 @@ class Form:
 
 
 def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.Tensor) -> dict[str, Any]:
-    """The parameters, those of one value per site as numbers of the type of a block, which they have to lie with."""
-    values = dict(parameters)
+    """The parameters, those of one value per site as numbers of the type of a block, which they have to lie with.
+
+    Values of operators are read, and have to have one row per site.
+    """
+    values = operators.read(recipe, parameters)
+    operators.check_place(recipe, values, like)
     tensors = {name for name, value in values.items() if torch.is_tensor(value) and value.dim()}
     if tensors:
         for name in tensors & {s.name for s in recipe.parameters if s.per}:

@@ -2,8 +2,9 @@
 
 from itertools import count
 
-from sympy import Add, Expr, Function, Mul, Pow, S
+from sympy import Add, Basic, Expr, Function, Mul, Pow, S, sqrt
 
+from recipe.operators import Applied, operators_of, times
 from recipe.symbols import OF_THE_STEP, Block, Parameter, Total, is_site
 
 from .functions import MatrixFunction
@@ -29,6 +30,7 @@ class Constants:
 
     def hoist(self, block: Block, update: Expr) -> Expr:
         """The update of a block, its constants replaced by their names."""
+        update = self.operators_named(block, update)
         return Add(*(self._hoisted(term, f"{_role(block, term)}_{block}") for term in Add.make_args(update)))
 
     def is_constant(self, e: Expr) -> bool:
@@ -62,12 +64,35 @@ class Constants:
         if e.could_extract_minus_sign():
             return -self._named(-e, name) if _costs(-e) else e
         if e not in self._names:
-            taken = {s.name for s in self._names.values()}
-            numbered = (f"{name}{k}" if k > 1 else name for k in count(1))
-            unique = next(n for n in numbered if n not in taken)
-            self._names[e] = Local(unique, is_site(e), constant=True)
-            self._statements.append(Let(self._names[e], e))
+            self._name(e, name)
         return self._names[e]
+
+    def _name(self, e: Expr, name: str, *, operator: bool = False) -> None:
+        """Give a constant a name of its own, and a statement."""
+        taken = {s.name for s in self._names.values()}
+        numbered = (f"{name}{k}" if k > 1 else name for k in count(1))
+        unique = next(n for n in numbered if n not in taken)
+        self._names[e] = Local(unique, is_site(e), constant=True, operator=operator)
+        self._statements.append(Let(self._names[e], e))
+
+    def operators_named(self, block: Block, e: Basic) -> Expr:
+        """The update of a block, or a part of it, in which formulas of operators bear names."""
+        if not e.has(Applied):
+            return e
+        arguments = [self.operators_named(block, a) for a in e.args]
+        if not isinstance(e, Applied):
+            return e.func(*arguments)
+        return times(self._operator(e.formula, f"{_role(block, e)}_{block}"), arguments[1])
+
+    def _operator(self, F: Expr, name: str) -> Expr:
+        """The name of a formula of an operator, which holds what is found once of it; an operator has its own."""
+        if F.is_Symbol:
+            return F
+        if F not in self._names:
+            (M,) = operators_of(F)
+            stem = {sqrt(M): f"root_{M}", 1 / M: f"inverse_{M}"}.get(F, f"{name}_by_{M}")
+            self._name(F, stem, operator=True)
+        return self._names[F]
 
     def _entry(self, e: MatrixFunction) -> Local:
         """The name of an entry of matrices, all of which are computed together."""
@@ -82,7 +107,8 @@ class Constants:
 
 def _role(block: Block, term: Expr) -> str:
     """What a term does in the update of a block."""
-    if block in Mul.make_args(term):
+    factors = [f.argument if isinstance(f, Applied) else f for f in Mul.make_args(term)]
+    if block in factors:
         return "decay"
     if any(isinstance(s, Variate) for s in term.free_symbols):
         return "spread"

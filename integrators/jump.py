@@ -8,6 +8,7 @@ from sympy import Expr, Min, Piecewise, S, diff, exp, expand, sqrt
 from recipe import Recipe
 from recipe.laws import Bernoulli, Beta, Categorical, Gamma, InverseGamma, Law, Normal
 from recipe.marginal import eliminate_gaussians
+from recipe.operators import times
 from recipe.pieces import Jump
 from recipe.symbols import Block
 from recipe.symbols import duration as t
@@ -47,7 +48,7 @@ Redraw = tuple[Expr, tuple[Variate, ...]]  # the new value, and its random numbe
 
 def _normal(b: Block, law: Normal) -> Redraw:
     draw = variates.Normal(b)
-    return law.mean + sqrt(law.variance) * draw, (draw,)
+    return law.mean + times(sqrt(law.variance), draw), (draw,)
 
 
 def _gamma(b: Block, law: Gamma) -> Redraw:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from sympy import Dummy, Expr, Symbol, cse, numbered_symbols
+from sympy import Dummy, Expr, Symbol, cse, numbered_symbols, preorder_traversal
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
+from recipe.operators import Applied, bare, times
 from recipe.symbols import Adapted, Block, Observed, Partial, Potential, Total, is_site, num_data
 from recipe.symbols import step_size as h
 
@@ -290,6 +291,7 @@ class _Assembly:
             if self._gradients > 1:
                 updates = self._remembering(self.first_gradient, updates)
         statements, updates = self._with_derivatives(updates, "adapt", anew=False)
+        updates = {a: self.constants.operators_named(a, e) for a, e in updates.items()}
         lets, updates = self._settled(updates)
         formulas = ", ".join(f"{a} <- {e}" for a, e in self.adapt.items())
         title = formulas if len(formulas) < TITLE else ", ".join(a.name for a in self.adapt)
@@ -335,7 +337,7 @@ class _Assembly:
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
         """Totals, draws, observations and repeated subexpressions of one flow as statements of their own."""
         lets, updates = _extracted(updates, self.names)
-        if not any(e.atoms(*CALLS) for e in updates.values()):
+        if not any(e.atoms(*CALLS, Applied) for e in updates.values()):
             return lets, updates
         shared, updates = _shared(updates, self.names, self.constants)
         return [*lets, *shared], updates
@@ -394,6 +396,9 @@ def _gap(total: Counter) -> str:
 def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool) -> None:
     where = f"{recipe.name}, lower, piece {letter!r}"
     for block, e in updates.items():
+        for M in sorted(bare(e), key=str):
+            what = f"the motion of {block} takes the operator {M} for a number"
+            raise RecipeError(where, what, do="Cut it finer, or use the word 'Euler'.")
         if opaque := e.atoms(AppliedUndef):
             f = min(a.func.__name__ for a in opaque)
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")
@@ -454,10 +459,9 @@ def _extracted(updates: Updates, names: _Names) -> tuple[list[Statement], Update
 
 
 def _shared(updates: Updates, names: _Names, constants: Constants) -> tuple[list[Statement], Updates]:
-    """Repeated calls of functions as statements of their own, and the updates in terms of these."""
+    """Repeated calls of functions and operators as statements of their own, and the updates in terms of these."""
+    lets, swap, updates = _applied_apart(updates, names)
     repeated, reduced = cse(list(updates.values()), symbols=numbered_symbols(cls=Dummy), order="none")
-    lets: list[Statement] = []
-    swap: dict[Symbol, Expr] = {}
     for s, value in repeated:
         value = value.xreplace(swap)
         swap[s] = value
@@ -466,6 +470,35 @@ def _shared(updates: Updates, names: _Names, constants: Constants) -> tuple[list
             swap[s] = own
             lets.append(Let(own, value))
     return lets, {b: e.xreplace(swap) for b, e in zip(updates, reduced)}
+
+
+def _applied_apart(updates: Updates, names: _Names) -> tuple[list[Statement], dict[Symbol, Expr], Updates]:
+    """Statements of what operators make more than once, the others by stand-ins, and the updates in terms of these."""
+    apart: dict[Expr, Local] = {}
+    if not any(e.has(Applied) for e in updates.values()):
+        return [], {}, updates
+    found = Counter(x for e in updates.values() for x in preorder_traversal(e) if isinstance(x, Applied))
+
+    def name(e: Expr, extract: Extraction) -> Symbol:
+        inside = times(e.formula, extract(e.argument))
+        apart[e] = Local(names.fresh("x") if found[e] > 1 else f"once {len(apart)}", True)
+        inner[apart[e]] = inside
+        return apart[e]
+
+    inner: dict[Symbol, Expr] = {}
+    extract = Extraction(name, Applied)
+    updates = {b: extract(e) for b, e in updates.items()}
+    once = {apart[e]: inner[apart[e]] for e in apart if found[e] == 1}
+    whole = {s: _restored(e, once) for s, e in inner.items()}
+    lets: list[Statement] = [Let(s, whole[s]) for e, s in apart.items() if found[e] > 1]
+    return lets, {s: whole[s] for s in once}, updates
+
+
+def _restored(e: Expr, once: Mapping[Symbol, Expr]) -> Expr:
+    """The expression without stand-ins, which stand in one another too."""
+    while e.free_symbols & once.keys():
+        e = e.xreplace(dict(once))
+    return e
 
 
 def _simultaneous(updates: Updates, names: _Names, kind: type[Set] | type[Adapt]) -> list[Statement]:

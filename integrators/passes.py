@@ -178,7 +178,7 @@ def plan(program: Program) -> Plan:
     if program.scope != "chain":
         where = f"{program.recipe.name}, kernel"
         raise Unsupported(where, f"there is none in the scope {program.scope!r}", do="Use backend='torch'.")
-    check_draws(program)
+    check_statements(program)
     return _Planner(program).plan()
 
 
@@ -269,8 +269,11 @@ class _Cut:
             sites.append(statement)
 
 
-def check_draws(program: Program) -> None:
-    """Refuse random numbers whose law depends on the state."""
+def check_statements(program: Program) -> None:
+    """Refuse operators, and random numbers whose law depends on the state."""
+    if program.has_operators:
+        what = "a site reads others by an operator"
+        raise Unsupported(f"{program.recipe.name}, kernel", what, do="Use backend='torch'.")
     for d in program.draws:
         if d.kind not in ("normal", "uniform"):
             raise Unsupported(

@@ -7,7 +7,7 @@ from sympy import Expr, Symbol
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, Block, Observed, Total
+from recipe.symbols import OF_THE_STEP, Block, Crossing, Observed, Total
 
 from .functions import MatrixFunction
 from .scheme import Scheme
@@ -15,23 +15,23 @@ from .variates import Variate
 
 
 class Local(Symbol):
-    """A value named inside a step."""
+    """A value named inside a step; `is_operator` says whether it is a formula of an operator."""
 
-    __slots__ = ("is_vector", "is_constant_in_step")
+    __slots__ = ("is_vector", "is_constant_in_step", "is_operator")
 
     class_key = Symbol.class_key
 
-    def __new__(cls, name: str, is_vector: bool = False, constant: bool = False) -> "Local":
+    def __new__(cls, name: str, is_vector: bool = False, constant: bool = False, operator: bool = False) -> "Local":
         """A value per site or per chain; `constant`: of the step and the parameters alone."""
         local = Symbol.__xnew__(cls, name, real=True)
-        local.is_vector, local.is_constant_in_step = is_vector, constant
+        local.is_vector, local.is_constant_in_step, local.is_operator = is_vector, constant, operator
         return local
 
     def __getnewargs_ex__(self):
-        return (self.name, self.is_vector, self.is_constant_in_step), {}
+        return (self.name, self.is_vector, self.is_constant_in_step, self.is_operator), {}
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector, self.is_constant_in_step)
+        return (*super()._hashable_content(), self.is_vector, self.is_constant_in_step, self.is_operator)
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,11 @@ class Program:
     def calls(self, *functions: type) -> bool:
         """Whether some formula of the step calls one of these functions."""
         return any(e.has(*functions) for s in self.statements for e in s.values)
+
+    @cached_property
+    def has_operators(self) -> bool:
+        """Whether a statement applies an operator."""
+        return any(e.has(Crossing) for s in (*self.constants, *self.statements) for e in s.values)
 
     @cached_property
     def sums_over_sites(self) -> bool:

@@ -12,6 +12,7 @@ from recipe.algebra import entries
 from recipe.arguments import number
 from recipe.certificate import minimum_eigenvalue
 from recipe.errors import RecipeError, did_you_mean
+from recipe.operators import Operator
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
 
@@ -40,7 +41,12 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
     values = _values(recipe, parameters)
     for s, value in values.items():
-        _check_value(where, s, value)
+        if not isinstance(s, Operator):
+            _check_value(where, s, value)
+    if any(isinstance(s, Operator) for s in values):
+        from . import operators  # imports torch
+
+        operators.check(recipe, {**values, step_size: h, T: temperature}, where)
     for relation in recipe.requires:
         if not _holds(relation, values):
             named = ", ".join(f"{s} = {values[s]}" for s in sorted(relation.free_symbols, key=str))
@@ -52,7 +58,11 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
     if not entries(recipe.supplied) and recipe.D.is_diagonal():
         return
     values = _values(recipe, parameters)
-    per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v)})
+    per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v) and not isinstance(s, Operator)})
+    if any(isinstance(s, Operator) for s in values):
+        from . import operators  # imports torch
+
+        per_site |= operators.eigenvalues_of(recipe, values)
     budget = T * recipe.D - recipe.supplied
     value, where = minimum_eigenvalue(budget, points=POINTS, fixed={**values, **per_site, T: temperature, step_size: h})
     if value < -1e-12:

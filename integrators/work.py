@@ -22,7 +22,8 @@ from recipe import Recipe, total
 from recipe.algebra import vanishes
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
-from recipe.symbols import Adapted, Block, Total, is_site
+from recipe.operators import coefficient, times
+from recipe.symbols import Adapted, Block, Crossing, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
@@ -163,7 +164,7 @@ def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
     """Whether the drift of a piece is -D grad H + T div D of its own noise: then exp(-H/T) is in detailed balance."""
     D = piece.matrix(piece.diffusion)
     for i, b in enumerate(piece.moving):
-        terms = [-D[i, j] * diff(recipe.H, z) + T * diff(D[i, j], z) for j, z in enumerate(piece.moving)]
+        terms = [-times(D[i, j], diff(recipe.H, z)) + T * diff(D[i, j], z) for j, z in enumerate(piece.moving)]
         rest = piece.drift.get(b, S.Zero) - Add(*terms)
         if rest.expand() != 0 and vanishes(rest) is None:
             return False
@@ -225,6 +226,11 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     back: list[Expr] = []
     for b, new in flow.updates.items():
         draw = own[b]
+        if new.has(Crossing):
+            of_operator, back_of_operator = _operator_log_ratio(b, new, draw, where)
+            there.append(_over_sites(of_operator, b))
+            back.append(_over_sites(back_of_operator, b))
+            continue
         spread = diff(new, draw)
         mean = new.xreplace({draw: S.Zero})
         width = reversed_in_time(spread)
@@ -242,6 +248,16 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
 def _predicts(piece: Subsystem) -> bool:
     """Whether a piece goes by way of predicted points, of which its noise is no linear function."""
     return piece.method is not None and METHODS[piece.method].predicts
+
+
+def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[Expr, Expr]:
+    """The same per site of z' = mean + F(N), F a formula of an operator: it is constant, its determinant cancels."""
+    affine = coefficient(new, draw)
+    spread, mean = affine or (S.Zero, S.Zero)
+    if spread.has(*(s for s in new.free_symbols if isinstance(s, Block))) or not spread.xreplace(WARM).is_positive:
+        raise RecipeError(where, "the spread of its noise may vanish, or moves", do="Use definite operators.")
+    apart = times(1 / spread, left(b) - reversed_in_time(mean))
+    return -T * draw**2 / 2, T * apart**2 / 2
 
 
 def _joint_log_ratio(

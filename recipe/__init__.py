@@ -7,6 +7,7 @@ from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
 from .laws import by_category
+from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .symbols import (
     adapted,
@@ -52,6 +53,7 @@ __all__ = [
     "num_data",
     "numerical",
     "observe",
+    "operator",
     "positive",
     "potential",
     "real",

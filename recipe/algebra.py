@@ -22,7 +22,7 @@ from sympy import (
 )
 from sympy.core.relational import Relational
 
-from .symbols import OPAQUE, Block, Parameter, Total, is_fraction, is_site, masked, signs_of
+from .symbols import OPAQUE, Block, Crossing, Parameter, Total, is_fraction, is_site, masked, signs_of
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
@@ -52,8 +52,9 @@ def integrands(expression: Expr) -> dict[int, Expr]:
     return sums
 
 
-# The symbol of a block at a site, always the same one, so that equal expressions stay equal.
-_copies: dict[tuple[Symbol, int], Dummy] = {}
+# The symbol of a block, or of what an operator makes of one, at a site: always the same one, so that equal
+# expressions stay equal.
+_copies: dict[tuple[Expr, int], Dummy] = {}
 
 
 def at_site(expression: Expr, k: int) -> Expr:
@@ -64,12 +65,14 @@ def at_site(expression: Expr, k: int) -> Expr:
     >>> at_site(p**2 + total(p), 1)
     _p_1**2 + total(p)
     """
-    outside, back = masked(expression, Total)
+    outside, back = masked(expression, Total, Crossing)
     own = {
         s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **signs_of(s)))
         for s in outside.free_symbols
         if isinstance(s, (Block, Parameter)) and is_site(s)
     }
+    crossing = {d: e for d, e in back.items() if isinstance(e, Crossing)}
+    back |= {d: _copies.setdefault((e, k), Dummy(f"{e}_{k}", real=True)) for d, e in crossing.items()}
     return outside.xreplace(own).xreplace(back)
 
 
@@ -83,7 +86,9 @@ def at_one_site(expression: Expr) -> Expr:
     """
     if isinstance(expression, Total):
         return at_one_site(expression.integrand)
-    if not expression.has(Total):
+    if isinstance(expression, Crossing):
+        return at_one_site(expression.at_one_site())
+    if not expression.has(Total, Crossing):
         return expression
     return expression.func(*map(at_one_site, expression.args))
 

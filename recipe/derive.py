@@ -11,7 +11,8 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, expand
 
 from .algebra import entries, readers
 from .calculus import derivative
-from .symbols import Block, Total, masked, total
+from .operators import times
+from .symbols import Block, Crossing, Total, masked, total
 
 
 def terms(expression: Expr) -> Expr:
@@ -24,7 +25,7 @@ def terms(expression: Expr) -> Expr:
     >>> terms((a + b)**2 * (a + 1) / (a + b)**3)
     a/(a + b) + 1/(a + b)
     """
-    outside, totals = masked(expression, Total)
+    outside, totals = masked(expression, Total, Crossing)
     kept = {x: Dummy() for x in outside.atoms(Pow, Function) if not _expands(x)}
     back = {d: x.xreplace(totals) for x, d in kept.items()}
     return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
@@ -76,7 +77,7 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
     slopes = _gradient(H, state)
     products: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
-        products[i].append(over_sites(a * slopes[j], state[i], state[j]))
+        products[i].append(over_sites(times(a, slopes[j]), state[i], state[j]))
     return ImmutableMatrix([terms(Add(*own)) for own in products])
 
 

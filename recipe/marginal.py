@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sympy import Expr, S, expand, log
 
 from .calculus import derivative
-from .symbols import Block, Total, temperature, total
+from .operators import coefficient, is_operator, times
+from .symbols import Block, Crossing, Total, temperature, total
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ def eliminate_gaussians(
     while (gaussian := _first_gaussian(H, waiting, signed)) is not None:
         b, a, c = gaussian
         waiting.remove(b)
-        gaussians.append(Gaussian(b, expand(-c / a), a))
-        rest = temperature * log(a) / 2 - c**2 / (2 * a)
+        mean = expand(times(1 / a, -c))
+        gaussians.append(Gaussian(b, mean, a))
+        rest = temperature * log(a) / 2 + (c * mean / 2 if is_operator(a) else -(c**2) / (2 * a))
         H = expand(H.xreplace({b: S.Zero}) + (total(rest) if b.is_vector else rest))
     return tuple(gaussians), H
 
@@ -56,6 +58,8 @@ def _first_gaussian(H: Expr, blocks: list[Block], signed: bool) -> tuple[Block, 
 def _quadratic(H: Expr, b: Block) -> tuple[Expr, Expr] | None:
     """(a, c) with dH/db = a b + c, or None."""
     slope = expand(derivative(H, b))
+    if slope.has(Crossing):
+        return coefficient(slope, b)
     a = expand(derivative(slope, b))
     c = expand(slope.xreplace({b: S.Zero}))
     if a == 0 or a.has(b) or any(t.has(b) for t in slope.atoms(Total)):

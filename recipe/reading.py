@@ -9,6 +9,7 @@ from sympy.matrices import MatrixBase
 
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
+from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .symbols import Adapted, Block, Parameter, formula, is_site, num_data
 
@@ -145,7 +146,7 @@ def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
 
 
 def matrix_of(entries: Entries, state: tuple[Block, ...], symmetry: int, where: str) -> ImmutableMatrix:
-    """The matrix of a dict or matrix of entries, with A^T = symmetry * A.
+    """The matrix of a dict or matrix of entries, with A^T = symmetry * A, operators in it transposed too.
 
     `symmetry` is +1 or -1. Raises RecipeError for entries of other blocks, and for a matrix of another symmetry.
 
@@ -164,12 +165,12 @@ def matrix_of(entries: Entries, state: tuple[Block, ...], symmetry: int, where: 
             if block not in index:
                 raise RecipeError(where, f"{block} is not a block of the state", do=did_you_mean(block, index))
         value = formula(entry, f"{where}[{a}, {b}]")
-        mirror = formula(by_pair.get((b, a), symmetry * value), f"{where}[{b}, {a}]")
-        excess = (mirror - symmetry * value).expand()
+        mirror = formula(by_pair.get((b, a), symmetry * transposed(value)), f"{where}[{b}, {a}]")
+        excess = (mirror - symmetry * transposed(value)).expand()
         if excess != 0 and excess.simplify() != 0:
             raise _asymmetric(where, a, b, symmetry, excess)
         matrix[index[a], index[b]] = value
-        matrix[index[b], index[a]] = symmetry * value
+        matrix[index[b], index[a]] = symmetry * transposed(value)
     return ImmutableMatrix(matrix)
 
 

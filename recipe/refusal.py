@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sympy import (
     Basic,
@@ -37,10 +37,12 @@ from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
+from .operators import Applied, bare, operators_of, parts
 from .symbols import (
     OPAQUE,
     Adapted,
     Block,
+    Crossing,
     Observed,
     Parameter,
     Partial,
@@ -66,6 +68,7 @@ def refuse_malformed(recipe: Dynamics) -> None:
         _symbols,
         _names,
         _potentials,
+        _operators,
         _inputs,
         _adaptations,
         _periods,
@@ -142,6 +145,58 @@ def _potentials(recipe: Dynamics) -> None:
             )
     if not any(b.is_vector for b in recipe.state) and any(e.has(Total) for e in recipe.formulas):
         raise RecipeError(recipe.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
+
+
+# ---- operators
+
+
+def _operators(recipe: Dynamics) -> None:
+    """Operators that stand as numbers, or where they are no matrix over the sites of vectors on the whole line."""
+    if not any(operators_of(e) for e in recipe.formulas):
+        return
+    of_jumps = (e for jump in recipe.jumps.values() for e in jump.formulas)
+    numbers = [("H", recipe.H), *(("an update", e) for e in recipe.adapt.values()), *(("a jump", e) for e in of_jumps)]
+    for what, e in numbers:
+        for M in sorted(bare(e), key=str):
+            do = f"Apply it to a vector: {M}(p), {M}.inverse(p)."
+            raise RecipeError(f"{recipe.name}, operator {M}", f"it stands in {what} as if it were a number", do=do)
+        for x in e.atoms(Applied):
+            _formula_of_operators(f"{recipe.name}, {x}", x.formula, (b for b in recipe.state if x.argument.has(b)))
+    for label, a, b, entry in _matrix_entries(recipe):
+        where = f"{recipe.name}, {label}[{a}, {b}]"
+        if label == "D":
+            entry += recipe.supplied[recipe.state.index(a), recipe.state.index(b)]
+        if entry.has(Crossing):
+            what = f"{entry} is no matrix: an operator is applied in it"
+            raise RecipeError(where, what, do="Write the operator alone, {theta: M}.")
+        if operators_of(entry):
+            _matrix_over_sites(where, label, a, b, entry)
+
+
+def _matrix_over_sites(where: str, label: str, a: Block, b: Block, entry: Expr) -> None:
+    """Refuse an entry of operators that is no matrix over sites, or has no root where the noise needs one."""
+    if not (a.is_vector and b.is_vector):
+        raise RecipeError(where, f"{entry} is a matrix over sites, of which a scalar has none", do="Use a vector.")
+    for F, factor in parts(entry):
+        if is_site(factor):
+            what = f"{factor} varies by site, and does not commute with {F}"
+            raise RecipeError(where, what, do="Give their product as one operator.")
+        _formula_of_operators(where, F, (a, b))
+    if label == "D" and (a != b or len(operators_of(entry)) > 1):
+        what = f"the square root of {entry} is not known" if a == b else "two vectors share the noise of an operator"
+        raise RecipeError(where, what, do="Give what stands there as one operator, of one vector.")
+
+
+def _formula_of_operators(where: str, F: Expr, blocks: Iterable[Block]) -> None:
+    """Refuse formulas of several operators, ones that change with the state, and blocks that are not of the line."""
+    if len(operators_of(F)) > 1:
+        raise RecipeError(where, f"the operators in {F} do not commute", do="Apply one after the other, A(B(p)).")
+    moving = sorted((s for s in F.free_symbols if isinstance(s, Block)), key=str)
+    if moving:
+        raise RecipeError(where, f"{F} changes with {moving[0]}", do=f"Let {moving[0]} multiply an operator.")
+    for b in blocks:
+        if not b.domain.is_real:
+            raise RecipeError(where, f"{b} is {b.domain.in_words}", do="Operators act on vectors of real numbers.")
 
 
 # ---- what moves, and between which steps

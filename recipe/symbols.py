@@ -344,12 +344,33 @@ def is_site(expression: Expr) -> bool:
     match expression:
         case Total() | Potential():
             return False
+        case Crossing():
+            return True
         case Partial():
             return any(b.is_vector for b in expression.variables)
         case Symbol():
             return getattr(expression, "is_vector", False)
         case _:
             return any(is_site(a) for a in expression.args)
+
+
+class Crossing(Expr):
+    """A value per site that reads other sites of the chain: what an operator makes of a vector."""
+
+    is_commutative = True
+    is_real = True
+
+    def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
+        """The derivative of total(weight * self) by the value of s at a site, the weight held."""
+        raise RecipeError(f"d total({self})/d{s}", "it is not known", do="Write it with operators and sums alone.")
+
+    def summed(self, integrand: Expr) -> Expr:
+        """An integrand with this factor, as the simplest of those of equal sum over the sites."""
+        return integrand
+
+    def at_one_site(self) -> Expr:
+        """What it is where a chain has a single site."""
+        return self
 
 
 class Total(Expr):
@@ -366,7 +387,11 @@ class Total(Expr):
         inside = Mul(*(f for f in factors if is_site(f)))
         if outside is S.Zero:
             return S.Zero
-        return Expr.__new__(cls, inside) if outside is S.One else outside * cls(inside)
+        if outside is not S.One:
+            return outside * cls(inside)
+        crossing = next((f for f in (f.as_base_exp()[0] for f in factors) if isinstance(f, Crossing)), None)
+        simplest = inside if crossing is None else crossing.summed(inside)
+        return Expr.__new__(cls, inside) if simplest == inside else cls(simplest)
 
     is_commutative = True
 
@@ -396,9 +421,13 @@ class Total(Expr):
                 "this derivative needs the full Hessian of U",
                 do="Only the Hessian diagonal is available: keep grad(U) outside of total().",
             )
-        inner, outer = masked(self.integrand, Total, Potential, Partial)
-        through = Add(*(Total(derivative(inner, d).xreplace(outer)) * diff(chain, s) for d, chain in outer.items()))
-        return derivative(inner, s).xreplace(outer) + through
+        inner, outer = masked(self.integrand, Total, Potential, Partial, Crossing)
+        through = []
+        for d, chain in outer.items():
+            weight = derivative(inner, d).xreplace(outer)
+            crosses = isinstance(chain, Crossing)
+            through.append(chain.pulled_back(weight, s) if crosses else Total(weight) * diff(chain, s))
+        return derivative(inner, s).xreplace(outer) + Add(*through)
 
     def _sympystr(self, printer):
         return "n" if self.integrand is S.One else f"total({printer._print(self.integrand)})"
@@ -618,4 +647,4 @@ def _looks(e: Expr) -> tuple[str, dict[str, bool]]:
     return str(e), signs_of(e)
 
 
-OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef)
+OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef, Crossing)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sympy import Symbol
 
 from recipe import symbols
+from recipe.operators import Operator
 from recipe.symbols import Block, num_data, step_number
 
 from ..flow import Flow
@@ -69,6 +70,8 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     body.append(f"{blocks} = {values}")
     if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
         body.append(_number_of_sites(writer))
+    operators = [writer.names[s.name] for s in recipe.parameters if isinstance(s, Operator)]
+    body += [f"{name} = {writer.call('operator', name)}" for name in operators]
     body += _constants(program, writer)
     for stage in program.stages:
         if stage.title != "gradient":
@@ -206,6 +209,8 @@ def _noise(program):
 def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -> list[str]:
     """The lines of a statement."""
     match statement:
+        case Let(name, value) if name.is_operator:
+            return [f"{writer.name(name)} = {writer.operator(value)}"]
         case Let(name, value):
             return [f"{writer.name(name)} = {writer.text(value, _level(name))}"]
         case Set(Local() as derivative, value):

@@ -6,11 +6,12 @@ import keyword
 from collections.abc import Collection
 from pathlib import Path
 
-from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal
+from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal, sqrt
 from sympy.core.relational import Relational
 
 from recipe import symbols
 from recipe.errors import RecipeError
+from recipe.operators import Applied, operators_of
 from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, Block, is_site
 
 from ..program import Draw, Local, Program
@@ -18,7 +19,14 @@ from ..variates import Variate
 from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
-PRELUDE = {f.name: ast.get_source_segment(_text, f) for f in ast.parse(_text).body if isinstance(f, ast.FunctionDef)}
+PRELUDE = {
+    f.name: ast.get_source_segment(_text, f)
+    for f in ast.parse(_text).body
+    if isinstance(f, (ast.FunctionDef, ast.ClassDef))
+}
+
+# What functions of the prelude call of it.
+NEEDED = {"operator": ("Eigen", "Dense")}
 
 # What the text of a step says by itself, beside the names that are reserved for every recipe, and the arguments of its
 # Optimizer. A test reads them out of the text of every stock sampler.
@@ -130,6 +138,8 @@ class Writer:
                 return self.names[e.name] if e.name in self.names else e.name
             case symbols.Total():
                 return "n"
+            case Applied():
+                return f"({self.text(e.formula)} @ {self._factor(e.argument)})"
             case _ if e.is_Number or e.is_NumberSymbol:
                 return _number(e)
             case Add():
@@ -144,8 +154,20 @@ class Writer:
         """A call of a function of the prelude: of `sites` or `total` in the program's scope."""
         if self.by_tensor and function in ("sites", "total"):
             function, arguments = f"{function}_by_tensor", (arguments[0], "sizes")
-        self.used.add(function)
+        self.used |= {function, *NEEDED.get(function, ())}
         return f"{function}({', '.join(arguments)})"
+
+    def operator(self, F: Expr) -> str:
+        """A formula of an operator as text: its root, its inverse, or a function of its eigenvalues."""
+        (M,) = operators_of(F)
+        name = self.text(M)
+        known = {sqrt(M): f"{name}.root()", 1 / M: f"{name}.inverse()", 1 / sqrt(M): f"{name}.inverse().root()"}
+        if F in known:
+            return known[F]
+        of_eigenvalues = WriterOfEigenvalues(self, M)
+        text = f"{name}.function(lambda {name}: {of_eigenvalues.text(F)})"
+        self.used |= of_eigenvalues.used
+        return text
 
     def _grouped(self, e, own):
         """The arguments as (numbers, chain-level, site-level), the first two joined to meet the third once."""
@@ -306,3 +328,23 @@ class WriterOverSteps(Writer):
     def level(self, e: Expr) -> str:
         """ "site" for a tensor too that has a value per step."""
         return "site" if e.free_symbols & self.varying else super().level(e)
+
+
+class WriterOfEigenvalues(Writer):
+    """Formulas of an operator as text in which its name stands for the tensor of its eigenvalues."""
+
+    def __init__(self, writer: Writer, operator: Symbol):
+        super().__init__(writer.program, writer.sites)
+        self.names, self._locals = writer.names, writer._locals
+        self.eigenvalues = operator
+        self.is_complex = getattr(operator, "kind", "") == "skew"
+
+    def level(self, e: Expr) -> str:
+        """ "site" for what reads the eigenvalues."""
+        return "site" if self.eigenvalues in e.free_symbols else super().level(e)
+
+    def call(self, function: str, *arguments: str) -> str:
+        """A call of a function of the prelude, of complex numbers where the eigenvalues are."""
+        return super().call(
+            f"{function}_of_complex" if self.is_complex and function == "phi1" else function, *arguments
+        )

@@ -100,3 +100,70 @@ def square_root(size, *entries):
             rest = C[i][j] - sum(L[i][k]*L[j][k] for k in range(j))
             L[i].append(torch.where(pivot > 0, rest/pivot, torch.zeros_like(rest)))
     return [float(x) if dtype is None else x for row in L for x in row]
+
+
+def phi1_of_complex(x):
+    """(e^x - 1)/x, and 1 at 0, by sinh, which is as exact near 0 for complex numbers."""
+    nonzero = torch.where(x == 0, torch.ones_like(x), x)
+    return torch.where(x == 0, torch.ones_like(x), torch.exp(x/2)*torch.sinh(nonzero/2)*2/nonzero)
+
+
+class Eigen:
+    """A matrix over the sites of a chain by its eigenvalues and eigenvectors, M = V diag(values) V^H; (..., sites, sites)."""
+
+    def __init__(self, values, bases):
+        self.values, self.bases = values, bases
+
+    def spectrum(self):
+        """The eigenvalues, and the eigenvectors by the type of number that they have been asked for in."""
+        return self.values, self.bases
+
+    def __matmul__(self, x):
+        values, bases = self.spectrum()
+        exact = bases["exact"]
+        dtype = torch.promote_types(x.dtype, torch.complex64) if exact.is_complex() else x.dtype
+        if dtype not in bases:
+            bases[dtype] = exact.to(dtype)
+        V = bases[dtype]
+        rows = x.reshape(*V.shape[:-2], -1, V.shape[-1]).to(dtype)
+        return (((rows @ V.conj())*values.to(dtype).unsqueeze(-2)) @ V.mT).real.reshape(x.shape)
+
+    def function(self, f):
+        """f(M), a function of the eigenvalues."""
+        values, bases = self.spectrum()
+        return Eigen(f(values), bases)
+
+    def root(self):
+        """A square root."""
+        return self.function(lambda m: m.clamp(min=0).sqrt())
+
+    def inverse(self):
+        """The inverse."""
+        return self.function(lambda m: 1/m)
+
+
+class Dense(Eigen):
+    """A symmetric or skew matrix over the sites of a chain; what is asked for of its eigenvectors is found once."""
+
+    def __init__(self, matrix):
+        self.matrix, self.known, self.by_type = torch.as_tensor(matrix).double(), None, {}
+
+    def spectrum(self):
+        """The eigenvalues, and the eigenvectors by the type of number that they have been asked for in."""
+        if self.known is None:
+            is_skew = (self.matrix + self.matrix.mT).abs().amax() < (self.matrix - self.matrix.mT).abs().amax()
+            values, V = torch.linalg.eigh(1j*self.matrix if is_skew else self.matrix)
+            values = torch.where(values.abs() > 1e-13*values.abs().amax(-1, keepdim=True), values, torch.zeros_like(values))
+            self.known = -1j*values if is_skew else values, {"exact": V}
+        return self.known
+
+    def __matmul__(self, x):
+        if x.dtype not in self.by_type:
+            self.by_type[x.dtype] = self.matrix.to(x.dtype).mT
+        matrix = self.by_type[x.dtype]
+        return (x.reshape(*matrix.shape[:-2], -1, matrix.shape[-1]) @ matrix).reshape(x.shape)
+
+
+def operator(M):
+    """An operator: what has functions of its own is one, anything else is a matrix."""
+    return M if hasattr(M, "function") else Dense(M)

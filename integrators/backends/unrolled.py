@@ -12,7 +12,7 @@ from recipe.symbols import Total, is_site
 
 from ..extraction import Extraction
 from ..noise import steps_of_block
-from ..passes import Unsupported, check_draws, inputs, is_by_site, supplied
+from ..passes import Unsupported, check_statements, inputs, is_by_site, supplied
 from ..program import Adapt, Draw, Gradient, Let, Program, Set, Sum
 from .kernel_energy import check_energy, symbolic_energy
 from .kernel_expressions import Dialect
@@ -30,7 +30,7 @@ def check_unrolled(program: Program, sites: int, language: str) -> None:
             f"{sites} sites in the scope {program.scope!r}",
             do=f"At most {UNROLLED_SITES} sites are unrolled, per chain.",
         )
-    check_draws(program)
+    check_statements(program)
 
 
 def sites_of(s: Symbol, sites: int) -> range:

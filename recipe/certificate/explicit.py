@@ -9,14 +9,19 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
-from sympy import Add, Derivative, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
+from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, random_value
 from ..calculus import derivative
 from ..dynamics import Dynamics
+from ..operators import Applied, is_operator, operators_of, parts
 from ..symbols import OPAQUE, Adapted, Block, Partial, Potential, Total, temperature
+
+if TYPE_CHECKING:  # numpy is imported where an operator is
+    from numpy import ndarray
 
 SEED = 2015
 Row = tuple[int, Block, int | None]  # number of a block, the block, and its site
@@ -105,6 +110,8 @@ class _Writer:
         self.draw = random.Random(SEED)
         self.numbers: dict = {temperature: self.temperature}
         self.symbols: dict = {}
+        self.spectra: dict = {}  # eigenvalues and eigenvectors, by operator
+        self.matrices: dict[Expr, ImmutableMatrix] = {}  # by formula
 
     def recipe_over_sites(self, H: Expr) -> Explicit:
         """The whole recipe."""
@@ -130,7 +137,11 @@ class _Writer:
 
         def entry(row: int, column: int) -> Expr:
             (i, a, k), (j, b, m) = rows[row], rows[column]
-            if (i, j) not in known or (a.is_vector and b.is_vector and k != m):
+            if (i, j) not in known:
+                return S.Zero
+            if is_operator(known[i, j]) and k and m:
+                return Add(*(self.at(c, None) * self.matrix(F)[k - 1, m - 1] for F, c in parts(known[i, j])))
+            if a.is_vector and b.is_vector and k != m:
                 return S.Zero
             return self.at(known[i, j], k or m)
 
@@ -154,6 +165,19 @@ class _Writer:
             self.numbers[key] = Rational(repr(float(random_value(s, self.draw) if value is None else value)))
         return self.numbers[key]
 
+    def matrix(self, F: Expr) -> ImmutableMatrix:
+        """A formula of one operator as a matrix of numbers, those of the operator random ones of its kind."""
+        if F not in self.matrices:
+            (M,) = operators_of(F) or {Dummy()}
+            if M not in self.spectra:
+                self.spectra[M] = _spectrum(getattr(M, "kind", "definite"), self.sites, self.draw)
+            values, vectors = self.spectra[M]
+            numbers = {s: self.number(s, None) for s in F.free_symbols - {M}}
+            images = [complex(F.xreplace({**numbers, M: S(complex(x))})) for x in values]
+            rows = ((vectors * images) @ vectors.conj().T).real.tolist()
+            self.matrices[F] = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
+        return self.matrices[F]
+
     def at(self, e: Expr, site: int | None) -> Expr:
         """The expression as a site sees it; `site` is None for what has one value per chain."""
         match e:
@@ -168,6 +192,9 @@ class _Writer:
                 return self.symbol(e, site if e.is_vector else None)
             case Symbol():
                 return self.number(e, site)
+            case Applied():
+                row = self.matrix(e.formula).row((site or 1) - 1)
+                return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
             case AppliedUndef():
                 return self.function(e, site)
         if not e.args:
@@ -194,6 +221,23 @@ class _Writer:
         """A smooth function of its arguments' sum, of the sign that is declared."""
         x = Add(*(self.at(a, site) for a in f.args))
         return 1 + tanh(x) / 2 if f.is_positive or f.is_nonnegative else x / 3 + sin(x)
+
+
+def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, ndarray]":
+    """The eigenvalues and eigenvectors of a random matrix of a kind of operators; a semidefinite one is singular."""
+    from numpy import array
+    from numpy.linalg import eigh
+
+    A = array([[draw.gauss(0, 1) for _ in range(sites)] for _ in range(sites)])
+    if kind == "skew":
+        values, vectors = eigh(1j * (A - A.T))
+        return -1j * values, vectors
+    values, vectors = eigh(A + A.T)
+    if kind == "symmetric":
+        return values, vectors
+    values = 0.5 + abs(values)
+    values[0] *= kind == "definite"
+    return values, vectors
 
 
 def _coordinate(b: Block, site: int | None) -> Symbol:

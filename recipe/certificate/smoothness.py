@@ -34,7 +34,7 @@ from sympy.core.function import AppliedUndef
 from ..algebra import entries
 from ..arrays import of_arrays
 from ..domains import Domain
-from ..symbols import Partial, Potential, Total
+from ..symbols import Crossing, Partial, Potential, Total
 from . import charts
 from .explicit import Explicit, draw_inside
 
@@ -67,6 +67,8 @@ def is_smooth(e: Expr) -> bool:
     """
     if e.is_Atom or isinstance(e, (Potential, Partial)):
         return True
+    if isinstance(e, Crossing):
+        return all(map(is_smooth, e.args))
     match e:
         case Pow():
             whole = e.exp.is_Integer and e.exp.is_nonnegative

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from integrators import operators
+
 from ..energies.data import Data
 from ..energies.layout import Layout
 from ..files import storage
@@ -63,6 +65,8 @@ def _plain(x: Any) -> Any:
     """Plain JSON data for a value; functions are known by their values elsewhere."""
     if torch.is_tensor(x):
         return storage.digest(x)
+    if isinstance(x, operators.Operator):
+        return [repr(x), *map(storage.digest, x.tensors)]
     if isinstance(x, Mapping):
         return {str(k): _plain(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from integrators import operators
 from integrators.step import Step
 from recipe.errors import warn
 
@@ -122,10 +123,7 @@ class Run:
             "temperature": temperature if isinstance(temperature, (int, float)) else repr(temperature),
             "batch_size": None if data is None else data.batch_size,
             "seconds": round(time.monotonic() - began, 3),
-            "parameters": {
-                name: float(x) if isinstance(x, (int, float)) else x.tolist()
-                for name, x in self.inputs.parameters.items()
-            },
+            "parameters": {name: _plain(x) for name, x in self.inputs.parameters.items()},
             **self.chains.account(),
             "backend": self.mover.backend,
         }
@@ -142,3 +140,10 @@ class Run:
         if self.chains.moved < self.plan.length:
             account["stopped_after"] = self.chains.moved
         return account
+
+
+def _plain(x: Any) -> Any:
+    """A parameter as a number, or a list of them; of an operator its structure."""
+    if isinstance(x, operators.Operator):
+        return repr(x)
+    return float(x) if isinstance(x, (int, float)) else x.tolist()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 import integrators
+from integrators import operators
 from integrators.forms import parameters_like
 from integrators.kernels import gpu
 from recipe import Energy, Recipe
@@ -178,6 +179,7 @@ def sample(
     )
     compiled = partial(like_this, recipe)
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
+    parameters = operators.read(plan.step.declared, parameters)
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
     if ladder is not None:

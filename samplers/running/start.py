@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from integrators import noise
+from integrators import noise, operators
 from integrators.domains import in_domain, is_bounded
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
@@ -80,7 +80,7 @@ def given_state(
     shape = tuple(blocks[recipe.targets[0].name].shape[1:])
     if isinstance(energy, Energy):
         _check_coordinates(recipe, energy, shape, where)
-    _check_parameters(recipe, parameters, shape)
+    _check_parameters(recipe, parameters, blocks[recipe.targets[0].name])
     if by_tensor:
         blocks = {name: per_tensor(x, layout.sizes) if x.dim() == 1 else x for name, x in blocks.items()}
     return blocks, layout
@@ -238,8 +238,10 @@ def _check_coordinates(recipe: Recipe, energy: Energy, shape: tuple[int, ...], w
         )
 
 
-def _check_parameters(recipe: Recipe, parameters: Mapping, shape: tuple[int, ...]) -> None:
-    """Refuse values per site that do not broadcast to the target's shape."""
+def _check_parameters(recipe: Recipe, parameters: Mapping, target: torch.Tensor) -> None:
+    """Refuse values per site that do not broadcast to the target's shape, and operators of other sizes."""
+    operators.check_place(recipe, parameters, target)
+    shape = target.shape[1:]
     for s in recipe.parameters:
         value = parameters.get(s.name)
         if not s.per or not torch.is_tensor(value) or not value.dim():

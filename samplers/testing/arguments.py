@@ -9,6 +9,7 @@ import torch
 
 from integrators.step import Step
 from recipe.domains import NAMED, Domain
+from recipe.operators import Operator
 
 from .cases import case_of
 from .devices import stepped
@@ -66,7 +67,9 @@ def inputs(
     random, values = np.random.default_rng(seed), case_of(step.recipe).parameters
     state, noise = _state_and_noise(step, random, chains, shape, sizes)
     parameters = {
-        s.name: values[s.name] * (random.uniform(0.6, 1.4, shape) if s.per and shape else 1.0)
+        s.name: matrix(s, random, math.prod(shape))
+        if isinstance(s, Operator)
+        else values[s.name] * (random.uniform(0.6, 1.4, shape) if s.per and shape else 1.0)
         for s in step.recipe.parameters
     }
     step_number = 7 if shape else 2
@@ -86,6 +89,8 @@ def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), se
     state, noise = _state_and_noise(step, random, chains, shape)
 
     def parameter(s):
+        if isinstance(s, Operator):
+            return matrix(s, random, math.prod(shape))
         around = random.uniform(0.8, 1.25, shape if s.per else ())
         value = led_into(NAMED[s.sign], random.normal(0.3, 0.8)) if s.default is None else s.default
         value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
@@ -105,6 +110,19 @@ def _state_and_noise(step, random, chains, shape, sizes=None):
 
     state = {b.name: led_into(b.domain, random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
     return state, {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
+
+
+def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.ndarray:
+    """A random matrix of the kind of an operator; a semidefinite one is singular where it may be."""
+    A = random.normal(size=(sites, sites))
+    if operator.kind == "skew":
+        return A - A.T
+    if operator.kind == "symmetric":
+        return A + A.T
+    square = A @ A.T / sites
+    if operator.kind == "semidefinite" and sites > 1:
+        return square - np.linalg.eigvalsh(square)[0] * np.eye(sites)
+    return square + 0.3 * np.eye(sites)
 
 
 def _of_the_step(step_number):

@@ -25,10 +25,11 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.functions import MatrixOU, SquareRoot
 from integrators.predicted import At
-from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Observe, Set, Solve, Sum
+from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Set, Solve, Sum
 from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
+from recipe.operators import Applied, operators_of
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
@@ -118,6 +119,10 @@ def _evaluate(e, again, full, sizes):
             return _total(np.broadcast_to(again(e.integrand), full), sizes)
         case Drawn():
             return again(e.variate)(again(e.parameter))
+        case Applied():
+            x = np.broadcast_to(again(e.argument), full).reshape(full[0], -1)
+            image = matrix_of(e.formula, again)  # a number at a single site
+            return (x @ image.T if image.ndim else image * x).reshape(full)
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
             return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
@@ -142,6 +147,32 @@ def _evaluate(e, again, full, sizes):
     if e.is_Number or e.is_NumberSymbol:
         return float(e)
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
+
+
+def matrix_of(F: Any, value: Callable) -> np.ndarray:
+    """A formula of an operator as a matrix, by functions of matrices; `value` gives those of symbols."""
+    M = next(iter(operators_of(F)))
+    matrix = np.asarray(value(M), float)
+    if not matrix.ndim and not getattr(M, "is_constant_in_step", False):
+        matrix = matrix.reshape(1, 1)
+    match F:
+        case Symbol():
+            return matrix
+        case Add() | Mul():
+            unit = np.eye(len(matrix))
+            terms = [matrix_of(a, value) if operators_of(a) else value(a) * unit for a in F.args]
+            return reduce(operator.add if F.is_Add else operator.matmul, terms)
+        case Pow() if F.exp.is_Integer:
+            return np.linalg.matrix_power(matrix_of(F.base, value), int(F.exp))
+        case Pow():
+            values, vectors = np.linalg.eigh(matrix_of(F.base, value))
+            values = np.where(np.abs(values) > 1e-13 * np.abs(values).max(), values, 0.0)
+            return vectors * values ** float(F.exp) @ vectors.T
+    inside = matrix_of(F.args[0], value)
+    if type(F).__name__ == "exp":
+        return expm(inside)
+    blocks = expm(np.block([[inside, np.eye(len(inside))], [np.zeros_like(inside)] * 2]))
+    return blocks[: len(inside), len(inside) :]  # phi1, as an integral of the exponential
 
 
 def _total(values, sizes):
@@ -308,6 +339,8 @@ def _carried(chain, names):
 def _perform(chain, statement, answers):
     """One statement that is no gradient."""
     match statement:
+        case Let(Local(is_operator=True) as name, value):
+            chain.at[name] = matrix_of(value, chain.value)
         case Let(name, value) | Set(name, value) | Adapt(name, value):
             chain.at[name] = chain.value(value)
         case Sum(name, integrand):

@@ -9,6 +9,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from integrators.linear_law import LinearChain, is_affine, linear_chain
 from integrators.split import Subsystem, all_letters, split
 from recipe import Recipe
+from recipe.algebra import at_one_site
 from recipe.symbols import Partial, Total, step_size
 
 from ..interpreter import van_loan
@@ -69,7 +70,7 @@ def _matrices(piece: Subsystem, recipe: Recipe, numbers: dict, k: float) -> tupl
     def settled(e):
         return e.xreplace({p: k * recipe.targets[0] for p in e.atoms(Partial)})
 
-    rows = {b: settled(piece.drift.get(b, sympy.S.Zero)) for b in recipe.state}
+    rows = {b: settled(at_one_site(piece.drift.get(b, sympy.S.Zero))) for b in recipe.state}
     A = -np.array([[number(sympy.diff(rows[a], b)) for b in recipe.state] for a in recipe.state])
     D = np.array([[number(piece.injected.get((a, b), 0)) for b in recipe.state] for a in recipe.state])
     return A, D

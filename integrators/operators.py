@@ -1,0 +1,410 @@
+"""The values of operators: matrices over the sites of a chain, given as `sample(..., M=matrix)`.
+
+Each has `M @ x` for x of the shape `(chains, *shape)`, `root()`, `inverse()`, and `function(f)` of its eigenvalues.
+What takes a factorisation is found when it is asked for first, and kept by the value: it serves steps of any size.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from sympy import Expr, lambdify
+
+from recipe import Recipe
+from recipe import operators as declared
+from recipe.errors import RecipeError
+from recipe.operators import KINDS, Applied, operators_of, parts
+
+from .backends import torch_prelude
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+ROUNDING = 1e-12  # of the largest number, that a matrix may be off its symmetry, and an eigenvalue below 0
+
+
+class Operator(ABC):
+    """The value of an operator: a matrix over the sites of a chain, of a structure.
+
+    `sites`: the number of its rows, None where it is of any; `tensors`: what it is made of.
+    """
+
+    sites: int | None
+    tensors: tuple[torch.Tensor, ...]
+
+    @abstractmethod
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        """M x for every chain, in the shape of x, `(chains, *shape)`."""
+
+    @abstractmethod
+    def function(self, f: Function) -> "Operator":
+        """f(M), of a function of tensors of eigenvalues."""
+
+    @abstractmethod
+    def eigenvalues(self) -> torch.Tensor:
+        """The eigenvalues, or numbers between which they are; those of a skew matrix are imaginary."""
+
+    def asymmetry(self, sign: int) -> float:
+        """The largest entry of M - sign M^T, in terms of the largest of M."""
+        return float(sign < 0)
+
+    def root(self) -> "Operator":
+        """L with L L^T = M."""
+        return self.function(lambda m: m.clamp(min=0).sqrt())
+
+    def inverse(self) -> "Operator":
+        """The inverse of M."""
+        return self.function(lambda m: 1 / m)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(str(tuple(x.shape)) for x in self.tensors)})"
+
+
+class Dense(torch_prelude.Dense, Operator):
+    """A matrix (sites, sites), symmetric or skew.
+
+    Raises RecipeError for what is no square matrix of finite numbers.
+
+    >>> M = Dense([[2.0, 1.0], [1.0, 2.0]])
+    >>> M @ torch.ones(1, 2), M.sites
+    (tensor([[3., 3.]]), 2)
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__(_numbers(matrix, "matrix"))
+        shape = tuple(self.matrix.shape)
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise RecipeError("operator", f"it is no square matrix, its shape is {shape}", do="Pass (sites, sites).")
+        self.sites = len(self.matrix)
+        self.tensors = (self.matrix,)
+
+    def eigenvalues(self) -> torch.Tensor:
+        """The eigenvalues."""
+        return self.spectrum()[0]
+
+    def asymmetry(self, sign: int) -> float:
+        """The largest entry of M - sign M^T, in terms of the largest of M."""
+        size = float(self.matrix.abs().amax())
+        return float((self.matrix - sign * self.matrix.mT).abs().amax()) / size if size else 0.0
+
+
+class Diagonal(Operator):
+    """A diagonal matrix, one number per site, or a multiple of the identity.
+
+    >>> Diagonal([4.0, 9.0]).root() @ torch.ones(1, 2)
+    tensor([[2., 3.]])
+    """
+
+    def __init__(self, values: Any) -> None:
+        self.values = _numbers(values, "diagonal")
+        if self.values.dim() > 1:
+            raise RecipeError("operator", f"its diagonal has the shape {tuple(self.values.shape)}", do="Pass (sites,).")
+        self.sites = len(self.values) if self.values.dim() else None
+        self.tensors = (self.values,)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.values.to(x.dtype) * x.reshape(len(x), -1)).reshape(x.shape)
+
+    def function(self, f: Function) -> Operator:
+        """f(M)."""
+        return Diagonal(f(self.values))
+
+    def eigenvalues(self) -> torch.Tensor:
+        """The numbers on the diagonal."""
+        return self.values.reshape(-1)
+
+    def asymmetry(self, sign: int) -> float:
+        """0 for a symmetric matrix, and for 0."""
+        return 0.0 if sign > 0 or not self.values.any() else 2.0
+
+
+class Kronecker(Operator):
+    """The Kronecker product A (x) B (x) ... of symmetric matrices, the last one along the last axis of the sites.
+
+    >>> M = Kronecker([[2.0]], [[2.0, 1.0], [1.0, 2.0]])
+    >>> M.sites, M @ torch.ones(1, 2)
+    (2, tensor([[6., 6.]]))
+    """
+
+    def __init__(self, *factors: Any) -> None:
+        self.factors = tuple(f if isinstance(f, Dense) else Dense(f) for f in factors)
+        if not self.factors:
+            raise RecipeError("operator", "it is a product of no matrices", do="Pass Kronecker(A, B).")
+        self.sites = math.prod(len(f.matrix) for f in self.factors)
+        self.tensors = tuple(f.matrix for f in self.factors)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        return _along_axes([f.matrix for f in self.factors], x)
+
+    def function(self, f: Function) -> Operator:
+        """f(M), by the eigenvectors of the factors."""
+        return _OfKronecker(f(self.eigenvalues()), [factor.spectrum()[1]["exact"] for factor in self.factors])
+
+    def eigenvalues(self) -> torch.Tensor:
+        """The products of those of the factors."""
+        return reduce(torch.kron, (f.eigenvalues() for f in self.factors))
+
+    def asymmetry(self, sign: int) -> float:
+        """The largest one of the factors."""
+        return max(f.asymmetry(1) for f in self.factors) if sign > 0 else 2.0
+
+
+class _OfKronecker(Operator):
+    """A matrix of these eigenvalues, whose eigenvectors are Kronecker products of these."""
+
+    def __init__(self, values: torch.Tensor, vectors: list[torch.Tensor]) -> None:
+        self.values, self.vectors, self.sites = values, vectors, len(values)
+        self.tensors = (values, *vectors)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        turned = _along_axes([v.mT for v in self.vectors], x).reshape(len(x), -1)
+        return _along_axes(self.vectors, turned * self.values.to(x.dtype)).reshape(x.shape)
+
+    def function(self, f: Function) -> Operator:
+        """f(M)."""
+        return _OfKronecker(f(self.values), self.vectors)
+
+    def eigenvalues(self) -> torch.Tensor:
+        """The eigenvalues."""
+        return self.values
+
+
+def _along_axes(matrices: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """The sites of every chain as a tensor with an axis for each matrix, which acts along its own."""
+    y = x.reshape(len(x), *(len(m) for m in matrices))
+    for axis, m in enumerate(matrices, 1):
+        y = torch.movedim(torch.movedim(y, axis, -1) @ m.to(x.dtype).mT, -1, axis)
+    return y.reshape(x.shape)
+
+
+class Blocks(Operator):
+    """A block-diagonal matrix: an operator for each run of neighbouring sites, for the tensors of a target, say.
+
+    >>> M = Blocks([[2.0]], Diagonal([3.0, 4.0]))
+    >>> M.sites, M @ torch.ones(1, 3)
+    (3, tensor([[2., 3., 4.]]))
+    """
+
+    def __init__(self, *blocks: Any) -> None:
+        self.blocks = tuple(_value(b) for b in blocks)
+        if not self.blocks or any(b.sites is None for b in self.blocks):
+            raise RecipeError("operator", "each block has a number of sites", do="Pass matrices, or their structures.")
+        self.sites = sum(b.sites or 0 for b in self.blocks)
+        self.tensors = tuple(x for b in self.blocks for x in b.tensors)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        runs = x.reshape(len(x), -1).split([b.sites or 0 for b in self.blocks], 1)
+        return torch.cat([b @ run for b, run in zip(self.blocks, runs, strict=True)], 1).reshape(x.shape)
+
+    def function(self, f: Function) -> Operator:
+        """f of every block."""
+        return Blocks(*(b.function(f) for b in self.blocks))
+
+    def root(self) -> Operator:
+        """The roots of the blocks."""
+        return Blocks(*(b.root() for b in self.blocks))
+
+    def inverse(self) -> Operator:
+        """The inverses of the blocks."""
+        return Blocks(*(b.inverse() for b in self.blocks))
+
+    def eigenvalues(self) -> torch.Tensor:
+        """Those of all blocks."""
+        return torch.cat([b.eigenvalues() for b in self.blocks])
+
+    def asymmetry(self, sign: int) -> float:
+        """The largest one of the blocks."""
+        return max(b.asymmetry(sign) for b in self.blocks)
+
+
+class LowRank(Operator):
+    """A diagonal plus a matrix of low rank, diag(d) + W W^T with d > 0 and W (sites, rank), in time sites x rank.
+
+        M = d^(1/2) (1 + G G^T) d^(1/2),   G = d^(-1/2) W = U s V^T,   f(1 + G G^T) = f(1) + U (f(1 + s^2) - f(1)) U^T
+
+    `diagonal`: a number, or one per site; functions other than roots and inverses are known for a number alone.
+
+    >>> M = LowRank(1.0, [[1.0], [1.0]])
+    >>> M @ torch.ones(1, 2), M.sites
+    (tensor([[3., 3.]]), 2)
+    """
+
+    def __init__(self, diagonal: Any, factor: Any) -> None:
+        self.diagonal, self.factor = _numbers(diagonal, "diagonal"), _numbers(factor, "factor")
+        shapes = tuple(self.diagonal.shape), tuple(self.factor.shape)
+        if len(shapes[1]) != 2 or shapes[0] not in ((), shapes[1][:1]):
+            what = f"a diagonal {shapes[0]} and a factor {shapes[1]} do not meet"
+            raise RecipeError("operator", what, do="Pass (sites,) and (sites, rank).")
+        if not (self.diagonal > 0).all():
+            raise RecipeError("operator", "its diagonal is not positive", do="Pass positive numbers.")
+        self.sites = len(self.factor)
+        self.tensors = (self.diagonal, self.factor)
+        self.scale = self.diagonal.sqrt()
+        self.U, self.s, _ = torch.linalg.svd(self.factor / self.scale.unsqueeze(-1), full_matrices=False)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._scaled(lambda m: m, self.scale, self.scale) @ x
+
+    def _scaled(self, f: Function, left: torch.Tensor, right: torch.Tensor) -> Operator:
+        return _OfLowRank(f(torch.ones_like(self.s[:1])), f(1 + self.s**2), self.U, left, right)
+
+    def root(self) -> Operator:
+        """d^(1/2) (1 + G G^T)^(1/2)."""
+        return self._scaled(torch.sqrt, self.scale, torch.ones_like(self.scale))
+
+    def inverse(self) -> Operator:
+        """d^(-1/2) (1 + G G^T)^(-1) d^(-1/2)."""
+        return self._scaled(lambda m: 1 / m, 1 / self.scale, 1 / self.scale)
+
+    def function(self, f: Function) -> Operator:
+        """f(M), of a diagonal that is one number."""
+        if self.diagonal.dim():
+            what = "of a diagonal of many numbers plus a low rank only products, roots and inverses are known"
+            raise RecipeError("operator", what, do="Pass one number for the diagonal, or the whole matrix.")
+        one = torch.ones_like(self.scale)
+        return self._scaled(lambda m: f(self.diagonal * m), one, one)
+
+    def eigenvalues(self) -> torch.Tensor:
+        """Numbers between which they are."""
+        diagonal = self.diagonal.reshape(-1)
+        return torch.stack([diagonal.amin(), diagonal.amax() * (1 + self.s.amax() ** 2)])
+
+    def asymmetry(self, sign: int) -> float:
+        """0 for a symmetric matrix."""
+        return 0.0 if sign > 0 else 2.0
+
+
+class _OfLowRank(Operator):
+    """left (c + U (values - c) U^T) right, with diagonal matrices left and right."""
+
+    def __init__(self, c, values, U, left, right):
+        self.c, self.values, self.U, self.left, self.right = c, values, U, left, right
+        self.sites, self.tensors = len(U), (c, values, U, left, right)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        c, values, U, left, right = (t.to(x.dtype) for t in self.tensors)
+        y = right * x.reshape(len(x), -1)
+        return (left * (c * y + ((y @ U) * (values - c)) @ U.mT)).reshape(x.shape)
+
+    def function(self, f: Function) -> Operator:
+        """f(M) where left and right are 1."""
+        return _OfLowRank(f(self.c), f(self.values), self.U, self.left, self.right)
+
+    def root(self) -> Operator:
+        """left (c + U (values - c) U^T)^(1/2)."""
+        return _OfLowRank(self.c.sqrt(), self.values.sqrt(), self.U, self.left, torch.ones_like(self.right))
+
+    def eigenvalues(self) -> torch.Tensor:
+        """Those of the matrix between left and right."""
+        return torch.cat([self.c, self.values])
+
+
+def _numbers(x: Any, what: str) -> torch.Tensor:
+    """Finite real numbers as a tensor in float64."""
+    try:
+        numbers = x if torch.is_tensor(x) else torch.as_tensor(x, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RecipeError("operator", f"its {what} is not made of numbers: {error}", do="Pass a tensor.") from error
+    if numbers.is_complex() or not numbers.numel() or not numbers.isfinite().all():
+        raise RecipeError("operator", f"its {what} is not made of finite real numbers", do="Pass finite numbers.")
+    return numbers.detach().double()
+
+
+def _value(x: Any) -> Operator:
+    """What is given as an operator: a value, a number or a vector for a diagonal, or a matrix."""
+    if isinstance(x, Operator):
+        return x
+    numbers = _numbers(x, "matrix")
+    return Diagonal(numbers) if numbers.dim() < 2 else Dense(numbers)
+
+
+def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters, what is given for an operator as a value that keeps what is found of it.
+
+    Raises RecipeError for what is no square matrix.
+    """
+    values = dict(parameters)
+    for M in _operators(recipe):
+        if values.get(M.name) is not None:
+            try:
+                values[M.name] = _value(values[M.name])
+            except RecipeError as error:
+                raise RecipeError(f"{recipe.name}, operator {M}", error.what, do=error.do) from error
+    return values
+
+
+def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
+    """Refuse values of another kind than declared, and ones of which a formula of the recipe is not finite.
+
+    `numbers`: those of all parameters, by symbol.
+    """
+    for M in _operators(recipe):
+        value = read(recipe, {M.name: numbers[M]})[M.name]
+        _check_kind(f"{where}, operator {M}", M, value)
+        eigenvalues = _settled(value)
+        for F in _formulas(recipe, M):
+            known = {s: numbers.get(s, 1.0) for s in F.free_symbols}
+            with np.errstate(all="ignore"):
+                values = (eigenvalues.numpy() if s == M else x for s, x in known.items())
+                images = lambdify([*known], F, "numpy")(*values)
+            if not torch.as_tensor(images).isfinite().all():
+                what = f"{F} does not exist: it has an eigenvalue of {float(eigenvalues.abs().amin()):.3g}"
+                raise RecipeError(f"{where}, operator {M}", what, do="Add a small multiple of the identity.")
+
+
+def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
+    """Refuse values of operators that have not one row per site of a block `(chains, *shape)`, or lie elsewhere."""
+    sites = like[0].numel() if len(like) else 0
+    for M in _operators(recipe):
+        where, value = f"{recipe.name}, operator {M}", values.get(M.name)
+        if value is None:
+            continue
+        if len(like) and value.sites not in (None, sites):
+            what = f"it has {value.sites} rows, but a chain has {sites} sites"
+            raise RecipeError(where, what, do="Give one row for each site.")
+        device = value.tensors[0].device
+        if device != like.device:
+            raise RecipeError(
+                where, f"it is on {device}, the state on {like.device}", do=f"Move it: x.to({str(like.device)!r})."
+            )
+
+
+def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
+    """The eigenvalues of the symmetric operators of a recipe."""
+    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in _operators(recipe) if M.kind != "skew"}
+    return {M: _settled(value).tolist() for M, value in values.items()}
+
+
+def _operators(recipe: Recipe) -> list[declared.Operator]:
+    return [s for s in recipe.parameters if isinstance(s, declared.Operator)]
+
+
+def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:
+    """The formulas of an operator that are applied."""
+    for matrix in (recipe.D, recipe.Q, recipe.supplied):
+        yield from (F for e in matrix for F, _ in parts(e) if M in operators_of(F))
+    yield from (x.formula for e in (recipe.H, *recipe.drift) for x in e.atoms(Applied) if M in operators_of(x.formula))
+
+
+def _check_kind(where: str, M: declared.Operator, value: Operator) -> None:
+    """Refuse a value of another kind."""
+    _, in_words = KINDS[M.kind]
+    asymmetry = value.asymmetry(-1 if M.kind == "skew" else 1)
+    if asymmetry > ROUNDING:
+        what = f"it is not {in_words}: M {'+' if M.kind == 'skew' else '-'} M^T is {asymmetry:.3g} of its largest entry"
+        raise RecipeError(where, what, do=f"Pass (M {'-' if M.kind == 'skew' else '+'} M.T)/2.")
+    if M.kind in ("definite", "semidefinite"):
+        least = float(_settled(value).amin())
+        if least < 0 or least == 0 and M.kind == "definite":
+            what = f"it is not {in_words}: an eigenvalue is {least:.3g}"
+            raise RecipeError(where, what, do="Pass another matrix, or declare another kind.")
+
+
+def _settled(value: Operator) -> torch.Tensor:
+    """The eigenvalues, those that are 0 but for rounding set to 0."""
+    eigenvalues = value.eigenvalues()
+    size = eigenvalues.abs()
+    return torch.where(size > ROUNDING * size.amax(), eigenvalues, torch.zeros_like(eigenvalues)).cpu()

@@ -1,0 +1,322 @@
+"""Linear operators on vectors: matrices over the sites of a chain, in D and Q, and applied to blocks in H.
+
+A symbol M stands for a matrix that is given when a chain runs. In D and Q a formula F(M) is a matrix over the sites,
+M(e) is what M makes of an expression e with one value per site, and M.inverse(e) what its inverse does. Formulas of one
+operator commute, and are read as formulas of its eigenvalues; those of two do not, and only act one after the other.
+Sums over sites know the adjoint: total(f M(e)) = total(e M^T(f)), which makes the gradient of H, and shows that a skew
+operator does no work.
+"""
+
+from functools import lru_cache
+
+from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
+
+from .errors import RecipeError
+from .symbols import Crossing, Parameter, Partial, Total, formula, is_site, masked, valid_name
+
+# Kind -> sign of its eigenvalues, those of a skew operator are imaginary; and what a value must be, in words.
+KINDS = {
+    "definite": ("positive", "symmetric and positive definite"),
+    "semidefinite": ("nonnegative", "symmetric and positive semidefinite"),
+    "symmetric": ("real", "symmetric"),
+    "skew": ("real", "skew"),
+}
+FORMS = 64  # of one sum over sites, that are looked through for the simplest
+
+
+class Operator(Parameter):
+    """A matrix over the sites of a chain, constant, of a `kind`."""
+
+    __slots__ = ("kind",)
+
+    kind: str
+    is_operator = True
+
+    def __new__(cls, name, kind="definite", doc=""):
+        """A symbol of the sign of its eigenvalues."""
+        valid_name(name, "operator")
+        operator = super().__new__(cls, name, KINDS[kind][0], None, doc)
+        operator.kind = kind
+        return operator
+
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.kind)
+
+    def __getnewargs_ex__(self):
+        return (self.name, self.kind, self.doc), {}
+
+    def __call__(self, e: Expr) -> Expr:
+        """What the operator makes of an expression with one value per site."""
+        return times(self, formula(e, f"{self}(...)"))
+
+    def inverse(self, e: Expr) -> Expr:
+        """What the inverse of the operator makes of an expression with one value per site."""
+        return times(1 / self, formula(e, f"{self}.inverse(...)"))
+
+
+def operator(name: str, *, kind: str = "definite", doc: str = "") -> Operator:
+    """A matrix M over the sites of a chain, given as `sample(..., M=matrix)`: dense, or of a structure.
+
+    `kind`: "definite", symmetric with eigenvalues above 0; "semidefinite", from 0 on; "symmetric"; or "skew". In D and
+    Q write `{theta: M}` or `{theta: 1/M}`, in H `total(p*M.inverse(p))/2`; a skew one stands on the diagonal of Q. Its
+    values are `integrators.operators`. Raises RecipeError for another kind.
+
+    >>> from recipe import total, vector
+    >>> p, M = vector("p"), operator("M")
+    >>> (total(p*M.inverse(p))/2).diff(p), M(2*p + 1)
+    ((1/M)(p), M(1) + 2*M(p))
+    """
+    if kind not in KINDS:
+        raise RecipeError(f"operator {name!r}", f"unknown kind {kind!r}", do=f"Use one of {', '.join(KINDS)}.")
+    return Operator(name, kind, doc)
+
+
+def operators_of(e: Expr) -> set[Symbol]:
+    """The operators that an expression reads."""
+    return {s for s in e.free_symbols if getattr(s, "is_operator", False)}
+
+
+def is_operator(e: Expr) -> bool:
+    """Whether a formula is one of operators, a matrix over the sites."""
+    return bool(operators_of(e)) and not is_site(e)
+
+
+def parts(F: Expr) -> list[tuple[Expr, Expr]]:
+    """A sum of formulas of operators, 1 among them, each with its coefficient, which is free of operators.
+
+    >>> from recipe import positive
+    >>> M, a = operator("M"), positive("a")
+    >>> parts(1/(1 + M) + 2*a*M)
+    [(1/(M + 1), 1), (M, 2*a)]
+    """
+    split = []
+    for term in Add.make_args(F):
+        inside = [f for f in Mul.make_args(term) if operators_of(f)]
+        outside = [f for f in Mul.make_args(term) if not operators_of(f)]
+        split.append((Mul(*inside), Mul(*outside)))
+    return split
+
+
+def _by_site(product: Expr) -> tuple[Expr, Expr]:
+    """The factors of a product with one value per site, and those with one per chain."""
+    factors = Mul.make_args(product)
+    return Mul(*filter(is_site, factors)), Mul(*(f for f in factors if not is_site(f)))
+
+
+def transposed(F: Expr) -> Expr:
+    """The transpose of a formula of operators: a skew one changes its sign.
+
+    >>> J = operator("J", kind="skew")
+    >>> transposed(2*J + 1)
+    1 - 2*J
+    """
+    return F.xreplace({s: -s for s in operators_of(F) if getattr(s, "kind", "") == "skew"})
+
+
+def is_skew(F: Expr) -> bool:
+    """Whether a formula of an operator is a skew matrix."""
+    return transposed(F) == -F
+
+
+def times(F: Expr, e: Expr) -> Expr:
+    """The product of a factor and an expression with one value per site: of a formula of operators, its application.
+
+    >>> from recipe import vector
+    >>> p, M = vector("p"), operator("M")
+    >>> times(3, p), times(1/M, M(p))
+    (3*p, p)
+    """
+    F = S(F)
+    return Applied(F, e) if is_operator(F) else F * e
+
+
+class Applied(Crossing):
+    """F(M) e of a formula F of one operator and an expression e: linear in both, constants of the chain outside."""
+
+    def __new__(cls, F, e):
+        (inside, outside), *others = parts(F)
+        if others or outside is not S.One:
+            return Add(*(k * times(own, e) for own, k in parts(F)))
+        e = expand(e)
+        if e.is_Add:
+            return Add(*(cls(F, term) for term in e.args))
+        e, constant = _by_site(e)
+        if constant is not S.One:
+            return S.Zero if constant is S.Zero else constant * cls(F, e)
+        if isinstance(e, Applied) and operators_of(e.formula) == operators_of(F):
+            return times(F * e.formula, e.argument)
+        return Expr.__new__(cls, F, e)
+
+    @property
+    def formula(self) -> Expr:
+        """The formula of the operator."""
+        return self.args[0]
+
+    @property
+    def argument(self) -> Expr:
+        """What it is applied to."""
+        return self.args[1]
+
+    def at_one_site(self) -> Expr:
+        """The product where a chain has a single site, at which a skew matrix is 0."""
+        return self.formula.xreplace(_without_skew(self.formula)) * self.argument
+
+    def _eval_derivative(self, s):
+        if getattr(s, "is_vector", False):
+            return Slope(self.formula, self.argument, s)
+        return times(diff(self.formula, s), self.argument) + times(self.formula, diff(self.argument, s))
+
+    def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
+        """d total(weight F(e))/ds at the site of s, the weight held: that of e with the weight F^T(weight)."""
+        held = _Held("weight", real=True)
+        return Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
+
+    def summed(self, integrand: Expr) -> Expr:
+        """The integrand in the simplest of the forms of equal sum, or 0."""
+        integrand = expand(integrand)
+        return integrand if integrand.is_Add else _simplest(integrand)
+
+    def _sympystr(self, printer):
+        F = printer._print(self.formula)
+        return f"{F if self.formula.is_Symbol else f'({F})'}({printer._print(self.argument)})"
+
+    def _latex(self, printer, exp=None):
+        F, e = printer._print(self.formula), printer._print(self.argument)
+        if not (self.formula.is_Symbol or self.formula.is_Pow):
+            F = rf"\left({F}\right)"
+        if not self.argument.is_Symbol:
+            e = rf"\left({e}\right)"
+        body = f"{F} {e}"
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+class Diagonal(Crossing):
+    """The diagonal of a formula of an operator, one value per site; 0 for a skew one."""
+
+    def __new__(cls, F):
+        return S.Zero if is_skew(F) else Expr.__new__(cls, F)
+
+    def _eval_is_positive(self):
+        return True if self.args[0].is_positive else None
+
+    def _eval_is_nonnegative(self):
+        return True if self.args[0].is_nonnegative else None
+
+    def _eval_is_nonzero(self):
+        return self._eval_is_positive()
+
+    def _eval_derivative(self, s):
+        return S.Zero if s not in self.free_symbols else Diagonal(diff(self.args[0], s))
+
+    def at_one_site(self) -> Expr:
+        """The one entry of the matrix where a chain has a single site."""
+        return self.args[0].xreplace(_without_skew(self.args[0]))
+
+    def _sympystr(self, printer):
+        return f"diagonal({printer._print(self.args[0])})"
+
+
+class Slope(Crossing):
+    """sum_k F_ik de_k/ds_i, the derivative of F(e) at site i by the value of s there.
+
+    Where e is of one site each it is F_ii de_i/ds_i; its sum over the sites is 0 for a skew F and a gradient e.
+    """
+
+    def __new__(cls, F, e, s):
+        if s not in e.free_symbols:
+            return S.Zero
+        if not any(x.has(s) for x in e.atoms(Total, Crossing, Partial)):
+            return diff(e, s) * Diagonal(F)
+        return Expr.__new__(cls, F, e, s)
+
+    def at_one_site(self) -> Expr:
+        """The derivative where a chain has a single site."""
+        F, e, s = self.args
+        return F.xreplace(_without_skew(F)) * diff(e, s)
+
+    def summed(self, integrand: Expr) -> Expr:
+        """0 for a skew operator and a gradient, whose derivative is symmetric."""
+        F, e, s = self.args
+        return S.Zero if integrand == self and is_skew(F) and _is_gradient(e, s) else integrand
+
+    def _sympystr(self, printer):
+        F, e, s = map(printer._print, self.args)
+        return f"diagonal(({F}) d({e})/d{s})"
+
+
+def _is_gradient(e: Expr, s: Symbol) -> bool:
+    """Whether an expression is seen to be the derivative of something by s: dU/ds, or a symmetric matrix times s."""
+    if isinstance(e, Partial):
+        return e.variables == (s,)
+    return isinstance(e, Applied) and e.argument == s and transposed(e.formula) == e.formula
+
+
+class _Held(Dummy):
+    """A value per site that is held while others move."""
+
+    is_vector = True
+
+
+def _without_skew(F: Expr) -> dict[Symbol, Expr]:
+    return {s: S.Zero for s in operators_of(F) if getattr(s, "kind", "") == "skew"}
+
+
+@lru_cache(maxsize=4096)
+def _simplest(integrand: Expr) -> Expr:
+    """Of all total(f F(e)) = total(e F^T(f)) the integrand with the fewest operators; 0 if it is its own negative."""
+    signs = {integrand: S.One}
+    forms = [integrand]
+    for form in forms:
+        for own in _applied_factors(form):
+            other = own.argument * times(transposed(own.formula), form / own)
+            other, constant = _by_site(other)
+            sign = constant * signs[form]
+            if other not in signs and len(forms) < FORMS:
+                signs[other] = sign
+                forms.append(other)
+            elif signs.get(other, sign) != sign:
+                return S.Zero
+    best = min(forms, key=lambda form: (_length(form), str(form)))
+    return signs[best] * best
+
+
+def _applied_factors(product: Expr) -> list["Applied"]:
+    """The factors of a product, those of its powers too, that apply an operator whose transpose is known."""
+    bases = [f.base if f.is_Pow and f.exp.is_Integer and f.exp > 0 else f for f in Mul.make_args(product)]
+    applied = [f for f in bases if isinstance(f, Applied)]
+    return [f for f in applied if all(isinstance(s, Operator) for s in operators_of(f.formula))]
+
+
+def _length(e: Expr) -> int:
+    """How many operators are applied in an expression, one inside of another counted too."""
+    return isinstance(e, Applied) + sum(map(_length, e.args))
+
+
+def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
+    """(a, c) with e = a(block) + c, where a is a number or a formula of one operator, both free of the block, or None.
+
+    >>> from recipe import vector
+    >>> p, theta, M = vector("p"), vector("theta"), operator("M")
+    >>> coefficient(2*p - M(p) + theta, p)
+    (2 - M, theta)
+    """
+    e = expand(e)
+    applied = {x for x in e.atoms(Applied) if x.has(block)}
+    if any(x.argument != block for x in applied) or any(x.has(block) for x in e.atoms(Total, Partial)):
+        return None
+    names = {x: Dummy() for x in applied}
+    plain = e.xreplace(names)
+    slopes = {S.One: diff(plain, block), **{x.formula: diff(plain, d) for x, d in names.items()}}
+    c = plain.xreplace({block: S.Zero, **dict.fromkeys(names.values(), S.Zero)})
+    if any(k.has(block, *names.values()) for k in slopes.values()):
+        return None
+    if applied and any(is_site(k) for k in slopes.values()):
+        return None
+    a = Add(*(k * F for F, k in slopes.items()))
+    rest = plain - c - slopes[S.One] * block - Add(*(slopes[x.formula] * d for x, d in names.items()))
+    return (a, c) if expand(rest) == 0 and len(operators_of(a)) <= 1 else None
+
+
+def bare(e: Expr) -> set[Symbol]:
+    """The operators that stand in an expression as if they were numbers, applied to nothing."""
+    return operators_of(masked(e, Crossing)[0])
