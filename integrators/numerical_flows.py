@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sympy import Dummy, Expr, Rational, S, expand, sqrt
 
 from recipe.errors import RecipeError
-from recipe.symbols import Block, Partial, Total
+from recipe.symbols import Block, Crossing, Partial, Total
 from recipe.symbols import duration as t
 
 from .flow_rules import Solution, brownian, ornstein_uhlenbeck
@@ -106,7 +106,7 @@ def exponential(piece: Subsystem) -> Solution:
         raise RecipeError(where, "it moves several blocks", do="Give every block a piece of its own.")
     (x,) = piece.moving
     drift = piece.drift.get(x, S.Zero)
-    hidden = any(e.has(x) for e in drift.atoms(Total, Partial))
+    hidden = any(e.has(x) for e in drift.atoms(Total, Partial, Crossing))
     c = S.NaN if hidden else drift.subs(x, 0)
     if c.has(S.NaN, S.ComplexInfinity):
         raise RecipeError(where, f"{drift} is not c - a({x}) {x}, with c and a finite", do="Use 'euler'.")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
 
 from .errors import RecipeError
-from .symbols import Crossing, Parameter, Partial, Total, formula, is_site, masked, valid_name
+from .symbols import Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
 
 # Kind -> sign of its eigenvalues, those of a skew operator are imaginary; and what a value must be, in words.
 KINDS = {
@@ -168,7 +168,7 @@ class Applied(Crossing):
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
         """d total(weight F(e))/ds at the site of s, the weight held: that of e with the weight F^T(weight)."""
-        held = _Held("weight", real=True)
+        held = SiteDummy("weight", real=True)
         return Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
 
     def summed(self, integrand: Expr) -> Expr:
@@ -249,12 +249,6 @@ def _is_gradient(e: Expr, s: Symbol) -> bool:
     if isinstance(e, Partial):
         return e.variables == (s,)
     return isinstance(e, Applied) and e.argument == s and transposed(e.formula) == e.formula
-
-
-class _Held(Dummy):
-    """A value per site that is held while others move."""
-
-    is_vector = True
 
 
 def _without_skew(F: Expr) -> dict[Symbol, Expr]:

@@ -617,6 +617,14 @@ def _is_of_floats(x: Rational) -> bool:
         return False
 
 
+class SiteDummy(Dummy):
+    """A dummy with one value per site."""
+
+    __slots__ = ()
+    class_key = Dummy.class_key
+    is_vector = True
+
+
 def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
     """The expression with its outermost subexpressions of these kinds replaced by dummies, and the way back.
 
@@ -630,8 +638,8 @@ def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
     def visit(e: Expr) -> Expr:
         if isinstance(e, kinds):
             if e not in dummies:
-                name, signs = _looks(e)
-                dummies[e] = Dummy(name, **signs)
+                kind, name, signs = _looks(e)
+                dummies[e] = kind(name, **signs)
             return dummies[e]
         if not e.args or not e.has(*kinds):
             return e
@@ -642,9 +650,9 @@ def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
 
 
 @lru_cache(maxsize=4096)
-def _looks(e: Expr) -> tuple[str, dict[str, bool]]:
-    """The text of an expression and its signs, which sympy takes long to tell, and which are asked for again."""
-    return str(e), signs_of(e)
+def _looks(e: Expr) -> tuple[type[Dummy], str, dict[str, bool]]:
+    """The kind of dummy for an expression, its text and its signs, which sympy takes long to tell."""
+    return SiteDummy if is_site(e) else Dummy, str(e), signs_of(e)
 
 
 OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef, Crossing)

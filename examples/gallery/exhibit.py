@@ -1,8 +1,8 @@
 """One sampler of the gallery, and what is found out about it."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Exhibit:
     step_size: float = 0.1
     steps: int = 200_000
     density: Callable[[float], float] | None = None  # of one site, where a quadrature of H has no finite moments
+    values: Mapping[str, Any] = field(default_factory=dict)  # of operators
 
     @property
     def name(self) -> str:
@@ -50,7 +51,13 @@ class Exhibit:
         """Draws by coordinate, `(chains, draws)`."""
         thin = max(1, steps // DRAWS)
         arguments = dict(
-            chains=CHAINS, steps=steps, warmup=steps // 4, thin=thin, step_size=self.step_size, progress=False
+            chains=CHAINS,
+            steps=steps,
+            warmup=steps // 4,
+            thin=thin,
+            step_size=self.step_size,
+            progress=False,
+            **self.values,
         )
         recipe, targets = self.recipe, [b.name for b in self.recipe.targets]
         if recipe.potential is None:

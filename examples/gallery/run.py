@@ -14,10 +14,11 @@ import sys
 import adaptive
 import kinetic
 import latents
+import operators
 import overdamped
 import thermostats
 
-ROOMS = (overdamped, kinetic, thermostats, latents, adaptive)
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators)
 GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
 
 

@@ -1,0 +1,102 @@
+"""Matrices over the sites: dense masses and preconditioners, frictions, currents, Fisher information."""
+
+import torch
+from exhibit import Exhibit
+
+from integrators.operators import Kronecker
+from recipe import Recipe, operator, positive, potential, refresh, step_size, temperature, total, vector
+
+theta, p = vector("theta"), vector("p")
+M, J = operator("M"), operator("J", kind="skew")
+U = potential(theta)
+gamma = positive("gamma", default=1.0, doc="friction rate")
+KINETIC = U + total(p * M.inverse(p)) / 2
+TURNS = {(theta, p): -1}
+
+# A covariance that is known beforehand. Roberts & Stramer 2002, section 2.
+preconditioned = Recipe(name="dense-preconditioner", source="Roberts & Stramer 2002", state=theta, H=U, D={theta: M})
+
+# Masses that are a matrix, in Hamiltonian dynamics and in Langevin's. Neal 2011, section 4.1.
+mass = Recipe(name="dense-mass", source="Neal 2011", state=(theta, p), H=KINETIC, D={p: gamma * M}, Q=TURNS)
+hamiltonian = Recipe(
+    name="hmc-with-dense-mass",
+    source="Neal 2011, section 4.1",
+    state=(theta, p),
+    H=KINETIC,
+    D={},
+    Q=TURNS,
+    jumps={"R": refresh(p)},
+    scheme="R B A B A B A B A B",
+    metropolis=True,
+)
+
+# A current that does no work. Lelievre, Nier & Pavliotis 2013.
+current = Recipe(
+    name="linear-current",
+    source="Lelievre, Nier & Pavliotis 2013",
+    state=theta,
+    H=U,
+    D={theta: 1},
+    Q={theta: J},
+)
+
+# A magnetic field on vectors. Tripuraneni, Rowland, Ghahramani & Turner 2017.
+field = Recipe(
+    name="magnetic-on-vectors",
+    source="Tripuraneni et al. 2017",
+    state=(theta, p),
+    H=U + total(p**2) / 2,
+    D={p: gamma},
+    Q={**TURNS, p: J},
+)
+
+# Friction by direction: what the covariance of the gradient says is hot. Chen, Fox & Guestrin 2014, eq. (10).
+C = operator("C", kind="semidefinite")
+friction = Recipe(
+    name="friction-matrix",
+    source="Chen, Fox & Guestrin 2014",
+    state=(theta, p),
+    H=U + total(p**2) / 2,
+    D={p: gamma + C},
+    Q=TURNS,
+)
+
+# Gradients that are smoothed along the sites by their Laplacian. Wang, Zou, Gu & Osher 2021.
+L, sigma = operator("L", kind="semidefinite", doc="Laplacian"), positive("sigma", default=1.0)
+smoothed = Recipe(
+    name="laplacian-smoothing", source="Wang, Zou, Gu & Osher 2021", state=theta, H=U, D={theta: 1 / (1 + sigma * L)}
+)
+
+# The whole Fisher matrix, with noise that is exact on a Gaussian at every step size. Ahn, Korattikara & Welling 2012.
+F, B = operator("F", kind="semidefinite", doc="Fisher information"), positive("B", default=1.0)
+G = 1 / (B + step_size * F / 2)
+scoring = Recipe(
+    name="sgfs-with-fisher-matrix",
+    source="Ahn, Korattikara & Welling 2012, eq. (16)",
+    state=theta,
+    H=U,
+    D={theta: G},
+    supplied={theta: temperature * step_size * G**2 * F / 2},
+)
+
+# A Kronecker product for each layer, damped. Marceau-Caron & Ollivier 2017; Martens & Grosse 2015.
+damping = positive("damping", default=0.5)
+kfac = Recipe(
+    name="kfac-langevin", source="Marceau-Caron & Ollivier 2017", state=theta, H=U, D={theta: 1 / (damping + F)}
+)
+
+DENSE = torch.tensor([[1.0, 0.5], [0.5, 2.0]], dtype=torch.float64)
+SKEW = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+PATH = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+
+GALLERY = [
+    Exhibit(preconditioned, 0.01, 40_000, values={"M": DENSE}),
+    Exhibit(mass, 0.1, 10_000, values={"M": DENSE}),
+    Exhibit(hamiltonian, 1.2, 5000, values={"M": DENSE}),
+    Exhibit(current, 0.01, 40_000, values={"J": SKEW}),
+    Exhibit(field, 0.1, 10_000, values={"J": SKEW}),
+    Exhibit(friction, 0.1, 10_000, values={"C": PATH}),
+    Exhibit(smoothed, 0.02, 40_000, values={"L": PATH}),
+    Exhibit(scoring, 0.02, 40_000, values={"F": DENSE}),
+    Exhibit(kfac, 0.01, 40_000, values={"F": Kronecker([[1.5]], DENSE)}),
+]
