@@ -21,6 +21,7 @@ from recipe import (
     friction,
     noise,
     nonnegative,
+    numerical,
     operator,
     positive,
     potential,
@@ -426,3 +427,9 @@ def test_a_piece_whose_operators_do_not_commute_is_not_solved():
     cut = {"R": friction(p), "W": noise(p)}
     with pytest.raises(RecipeError, match="no closed form is known for piece 'R'"):
         integrators.compile(recipe, "B A R W A B", pieces=cut)
+
+
+@pytest.mark.parametrize("method", ["heun", "stochastic runge-kutta", "randomised midpoint"])
+def test_forces_at_predicted_points_are_under_the_operator(method):
+    report = check(RECIPES["non-reversible"], "X", pieces={"X": numerical(theta, method)}, layers=["differential"])
+    assert report.ok, str(report)
