@@ -347,7 +347,7 @@ def is_site(expression: Expr) -> bool:
         case Crossing():
             return True
         case Partial():
-            return any(b.is_vector for b in expression.variables)
+            return any(map(is_site, expression.variables))
         case Symbol():
             return getattr(expression, "is_vector", False)
         case _:
