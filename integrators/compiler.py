@@ -143,6 +143,11 @@ def check_symbolic(recipe: Recipe, energy: object) -> None:
         raise RecipeError(
             f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
         )
+    if recipe.has_several_potentials:
+        what = f"H has the energies {', '.join(map(str, recipe.potentials))}, and this is one"
+        raise RecipeError(
+            f"{recipe.name}, energy", what, do="Give it to samplers.sample, or bind it: recipe.bind(U=...)."
+        )
     domains = [b.domain for b in recipe.targets]
     if recipe.target_is_vector:
         domains = domains * len(energy.coordinates)

@@ -44,19 +44,19 @@ class Flow:
         """Whether the flow reads grad U."""
         return any(e.has(Partial) for e in self.updates.values())
 
-    def reads(self, order: int) -> bool:
-        """Whether the flow reads U itself (order 0), its gradient (1) or Hessian diagonal (2)."""
-        return reads_U(self.updates.values(), order)
+    def reads(self, order: int, U: Potential | None = None) -> bool:
+        """Whether the flow reads U itself (order 0), its gradient (1) or Hessian diagonal (2), of one U or of any."""
+        return reads_U(self.updates.values(), order, U)
 
     def __str__(self):
         return f"{self.letter}: {self.equation}  [{self.rule}{'' if self.exact else ', not exact'}]"
 
 
-def reads_U(formulas: Iterable[Expr], order: int) -> bool:
-    """Whether one of them reads U itself (order 0), its gradient (1) or Hessian diagonal (2)."""
+def reads_U(formulas: Iterable[Expr], order: int, U: Potential | None = None) -> bool:
+    """Whether one of them reads U itself (order 0), its gradient (1) or Hessian diagonal (2), of one U or of any."""
     if order:
-        return any(len(x.variables) == order for e in formulas for x in e.atoms(Partial))
-    return any(masked(e, Partial)[0].has(Potential) for e in formulas)
+        return any(len(x.variables) == order and U in (None, x.U) for e in formulas for x in e.atoms(Partial))
+    return any(masked(e, Partial)[0].has(U or Potential) for e in formulas)
 
 
 def solve(piece: Subsystem, name: str = "") -> Flow:

@@ -51,7 +51,7 @@ class Form:
         for b in entries:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
         if program.carries_gradient and "gradient" in state:
-            form.check_derivative("state['gradient']", state["gradient"])
+            form.check_carried("state['gradient']", state["gradient"])
         if program.carries_value and "value" in state:
             form.check("state['value']", state["value"], is_vector=False)
         return form
@@ -82,12 +82,26 @@ class Form:
         observe: Mapping[str, Callable] | None,
     ) -> dict[str, Any]:
         """What the caller answers, by name, as functions whose values are checked."""
-        return {
-            "gradient": self.derivative("gradient", gradient),
-            "curvature": self.derivative("curvature", curvature),
-            "value": None if value is None else self.value(value),
-            "observe": self.observations(observe or {}),
+        asked = {"gradient": gradient, "curvature": curvature, "value": value}
+        checked: dict[str, Any] = {
+            name: None if function is None else self._by_potential(name, function) for name, function in asked.items()
         }
+        return checked | {"observe": self.observations(observe or {})}
+
+    def _by_potential(self, what: str, function: Any) -> Any:
+        """A function of the one potential, or of each by its name, whose values are checked."""
+        recipe = self.program.recipe
+        if not recipe.is_by_name:
+            return self._checked(what, function)
+        keys = dict.fromkeys(U.key for U in recipe.potentials)
+        if not (isinstance(function, Mapping) and keys.keys() <= function.keys()):
+            where = f"{recipe.name}, {what}"
+            got = f"has {', '.join(map(str, function))}" if isinstance(function, Mapping) else f"is {function!r}"
+            raise RecipeError(where, f"it {got}", do=f"It is a dict by potential: {', '.join(keys)}.")
+        return {key: self._checked(f"{what}[{key!r}]", function[key]) for key in keys}
+
+    def _checked(self, what: str, function: Any) -> Any:
+        return self.value(function) if what.startswith("value") else self.derivative(what, function)
 
     def value(self, function: Callable) -> Callable:
         """U, a function of the target, whose form is checked."""
@@ -101,17 +115,35 @@ class Form:
 
     def derivative(self, what: str, value: Any) -> Any:
         """A derivative by the target, or a function to one, whose form is checked; None where there is none."""
-        if callable(value):
-            return lambda theta: self.check_derivative(what, value(theta))
-        return value if value is None else self.check_derivative(what, value)
+        if not callable(value):
+            return value if value is None else self.check_derivative(what, value)
 
-    def check_derivative(self, what: str, value: Any) -> Any:
-        """A derivative by the target; refused where it is of another form, a tensor or a dict by block."""
+        def at(theta: Any) -> Any:
+            return self.check_derivative(what, value(theta), theta)
+
+        return at
+
+    def check_carried(self, what: str, value: Any) -> None:
+        """Refuse derivatives that a state carries of another form."""
+        if not self.program.recipe.has_several_potentials:
+            self.check_derivative(what, value)
+            return
+        for _, g in self.program.carried_of(1):
+            place = self.program.places[g]
+            if not isinstance(value, Mapping) or place not in value:
+                raise RecipeError(f"{self.program.recipe.name}, {what}", f"it has no '{place}'", do="Leave it out.")
+            self.check(f"{what}[{place!r}]", value[place], g.is_vector)
+
+    def check_derivative(self, what: str, value: Any, theta: Any = None) -> Any:
+        """A derivative by the target; refused where it is of another form, a tensor or a dict by block.
+
+        `theta`: where it is taken, of a potential of some of the blocks.
+        """
         targets = self.program.recipe.targets
         if not isinstance(value, Mapping):
-            self.check(what, value, targets[0].is_vector)
+            self.check(what, value, targets[0].is_vector if theta is None else theta.shape == self.vector)
             return value
-        for b in targets:
+        for b in targets if theta is None else [b for b in targets if b.name in theta]:
             if b.name not in value:
                 where = f"{self.program.recipe.name}, {what}"
                 raise RecipeError(where, f"it has no '{b.name}'", do="It is a dict by block.")

@@ -65,14 +65,15 @@ def lower(
     formulas may read U itself. Raises RecipeError where one asks for more of U than its gradient and Hessian diagonal.
     """
 
-    def assembled(entry: Mapping[int, str]) -> _Assembly:
+    def assembled(entry: Mapping[Asked, str]) -> _Assembly:
         return _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope, value, entry)
 
     if given_gradient:
-        program = assembled({1: "given"}).program
+        program = assembled({(1, U): "given" for U in _potentials(recipe)}).program
     else:
-        kept = [order for order in CARRIED if reuse_gradient and _is_left(order, scheme, flows, recipe, adapt or {})]
-        carried = [order for order in kept if _reads_before_moving(order, scheme, flows, recipe)]
+        asked = [(order, U) for order in CARRIED for U in _potentials(recipe)]
+        kept = [own for own in asked if reuse_gradient and _is_left(own, scheme, flows, recipe, adapt or {})]
+        carried = [own for own in kept if _reads_before_moving(own, scheme, flows, recipe)]
         program = assembled(dict.fromkeys(carried, "carried")).program
     verify(program)
     return program
@@ -87,8 +88,11 @@ def optimizer_form(
 ) -> Program:
     """The cyclic rotation of the word that starts right after its one gradient, as a training loop needs it.
 
-    Raises RecipeError if the word needs more than one gradient per step.
+    Raises RecipeError if the word needs more than one gradient per step, or gradients of several potentials.
     """
+    if recipe.has_several_potentials:
+        what = "a loss has one gradient, and H asks for those of several potentials"
+        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Sample with it: samplers.sample.")
     semigroups = [letter for letter, flow in flows.items() if flow.exact]
     for k in range(len(scheme.moves)):
         rotated = scheme.rotated(k).merged(semigroups)
@@ -130,30 +134,42 @@ def of_the_loss(program: Program, *, prior: bool) -> Program:
     return replace(program, stages=tuple(stages))
 
 
-def _reads_before_moving(order: int, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe) -> bool:
+Asked = tuple[int, Potential | None]  # the order of a derivative, and the potential, None where there is none
+
+
+def _potentials(recipe: Recipe) -> tuple[Potential | None, ...]:
+    return recipe.potentials or (None,)
+
+
+def _blocks(own: Asked, recipe: Recipe) -> tuple[Block, ...]:
+    """The blocks that a derivative is a function of."""
+    return own[1].blocks if own[1] else recipe.targets
+
+
+def _reads_before_moving(own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe) -> bool:
     """Whether a step asks for a derivative of U at the target that the step before has left."""
     for letter, _ in scheme.moves:
-        if flows[letter].reads(order):
+        if flows[letter].reads(*own):
             return True
-        if any(b in recipe.targets for b in flows[letter].updates):
+        if any(b in _blocks(own, recipe) for b in flows[letter].updates):
             return False
     return False
 
 
 def _is_left(
-    order: int, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
+    own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
 ) -> bool:
     """Whether a step that starts without derivatives of U has one at the target where it ends."""
     word = [flows[letter] for letter, _ in scheme.moves]
-    moves = [k for k, flow in enumerate(word) if any(b in recipe.targets for b in flow.updates)]
+    moves = [k for k, flow in enumerate(word) if any(b in _blocks(own, recipe) for b in flow.updates)]
     rest = max(moves, default=-1) + 1  # from this move on the target stays
-    if any(flow.reads(order) for flow in word[rest:]):
+    if any(flow.reads(*own) for flow in word[rest:]):
         return True
-    if not reads_U(adapt.values(), order):
+    if not reads_U(adapt.values(), *own):
         return False
     if recipe.order == "same_step":
         return _first_read(scheme, flows) >= rest
-    return order != 1 or not any(flow.reads(order) for flow in word)  # else they read the first one of the step
+    return own[0] != 1 or not any(flow.reads(*own) for flow in word)  # else they read the first one of the step
 
 
 Updates = dict[Block, Expr]
@@ -162,8 +178,8 @@ Updates = dict[Block, Expr]
 class _Assembly:
     """The stages of a word, one after the other, with what is known of U's derivatives at each.
 
-    `entry`: the derivatives of U that the step starts from, by order, "given" or "carried". `fresh`: the orders of
-    those that are of the target as it stands. `first_gradient`: the stage and the place of the first gradient.
+    `entry`: the derivatives of U that the step starts from, "given" or "carried". `fresh`: those that are of the target
+    as it stands. `first_gradients`: the stage and the place of the first gradient of each potential.
     """
 
     def __init__(
@@ -176,29 +192,29 @@ class _Assembly:
         adapt: Mapping[Adapted, Expr],
         scope: str,
         value: bool,
-        entry: Mapping[int, str],
+        entry: Mapping[Asked, str],
     ):
         self.recipe = recipe
         self.adapt = adapt
         self.reads_value = value
         self.constants = Constants(scope)
-        self.derivatives = {1: _derivatives(recipe, "g"), 2: _derivatives(recipe, "c"), 0: _value(recipe)}
+        self.derivatives = {(k, U): _names(recipe, k, U) for k in (1, 2, 0) for U in _potentials(recipe)}
         of_derivatives = [g for values in self.derivatives.values() for g in values.values()]
         self.names = _Names([*recipe.entries, *recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
-        self.fresh: set[int] = set()
-        self.first_gradient: tuple[int, int] | None = None
+        self.fresh: set[Asked] = set()
+        self.first_gradients: dict[Potential | None, tuple[int, int]] = {}
         if entry:
-            begun = [Gradient(tuple(self.derivatives[k].items()), source, k) for k, source in entry.items()]
-            self.stages.append(Stage("gradient", tuple(begun)))
+            self.stages.append(Stage("gradient", tuple(self._gradient(own, entry[own]) for own in entry)))
             self.fresh |= entry.keys()
-        if 1 in entry:
-            self.first_gradient = (0, list(entry).index(1))
+        for place, (order, U) in enumerate(entry):
+            if order == 1:
+                self.first_gradients[U] = (0, place)
 
         draws = _named_draws(scheme, flows)
         adapts_before = _first_read(scheme, flows) if recipe.order == "same_step" else None
         for k, (letter, fraction) in enumerate(scheme.moves):
-            anew = not reuse_gradient and not (1 in entry and k == 0)
+            anew = not reuse_gradient and not (k == 0 and self.first_gradients)
             if k == adapts_before:
                 self._adapt_now()
                 anew = False
@@ -210,7 +226,7 @@ class _Assembly:
             scheme,
             self.constants.statements,
             tuple(self.stages),
-            tuple(order for order, source in entry.items() if source == "carried"),
+            tuple(dict.fromkeys(order for (order, _), source in entry.items() if source == "carried")),
             energy,
             scope,
         )
@@ -235,8 +251,14 @@ class _Assembly:
         statements += [Draw(d) for d in drawn if d not in in_lets]
         statements += [*lets, *_simultaneous(updates, self.names, Set)]
         self.stages.append(Stage(title, tuple(statements)))
-        if any(b in self.recipe.targets for b in updates):
-            self.fresh.clear()
+        self.fresh = {own for own in self.fresh if not any(b in updates for b in _blocks(own, self.recipe))}
+
+    def _gradient(self, own: Asked, source: str = "evaluated") -> Gradient:
+        """The statement of a derivative."""
+        order, U = own
+        return Gradient(
+            tuple(self.derivatives[own].items()), source, order, U if self.recipe.has_several_potentials else None
+        )
 
     def _move_by_way_of(
         self, points: list[Visit], updates: Updates, title: str, drawn: Iterable[Variate], anew: bool
@@ -270,14 +292,15 @@ class _Assembly:
     def _derivatives_at(self, visit: Visit) -> list[Statement]:
         """Statements that take derivatives of U where the target stands, and keep them by their names."""
         statements: list[Statement] = []
-        for order, values in self.derivatives.items():
-            known = self._partials(order)
+        for own in self.derivatives:
+            order, U = own
+            known = self._partials(own)
             asked = {name: known[value] for value, name in visit.values.items() if value in known}
             if not asked:
                 continue
-            if order == 1 and self.first_gradient is None:
-                self.first_gradient = len(self.stages), len(statements)
-            statements.append(Gradient(tuple(values.items()), order=order))
+            if order == 1 and U not in self.first_gradients:
+                self.first_gradients[U] = len(self.stages), len(statements)
+            statements.append(self._gradient(own))
             statements += [Let(name, g) for name, g in asked.items()]
         return statements
 
@@ -286,10 +309,11 @@ class _Assembly:
         if not self.adapt:
             return
         updates: Updates = dict(self.adapt)
-        if self.first_gradient and self.recipe.order != "same_step":
-            updates = {a: e.xreplace(self._partials(1)) for a, e in updates.items()}
-            if self._gradients > 1:
-                updates = self._remembering(self.first_gradient, updates)
+        first = self.first_gradients if self.recipe.order != "same_step" else {}
+        for U, place in sorted(first.items(), key=lambda item: item[1], reverse=True):
+            updates = {a: e.xreplace(self._partials((1, U))) for a, e in updates.items()}
+            if self._gradients(U) > 1:
+                updates = self._remembering(U, place, updates)
         statements, updates = self._with_derivatives(updates, "adapt", anew=False)
         updates = {a: self.constants.operators_named(a, e) for a, e in updates.items()}
         lets, updates = self._settled(updates)
@@ -298,14 +322,15 @@ class _Assembly:
         statements += [*lets, *_simultaneous(updates, self.names, Adapt)]
         self.stages.append(Stage(f"adapt: {title}", tuple(statements)))
 
-    @property
-    def _gradients(self) -> int:
-        return sum(isinstance(s, Gradient) and s.order == 1 for stage in self.stages for s in stage.statements)
+    def _gradients(self, U: Potential | None) -> int:
+        """How often the gradient of a potential is taken."""
+        names = tuple(self.derivatives[1, U].items())
+        return sum(isinstance(s, Gradient) and s.names == names for stage in self.stages for s in stage.statements)
 
-    def _remembering(self, place: tuple[int, int], updates: Updates) -> Updates:
+    def _remembering(self, U: Potential | None, place: tuple[int, int], updates: Updates) -> Updates:
         """The updates in terms of a copy of the gradient at a place, which the step overwrites later."""
         k, after = place
-        copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.derivatives[1].values()}
+        copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.derivatives[1, U].values()}
         before = self.stages[k].statements
         lets = [Let(copy, g) for g, copy in copies.items()]
         self.stages[k] = Stage(self.stages[k].title, (*before[: after + 1], *lets, *before[after + 1 :]))
@@ -314,25 +339,26 @@ class _Assembly:
     def _with_derivatives(self, updates: Updates, letter: str, anew: bool) -> tuple[list[Statement], Updates]:
         """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
         statements: list[Statement] = []
-        for order, values in self.derivatives.items():
+        for own in self.derivatives:
+            order, U = own
             if order == 0:  # what is left are derivatives that have no name, and U itself
                 _refuse_more_of_U(self.recipe, letter, updates, self.reads_value)
-            known = self._partials(order)
+            known = self._partials(own)
             if not known or not any(e.has(*known) for e in updates.values()):
                 continue
-            if order not in self.fresh or anew:
-                if order == 1 and self.first_gradient is None:
-                    self.first_gradient = len(self.stages), len(statements)
-                statements.append(Gradient(tuple(values.items()), order=order))
-                self.fresh.add(order)
+            if own not in self.fresh or anew:
+                if order == 1 and U not in self.first_gradients:
+                    self.first_gradients[U] = len(self.stages), len(statements)
+                statements.append(self._gradient(own))
+                self.fresh.add(own)
             updates = {b: e.xreplace(known) for b, e in updates.items()}
         return statements, updates
 
-    def _partials(self, order: int) -> dict[Partial, Local]:
-        U = self.recipe.potential
+    def _partials(self, own: Asked) -> dict[Partial, Local]:
+        order, U = own
         if U is None:
             return {}
-        return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[order].items()}
+        return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[own].items()}
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
         """Totals, draws, observations and repeated subexpressions of one flow as statements of their own."""
@@ -349,15 +375,16 @@ def _share(fraction: Expr) -> str:
     return f"{fraction}*h" if fraction.is_Float else str(fraction * h)
 
 
-def _derivatives(recipe: Recipe, stem: str) -> dict[Block, Local]:
-    """A name for the derivative of U by each target block."""
-    several = len(recipe.targets) > 1
-    return {b: Local(f"{stem}_{b}" if several else stem, b.is_vector) for b in recipe.targets}
-
-
-def _value(recipe: Recipe) -> dict[Block, Local]:
-    """A name for U, beside the first block of the target."""
-    return {recipe.targets[0]: Local("U")}
+def _names(recipe: Recipe, order: int, U: Potential | None) -> dict[Block, Local]:
+    """A name for the derivative of U by each of its blocks; for U itself beside the first of them."""
+    blocks = _blocks((order, U), recipe)
+    stem = {0: "U", 1: "g", 2: "c"}[order]
+    if order == 0:
+        blocks = blocks[:1]
+    if U is not None and recipe.has_several_potentials:
+        return {b: Local(f"{stem}_{recipe.place(U, b)}", bool(order) and b.is_vector) for b in blocks}
+    alone = len(blocks) == 1
+    return {b: Local(stem if alone else f"{stem}_{b}", bool(order) and b.is_vector) for b in blocks}
 
 
 def _first_read(scheme: Scheme, flows: Mapping[str, Flow]) -> int:

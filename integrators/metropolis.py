@@ -21,6 +21,7 @@ from .domains import bounds
 from .flow import Flow
 from .lower import lower
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
+from .requirements import check_one_potential
 from .scheme import Move, Scheme, Word
 from .split import all_letters
 from .step import Step
@@ -65,6 +66,7 @@ def metropolised(
     accept with the probability min(1, exp(-work/T)), or stay and turn round
     """
     check_choices(recipe, backend)
+    check_one_potential(recipe, f"{recipe.name}, metropolised")
     frozen = block_names(freeze, recipe)
     if energy is not None:
         recipe = with_energy(recipe, energy)

@@ -7,7 +7,7 @@ from sympy import Expr, Symbol
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
-from recipe.symbols import OF_THE_STEP, Block, Crossing, Observed, Total
+from recipe.symbols import OF_THE_STEP, Block, Crossing, Observed, Potential, Total
 
 from .functions import MatrixFunction
 from .scheme import Scheme
@@ -85,13 +85,19 @@ class Gradient:
     """U (order 0), grad U (order 1) or its Hessian diagonal (order 2) at the target as it stands.
 
     `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller. Of U there is one name, and
-    the block that it stands beside is the first of the target.
+    the block that it stands beside is the first of the target. `potential`: U, where there are several.
     """
 
     names: tuple[tuple[Block, Local], ...]
     source: str = "evaluated"
     order: int = 1
+    potential: Potential | None = None
     values = ()
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """What the energy is a function of, where that is not the whole target."""
+        return () if self.potential is None else self.potential.blocks
 
 
 @dataclass(frozen=True)
@@ -204,13 +210,38 @@ class Program:
     @cached_property
     def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
         """The names of what is asked of U, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
-        asked = {s.order: s.names for s in self.statements if isinstance(s, Gradient)}
-        return dict(sorted(asked.items()))
+        asked: dict[int, dict[Local, Block]] = {}
+        for s in (s for s in self.statements if isinstance(s, Gradient)):
+            asked.setdefault(s.order, {}).update({g: b for b, g in s.names})
+        return {order: tuple((b, g) for g, b in names.items()) for order, names in sorted(asked.items())}
 
     @property
     def carried(self) -> tuple[tuple[Block, Local], ...]:
         """What the state carries over of U's derivatives, with the blocks that they belong to."""
-        return tuple(pair for order in self.carries for pair in self.derivatives[order])
+        return tuple(pair for order in self.carries for pair in self.carried_of(order))
+
+    def carried_of(self, order: int) -> tuple[tuple[Block, Local], ...]:
+        """The names of one order that the state carries over, with the blocks that they belong to."""
+        return self._carried_names.get(order, ())
+
+    @cached_property
+    def _carried_names(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
+        names: dict[int, tuple[tuple[Block, Local], ...]] = {}
+        for s in (s for s in self.statements if isinstance(s, Gradient) and s.source == "carried"):
+            names[s.order] = (*names.get(s.order, ()), *s.names)
+        return names
+
+    def is_whole(self, names: tuple[tuple[Block, Local], ...]) -> bool:
+        """Whether these are the one derivative by the one block, which is kept as it is, and not in a dict."""
+        return len(names) == 1 and not self.recipe.has_several_potentials
+
+    @cached_property
+    def places(self) -> dict[Local, str]:
+        """Where a derivative of several is kept in what a state carries: by block, or by the name of a potential."""
+        asked = [s for s in self.statements if isinstance(s, Gradient)]
+        return {
+            g: b.name if s.potential is None else self.recipe.place(s.potential, b) for s in asked for b, g in s.names
+        }
 
     @property
     def carries_gradient(self) -> bool:
@@ -254,7 +285,8 @@ def _line(statement):
             return f"{name} = observe({observed})"
         case Gradient(names, source, order):
             power = "" if order == 1 else "2"
-            formulas = {b: f"d{power}U/d{b}{power}" if order else "U" for b, _ in names}
+            U = statement.potential.symbol if statement.potential else "U"
+            formulas = {b: f"d{power}{U}/d{b}{power}" if order else U for b, _ in names}
             return ", ".join(f"{g} = {formulas[b]}" for b, g in names) + f"  ({source})"
         case Sum(name, integrand):
             return f"{name} = total({integrand})"
@@ -280,7 +312,8 @@ def verify(program: Program) -> None:
 class _Verifier:
     """What is known at a point of a Program.
 
-    `known` names have a value; of the `gradients` the `stale` ones are those of a target that has moved since. In a
+    `known` names have a value; of the `gradients`, with the blocks that they are of, the `stale` ones are those of a
+    target that has moved since. In a
     stage `drawn_here` are its random numbers, `set_here` the blocks that it has moved.
     """
 
@@ -288,7 +321,7 @@ class _Verifier:
         self.where = f"{program.recipe.name}, program"
         self.targets = program.recipe.targets
         self.known: set[Symbol] = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
-        self.gradients: set[Symbol] = set()
+        self.gradients: dict[Symbol, tuple[Block, ...]] = {}
         self.stale: set[Symbol] = set()
         self.drawn: set[Symbol] = set()
         self.drawn_here: set[Symbol] = set()
@@ -303,8 +336,7 @@ class _Verifier:
 
     def end(self) -> None:
         """Leave the stage: where it has moved the target, all gradients are stale but those that it has set."""
-        if self.set_here & {*self.targets}:
-            self.stale |= self.gradients - self.set_here
+        self.stale |= {g for g, blocks in self.gradients.items() if self.set_here & {*blocks}}
         self.stale -= self.set_here
 
     def take(self, statement: Statement) -> None:
@@ -316,10 +348,10 @@ class _Verifier:
                 self.known.add(name)
             case Solve(names, _):
                 self.known.update(names)
-            case Gradient(names, _, _):
+            case Gradient(names):
                 fresh = {g for _, g in names}
                 self.known |= fresh
-                self.gradients |= fresh
+                self.gradients |= dict.fromkeys(fresh, statement.blocks or self.targets)
                 self.stale -= fresh
             case Set(block, _):
                 what = f"the block {block} is set twice in one flow"

@@ -137,6 +137,13 @@ def check_derivatives(program: Program, curvature: object, value: object) -> Non
         raise RecipeError(where, "value is missing", do="Pass U, a function of the target, one number per chain.")
 
 
+def check_one_potential(recipe: Recipe, where: str) -> None:
+    """Refuse a recipe of several potentials where one value of U is compared, or the U of the whole target mapped."""
+    if recipe.has_several_potentials:
+        names = ", ".join(map(str, recipe.potentials))
+        raise RecipeError(where, f"this is for one U of the target, and H has {names}", do="Write one U for their sum.")
+
+
 def check_dtype(recipe: Recipe, state: Mapping, dtype: object) -> None:
     """Refuse a state of another type than the step was compiled for; None takes any."""
     if dtype is not None and any(state[b.name].dtype != dtype for b in recipe.state):

@@ -1,5 +1,6 @@
 """Splitting words: which piece moves when, and for what share of the step."""
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from sympy import Expr, Rational, S, SympifyError, sympify
 from recipe.errors import RecipeError, did_you_mean
 
 EULER = "Euler"
+LONGEST = 10_000  # characters of a word with repetitions
 
 Move = tuple[str, Expr]
 
@@ -56,13 +58,15 @@ Word = str | Scheme | Iterable[tuple[str, Expr | float]]
 def scheme(word: Word, letters: Collection[str]) -> Scheme:
     """The Scheme of a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)" or a list of (letter, fraction).
 
-    `letters` are the known pieces. Spaces are optional between single letters. Raises RecipeError for an unknown
-    letter, or fractions that do not add up to 1.
+    `letters` are the known pieces. Spaces are optional between single letters. "S (B A B)*8 S" has 8 times B A B
+    within, multiple time steps. Raises RecipeError for an unknown letter, or fractions that do not add up to 1.
 
     >>> scheme("BAOAB", "ABO").moves
     (('B', 1/2), ('A', 1/2), ('O', 1), ('A', 1/2), ('B', 1/2))
     >>> scheme("Strang(A, B)", "AB").moves
     (('A', 1/2), ('B', 1), ('A', 1/2))
+    >>> scheme("S (A B)*2 S", "ABS").moves
+    (('S', 1/2), ('A', 1/2), ('B', 1/2), ('A', 1/2), ('B', 1/2), ('S', 1/2))
     """
     if isinstance(word, Scheme):
         return word
@@ -85,12 +89,30 @@ def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
 
 def _spelled(word: str, letters: Collection[str]) -> list[str]:
     stripped = word.strip()
+    if "*" in stripped:
+        return _spelled(_repeated(stripped), letters)
     if "(" in stripped:
         return _composed(word)
     if stripped == EULER or stripped in letters:
         return [stripped]
     parts = stripped.split()
     return parts if len(parts) > 1 else _characters(stripped)
+
+
+def _repeated(word: str) -> str:
+    """The word with every group (...)*k written k times, the innermost first."""
+    group = re.compile(r"\(([^()]*)\)\s*\*\s*(\d+)")
+    rest = word
+    while match := group.search(rest):
+        inside, times = match[1].strip(), int(match[2])
+        if not inside or not 1 <= times or times * len(inside) > LONGEST:
+            what = f"{match[0]} stands for {times} times {inside!r}"
+            raise RecipeError(f"scheme {word!r}", what, do=f"Repeat letters once or more, up to {LONGEST} characters.")
+        rest = f"{rest[: match.start()]} {' '.join([inside] * times)} {rest[match.end() :]}"
+    if "*" in rest:
+        what = "a * stands beside no group, or without a number"
+        raise RecipeError(f"scheme {word!r}", what, do='Write "S (B A B)*8 S".')
+    return rest
 
 
 def _composed(word: str) -> list[str]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 
 from sympy import Add, Expr, ImmutableMatrix, S
 
@@ -16,7 +17,7 @@ from recipe.symbols import Block, Partial, temperature
 from .scheme import EULER, Scheme
 
 Entries = dict[tuple[Block, Block], Expr]  # of a matrix over blocks
-Part = tuple[str, Block]  # "kick", "spring", "friction" or "noise" of the row of a block
+Part = tuple[str, Block]  # "kick", "kick by fast", "spring", "friction" or "noise" of the row of a block
 
 
 @dataclass(frozen=True)
@@ -128,17 +129,20 @@ def split(
                 do=f"Add its letter to the word, as in scheme='{scheme.text} {letter}'.",
             )
     terms = _terms(recipe, freeze)
-    pieces = {letter: letters[letter] for letter in scheme.letters if letter not in recipe.jumps}
+    named = [letter for letter in scheme.letters if letter not in recipe.jumps]
+    pieces = {letter: _parts(recipe, letters[letter]) for letter in named}
     taken = _taken(recipe, pieces, terms)
     for (part, block), term in terms.items():
         if (part, block) not in taken and term != 0:
             raise RecipeError(
                 f"{recipe.name}, split",
                 f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}",
-                do=f'Add it to a piece, e.g. pieces={{"X": {part}({block})}}, or use another word.',
+                do=f'Add it to a piece, e.g. pieces={{"X": {_as_written(part, block)}}}, or use another word.',
             )
     still = [b for b in recipe.state if b.name in freeze]
-    return {letter: _subsystem(recipe, letter, own, terms, still) for letter, own in pieces.items()}
+    return {
+        letter: _subsystem(recipe, letter, own, letters[letter].method, terms, still) for letter, own in pieces.items()
+    }
 
 
 def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
@@ -158,14 +162,43 @@ def _part(term: Expr, auxiliary: Collection[Block]) -> str:
     """The part of a row that a term of the drift belongs to."""
     if term.free_symbols & auxiliary:
         return "friction"
-    return "kick" if term.has(Partial) else "spring"
+    names = {p.U.name for p in term.atoms(Partial)}
+    return _kick(*names) if names else "spring"
 
 
-def _taken(recipe: Recipe, pieces: Mapping[str, Piece], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
+def _kick(*names: str) -> str:
+    """The part of a row that reads the gradients of these potentials: "kick by fast", or "kick" by U alone."""
+    return f"kick by {' and '.join(sorted(names))}" if any(names) else "kick"
+
+
+def _parts(recipe: Recipe, own: Piece) -> list[Part]:
+    """The parts of a piece, the kicks of a row by every potential, and those of every row by one, each by itself."""
+    known = sorted({U.name for U in recipe.potentials} | {""})
+    several = [_kick(*some) for k in range(1, len(known) + 1) for some in combinations(known, k)]
+    parts: list[Part] = []
+    for part, block in own.parts:
+        if isinstance(block, Block):
+            parts += [(kick, block) for kick in several] if part == "kick" else [(part, block)]
+        elif block in known:
+            parts += [(_kick(block), b) for b in recipe.state]
+        else:
+            names = ", ".join(filter(None, known)) or "none"
+            what = f'{own} names "{block}", and no potential of H has this name'
+            raise RecipeError(f"{recipe.name}, split", what, do=f"There are: {names}.")
+    return parts
+
+
+def _as_written(part: str, block: Block) -> str:
+    """The words of a piece that takes a part."""
+    kick, _, name = part.partition(" by ")
+    return f'kick("{name}")' if name and " and " not in name else f"{kick}({block})"
+
+
+def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
     """The letter that takes each part of the SDE. Raises RecipeError for a term that two letters take."""
     taken: dict[Part, str] = {}
     for letter, own in pieces.items():
-        for part, block in own.parts:
+        for part, block in own:
             if block not in recipe.state:
                 raise RecipeError(
                     f"{recipe.name}, split",
@@ -188,13 +221,18 @@ def _in_words(part: str, block: Block, term: Expr) -> str:
 
 
 def _subsystem(
-    recipe: Recipe, letter: str, own: Piece, terms: defaultdict[Part, Expr], still: Collection[Block]
+    recipe: Recipe,
+    letter: str,
+    own: list[Part],
+    method: str | None,
+    terms: defaultdict[Part, Expr],
+    still: Collection[Block],
 ) -> Subsystem:
     drift: dict[Block, Expr] = {}
-    for part, block in own.parts:
+    for part, block in own:
         if part != "noise" and terms[part, block] != 0:
             drift[block] = drift.get(block, S.Zero) + terms[part, block]
-    noisy = [block for part, block in own.parts if part == "noise" and terms[part, block] != 0]
+    noisy = [block for part, block in own if part == "noise" and terms[part, block] != 0]
     diffusion: Entries = {}
     supplied: Entries = {}
     for i, j, a, b in _noise_of(recipe, noisy):
@@ -207,7 +245,7 @@ def _subsystem(
         diffusion[a, b] = recipe.D[i, j]
         supplied[a, b] = recipe.supplied[i, j]
     turning = {b: momenta for b, momenta in recipe.turned.items() if b in drift and not set(still) & set(momenta)}
-    return Subsystem(letter, drift, diffusion, supplied, own.method, turning)
+    return Subsystem(letter, drift, diffusion, supplied, method, turning)
 
 
 def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:

@@ -18,7 +18,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import Block, formula, is_fraction, num_data, positive, step_size
+from .symbols import Block, Potential, formula, is_fraction, num_data, positive, step_size
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
 
@@ -132,9 +132,9 @@ class Recipe(Dynamics):
         >>> SGRLD.bind(inverse_metric=lambda theta: 1 + theta**2).gamma
         Matrix([[2*theta]])
         """
-        opaque = {f.func.__name__: f for e in self.formulas for f in e.atoms(AppliedUndef)}
-        if self.potential is not None:
-            opaque["U"] = self.potential
+        opaque = {f.func.__name__: [f] for e in self.formulas for f in e.atoms(AppliedUndef)}
+        for U in self.potentials:
+            opaque.setdefault(U.key, []).append(U)
         for name in functions.keys() - opaque.keys():
             raise RecipeError(
                 f"{self.name}, bind", f"there is no opaque function {name!r}", do=did_you_mean(name, opaque)
@@ -142,7 +142,9 @@ class Recipe(Dynamics):
         values = {}
         for name, function in functions.items():
             where = f"{self.name}, bind({name}=...)"
-            values[opaque[name]] = formula(_applied(function, opaque[name].args, where), where)
+            for own in opaque[name]:
+                arguments = own.blocks if isinstance(own, Potential) else own.args
+                values[own] = formula(_applied(function, arguments, where), where)
 
         def bound(e: Expr) -> Expr:
             return e.xreplace(values).doit()
@@ -154,7 +156,7 @@ class Recipe(Dynamics):
             Q=self.Q.applyfunc(bound),
             supplied=self.supplied.applyfunc(bound),
             adapt={a: bound(e) for a, e in self.adapt.items()},
-            marginal=bound(target) if isinstance(target := self.marginal or self.potential, Expr) else None,
+            marginal=None if self.energy_of_target is None else bound(self.energy_of_target),
         )
 
     def convert(self, scheme: Word | None = None, **values: float) -> dict[str, float]:

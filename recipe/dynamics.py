@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
-from sympy import Expr, ImmutableMatrix, S, Symbol
+from sympy import Add, Expr, ImmutableMatrix, S, Symbol
 from sympy.core.relational import Relational
 
 from . import derive
@@ -77,9 +77,38 @@ class Dynamics:
         return tuple(sorted((s for s in self.symbols if isinstance(s, Observed)), key=lambda s: s.name))
 
     @cached_property
+    def potentials(self) -> tuple[Potential, ...]:
+        """The opaque energies of the target, in the order of their names and blocks; none where H is symbolic."""
+        return tuple(sorted(self.H.atoms(Potential), key=lambda U: (U.name, [self.state.index(b) for b in U.blocks])))
+
+    @property
     def potential(self) -> Potential | None:
-        """The opaque U of the target, or None where H is wholly symbolic."""
-        return next(iter(self.H.atoms(Potential)), None)
+        """The opaque U of the target, the first where there are several, or None where H is wholly symbolic."""
+        return next(iter(self.potentials), None)
+
+    @cached_property
+    def has_several_potentials(self) -> bool:
+        """Whether more is asked for than one U of the whole target: energies by name, or U at several blocks."""
+        return len(self.potentials) > 1 or self.is_by_name
+
+    @cached_property
+    def is_by_name(self) -> bool:
+        """Whether the energies of the target are given by name."""
+        return any(U.name for U in self.potentials)
+
+    def place(self, U: Potential, b: Block) -> str:
+        """What a derivative of an energy by a block is called, beside those of others: fast, x or fast_x."""
+        if not U.name:
+            return b.name
+        alone = len(U.blocks) == 1 and [other.name for other in self.potentials].count(U.name) == 1
+        return U.name if alone else f"{U.name}_{b.name}"
+
+    @property
+    def energy_of_target(self) -> Expr | None:
+        """The energy of the target's marginal: as declared, or the sum of the potentials, if there are any."""
+        if self.marginal is not None:
+            return self.marginal
+        return Add(*self.potentials) if self.potentials else None
 
     @property
     def has_other_energy(self) -> bool:

@@ -2,6 +2,7 @@
 
 Every row of the SDE has parts. `force(p)`: the drift terms that read the target alone, `kick(p)` those of them with
 grad(U) and `spring(p)` those without; `friction(p)`: the other drift terms; `noise(p)`. A block alone is its whole row.
+Of several potentials `kick("fast")` is the kick of every row by the one of this name.
 """
 
 import re
@@ -13,11 +14,14 @@ from sympy import Expr
 
 from .errors import RecipeError
 from .laws import Law
-from .symbols import Block, formula
+from .symbols import Block, formula, valid_name
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
 METHODS = ("euler", "heun", "randomised midpoint", "stochastic runge-kutta", "reflected", "exponential")
+
+
+Part = tuple[str, Block | str]  # a part of the row of a block; of a kick also the name of a potential, of every row
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Piece:
     friction(p) + noise(p)
     """
 
-    parts: tuple[tuple[str, Block], ...]
+    parts: tuple[Part, ...]
     method: str | None = None
 
     def __add__(self, other: Any) -> "Piece":
@@ -46,8 +50,8 @@ class Piece:
     __radd__ = __add__
 
     def __str__(self) -> str:
-        terms = [f"{part}({block})" for part, block in self.parts]
-        for block in dict.fromkeys(b for _, b in self.parts):
+        terms = [f"{part}({block})" if isinstance(block, Block) else f'{part}("{block}")' for part, block in self.parts]
+        for block in dict.fromkeys(b for _, b in self.parts if isinstance(b, Block)):
             terms = _joined(terms, [f"{part}({block})" for part in FORCE], f"force({block})")
             terms = _joined(terms, [f"{part}({block})" for part in ("force", "friction", "noise")], block.name)
         text = " + ".join(terms)
@@ -107,8 +111,14 @@ def force(block: Block) -> Piece:
     return _piece_of("force", block, FORCE)
 
 
-def kick(block: Block) -> Piece:
-    """The drift terms of a block that read the target alone, and grad(U)."""
+def kick(block: Block | str) -> Piece:
+    """The drift terms of a block that read the target alone, and grad(U); or by a name all that read that potential's.
+
+    >>> print(kick("fast"))
+    kick("fast")
+    """
+    if isinstance(block, str):
+        return Piece((("kick", valid_name(block, "potential")),))
     return _piece_of("kick", block)
 
 

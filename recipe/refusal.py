@@ -129,15 +129,20 @@ def _names(recipe: Dynamics) -> None:
     functions = {f for e in recipe.formulas for f in e.atoms(AppliedUndef)}
     names = [s.name for s in recipe.entries + recipe.parameters + recipe.observations]
     names += [valid_name(f.func.__name__, "function") for f in functions]
+    names += sorted({U.name for U in recipe.potentials if U.name})
     for name in names:
         if names.count(name) > 1:
-            raise RecipeError(recipe.name, f"two blocks, parameters or functions are named '{name}'", do="Rename one.")
+            raise RecipeError(
+                recipe.name, f"two blocks, parameters, functions or potentials are named '{name}'", do="Rename one."
+            )
 
 
 def _potentials(recipe: Dynamics) -> None:
     """A U of other blocks than the target's, totals where there are no sites."""
-    for U in set().union(*(e.atoms(Potential) for e in recipe.formulas)):
-        if U.blocks != recipe.targets:
+    potentials = set().union(*(e.atoms(Potential) for e in recipe.formulas))
+    for U in sorted(potentials, key=str):
+        is_part = len(potentials) > 1 and set(U.blocks) <= {*recipe.targets}
+        if U.blocks != recipe.targets and not is_part:
             raise RecipeError(
                 recipe.name,
                 f"{U} is not the potential of the target {recipe.target}",

@@ -14,6 +14,7 @@ from typing import Any
 from sympy import Add, Derivative, Dummy, Expr, Float, Function, Mul, Rational, S, Symbol, SympifyError, diff, sympify
 from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.function import AppliedUndef
+from sympy.core.symbol import Str
 
 from .arguments import number, text
 from .calculus import derivative
@@ -455,28 +456,49 @@ def total(integrand: Expr | float) -> Expr:
 
 
 class Potential(Expr):
-    """The opaque energy U of the target blocks: of its values only the derivatives are ever asked for."""
+    """An opaque energy of blocks of the target: of its values only the derivatives are ever asked for.
+
+    Energies of one name are one function, which may be of several blocks in turn. That of no name is U.
+    """
 
     is_commutative = True
     is_real = True
 
-    def __new__(cls, *blocks):
-        return Expr.__new__(cls, *blocks)
+    def __new__(cls, *arguments):
+        return Expr.__new__(cls, *arguments)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the target."""
-        return self.args
+        """The blocks that it is a function of."""
+        return tuple(b for b in self.args if isinstance(b, Block))
+
+    @property
+    def name(self) -> str:
+        """Its name, empty for U."""
+        return "".join(s.name for s in self.args if isinstance(s, Str))
+
+    @property
+    def key(self) -> str:
+        """What a run calls it: its name, or U."""
+        return self.name or "U"
+
+    @property
+    def symbol(self) -> str:
+        """How it is written: U, or U_fast."""
+        return f"U_{self.name}" if self.name else "U"
 
     def _eval_derivative(self, s):
         return Partial(self, s) if s in self.blocks else S.Zero
 
     def _sympystr(self, printer):
-        return f"U({', '.join(b.name for b in self.blocks)})"
+        return f"{self.symbol}({', '.join(b.name for b in self.blocks)})"
 
     def _latex(self, printer, exp=None):
-        body = rf"U({', '.join(printer._print(b) for b in self.blocks)})"
+        body = rf"{self._latex_symbol()}({', '.join(printer._print(b) for b in self.blocks)})"
         return body if exp is None else rf"{body}^{{{exp}}}"
+
+    def _latex_symbol(self):
+        return "U" if not self.name else r"U_{\mathrm{" + self.name.replace("_", r"\_") + "}}"
 
 
 class Partial(Expr):
@@ -506,26 +528,28 @@ class Partial(Expr):
     def _sympystr(self, printer):
         names = [b.name for b in self.variables]
         if len(names) == 1:
-            return "grad(U)" if len(self.U.blocks) == 1 else f"grad(U, {names[0]})"
-        return f"hessian(U, {', '.join(names)})"
+            symbol = self.U.symbol
+            return f"grad({symbol})" if len(self.U.blocks) == 1 else f"grad({symbol}, {names[0]})"
+        return f"hessian({self.U.symbol}, {', '.join(names)})"
 
     def _latex(self, printer, exp=None):
         bottom = " ".join(rf"\partial {printer._print(b)}" for b in self.variables)
         order = len(self.variables)
-        top = r"\partial U" if order == 1 else rf"\partial^{order} U"
+        U = self.U._latex_symbol()
+        top = rf"\partial {U}" if order == 1 else rf"\partial^{order} {U}"
         body = rf"\frac{{{top}}}{{{bottom}}}"
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 
-def potential(*blocks: Block) -> Potential:
+def potential(*blocks: Block, name: str = "") -> Potential:
     """The energy U = -log p(data, theta) of the target, on the sum scale, left opaque.
 
-    Its arguments are the target: one vector block, or scalar blocks for explicit coordinates. Raises RecipeError for
-    anything else.
+    Its arguments are the target: one vector block, or scalar blocks for explicit coordinates. With a `name` it is one
+    of several energies, which a run is given by name. Raises RecipeError for anything else.
 
     >>> theta = vector("theta")
-    >>> potential(theta).diff(theta)
-    grad(U)
+    >>> potential(theta).diff(theta), potential(theta, name="fast")
+    (grad(U), U_fast(theta))
     """
     if not blocks or not all(isinstance(b, Block) for b in blocks):
         raise RecipeError(
@@ -533,7 +557,7 @@ def potential(*blocks: Block) -> Potential:
             f"its arguments are the target's blocks, got {blocks}",
             do="Write potential(theta), or potential(x, y) for explicit coordinates.",
         )
-    return Potential(*blocks)
+    return Potential(*blocks, Str(valid_name(name, "potential"))) if name else Potential(*blocks)
 
 
 def grad(U: Potential, block: Block | None = None) -> Partial:

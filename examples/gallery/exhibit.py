@@ -25,13 +25,17 @@ TOLERANCE, MOST = 0.05, 0.4  # of a standard deviation: what a step may be off, 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A recipe with the setting of its run: on the banana, or one site of its own H where that is wholly symbolic."""
+    """A recipe with the setting of its run: on the banana, or one site of its own H where that is wholly symbolic.
+
+    `energy`: that of the banana, as the recipe takes it.
+    """
 
     recipe: Recipe
     step_size: float = 0.1
     steps: int = 200_000
     density: Callable[[float], float] | None = None  # of one site, where a quadrature of H has no finite moments
     values: Mapping[str, Any] = field(default_factory=dict)  # of operators
+    energy: Any = BANANA
 
     @property
     def name(self) -> str:
@@ -63,7 +67,7 @@ class Exhibit:
         if recipe.potential is None:
             draws = samplers.sample(recipe, init=self._start(1), **arguments)
         else:
-            draws = samplers.sample(recipe, BANANA, init=self._start(2), **arguments)
+            draws = samplers.sample(recipe, self.energy, init=self._start(2), **arguments)
         values = torch.stack([draws[name] for name in targets], 2) if len(targets) > 1 else draws[targets[0]]
         return {f"theta[{k}]": values[:, :, k] for k in range(values.shape[2])}
 

@@ -12,13 +12,14 @@ import difflib
 import sys
 
 import adaptive
+import composed
 import kinetic
 import latents
 import operators
 import overdamped
 import thermostats
 
-ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators)
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed)
 GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
 
 

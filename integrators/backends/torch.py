@@ -11,7 +11,7 @@ from sympy import Symbol
 
 from recipe import symbols
 from recipe.operators import Operator
-from recipe.symbols import Block, num_data, step_number
+from recipe.symbols import Potential, num_data, step_number
 
 from ..flow import Flow
 from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
@@ -77,9 +77,9 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
         if stage.title != "gradient":
             body.append(f"# {stage.title}")
         for statement in stage.statements:
-            body += _statement(statement, writer, recipe.targets)
+            body += _statement(statement, writer, program)
     result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
-    carried = "".join(f', "{DERIVATIVES[k]}": {_whole_derivative(program, k, writer)}' for k in program.carries)
+    carried = "".join(f', "{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries)
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
@@ -131,7 +131,7 @@ def _constants(program, writer):
         for s in per_site
     ]
     for constant in program.constants:
-        lines += _statement(constant, writer, program.recipe.targets)
+        lines += _statement(constant, writer, program)
     cast = [names[s.name] for s in per_site if s in inside]
     cast += [writer.name(n) for c in program.constants for n in c.defines if n.is_vector]
     return lines + [f"{name} = {name}.to({like}.dtype)" for name in cast]
@@ -176,11 +176,14 @@ def _shapes(program):
     if program.draws:
         lines.append(f"noise: {', '.join(_noise(program))}")
     one = len(recipe.targets) == 1
-    at = recipe.targets[0].name if one else "dict of " + ", ".join(b.name for b in recipe.targets)
+    at = _point(recipe.targets)
     kind = f"of the shape of {at}" if one else "a dict of the same blocks"
     sources = {s.source for s in program.statements if isinstance(s, Gradient) and s.order == 1}
     if "given" in sources:
         lines.append(f"gradient: grad U at the state, {kind}")
+    elif recipe.has_several_potentials:
+        keys = {U: key_of(program, U) for U in recipe.potentials}
+        lines += [f"gradient{key}({_point(U.blocks)}) -> grad {U.symbol}, in its shape" for U, key in keys.items()]
     elif sources:
         lines.append(f"gradient({at}) -> grad U, {kind}")
     if program.observations:
@@ -190,6 +193,11 @@ def _shapes(program):
     if program.needs_value:
         lines.append(f"value({at}) -> U, (chains,)")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
+
+
+def _point(blocks):
+    """What a function of these blocks takes."""
+    return blocks[0].name if len(blocks) == 1 else "dict of " + ", ".join(b.name for b in blocks)
 
 
 def _shape(s, scope):
@@ -206,7 +214,7 @@ def _noise(program):
             yield f"{', '.join(draws)}, {in_words}"
 
 
-def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -> list[str]:
+def _statement(statement: Statement, writer: Writer, program: Program) -> list[str]:
     """The lines of a statement."""
     match statement:
         case Let(name, value) if name.is_operator:
@@ -223,13 +231,13 @@ def _statement(statement: Statement, writer: Writer, targets: Sequence[Block]) -
                 inside = f"torch.broadcast_to({inside}, {writer.like}.shape)"
             return [f"{writer.name(name)} = {writer.call('total', inside)}"]
         case Observe(name, observed):
-            return [f'{writer.name(name)} = observe["{observed.name}"]({writer.names[targets[0].name]})']
+            return [f'{writer.name(name)} = observe["{observed.name}"]({writer.names[program.recipe.targets[0].name]})']
         case Draw(name, parameter) if parameter is not None:
             return [f'{writer.text(name)} = noise["{name.name}"]({writer.text(parameter, _level(name))})']
         case Solve(names, entries):
             return [_solution(names, entries, writer)]
         case Gradient():
-            return _derivative(statement, writer, targets)
+            return _derivative(statement, writer, program)
     return []
 
 
@@ -250,30 +258,44 @@ def _derivative_of(targets, order):
     return Local({0: "U", 1: "g", 2: "c"}[order], order > 0 and targets[0].is_vector)
 
 
-def _whole_derivative(program, order, writer):
+def _carried_derivative(program, order, writer):
     """The text of a derivative as the step leaves it."""
-    names = program.derivatives[order]
-    if len(names) == 1:
+    names = program.carried_of(order)
+    if program.is_whole(names):
         return writer.name(names[0][1])
-    return "{" + ", ".join(f'"{b.name}": {writer.name(g)}' for b, g in names) + "}"
+    return "{" + ", ".join(f'"{program.places[g]}": {writer.name(g)}' for _, g in names) + "}"
 
 
-def _derivative(statement, writer, targets):
+def _derivative(statement, writer, program):
     """The lines of U, of a gradient, or of a Hessian diagonal."""
-    function = DERIVATIVES[statement.order]
-    name = writer.name(_derivative_of(targets, statement.order))
+    function = carried = DERIVATIVES[statement.order]
+    targets = statement.blocks or program.recipe.targets
     at = writer.names[targets[0].name]
     if len(targets) > 1:
         at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in targets) + "}"
+    if statement.potential is None:
+        name = writer.name(_derivative_of(targets, statement.order))
+        state = f'state["{carried}"]'
+    else:
+        function += key_of(program, statement.potential)
+        (_, g), *others = statement.names
+        name = writer.name(Local(f"slopes_{statement.potential.key}") if others else g)
+        places = [f'"{b.name}": state["{carried}"]["{program.places[g]}"]' for b, g in statement.names]
+        state = "{" + ", ".join(places) + "}" if others else f'state["{carried}"]["{program.places[g]}"]'
     value = {
         "evaluated": f"{function}({at})",
         "given": function,
-        "carried": f'state["{function}"] if "{function}" in state else {function}({at})',
+        "carried": f'{state} if "{carried}" in state else {function}({at})',
     }[statement.source]
     lines = [f"{name} = {value}"]
     if len(statement.names) > 1:
         lines += [f'{writer.name(g)} = {name}["{b.name}"]' for b, g in statement.names]
     return lines
+
+
+def key_of(program: Program, U: Potential) -> str:
+    """What picks the function of a potential out of those that are given by name; nothing where there is one."""
+    return f'["{U.key}"]' if program.recipe.is_by_name else ""
 
 
 def _whole(value, block, writer):

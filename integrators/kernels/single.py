@@ -85,12 +85,12 @@ def step_by_kernel(
     kernel.bind(_in_parts(program, before), _in_parts(program, after))
     kernel(h, caller.supply, noise=noise, **parameters)
     pool.put_back(key, kernel)
-    return after | {DERIVATIVES[order]: caller.latest[DERIVATIVES[order]] for order in program.carries}
+    return after | {DERIVATIVES[order]: caller.carried(order) for order in program.carries}
 
 
 @dataclass
 class _Caller:
-    """What the caller supplies in a step; `latest` are the derivatives of U, at first those that are carried over."""
+    """What the caller supplies in a step; `latest` are the derivatives of U, `begun` those that it begins with."""
 
     program: Program
     plan: Plan
@@ -98,7 +98,10 @@ class _Caller:
     after: dict
     functions: Mapping[str, Any]
     observe: Mapping
-    latest: dict[str, Any]
+    begun: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.latest = dict(self.begun)
 
     def supply(self, segment: Segment) -> list:
         """What is asked for before a segment, at the target as it stands: parts for what has sites."""
@@ -107,35 +110,52 @@ class _Caller:
                 value = self.observe[observed.name](self._target(segment))
                 return [[value] if name.is_vector else value]
             case Gradient(names, source, order):
-                what = DERIVATIVES[order]
-                value = self._derivative(segment, source, what)
+                value = self._derivative(segment, source, segment.before)
                 if order in self.program.reset_orders:  # and the tensor may be one of the caller's
                     value = _copied(value)
-                self.latest[what] = value
-                return self._by_block(names, value)
+                parts = self._by_block(names, value)
+                if self.program.recipe.has_several_potentials:
+                    places = [self.program.places[g] for _, g in names]
+                    own = {place: part[0] if isinstance(part, list) else part for place, part in zip(places, parts)}
+                    value = self.latest.get(DERIVATIVES[order], {}) | own
+                self.latest[DERIVATIVES[order]] = value
+                return parts
         return []
 
-    def _target(self, segment):
+    def carried(self, order: int) -> Any:
+        """The derivatives of U that the next step takes over."""
+        latest = self.latest[DERIVATIVES[order]]
+        if not self.program.recipe.has_several_potentials:
+            return latest
+        return {self.program.places[g]: latest[self.program.places[g]] for _, g in self.program.carried_of(order)}
+
+    def _target(self, segment, blocks=()):
         """The target as it stands before a segment; a copy where it moves on, for the caller may keep it."""
         moves_on = self.plan.written_from(segment)
         at = {}
-        for b in self.program.recipe.targets:
+        for b in blocks or self.program.recipe.targets:
             if b not in segment.written:
                 at[b.name] = self.before[b.name]
             else:
                 at[b.name] = self.after[b.name].clone() if b in moves_on else self.after[b.name]
         return at if len(at) > 1 else next(iter(at.values()))
 
-    def _derivative(self, segment, source, what):
+    def _derivative(self, segment, source, statement):
+        what, U = DERIVATIVES[statement.order], statement.potential
         if source == "given":
             return self.functions[what]
-        if source == "carried" and self.latest.get(what) is not None:
-            return self.latest[what]
+        if source == "carried" and self.begun.get(what) is not None:
+            if U is None:
+                return self.begun[what]
+            own = {b.name: self.begun[what][self.program.places[g]] for b, g in statement.names}
+            return own if len(own) > 1 else next(iter(own.values()))
         function = self.functions[what]
+        if self.program.recipe.is_by_name and isinstance(function, Mapping):
+            function = function.get(U.key)
         if not callable(function):
             where = f"{self.program.recipe.name}, step"
             raise RecipeError(where, f"the {what} is {function!r}, no function", do=f"Pass {what}=...")
-        return function(self._target(segment))
+        return function(self._target(segment, statement.blocks))
 
     def _by_block(self, names, value):
         values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]

@@ -209,13 +209,14 @@ class _Writer:
     def energy(self, U: Potential) -> Expr:
         """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry.
 
-        Of an angle it has the period, with sin x in the place of x^2/2.
+        Of an angle it has the period, with sin x in the place of x^2/2. Energies of other names have other phases.
         """
+        phase = Rational(1 + [*dict.fromkeys(V.name for V in self.recipe.potentials), U.name].index(U.name), 3)
         rows = [(b, self.symbol(b, k)) for b in U.blocks for k in self.sites_of(b)]
         z = [2 * pi / b.domain.width * x if b.domain.wraps else x for b, x in rows]
         wells = [sin(x) if b.domain.wraps else x**2 / 2 for (b, _), x in zip(rows, z, strict=True)]
         coupling = Add(*(sin(x - y) / 3 for x, y in zip(z, z[1:], strict=False)))
-        return Add(*(well + cos(2 * x - Rational(1, 3)) for well, x in zip(wells, z, strict=True))) + coupling
+        return Add(*(well + cos(2 * x - phase) for well, x in zip(wells, z, strict=True))) + coupling
 
     def function(self, f: AppliedUndef, site: int | None) -> Expr:
         """A smooth function of its arguments' sum, of the sign that is declared."""

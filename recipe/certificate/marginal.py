@@ -32,7 +32,7 @@ def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
     """
     gaussians, others, rest = auxiliary_blocks(recipe)
     names = ", ".join(b.name for b in recipe.targets)
-    energy = recipe.potential if recipe.marginal is None else recipe.marginal
+    energy = recipe.energy_of_target
     if energy is None:
         question = f"the marginal of {names} is exp(-H) integrated"
         return Finding(question, "H is wholly symbolic" if others else f"energy {rest}", "proved", "marginal")

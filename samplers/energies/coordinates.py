@@ -13,6 +13,7 @@ import torch
 from sympy import Float, Integer
 
 from integrators.domains import is_bounded
+from integrators.requirements import check_one_potential
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
@@ -201,6 +202,7 @@ def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str
         raise RecipeError(where, what, do="Pass samplers.coordinates.Affine(center, matrix).")
     if energy is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, there is no energy to map", do="Write it in H.")
+    check_one_potential(recipe, where)
     if not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do="Leave coordinates out, or map U.")
     if is_bounded(recipe.targets[0]):

@@ -16,6 +16,7 @@ from .gradients import check_energy, compiled_gradient, emitted, functional_grad
 from .layout import Layout, Target
 from .observations import observations_of
 from .over_chains import InTurn, OfChains
+from .several import Energies, Unbatched
 from .with_gradient import ArrayEnergy
 
 WORTH_COMPILING = 300_000  # steps of a run
@@ -27,12 +28,13 @@ class Derivatives:
 
     `gradient` and `curvature`, the Hessian diagonal, return theta's shape, `value` U of every chain, `together` the
     gradient and the value in a pair; they are None where the steps hold the derivatives of a symbolic energy, or ask
-    for none. `eager` is the gradient of a torch energy before a compiler has seen it, `functional` the same in the form
-    that torch.compile takes, where a run is worth it. `observations` return one value per chain, or per chain and site.
-    `complaints`: what the energy has raised at some states, where it is nan.
+    for none. Of several potentials `gradient` is a dict by name. `eager` is the gradient of a torch energy before a
+    compiler has seen it, `functional` the same in the form that torch.compile takes, where a run is worth it.
+    `observations` return one value per chain, or per chain and site. `complaints`: what the energy has raised at some
+    states, where it is nan.
     """
 
-    gradient: Callable | None = None
+    gradient: Callable | Mapping[str, Callable] | None = None
     curvature: Callable | None = None
     value: Callable | None = None
     together: Callable | None = None
@@ -103,7 +105,7 @@ def derivatives_of(
     if needs_value and data is not None and data.batch_size is not None:
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
         raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
-    gradient: Callable | None = None
+    gradient: Callable | Mapping[str, Callable] | None = None
     curvature: Callable | None = None
     value: Callable | None = None
     together: Callable | None = None
@@ -119,6 +121,9 @@ def derivatives_of(
         _check_asked(energy, steps, where)
         of_chains = partial(vectorised, layout.energy(energy), data, complaints=complaints)
         gradient = eager = of_chains()
+        if steps[0].recipe.has_several_potentials:
+            gradient = _by_potential(energy, layout, data, complaints)
+            compiled = False
         if needs_value:
             value = of_chains(order=0)
             together = of_chains(with_value=True)
@@ -128,6 +133,28 @@ def derivatives_of(
             curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)
     return Derivatives(gradient, curvature, value, together, eager, functional, observations, data, complaints)
+
+
+def _by_potential(
+    energy: Any, layout: Layout, data: Data | None, complaints: list[str]
+) -> Callable | Mapping[str, Callable]:
+    """The gradient of every potential, by name; the one function of a U that is taken at several blocks."""
+    in_turn = isinstance(energy, InTurn)
+    energies: Energies = energy.energy if in_turn else energy
+    gradients: dict[str, Callable] = {}
+    for key, function in energies.functions.items():
+        own = function.function if isinstance(function, Unbatched) else function
+        rows = None if isinstance(function, Unbatched) else data
+        gradient = vectorised(layout.energy(InTurn(own) if in_turn else own), rows, complaints=complaints)
+        gradients[key] = Unbatched(gradient) if isinstance(function, Unbatched) else gradient
+    return gradients if energies.recipe.is_by_name else gradients["U"]
+
+
+def each(gradient: Callable | Mapping[str, Callable] | None, changed: Callable[[Callable], Callable]) -> Any:
+    """A gradient, or that of every potential by its name, as `changed` makes it; None where there is none."""
+    if gradient is None or callable(gradient):
+        return gradient and changed(gradient)
+    return {key: changed(function) for key, function in gradient.items()}
 
 
 def bound(energy: Any, target: Target, layout: Layout, data: Data | None) -> Any:

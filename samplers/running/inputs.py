@@ -11,8 +11,9 @@ from integrators import noise
 from integrators.program import Program
 from integrators.step import Step
 
-from ..energies.derivatives import Derivatives
+from ..energies.derivatives import Derivatives, each
 from ..energies.layout import Layout
+from ..energies.several import Unbatched
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps: they stay in the cache
@@ -97,7 +98,7 @@ class Evaluations:
         """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
         derivatives = self.derivatives
         return {
-            "gradient": None if derivatives.gradient is None else partial(self._on_next, derivatives.gradient),
+            "gradient": each(derivatives.gradient, lambda gradient: partial(self._on_next, gradient)),
             "value": None if derivatives.value is None else self._value,
             "curvature": None if derivatives.curvature is None else partial(self._on_latest, derivatives.curvature),
             "observe": {name: partial(self._on_first, f) for name, f in derivatives.observations.items()},
@@ -109,6 +110,8 @@ class Evaluations:
         return self.derivatives.eager(theta, *self.derivatives.batch(self.first))
 
     def _on_next(self, gradient: Callable, theta: Any) -> Any:
+        if isinstance(gradient, Unbatched):
+            return gradient(theta)
         batch = self.of_step.data(self.evaluated)
         self.evaluated += 1
         if self.derivatives.together is None:

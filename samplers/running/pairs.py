@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
-from ..energies.derivatives import Derivatives
+from ..energies.derivatives import Derivatives, each
+from ..energies.several import Unbatched
 from ..results.divergence import Divergence
 from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
@@ -49,17 +50,19 @@ class Averages:
         """Gradient, curvature and observations, as a step takes them; None where it has its own."""
         d = self.derivatives
         return {
-            "gradient": None if d.gradient is None else self._gradient,
+            "gradient": each(d.gradient, lambda gradient: partial(self._gradient, gradient)),
             "curvature": None if d.curvature is None else lambda theta: self._mean(d.curvature, theta, self.latest),
             "observe": {
                 name: lambda theta, f=f: self._mean(f, theta, self.first) for name, f in d.observations.items()
             },
         }
 
-    def _gradient(self, theta: Any) -> Any:
+    def _gradient(self, gradient: Callable, theta: Any) -> Any:
+        if isinstance(gradient, Unbatched):
+            return gradient(theta)
         self.latest = [rows(self.evaluated) for rows in self.rows_of]
         self.evaluated += 1
-        return self._mean(self.derivatives.gradient, theta, self.latest)
+        return self._mean(gradient, theta, self.latest)
 
     def _mean(self, function: Any, theta: Any, batches: Sequence[Rows]) -> Any:
         values = [function(theta, *self.derivatives.batch(rows)) for rows in batches]

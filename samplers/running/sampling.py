@@ -14,6 +14,7 @@ import integrators
 from integrators import operators
 from integrators.forms import parameters_like
 from integrators.kernels import gpu
+from integrators.requirements import check_one_potential
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
@@ -22,6 +23,7 @@ from ..energies.coordinates import moved_by
 from ..energies.derivatives import WORTH_COMPILING, bound, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
 from ..energies.reading import read
+from ..energies.several import of_potentials
 from ..energies.values import differentiable_value
 from ..energies.with_gradient import with_gradient
 from ..results.draws import Draws
@@ -105,9 +107,10 @@ def sample(
     Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
     site. `energy`: a symbolic Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased
     estimate on the sum scale, of one chain, or a `samplers.model`, which has a start and coordinates of its own; none
-    where H is wholly symbolic. `gradient(theta)`, or `gradient(theta, batch)`: for an energy that brings its own; both
-    are functions of numpy arrays then, of one chain or of all, which a trial call finds out. It returns the gradient,
-    or the pair (value, gradient), beside which `energy` may be left out; U, where it is known, is compared with it.
+    where H is wholly symbolic, a dict by name where it has several potentials. `gradient(theta)`, or
+    `gradient(theta, batch)`: for an energy that brings its own; both are functions of numpy arrays then, of one chain
+    or of all, which a trial call finds out. It returns the gradient, or the pair (value, gradient), beside which
+    `energy` may be left out; U, where it is known, is compared with it.
     `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader, read into memory
     once, a loader with its batch size but not its order; a batch has `batch_size` rows, uniform with replacement and
     independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as functions of theta or
@@ -163,7 +166,7 @@ def sample(
     first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
     data, batch_size = read(data, batch_size)
-    energy = with_gradient(energy, gradient, where)
+    energy = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=data is not None)
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
@@ -183,6 +186,7 @@ def sample(
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
     if ladder is not None:
+        check_one_potential(recipe, f"{where}, temperatures")
         check_exchange(ladder, plan, temperature, batch_size, chains, where)
     law, *_ = [check_law(p, energy, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)

@@ -36,7 +36,10 @@ class Trial:
     def gradient(self, at: Blocks) -> Blocks:
         """The gradient by block, `(chains, *shape)`; empty where the step asks for none."""
         recipe = self.step.recipe
-        function = self.inputs.evaluations(0, len(next(iter(at.values())))).functions()["gradient"]
+        evaluations = self.inputs.evaluations(0, len(next(iter(at.values()))))
+        function = evaluations.functions()["gradient"]
+        if recipe.has_several_potentials and self.inputs.derivatives.eager is not None:
+            function = evaluations.eager  # of their sum
         if function is None and self.step.program.energy:
             function = self.step.namespace.get("gradient")
         if function is None:

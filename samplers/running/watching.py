@@ -124,10 +124,11 @@ class Progress:
         alive = self.chains.alive
         number = int(alive.sum())
         gradient = state.get("gradient")
-        if gradient is None or number < 4 or self.chains.recipe.has_other_energy:
+        recipe = self.chains.recipe
+        if gradient is None or number < 4 or recipe.has_other_energy or recipe.has_several_potentials:
             return scalars
         if torch.is_tensor(gradient):
-            gradient = {self.chains.recipe.targets[0].name: gradient}
+            gradient = {recipe.targets[0].name: gradient}
         for name, g in gradient.items():
             of_chain = (state[name] * g)[alive].reshape(number, -1).mean(1)
             error = 2.6 * float(of_chain.std()) / number**0.5

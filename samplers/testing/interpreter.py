@@ -268,9 +268,9 @@ class Chain:
         """The value of a formula."""
         return np.asarray(evaluate(expression, self.at, self.full, self.sizes))
 
-    def ask(self, function: Callable) -> dict[Block, Any]:
+    def ask(self, function: Callable, blocks: Sequence[Block] = ()) -> dict[Block, Any]:
         """A function of the target as it stands, such as grad U or its Hessian diagonal: block -> array."""
-        targets = self.recipe.targets
+        targets = blocks or self.recipe.targets
         if len(targets) == 1:
             return {targets[0]: function(self.lower(targets[0]))}
         answer = function({b.name: self.lower(b) for b in targets})
@@ -281,8 +281,12 @@ class Chain:
         return self.lift(function(self.lower(self.recipe.targets[0])), block)
 
     def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
-        """The derivatives of U of an order, where the target stands."""
-        return {Partial(self.recipe.potential, *[b] * order): g for b, g in self.ask(function).items()}
+        """The derivatives of U of an order, or of every potential by its name, where the target stands."""
+        known: dict[Any, Any] = {}
+        for U in self.recipe.potentials:
+            own = function[U.key] if isinstance(function, Mapping) else function
+            known |= {Partial(U, *[b] * order): g for b, g in self.ask(own, U.blocks).items()}
+        return known
 
     def state(self) -> dict[str, Any]:
         """The blocks in the shape that a caller sees."""
@@ -325,15 +329,16 @@ def interpret(
             chain.at |= {name: asked[block] for block, name in statement.names}
         else:
             _perform(chain, statement, answers)
-    carried = {DERIVATIVES[order]: _carried(chain, program.derivatives[order]) for order in program.carries}
+    carried = {DERIVATIVES[order]: _carried(chain, program, order) for order in program.carries}
     return chain.state() | carried
 
 
-def _carried(chain, names):
+def _carried(chain, program, order):
     """A derivative of U as the step leaves it: a tensor, or one for each block."""
-    if len(names) == 1:
+    names = program.carried_of(order)
+    if program.is_whole(names):
         return chain.lower(names[0][1])
-    return {block.name: chain.lower(name) for block, name in names}
+    return {program.places[name]: chain.lower(name) for _, name in names}
 
 
 def _perform(chain, statement, answers):
@@ -359,16 +364,27 @@ def _derivatives(chain, statement, state, answers):
     """The derivative that a statement asks for: the carried one, the one handed in, or that of U."""
     name = DERIVATIVES[statement.order]
     answer = getattr(answers, name)
+    U = statement.potential
+    if U is not None and isinstance(answer, Mapping):
+        answer = answer[U.key]
     if statement.source == "carried" and name in state:
-        answer = partial(_as_it_is, state[name])
+        answer = partial(_as_it_is, _taken_over(chain, statement, state[name]))
     elif statement.source == "given":
         answer = partial(_as_it_is, answer)
     if statement.order:
-        return chain.ask(answer)
+        return chain.ask(answer, statement.blocks)
     ((block, U),) = statement.names
     targets = {b.name: chain.lower(b) for b in chain.recipe.targets}
     at = targets if len(targets) > 1 else targets[block.name]
     return {block: chain.lift(answer(at), U)}
+
+
+def _taken_over(chain, statement, carried):
+    """What a step takes over of one potential, as its function would give it."""
+    if statement.potential is None:
+        return carried
+    own = {b.name: carried[chain.recipe.place(statement.potential, b)] for b, _ in statement.names}
+    return own if len(own) > 1 else next(iter(own.values()))
 
 
 def _as_it_is(value, _):

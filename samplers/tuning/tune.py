@@ -8,6 +8,7 @@ import torch
 
 import integrators
 from integrators.domains import is_bounded
+from integrators.requirements import check_one_potential
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
@@ -167,6 +168,7 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
 
 def _check_target(recipe: Recipe, where: str) -> None:
     """Refuse a target that has no mode to begin at: one with ends, or of explicit coordinates."""
+    check_one_potential(recipe, where)
     if not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do=OURSELVES)
     if is_bounded(recipe.targets[0]):

@@ -1,0 +1,27 @@
+"""Several energies of one target, several targets, copies of a target."""
+
+from exhibit import Exhibit
+
+from recipe import Recipe, kick, positive, potential, total, vector
+
+theta, p = vector("theta"), vector("p")
+gamma = positive("gamma", default=1.0, doc="friction rate")
+U_fast, U_slow = potential(theta, name="fast"), potential(theta, name="slow")
+
+# Multiple time steps: four inner steps with the fast force to one of the slow. Tuckerman, Berne & Martyna 1992.
+respa = Recipe(
+    name="respa",
+    source="Tuckerman, Berne & Martyna 1992",
+    state=(theta, p),
+    target=theta,
+    H=U_fast + U_slow + total(p**2) / 2,
+    D={p: gamma},
+    Q={(theta, p): -1},
+    pieces={"F": kick("fast"), "S": kick("slow")},
+    scheme="S (F A O A F)*4 S",
+)
+OF_BANANA = {"fast": lambda z: (z[1] - z[0] ** 2) ** 2 / 2, "slow": lambda z: z[0] ** 2 / 2}
+
+GALLERY = [
+    Exhibit(respa, 0.3, steps=2000, energy=OF_BANANA),
+]

@@ -1,0 +1,125 @@
+"""The energies of several potentials: one by each name, or one at several blocks."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import integrators
+from recipe import Energy, Recipe, potential
+from recipe.errors import RecipeError, did_you_mean
+from recipe.symbols import Block, Potential
+
+from .layout import Layout
+from .model import Model
+from .values import differentiable_value
+from .with_gradient import ArrayEnergy
+
+
+@dataclass(frozen=True)
+class Unbatched:
+    """A function of the target that reads no data, beside others that do."""
+
+    function: Callable
+
+    def __call__(self, theta: Any, *batch: Any) -> Any:
+        return self.function(theta)
+
+
+@dataclass(frozen=True)
+class Energies:
+    """The energies of a recipe's potentials, torch functions of one chain by `Potential.key`; called, it is their sum.
+
+    Those of `unbatched` keys read no data.
+    """
+
+    recipe: Recipe
+    functions: Mapping[str, Callable]
+
+    @property
+    def num_data(self) -> int | None:
+        """The number of data that an energy is of, where one knows it."""
+        known = (getattr(f, "num_data", None) for f in self.functions.values())
+        return next((number for number in known if number is not None), None)
+
+    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
+        values = [self.functions[U.key](_argument(U, self.recipe, theta), *batch) for U in self.recipe.potentials]
+        return sum(values[1:], values[0])
+
+
+def _argument(U: Potential, recipe: Recipe, theta: Any) -> Any:
+    """The blocks that a potential is a function of, from the whole target."""
+    if len(recipe.targets) == 1 or len(U.blocks) > 1 and len(U.blocks) == len(recipe.targets):
+        return theta
+    return theta[U.blocks[0].name] if len(U.blocks) == 1 else {b.name: theta[b.name] for b in U.blocks}
+
+
+def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) -> Any:
+    """The energy of a run, where the recipe has several potentials as `Energies`; as it is where it has one.
+
+    `has_data`: whether the run has data, which one of the energies reads at least. Raises RecipeError for energies of
+    other names than the potentials, and what is no energy of one chain.
+    """
+    if not getattr(recipe, "has_several_potentials", False):  # what is no recipe is refused later
+        if isinstance(energy, Mapping):
+            what = f"it is a dict of {', '.join(map(str, energy))}, and the recipe has one U"
+            raise RecipeError(f"{where}, energy", what, do='Name potentials: potential(theta, name="fast").')
+        return energy
+    if energy is None:
+        return None
+    keys = dict.fromkeys(U.key for U in recipe.potentials)
+    if recipe.is_by_name and not isinstance(energy, Mapping):
+        what = f"the recipe has the potentials {', '.join(keys)}, and the energy is {type(energy).__name__}"
+        raise RecipeError(
+            f"{where}, energy", what, do=f"Pass a dict by name: {{{', '.join(f'{key!r}: ...' for key in keys)}}}."
+        )
+    functions = dict(energy) if isinstance(energy, Mapping) else {"U": energy}
+    for name in functions.keys() - keys.keys():
+        raise RecipeError(f"{where}, energy", f"there is no potential {name!r}", do=did_you_mean(str(name), list(keys)))
+    for name in keys.keys() - functions.keys():
+        raise RecipeError(
+            f"{where}, energy", f"that of the potential {name!r} is missing", do="Give one for each name."
+        )
+    first = {U.key: U.blocks for U in reversed(recipe.potentials)}
+    of_one = {key: _of_one_chain(functions[key], first[key], f"{where}, energy {key!r}") for key in keys}
+    if has_data:
+        of_one = {key: f if _takes_batch(f) else Unbatched(f) for key, f in of_one.items()}
+        if all(isinstance(f, Unbatched) for f in of_one.values()):
+            raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
+    return Energies(recipe, of_one)
+
+
+def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callable:
+    """An energy as a torch function of one chain."""
+    if isinstance(energy, Energy) and not energy.data:
+        return _emitted(energy, blocks)
+    if isinstance(energy, (Energy, Model, ArrayEnergy)) or not callable(energy):
+        what = f"one of several energies is a torch function, got {type(energy).__name__}"
+        raise RecipeError(where, what, do="Pass a function of theta, or of (theta, batch) with data=.")
+    return energy
+
+
+def _emitted(energy: Energy, blocks: tuple[Block, ...]) -> Callable:
+    """A symbolic energy as a torch function of one chain."""
+    target = blocks if len(blocks) > 1 else blocks[0]
+    recipe = Recipe(name="energy", state=blocks, target=target, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
+    value = differentiable_value(energy, integrators.compile(recipe, energy=energy), Layout(), None)
+
+    def of_one(theta: Any) -> torch.Tensor:
+        one = {name: x[None] for name, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
+        return value(one)[0]
+
+    return of_one
+
+
+def _takes_batch(function: Callable) -> bool:
+    """Whether a function takes a batch beside theta."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # of a function that does not say
+        return True
+    return True
