@@ -23,6 +23,19 @@ def test_a_result_is_computed_once_and_read_by_the_next_run(study):
     assert calls == [3, 4]
 
 
+def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study):
+    import time
+
+    def slow(study):
+        time.sleep(0.02)
+        return {}
+
+    study.result(slow)
+    first = study.seconds
+    study.result(slow)
+    assert study.seconds == first >= 0.02
+
+
 def test_what_the_first_run_returns_is_what_the_next_one_reads(study):
     """Tuples become lists, and keys strings, for the first reader too."""
 

@@ -1,25 +1,8 @@
 """The experiments with ATMC: the laws that they show, in small runs; seeds are fixed."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-PAPERS = Path(__file__).parent.parent / "examples" / "papers"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def papers_on_path():
-    sys.path.insert(0, str(PAPERS))
-    yield
-    sys.path.remove(str(PAPERS))
-
-
-@pytest.fixture
-def study(tmp_path):
-    from study import Scale, Study
-
-    return Study(tmp_path, scale=Scale.QUICK)
+pytestmark = pytest.mark.usefixtures("papers")
 
 
 # ---- thermostats

@@ -23,6 +23,9 @@ from typing import Any
 import atmc_cycles
 import atmc_order
 import atmc_thermostats
+import isgd_gaussian
+import isgd_lenet
+import isgd_uci
 import psgld_a9a
 import psgld_gamma
 import psgld_gaussian
@@ -38,6 +41,9 @@ MODULES = (
     psgld_gamma,
     psgld_a9a,
     psgld_mnist,
+    isgd_gaussian,
+    isgd_uci,
+    isgd_lenet,
     atmc_thermostats,
     atmc_order,
     atmc_cycles,

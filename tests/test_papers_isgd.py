@@ -1,0 +1,156 @@
+"""The experiments with i-SGD: the laws that they show, in small runs; seeds are fixed, and no data are needed."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.usefixtures("papers")
+
+
+# ---- where the posterior is known
+
+
+@pytest.mark.parametrize("name, injected", [("VSGD", 0.0), ("SGLD", 2.0)])
+def test_the_variances_are_those_of_linear_steps(study, monkeypatch, name, injected):
+    """(injected + h V)/(2 - h) for k = 1, within 7 %: four standard errors."""
+    import isgd_gaussian
+
+    monkeypatch.setattr(isgd_gaussian, "COVARIANCES", torch.tensor([4.0, 16.0], dtype=torch.float64))
+    result = isgd_gaussian.gaussian(study, name, h=0.1, chains=200, steps=400)
+    assert result["ratios"] == pytest.approx([(injected + 0.1 * V) / 1.9 for V in (4, 16)], rel=0.07)
+
+
+def test_isgd_finds_half_the_trace_of_the_noise_and_says_what_it_clips(study, monkeypatch):
+    import isgd_gaussian
+
+    monkeypatch.setattr(isgd_gaussian, "COVARIANCES", torch.full((20,), 4.0, dtype=torch.float64))
+    result = isgd_gaussian.gaussian(study, "i-SGD", h=None, chains=100, steps=300)
+    assert result["lambda"][0] == pytest.approx(20 * (4 + 1) / 2, rel=0.25)  # the harmonic mean, of a second moment
+    assert 0 <= result["clipped"] < 0.01
+
+
+def test_the_energy_of_a_batch_is_an_unbiased_estimate():
+    from isgd_gaussian import logistic
+
+    X, y = torch.randn(6, 2, dtype=torch.float64), torch.tensor([0.0, 1, 1, 0, 1, 0], dtype=torch.float64)
+    theta = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    energy = logistic((X, y))
+    each = torch.stack([energy(theta, (X[k : k + 1], y[k : k + 1])) for k in range(6)])
+    assert float(each.mean()) == pytest.approx(float(energy(theta, (X, y))))
+    p = (X @ theta).sigmoid()
+    by_hand = -(y * p.log() + (1 - y) * (1 - p).log()).sum() + theta.square().sum() / 200
+    assert float(energy(theta, (X, y))) == pytest.approx(float(by_hand))
+
+
+# ---- UCI
+
+
+@pytest.fixture
+def boston(tmp_path, study):
+    """A line with noise under the name of a set, in the format of its file."""
+    random = np.random.RandomState(0)
+    X = random.randn(60, 3) * [1, 100, 0] + [0, 5, 7]
+    y = 3 * X[:, 0] + 20 + 0.5 * random.randn(60)
+    orders = np.stack([random.permutation(60) for _ in range(3)])
+    (tmp_path / "uci-regression").mkdir()
+    path = tmp_path / "uci-regression" / "boston.npz"
+    np.savez(path, X=X, y=y, train_idx=orders[:, :50], test_idx=orders[:, 50:])
+    study.data = tmp_path
+    return study
+
+
+def test_every_split_has_its_own_rows_and_scale(boston):
+    import isgd_uci
+
+    data = isgd_uci.splits_of(boston, "boston", 2)
+    ensemble = isgd_uci.ensemble_of(data)
+    with torch.no_grad():
+        for p in ensemble.parameters():
+            p.zero_()
+    outputs = isgd_uci.predicted(ensemble, data)
+    assert outputs.shape == (2, 10)
+    for k in range(2):
+        assert outputs[k].tolist() == pytest.approx([float(data.y[data.train[k]].mean())] * 10)
+    x, y = next(isgd_uci.batches_of(data, seed=0))
+    assert x.shape == (2, 50, 3) and y.mean(1).abs().max() < 1e-6  # all rows of training, standardised
+    held_back = data.held_back()
+    assert held_back.train.shape == (2, 42) and held_back.test.shape == (2, 8)
+    assert set(held_back.test[0].tolist()) < set(data.train[0].tolist())
+
+
+def test_the_two_definitions_of_mnll_and_a_split_that_failed(boston):
+    import isgd_uci
+
+    data = isgd_uci.splits_of(boston, "boston", 2)
+    y = data.y[data.test]
+    outputs = torch.stack([y - 1, y + 1])
+    outputs[0, 1, 0] = math.inf
+    noise = (2.0 / data.scale[1] ** 2).float()
+    result = isgd_uci.scores(outputs, data, noise)
+    assert result["failed"] == 1 and result["rmse"] == [pytest.approx(0, abs=1e-9)]
+    assert result["mnll"] == [pytest.approx(math.log(2 * math.pi * 2) / 2 + 1 / 4)]
+    assert result["mnll of outputs"] == [pytest.approx(math.log(2 * math.pi) / 2)]
+
+
+def test_all_methods_run_and_the_samplers_keep_what_the_baseline_has_learned(boston, monkeypatch):
+    import isgd_uci
+
+    monkeypatch.setattr(isgd_uci, "BATCH", 8)  # all rows at once would be without noise
+    size = dict(splits=2, adam=60, draws=3, every=4)
+    for method in isgd_uci.METHODS:
+        lr = 0.01 if method in ("SGHMC", "SGHMC T", "SWAG") else 0.0
+        result = isgd_uci.run(boston, "boston", method, lr=lr, **size)
+        assert result["failed"] == 0 and len(result["rmse"]) == 2
+        if method not in ("SGLD", "drop"):
+            assert max(result["rmse"]) < 1.5
+
+
+def test_a_run_that_diverges_has_failed_in_every_split(boston):
+    """Batches of all rows: the gradient has no noise, and i-SGD takes 1/lambda to be as large as it likes."""
+    import isgd_uci
+
+    result = isgd_uci.run(boston, "boston", "i-SGD", splits=2, adam=60, draws=3, every=4)
+    assert result["failed"] == 2 and not result["rmse"]
+
+
+# ---- LeNet-5
+
+
+@pytest.fixture
+def digits_for_letters(study, images, tmp_path):
+    """Images, and the same ones under the name of letters."""
+    from datasets import IDX_FILES
+
+    study.data = tmp_path
+    shutil.copytree(images, tmp_path / "mnist")
+    (tmp_path / "notmnist").mkdir()
+    (test_images,) = images.glob(f"{IDX_FILES[2]}*")
+    shutil.copy(test_images, tmp_path / "notmnist")
+    return study
+
+
+@pytest.mark.parametrize("method", ["baseline", "SGHMC T", "SWAG", "drop"])
+def test_letters_that_are_digits_are_as_uncertain_and_cannot_be_told(digits_for_letters, method):
+    import isgd_lenet
+
+    result = isgd_lenet.run(digits_for_letters, method, seed=0, steps=4, draws=2, every=3, lr=0.01)
+    assert result["H0"] == pytest.approx(result["H1"], rel=0.05 if method == "drop" else 1e-6)
+    assert result["auroc"] == pytest.approx(0.5, abs=0.1 if method == "drop" else 1e-9)
+    assert result["draws"] == (1 if method == "baseline" else 2)
+
+
+def test_a_run_of_lenet_that_diverges_is_not_a_number(digits_for_letters):
+    """Batches of all rows: the gradient has no noise."""
+    import isgd_lenet
+
+    result = isgd_lenet.run(digits_for_letters, "i-SGD", seed=0, steps=4, draws=2, every=3)
+    assert result["draws"] == 0 and math.isnan(result["nll"])
+
+
+def test_lenet_has_its_61706_weights(papers):
+    from networks import lenet
+
+    assert sum(p.numel() for p in lenet(seed=0).parameters()) == 61706
