@@ -1,6 +1,10 @@
 """The experiments with ATMC: the laws that they show, in small runs; seeds are fixed."""
 
+import math
+
+import numpy as np
 import pytest
+import torch
 
 pytestmark = pytest.mark.usefixtures("papers")
 
@@ -58,7 +62,6 @@ def test_the_steps_have_their_order_and_what_is_printed_has_none(study):
 
 def test_the_algorithm_by_hand_is_that_of_the_library(study):
     """The variance of its target within 10 %, ten standard errors, and with the printed sign none."""
-    import torch
     from atmc_order import algorithm
 
     def run(**changes):
@@ -89,3 +92,65 @@ def test_an_estimate_of_a_cycle_is_of_its_last_state(study):
 
     result = estimates(study, h=0.4, length=50, chains=20, steps=1000)["50"]
     assert 3 < result["xi"] < 7 and result["error"].keys() == {"1000"}
+
+
+# ---- CIFAR-10
+
+
+@pytest.fixture
+def pixels(study, tmp_path):
+    """Images of noise in the format of the exact ones."""
+    random = np.random.RandomState(0)
+    (tmp_path / "cifar10").mkdir()
+    arrays = {}
+    for part, rows in (("train", 48), ("test", 20)):
+        arrays[f"X_{part}"] = random.randint(0, 256, (rows, 32, 32, 3)).astype(np.uint8)
+        arrays[f"y_{part}"] = random.randint(0, 10, rows).astype(np.uint8)
+    np.savez(tmp_path / "cifar10" / "cifar10_lossless_4k_1k.npz", **arrays)
+    study.data = tmp_path
+    return study
+
+
+@pytest.mark.parametrize("method", ["SGD, batch norm", "ATMC", "SGNHT"])
+def test_the_last_state_of_each_cycle_but_the_first_is_a_sample(pixels, method):
+    from atmc_cifar import run
+
+    result = run(pixels, method, seed=0, epochs=3, cycle=1, size=(8, 2), lr=0.01)
+    assert result["samples"] == (1 if method.startswith("SGD") else 2)
+    if method.startswith("SGD"):
+        assert result["single"]["nll"] == pytest.approx(result["predictive"]["nll"])
+    else:
+        assert [epoch for epoch, _ in result["curve"]] == [2.0, 3.0]
+
+
+def test_what_sgd_would_take_for_the_papers_step_is_its_lr(papers):
+    """h^2/m phi1(-.105) N = 4.3e-3 for 50,000 images, and for fewer too."""
+    from atmc_cifar import optimizer_of
+    from networks import residual
+
+    network = residual(depth=8, filters=2, batch_norm=False, seed=0)
+    for rows in (50_000, 4000):
+        group = optimizer_of("ATMC", network, rows, 0.0, 0).param_groups[0]
+        x = group["Dmin"] * group["step_size"]
+        assert group["step_size"] ** 2 / group["m"] * (1 - math.exp(-x)) / x * rows == pytest.approx(4.3e-3, rel=0.01)
+        assert group["m"] * group["c"] ** 2 == pytest.approx(11.1, rel=0.01)
+
+
+def test_a_normed_layer_is_scale_times_direction_and_its_prior_is_the_papers(papers):
+    from networks import Normed, prior, residual
+
+    torch.manual_seed(0)
+    layer = Normed(3, 4, kernel=0, scale=0.5)
+    x = torch.randn(5, 3)
+    assert float(layer.energy()) == pytest.approx(
+        0.5 * 2 / 5, abs=1e-4
+    )  # |scale|/5, where the directions have length 1
+    with torch.no_grad():
+        before = layer(x)
+        layer.direction *= 2
+        assert torch.allclose(layer(x), before, atol=1e-6)
+    assert float(layer.energy()) == pytest.approx(3 / 2 * 4 * 9 + 0.2, abs=1e-4)
+    network = residual(depth=14, filters=4, batch_norm=False, seed=0)
+    assert sum(isinstance(m, Normed) for m in network.modules()) == 14
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert float(prior(network).detach()) > 0

@@ -2,8 +2,9 @@
 
 The targets are a Gaussian and a quartic, on sites that are all alike; the gradient of a site has noise of its own, of
 covariance V_g, which no thermostat is told. The paper's step is used, a kick with friction (F) and a drift (A'), of
-ATMC with m = 2 and Dmin = 0.5 at h = 0.05. SGNHT and mSGNHT have m = 1, and the h and A of the same motion; mSGNHT is
-the constant alpha that the paper compares with. SGHMC is told V_g, as a control, or is not, which is the failure.
+ATMC with m = 2 and Dmin = 0.5 at h = 0.05. SGNHT and mSGNHT have m = 1 and the h and A of the same steps and friction;
+mSGNHT is the constant alpha that the paper compares with. SGHMC is told V_g, as a control, or is not, which is the
+failure.
 
 The paper: the law of theta is right for every constant V_g, and xi is N(h V_g/(2m), 1) (2.2). With the friction
 max(xi, D), that of a constant alpha being now slow, now below 0, no momenta run away (2.3).
@@ -253,7 +254,7 @@ def of_friction(times: dict, spikes: dict) -> list[Claim]:
     """How fast chains move, and how far momenta go."""
     atmc, constant = ([times[name, r]["time"] for r in RATIOS] for name in ("ATMC", "mSGNHT"))
     ratio = [b / a for a, b in zip(atmc, constant)]
-    below = 0.5 * math.erfc(D / 2**0.5)
+    below = 0.5 * math.erfc(D * (M / 2) ** 0.5)  # xi is N(A, 1)
     fastest = {name: [r["fastest"] for (n, _), r in spikes.items() if n == name] for name in ("ATMC", "mSGNHT")}
     lost = sum(r["diverged"] for r in spikes.values())
     text = ", ".join(f"{a:.0f} and {b:.0f}" for a, b in zip(atmc, constant))

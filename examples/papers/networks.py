@@ -1,7 +1,24 @@
 """The networks of the papers, started as torch does."""
 
+from collections.abc import Callable
+
 import torch
-from torch.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU, Sequential
+from torch import Tensor
+from torch.nn import (
+    SELU,
+    AdaptiveAvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Dropout,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Module,
+    Parameter,
+    ReLU,
+    Sequential,
+)
+from torch.nn.functional import avg_pool2d, conv2d, linear, pad, relu, selu
 
 
 def perceptron(inputs: int, hidden: int, classes: int = 10, *, seed: int) -> Sequential:
@@ -28,3 +45,91 @@ def lenet(*, seed: int, dropout: float = 0.0) -> Sequential:
     maps = Conv2d(1, 6, 5, padding=2), ReLU(), MaxPool2d(2), Conv2d(6, 16, 5), ReLU(), MaxPool2d(2), Flatten()
     hidden = Linear(400, 120), ReLU(), Dropout(dropout), Linear(120, 84), ReLU(), Dropout(dropout)
     return Sequential(*maps, *hidden, Linear(84, 10))
+
+
+# ---- residual networks of Heek & Kalchbrenner (2019)
+
+
+class Normed(Module):
+    """A convolution of 3 x 3, or with kernel 0 a linear layer, of weights scale direction/|direction| by filter.
+
+    The prior is exp(-(d/2)(|direction|^2 - 1)^2) of each direction, d numbers, and exp(-|x|/5) of the scales, and of
+    the biases, of a layer.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, scale: float = 1.0) -> None:
+        super().__init__()
+        self.stride = stride
+        shape = (outputs, inputs, kernel, kernel) if kernel else (outputs, inputs)
+        direction = torch.randn(shape)
+        self.direction = Parameter(direction / norms(direction))
+        self.scale = Parameter(torch.full((outputs,), scale))
+        self.bias = Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With a border of zeros."""
+        unit = self.direction / norms(self.direction)
+        weight = unit * self.scale.reshape(-1, *[1] * (unit.dim() - 1))
+        if unit.dim() == 2:
+            return linear(x, weight, self.bias)
+        return conv2d(x, weight, self.bias, stride=self.stride, padding=1)
+
+    def energy(self) -> Tensor:
+        """-log of the prior, but for a constant."""
+        size = self.direction[0].numel()
+        lengths = self.direction.flatten(1).square().sum(1)
+        return size / 2 * (lengths - 1).square().sum() + (length(self.scale) + length(self.bias)) / 5
+
+
+def norms(direction: Tensor) -> Tensor:
+    """|direction| of each filter, of a shape that divides them."""
+    return direction.flatten(1).norm(dim=1).reshape(-1, *[1] * (direction.dim() - 1))
+
+
+def length(x: Tensor) -> Tensor:
+    """|x|, with a gradient of 0 at 0."""
+    return (x.square().sum() + 1e-12).sqrt()
+
+
+class Block(Module):
+    """x + second(act(first(act(x)))); where it halves the image, x is pooled and its new channels are 0."""
+
+    def __init__(self, first: Module, second: Module, activation: Callable[[Tensor], Tensor], widens: int) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.activation, self.widens = activation, widens
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of images `(rows, channels, side, side)`."""
+        around = pad(avg_pool2d(x, 2), (0, 0, 0, 0, 0, self.widens)) if self.widens else x
+        return around + self.second(self.activation(self.first(self.activation(x))))
+
+
+def residual(*, depth: int, filters: int, batch_norm: bool, seed: int) -> Sequential:
+    """For 32 x 32 colours, of depth 6n + 2: ResNet with batch normalisation and ReLU, or the ResNet++ without.
+
+    ResNet++ has SELU and normed weights, and the last scale of each of its branches begins at 0.1.
+    """
+    torch.manual_seed(seed)
+
+    def convolution(inputs: int, outputs: int, stride: int = 1, scale: float = 1.0) -> Module:
+        if batch_norm:
+            return Sequential(Conv2d(inputs, outputs, 3, stride, 1, bias=False), BatchNorm2d(outputs))
+        return Normed(inputs, outputs, stride=stride, scale=scale)
+
+    layers: list[Module] = [convolution(3, filters)]
+    width = filters
+    for stage in range(3):
+        for block in range((depth - 2) // 6):
+            halves = stage > 0 and block == 0
+            wider = 2 * width if halves else width
+            first, second = convolution(width, wider, 2 if halves else 1), convolution(wider, wider, scale=0.1)
+            layers.append(Block(first, second, relu if batch_norm else selu, wider - width))
+            width = wider
+    head = Linear(width, 10) if batch_norm else Normed(width, 10, kernel=0)
+    return Sequential(*layers, ReLU() if batch_norm else SELU(), AdaptiveAvgPool2d(1), Flatten(), head)
+
+
+def prior(network: Module) -> Tensor:
+    """-log of the prior of all layers that have one."""
+    return torch.stack([m.energy() for m in network.modules() if isinstance(m, Normed)]).sum()

@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import atmc_cifar
 import atmc_cycles
 import atmc_order
 import atmc_thermostats
@@ -47,6 +48,7 @@ MODULES = (
     atmc_thermostats,
     atmc_order,
     atmc_cycles,
+    atmc_cifar,
 )
 TABLE = "table.md"
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}

@@ -51,9 +51,12 @@ def train(
     folder: Path,
     settings: Mapping[str, Any],
     every: float = 60.0,
+    loss: Callable[[Module, Tensor, Tensor], Tensor] = mean_loss,
     **parts: Any,
 ) -> None:
     """So many epochs of steps with the lr of each epoch; `draw(step)` is called after each step, counted from 1.
+
+    `loss(network, x, y)` is minus the mean log likelihood, with 1/num_data of the prior where that is a part of it.
 
     Network, optimizer, batches and `parts`, all that `draw` changes, are saved in `folder` every so many seconds. The
     same call goes on from there, bit for bit. Raises RecipeError where `folder` has a run of other settings.
@@ -67,7 +70,7 @@ def train(
             group["lr"] = lr(batches.epoch)
         for x, y in batches:
             optimizer.zero_grad()
-            mean_loss(network, x, y).backward()
+            loss(network, x, y).backward()
             optimizer.step()
             draw(batches.epoch * len(batches) + batches.batch)
             checkpoint.save()
