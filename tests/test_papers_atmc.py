@@ -142,14 +142,14 @@ def test_a_normed_layer_is_scale_times_direction_and_its_prior_is_the_papers(pap
     torch.manual_seed(0)
     layer = Normed(3, 4, kernel=0, scale=0.5)
     x = torch.randn(5, 3)
-    assert float(layer.energy()) == pytest.approx(
+    assert layer.energy().item() == pytest.approx(
         0.5 * 2 / 5, abs=1e-4
     )  # |scale|/5, where the directions have length 1
     with torch.no_grad():
         before = layer(x)
         layer.direction *= 2
         assert torch.allclose(layer(x), before, atol=1e-6)
-    assert float(layer.energy()) == pytest.approx(3 / 2 * 4 * 9 + 0.2, abs=1e-4)
+    assert layer.energy().item() == pytest.approx(3 / 2 * 4 * 9 + 0.2, abs=1e-4)
     network = residual(depth=14, filters=4, batch_norm=False, seed=0)
     assert sum(isinstance(m, Normed) for m in network.modules()) == 14
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
