@@ -36,6 +36,15 @@ def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study)
     assert study.seconds == first >= 0.02
 
 
+def test_a_scratch_folder_goes_with_the_result(study):
+    def begun(study, x):
+        study.scratch(begun, x=x).mkdir(parents=True)
+        return {}
+
+    study.result(begun, x=1)
+    assert [path.suffix for path in study.folder.iterdir()] == [".json"]
+
+
 def test_what_the_first_run_returns_is_what_the_next_one_reads(study):
     """Tuples become lists, and keys strings, for the first reader too."""
 
