@@ -1,10 +1,12 @@
 """The experiments of the pSGLD paper, in small runs: their laws, their rule, and that a kill costs nothing."""
 
+import math
 import re
 import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +36,43 @@ def test_the_limit_without_memory_is_that_of_the_docstring_of_psgld(study):
     from psgld_gamma import without_memory
 
     assert without_memory() == pytest.approx(117, abs=0.5)
+
+
+# ---- the Australian credit data
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 1.0, 30.0])
+def test_the_time_of_forgetting_is_read_off_the_variance_of_averages(papers, ratio):
+    """The average of an Ornstein-Uhlenbeck process over a time t has the variance 2 r (1 - r + r e^(-1/r))."""
+    from psgld_australian import forgetting
+
+    share = 2 * ratio * (1 - ratio + ratio * math.exp(-1 / ratio))
+    assert forgetting(share) == pytest.approx(ratio, rel=1e-4)
+
+
+def test_the_cost_between_two_step_sizes_is_a_power_of_the_excess():
+    from psgld_australian import interpolated
+
+    assert interpolated({1: {"excess": 0.1, "cost": 400.0}, 2: {"excess": 0.4, "cost": 100.0}}) == pytest.approx(200)
+
+
+def test_the_posterior_of_few_data_is_found_by_hmc_and_by_both_samplers(study, tmp_path, monkeypatch):
+    """Two features, 60 data: from draws of the posterior the variances exceed it, and more at the larger step."""
+    import numpy
+    import psgld_australian as example
+
+    random = numpy.random.default_rng(0)
+    x = random.normal(size=(60, 2))
+    (tmp_path / "logistic").mkdir()
+    numpy.savez(tmp_path / "logistic" / "australian.npz", X=x, y=x[:, 0] + random.normal(size=60) > 0)
+    study.data = tmp_path
+    settings = {"init": torch.zeros(2, dtype=torch.float64), "chains": 20, "step_size": 0.15, "repeat": 5}
+    monkeypatch.setattr(example.samplers, "tune", lambda *_, **__: SimpleNamespace(arguments=settings))  # takes long
+    result = study.result(example.truth, chains=20, steps=200)
+    assert result["size"] > 400
+    one = study.result(example.stationary, name="SGLD", eps=0.002, chains=50, steps=400, of=[20, 200])
+    other = study.result(example.stationary, name="SGLD", eps=0.02, chains=50, steps=400, of=[20, 200])
+    assert other["excess"] > 2 * max(one["excess"], 0) and other["cost"] < one["cost"]
 
 
 # ---- a9a

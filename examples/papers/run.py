@@ -28,6 +28,7 @@ import isgd_gaussian
 import isgd_lenet
 import isgd_uci
 import psgld_a9a
+import psgld_australian
 import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
@@ -40,6 +41,7 @@ from recipe.errors import RecipeError, did_you_mean
 MODULES = (
     psgld_gaussian,
     psgld_gamma,
+    psgld_australian,
     psgld_a9a,
     psgld_mnist,
     isgd_gaussian,
