@@ -148,6 +148,9 @@ def check_symbolic(recipe: Recipe, energy: object) -> None:
         raise RecipeError(
             f"{recipe.name}, energy", what, do="Give it to samplers.sample, or bind it: recipe.bind(U=...)."
         )
+    if len(recipe.targets) > 1 and recipe.targets[0].is_vector:
+        what = f"the target has {', '.join(map(str, recipe.targets))}, of which {recipe.targets[0]} is a vector"
+        raise RecipeError(f"{recipe.name}, energy", what, do="Bind it: recipe.bind(U=...), or pass a torch function.")
     domains = [b.domain for b in recipe.targets]
     if recipe.target_is_vector:
         domains = domains * len(energy.coordinates)

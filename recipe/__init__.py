@@ -11,6 +11,7 @@ from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .symbols import (
     adapted,
+    copies,
     fraction,
     function,
     grad,
@@ -55,6 +56,7 @@ __all__ = [
     "observe",
     "operator",
     "positive",
+    "copies",
     "potential",
     "real",
     "recover",

@@ -105,15 +105,20 @@ class Dynamics:
 
     @property
     def energy_of_target(self) -> Expr | None:
-        """The energy of the target's marginal: as declared, or the sum of the potentials, if there are any."""
-        if self.marginal is not None:
+        """The energy of the target's marginal: as declared, or the sum of the potentials; that of copies is H's own."""
+        if self.marginal is not None or self.has_copies:
             return self.marginal
         return Add(*self.potentials) if self.potentials else None
 
     @property
     def has_other_energy(self) -> bool:
         """Whether H holds more of the target's energy than U: a prior of its own, latents that it depends on."""
-        return self.marginal is not None or bool(self.latents)
+        return self.marginal is not None or self.has_copies or bool(self.latents)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether the target has copies of an energy, and H what couples them."""
+        return any(U.is_copy for U in self.potentials)
 
     @cached_property
     def targets(self) -> tuple[Block, ...]:
@@ -122,8 +127,8 @@ class Dynamics:
 
     @property
     def target_is_vector(self) -> bool:
-        """Whether the target is one vector block, and not explicit coordinates."""
-        return self.targets[0].is_vector
+        """Whether the target is one vector block, and not explicit coordinates, or several blocks."""
+        return len(self.targets) == 1 and self.targets[0].is_vector
 
     @cached_property
     def momenta(self) -> tuple[Block, ...]:

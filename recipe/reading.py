@@ -36,7 +36,7 @@ def state_of(state: Any, name: str) -> tuple[Block, ...]:
 
 
 def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple[Block, ...]:
-    """The target as a block, or a tuple of scalar blocks."""
+    """The target as a block, or a tuple of several, vectors first."""
     if target is None:
         target = state[0]
     blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
@@ -49,13 +49,9 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
             raise RecipeError(
                 f"{name}, target", f"{b} is of categories, and has no gradient", do="Keep it beside the target."
             )
-    if len(blocks) > 1 and any(b.is_vector for b in blocks):
-        raise RecipeError(
-            f"{name}, target",
-            "several target blocks are explicit coordinates, and so scalars",
-            do="Use one vector block, or several scalar blocks.",
-        )
-    return blocks if len(blocks) > 1 else blocks[0]
+    if len(set(blocks)) < len(blocks):
+        raise RecipeError(f"{name}, target", f"a block stands twice in {blocks}", do="Name each once.")
+    return tuple(sorted(blocks, key=lambda b: not b.is_vector)) if len(blocks) > 1 else blocks[0]
 
 
 def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:

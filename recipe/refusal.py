@@ -141,13 +141,17 @@ def _potentials(recipe: Dynamics) -> None:
     """A U of other blocks than the target's, totals where there are no sites."""
     potentials = set().union(*(e.atoms(Potential) for e in recipe.formulas))
     for U in sorted(potentials, key=str):
-        is_part = len(potentials) > 1 and set(U.blocks) <= {*recipe.targets}
-        if U.blocks != recipe.targets and not is_part:
+        is_part = len(potentials) > 1 or U.name
+        if not (set(U.blocks) <= {*recipe.targets} if is_part else set(U.blocks) == {*recipe.targets}):
             raise RecipeError(
                 recipe.name,
                 f"{U} is not the potential of the target {recipe.target}",
                 do=f"Write potential({', '.join(b.name for b in recipe.targets)}).",
             )
+    plain = [U for U in sorted(potentials, key=str) if not (U.name or U.is_copy)]
+    if plain and len(potentials) > 1:
+        advice = 'Name each, potential(x, name="prior"), or write U, V = copies(x, y) of one energy.'
+        raise RecipeError(recipe.name, f"{plain[0]} stands beside other potentials", do=advice)
     if not any(b.is_vector for b in recipe.state) and any(e.has(Total) for e in recipe.formulas):
         raise RecipeError(recipe.name, "total() has no sites to sum: every block is a scalar", do="Drop total().")
 

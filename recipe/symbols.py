@@ -455,6 +455,9 @@ def total(integrand: Expr | float) -> Expr:
     return Total(formula(integrand, "total"))
 
 
+COPY = Str("copy")  # among the arguments of a potential
+
+
 class Potential(Expr):
     """An opaque energy of blocks of the target: of its values only the derivatives are ever asked for.
 
@@ -475,7 +478,12 @@ class Potential(Expr):
     @property
     def name(self) -> str:
         """Its name, empty for U."""
-        return "".join(s.name for s in self.args if isinstance(s, Str))
+        return next((s.name for s in self.args if isinstance(s, Str)), "")
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is one of the `copies` of an energy."""
+        return COPY in self.args
 
     @property
     def key(self) -> str:
@@ -529,7 +537,8 @@ class Partial(Expr):
         names = [b.name for b in self.variables]
         if len(names) == 1:
             symbol = self.U.symbol
-            return f"grad({symbol})" if len(self.U.blocks) == 1 else f"grad({symbol}, {names[0]})"
+            alone = len(self.U.blocks) == 1 and not self.U.is_copy
+            return f"grad({symbol})" if alone else f"grad({symbol}, {names[0]})"
         return f"hessian({self.U.symbol}, {', '.join(names)})"
 
     def _latex(self, printer, exp=None):
@@ -558,6 +567,24 @@ def potential(*blocks: Block, name: str = "") -> Potential:
             do="Write potential(theta), or potential(x, y) for explicit coordinates.",
         )
     return Potential(*blocks, Str(valid_name(name, "potential"))) if name else Potential(*blocks)
+
+
+def copies(*blocks: Block, name: str = "") -> tuple[Potential, ...]:
+    """One energy U, left opaque, at each of several blocks of the target: replicas, or chains that are coupled.
+
+    A run is given U once, as a function of one of them. Raises RecipeError unless they are two blocks or more, all
+    vectors or all scalars.
+
+    >>> x, y = vector("x"), vector("y")
+    >>> [U.diff(x) for U in copies(x, y)]
+    [grad(U, x), 0]
+    """
+    kinds = {b.is_vector for b in blocks if isinstance(b, Block)}
+    if len(set(blocks)) < max(2, len(blocks)) or len(kinds) > 1:
+        what = f"its arguments are two blocks or more of one kind, got {blocks}"
+        raise RecipeError("copies", what, do="Write copies(x, y) of vectors.")
+    arguments = [potential(b).args for b in blocks]
+    return tuple(Potential(*own, Str(valid_name(name, "potential") if name else ""), COPY) for own in arguments)
 
 
 def grad(U: Potential, block: Block | None = None) -> Partial:

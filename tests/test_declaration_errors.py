@@ -149,7 +149,11 @@ def test_matrices_that_make_no_recipe_are_refused(changes, words):
     two_potentials=(dict(H=H + potential(p)), "U(p) is not the potential of the target theta"),
     target_not_in_state=(dict(target=v), "langevin, target", "v is not in the state"),
     target_by_name=(dict(target="theta"), "langevin, target", "not in the state"),
-    several_vector_targets=(dict(target=(theta, p)), "langevin, target", "explicit coordinates", "scalar blocks"),
+    several_vector_targets=(
+        dict(target=(theta, p)),
+        "not the potential of the target (theta, p)",
+        "potential(theta, p)",
+    ),
     no_blocks=(dict(state=()), "langevin, state", "made of blocks, got ()", "vector("),
     state_by_name=(dict(state="theta"), "langevin, state", "made of blocks, got 'theta'"),
     state_none=(dict(state=None), "langevin, state", "made of blocks, got None"),

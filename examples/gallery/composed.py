@@ -2,7 +2,7 @@
 
 from exhibit import Exhibit
 
-from recipe import Recipe, kick, positive, potential, total, vector
+from recipe import Recipe, copies, kick, positive, potential, scalar, total, vector
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate")
@@ -22,6 +22,20 @@ respa = Recipe(
 )
 OF_BANANA = {"fast": lambda z: (z[1] - z[0] ** 2) ** 2 / 2, "slow": lambda z: z[0] ** 2 / 2}
 
+# Two replicas of a double well that are held together, the second one hotter. Baldassi et al. 2016.
+x, y = scalar("x"), scalar("y")
+k = positive("k", default=1.0, doc="stiffness of the coupling")
+U_x, U_y = copies(x, y)
+replicas = Recipe(
+    name="coupled-replicas",
+    source="Baldassi et al. 2016",
+    state=(x, y),
+    target=(x, y),
+    H=U_x + U_y / 2 + k * (x - y) ** 2 / 2,
+    D={x: 1, y: 1},
+)
+
 GALLERY = [
     Exhibit(respa, 0.3, steps=2000, energy=OF_BANANA),
+    Exhibit(replicas.bind(U=lambda z: (z**2 - 1) ** 2), 0.01),
 ]

@@ -35,7 +35,8 @@ def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
     energy = recipe.energy_of_target
     if energy is None:
         question = f"the marginal of {names} is exp(-H) integrated"
-        return Finding(question, "H is wholly symbolic" if others else f"energy {rest}", "proved", "marginal")
+        whole = "H couples copies of U" if recipe.has_copies else "H is wholly symbolic"
+        return Finding(question, whole if others else f"energy {rest}", "proved", "marginal")
     if recipe.latents:
         names = ", ".join(b.name for b in recipe.targets + recipe.latents)
         question = f"the marginal of {names} is exp(-H) integrated"
