@@ -230,7 +230,7 @@ def of_regression(results: dict, truth: dict) -> list[Claim]:
             f"{text('i-SGD')}; {100 * isgd['clipped']:.1f} % of b clipped, lambda {isgd['lambda'][0]:.0f}, "
             f"sd over chains {isgd['lambda'][1]:.0f}, {isgd['diverged']} lost; R-hat of HMC {truth['r_hat']:.3f}",
             Verdict.of(max(abs(x - 1) for x in ratios["i-SGD"]) < 0.1),
-            "b is the diagonal of the noise alone; along the axes its correlations remain, in both directions",
+            "b is the diagonal of a noise that is correlated and depends on theta; the start is a normal law",
         ),
         Claim(
             "i-SGD is nearer to the posterior than VSGD and SGLD at the same step",
