@@ -42,10 +42,14 @@ STATED = {
     "sgld-sa-marginal": (111, 80),
     "sgld-sa-gibbs": (149, 80),
     "sgld-sa-classification": (145, 96),
+    "sgld-sa-classification-marginal": (111, 80),
+    "sgld-sa-classification-gibbs": (135, 80),
     "sghmc-sa": (213, 80),
     "sghmc-sa-marginal": (188, 104),
     "sghmc-sa-gibbs": (242, 96),
     "sghmc-sa-classification": (188, 112),
+    "sghmc-sa-classification-marginal": (188, 104),
+    "sghmc-sa-classification-gibbs": (242, 96),
 }
 FEW = ("sgld", "sghmc", "psgld")  # which are always looked at
 OF_THE_ROOFLINE = {  # by the model, at least

@@ -4,7 +4,7 @@ U = theta^4/4 + theta^2/2 - 0.4 theta; mass, temperature, friction and thermosta
 quantities are frozen at values away from 0 and 1, and a budget for gradient noise is met by a noisy gradient.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -219,6 +219,10 @@ SAMPLERS["sghmc-sa-gibbs"] = sampler(
     **PRIOR,
     coupling=lambda x, p, g: drawn(x, g),
 )
+for family in ("sgld-sa", "sghmc-sa"):  # of a classification, where U stands as it is
+    for mode, law in {"marginal": quartic(60, mixed), "gibbs": quartic(40, others) | BINARY}.items():
+        regression, name = SAMPLERS[f"{family}-{mode}"], f"{family}-classification-{mode}"
+        SAMPLERS[name] = replace(regression, recipe=catalogue[name], law=regression.law | law)
 
 QuarticKinetic = Recipe(
     name="quartic-kinetic",
@@ -269,6 +273,7 @@ PALINDROMES = [
     ("hmc-randomised", "leapfrog", {}),  # R leaves the law as it is, wherever it stands
     ("santa", None, {}),
     *((f"sghmc-sa{mode}", None, {}) for mode in ("", "-classification", "-marginal", "-gibbs")),
+    *((f"sghmc-sa-classification-{mode}", None, {}) for mode in ("marginal", "gibbs")),
     ("quartic kinetic", "B A O A B", HEUN),
     ("memory", "B A O A B", JOINT),
 ]

@@ -10,7 +10,7 @@ from sympy import sqrt
 
 from integrators import compile
 from recipe import Recipe, RecipeError, positive, potential, real, refresh, scalar, total, vector
-from samplers import SGNHT, RandomisedHMC, SGHMCSAGibbs, SGLDSAGibbs
+from samplers import SGNHT, RandomisedHMC, SGHMCSAGibbs, SGLDSAClassificationGibbs, SGLDSAGibbs
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret
 
@@ -185,6 +185,7 @@ BINARY = {
     "switches": (switches(), "gamma"),
     "sgld-sa-gibbs": (SGLDSAGibbs, "gamma"),
     "sghmc-sa-gibbs": (SGHMCSAGibbs, "gamma"),
+    "sgld-sa-classification-gibbs": (SGLDSAClassificationGibbs, "gamma"),
 }
 
 

@@ -9,7 +9,7 @@ quantities stand still here, at values of the state; budgets for gradient noise 
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -192,16 +192,17 @@ def drawn(z, g):
 
 
 SPIKED = quartic_law(SIGMA**2, others)
+SPIKED_CLASSES = quartic_law(1, others)  # of a classification, where U stands as it is
 CLASSES = {"sigma": SIGMA, "delta": DELTA, **PRIOR}
 
 
-def spiked(generator, shape):
+def spiked(generator, shape, law=SPIKED):
     """theta under the sum over gamma, then gamma given theta."""
 
     def odds(z, g):
         return np.exp(-drawn(z, g) / T)
 
-    z = CoordinateLaw(lambda z: SPIKED.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(
+    z = CoordinateLaw(lambda z: law.energy(z) - T * np.log(odds(z, 0) + odds(z, 1)), 6.0, temperature=T).draw(
         generator, shape
     )
     return {"theta": z, "gamma": (generator.random(shape) * (odds(z, 0) + odds(z, 1)) < odds(z, 1)).astype(float)}
@@ -496,6 +497,12 @@ RUNS = {
         start=spiked,
     ),
 }
+OF_CLASSES = {"marginal": {"target": quartic_law(1, mixed)}}
+OF_CLASSES["gibbs"] = {"target": SPIKED_CLASSES, "start": partial(spiked, law=SPIKED_CLASSES)}
+for family in ("sgld-sa", "sghmc-sa"):
+    for mode, classes in OF_CLASSES.items():
+        name = f"{family}-classification-{mode}"
+        RUNS[name] = replace(RUNS[f"{family}-{mode}"], recipe=catalogue[name], **classes)
 MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), "xi": (1, 2), "gamma": (1,)}
 
 every = pytest.mark.parametrize("name", RUNS)

@@ -286,8 +286,12 @@ CHECKED = {
     "santa": {"smooth"},
     "sgld-sa-marginal": {"smooth"},
     "sgld-sa-gibbs": {"smooth"},
+    "sgld-sa-classification-marginal": {"smooth"},
+    "sgld-sa-classification-gibbs": {"smooth"},
     "sghmc-sa-marginal": {"smooth"},
     "sghmc-sa-gibbs": {"smooth"},
+    "sghmc-sa-classification-marginal": {"smooth"},
+    "sghmc-sa-classification-gibbs": {"smooth"},
 }
 
 

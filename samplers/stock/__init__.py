@@ -38,10 +38,14 @@ _FILES = {  # name of the recipe: its file, and the Python name
     "sgld-sa-marginal": ("sgld_sa", "SGLDSAMarginal"),
     "sgld-sa-gibbs": ("sgld_sa", "SGLDSAGibbs"),
     "sgld-sa-classification": ("sgld_sa", "SGLDSAClassification"),
+    "sgld-sa-classification-marginal": ("sgld_sa", "SGLDSAClassificationMarginal"),
+    "sgld-sa-classification-gibbs": ("sgld_sa", "SGLDSAClassificationGibbs"),
     "sghmc-sa": ("sghmc_sa", "SGHMCSA"),
     "sghmc-sa-marginal": ("sghmc_sa", "SGHMCSAMarginal"),
     "sghmc-sa-gibbs": ("sghmc_sa", "SGHMCSAGibbs"),
     "sghmc-sa-classification": ("sghmc_sa", "SGHMCSAClassification"),
+    "sghmc-sa-classification-marginal": ("sghmc_sa", "SGHMCSAClassificationMarginal"),
+    "sghmc-sa-classification-gibbs": ("sghmc_sa", "SGHMCSAClassificationGibbs"),
 }
 
 
@@ -49,7 +53,7 @@ class Catalogue(Mapping[str, Recipe]):
     """The stock samplers by the names of their recipes, in the order of the families.
 
     >>> catalogue["sghmc"].name, len(catalogue)
-    ('sghmc', 35)
+    ('sghmc', 39)
     """
 
     def __getitem__(self, name: str) -> Recipe:

@@ -35,4 +35,6 @@ def sghmc_sa(mode: str = "sa", regression: bool = True) -> Recipe:
 
 
 SGHMCSA, SGHMCSAMarginal, SGHMCSAGibbs = map(sghmc_sa, MODES)
-SGHMCSAClassification = sghmc_sa(regression=False)
+SGHMCSAClassification, SGHMCSAClassificationMarginal, SGHMCSAClassificationGibbs = (
+    sghmc_sa(mode, regression=False) for mode in MODES
+)

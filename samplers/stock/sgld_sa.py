@@ -27,4 +27,6 @@ def sgld_sa(mode: str = "sa", regression: bool = True) -> Recipe:
 
 
 SGLDSA, SGLDSAMarginal, SGLDSAGibbs = map(sgld_sa, MODES)
-SGLDSAClassification = sgld_sa(regression=False)
+SGLDSAClassification, SGLDSAClassificationMarginal, SGLDSAClassificationGibbs = (
+    sgld_sa(mode, regression=False) for mode in MODES
+)

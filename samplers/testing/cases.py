@@ -104,10 +104,14 @@ TABLE = {
     "sgld-sa-marginal": row(sigma=1.2, delta=0.4, **SPIKE),
     "sgld-sa-gibbs": row(sigma=1.2, delta=0.4, **SPIKE),
     "sgld-sa-classification": row(decay=0.6, **SPIKE),
+    "sgld-sa-classification-marginal": row(sigma=1.2, delta=0.4, **SPIKE),
+    "sgld-sa-classification-gibbs": row(sigma=1.2, delta=0.4, **SPIKE),
     "sghmc-sa": row("F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
     "sghmc-sa-marginal": row("F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
     "sghmc-sa-gibbs": row(sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
     "sghmc-sa-classification": row("F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
+    "sghmc-sa-classification-marginal": row("F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
+    "sghmc-sa-classification-gibbs": row(sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
 }
 
 
