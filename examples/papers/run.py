@@ -32,6 +32,8 @@ import psgld_australian
 import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
+import santa_double_well
+import spike_regression
 import torch
 from study import Experiment, Scale, Study, table
 
@@ -47,6 +49,8 @@ MODULES = (
     isgd_gaussian,
     isgd_uci,
     isgd_lenet,
+    spike_regression,
+    santa_double_well,
     atmc_thermostats,
     atmc_order,
     atmc_cycles,

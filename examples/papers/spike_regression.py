@@ -1,0 +1,280 @@
+"""SGLD-SA on a regression with more predictors than data: Deng, Zhang, Liang & Lin (2019), Table 1 and Figure 2.
+
+n = 100, p = 1000, three predictors matter; five data sets, where the paper has one. SGLD-SA averages the latents of its
+spike-and-slab prior while it samples, EMVS (Rockova & George 2014) optimises them from the same start, SGLD has the
+prior N(0, 1) and the true variance of the noise. "marginal" and "gibbs" are exact samplers given the sigma and delta at
+which SGLD-SA ends. The paper's step sizes .001 k^(-1/3) are unstable until k is some hundred; the stable start begins
+with k = 1000. Its 500,000 steps are --full; fewer have a larger gain, to forget the first latents as thoroughly.
+"""
+
+import math
+from statistics import fmean
+
+import torch
+from spike_chains import DELTA, V1, A, B, Means, P, Regression, averaging, coefficients, move, predictors
+from study import Claim, Experiment, Study, Verdict
+from torch import Tensor
+
+import samplers
+from samplers.schedules import Polynomial
+
+N, NOISE = 100, 3.0  # data, variance of the noise
+COLUMNS = [(1e-3, 0.4), (1e-3, 0.5), (1e-2, 0.4), (1e-2, 0.5)]  # v0, the variance of the spike, and first sigma
+OFFSETS = {"stable": 1000.0, "printed": 1.0}  # of the first step
+PRECISIONS = (1.0, 10.0)  # of a ridge prior
+
+
+def data_set(seed: int) -> Regression:
+    """Predictors of correlation .6^|i - j|, y = X beta + N(0, 3): 100 rows to learn from and 1000 to test on."""
+    generator = torch.Generator().manual_seed(seed)
+    beta = coefficients(generator)
+    parts = []
+    for rows in (N, 1000):
+        X = predictors(rows, 0.6, generator)
+        parts += [X, X[:, :3] @ beta + math.sqrt(NOISE) * torch.randn(rows, generator=generator)]
+    return Regression(beta, *parts)
+
+
+def half_squares(scores: Tensor, y: Tensor) -> Tensor:
+    """U of the recipes for a regression, which divide it by sigma^2."""
+    return (y - scores).square() / 2
+
+
+def half_squares_over_noise(scores: Tensor, y: Tensor) -> Tensor:
+    """U of SGLD, which is told the variance."""
+    return half_squares(scores, y) / NOISE
+
+
+def errors(w: Tensor, data: Regression) -> tuple[float, float]:
+    """MAE and MSE of the predictions."""
+    r = data.predictions(w) - data.test_y
+    return float(r.abs().mean()), float(r.square().mean())
+
+
+def emvs(data: Regression, v0: float, sigma: float, iterations: int = 300) -> Tensor:
+    """The mode by EM: each of w, rho, kappa, sigma and delta in turn is put at its optimum given the others.
+
+    The order is left open by the paper, and decides which starts fail: here rho sees the first sigma.
+    """
+    X, y = data.X.double(), data.y.double()
+    delta, kappa = DELTA, torch.full((P,), (1 / v0 + 1 / V1) / 2, dtype=X.dtype)
+    for _ in range(iterations):
+        scaled = X / kappa
+        w = scaled.T @ torch.linalg.solve(X @ scaled.T + torch.eye(N, dtype=X.dtype), y)
+        odds = math.log(delta / (1 - delta)) - math.log(V1 / v0) / 2
+        rho = (odds + w**2 / (2 * sigma**2) * (1 / v0 - 1 / V1)).sigmoid()
+        kappa = (1 - rho) / v0 + rho / V1
+        sigma = math.sqrt(((y - X @ w).square().sum() + (kappa * w**2).sum() + 1) / (N + P + 1))
+        delta = min(max(float(rho.sum() + A - 1) / (A + B + P - 2), 1e-6), 1 - 1e-6)
+    return w
+
+
+def ridge(data: Regression, precision: float) -> Tensor:
+    """The exact posterior mean under N(0, 1/precision) and the true variance of the noise."""
+    X, y = data.X, data.y
+    return X.T @ torch.linalg.solve(X @ X.T + precision * NOISE * torch.eye(N), y)
+
+
+# ---- the kinds of runs
+
+
+def averaged(study: Study, start: str, sets: int, steps: int) -> dict:
+    """SGLD-SA from the four columns: errors (columns, data sets, 2), the last latents, draws of the first data set."""
+    data = [data_set(seed) for seed in range(sets)]
+    means = move(
+        samplers.SGLDSA,
+        data,
+        half_squares,
+        [{"v0": v0, "sigma0": sigma, **averaging(steps)} for v0, sigma in COLUMNS],
+        steps=steps,
+        schedule=Polynomial(a=0.001, b=OFFSETS[start], gamma=1 / 3),
+        folder=study.scratch(averaged, start=start, sets=sets, steps=steps),
+        residuals=True,
+        latents=("sigma", "delta"),
+    )
+    return errors_of(means, data) | means.latents
+
+
+def given(study: Study, mode: str, latents: list[list[float]], sets: int, steps: int) -> dict:
+    """ "marginal" or "gibbs" at v0, sigma and delta of each column."""
+    data = [data_set(seed) for seed in range(sets)]
+    means = move(
+        samplers.catalogue[f"sgld-sa-{mode}"],
+        data,
+        half_squares,
+        [{"v0": v0, "v1": V1, "sigma": sigma, "delta": delta} for v0, sigma, delta in latents],
+        steps=steps,
+        schedule=Polynomial(a=0.001, b=OFFSETS["stable"], gamma=1 / 3),
+        folder=study.scratch(given, mode=mode, latents=latents, sets=sets, steps=steps),
+    )
+    return errors_of(means, data)
+
+
+def plain(study: Study, sets: int, steps: int) -> dict:
+    """SGLD under N(0, 1) and N(0, .1)."""
+    data = [data_set(seed) for seed in range(sets)]
+    means = move(
+        samplers.SGLD,
+        data,
+        half_squares_over_noise,
+        [{"weight_decay": precision / N} for precision in (1.0, 10.0)],
+        steps=steps,
+        schedule=Polynomial(a=0.001, b=OFFSETS["stable"], gamma=1 / 3),
+        folder=study.scratch(plain, sets=sets, steps=steps),
+    )
+    return errors_of(means, data)
+
+
+def errors_of(means: Means, data: list[Regression]) -> dict:
+    """The errors of the average weights, and the draws."""
+    table = [[errors(w, d) for w, d in zip(column, data, strict=True)] for column in means.weights]
+    return {"errors": table, "trace": means.trace}
+
+
+def closed_forms(study: Study, sets: int) -> dict:
+    """The errors of what needs no sampler, by name: (columns, data sets, 2)."""
+    data = [data_set(seed) for seed in range(sets)]
+    truth = [torch.cat([d.beta, torch.zeros(P - 3)]) for d in data]
+    known = [torch.cat([torch.linalg.lstsq(d.X[:, :3], d.y).solution, torch.zeros(P - 3)]) for d in data]
+    modes = [[emvs(d, *column) for d in data] for column in COLUMNS]
+    weights = {
+        "EMVS": modes,
+        "ridge": [[ridge(d, precision) for d in data] for precision in PRECISIONS],
+        "least squares on the three": [known],
+        "true weights": [truth],
+    }
+    table = {
+        name: [[errors(w, d) for w, d in zip(column, data, strict=True)] for column in columns]
+        for name, columns in weights.items()
+    }
+    return {"errors": table, "emvs": [column[0][:3].tolist() for column in modes]}
+
+
+# ---- the claims
+
+
+def mse(column: list) -> float:
+    """The mean over the data sets."""
+    return fmean(error for _, error in column)
+
+
+def row(columns: list) -> str:
+    """MAE / MSE by column."""
+    return "; ".join(f"{fmean(mae for mae, _ in column):.2f} / {mse(column):.3g}" for column in columns)
+
+
+def claims(study: Study) -> list[Claim]:
+    """Every method on the same data sets."""
+    sets, steps = study.of_scale((2, 60), (5, 20_000), (5, 500_000))
+    stable, printed = (study.result(averaged, start=start, sets=sets, steps=steps) for start in OFFSETS)
+    latents = []
+    for k in (0, 2):  # the columns of each v0, whose latents end alike
+        sigma, delta = (fmean(sum(stable[name][k : k + 2], [])) for name in ("sigma", "delta"))
+        latents.append([COLUMNS[k][0], round(sigma, 4), round(delta, 6)])
+    exact = {
+        mode: study.result(given, mode=mode, latents=latents, sets=sets, steps=steps) for mode in ("marginal", "gibbs")
+    }
+    sgld = study.result(plain, sets=sets, steps=steps)
+    others = study.result(closed_forms, sets=sets)
+    picture(study, {"SGLD-SA": stable, "gibbs": exact["gibbs"], "SGLD": sgld}, others["emvs"][1])
+    return claims_of(stable, printed, exact, sgld, others)
+
+
+def claims_of(stable: dict, printed: dict, exact: dict, sgld: dict, others: dict) -> list[Claim]:
+    """MAE / MSE in the order of the columns: v0 = .001 and .01, each with sigma = .4 and .5."""
+    closed = others["errors"]
+    level = [mse(column) for column in stable["errors"]]
+    first = [mse(column) for column in printed["errors"]]
+    em = [mse(column) for column in closed["EMVS"]]
+    floor = mse(closed["true weights"][0])
+    oracle = mse(closed["least squares on the three"][0])
+    ends = "; ".join(f"{fmean(column):.2f}" for column in stable["sigma"])
+    ridges = ", ".join(
+        f"{mse(column):.3g} at {precision:g}" for precision, column in zip(PRECISIONS, closed["ridge"], strict=True)
+    )
+    modes = "; ".join(f"{name} {row(result['errors'])}" for name, result in exact.items())
+    best_exact = [min(mse(result["errors"][k]) for result in exact.values()) for k in (0, 1)]
+    return [
+        Claim(
+            "SGLD-SA hardly depends on v0 and the first sigma (steps stable from the start)",
+            "1.32 / 2.85; 1.34 / 2.90; 1.34 / 2.92; 1.37 / 2.93",
+            row(stable["errors"]),
+            Verdict.of(max(level) < 1.5 * min(level)),
+        ),
+        Claim(
+            "... at the noise floor",
+            "MSE 2.85 to 2.93",
+            f"{min(level):.2f} to {max(level):.2f}; true weights {floor:.2f}, least squares on the three {oracle:.2f}",
+            Verdict.of(max(level) < 1.05 * oracle),
+            f"the paper is below the floor of its own noise; sigma ends at {ends}, not at 1.73: 997 spikes fit noise",
+        ),
+        Claim(
+            "... with the printed steps .001 k^(-1/3) from k = 1",
+            "2.85 to 2.93",
+            row(printed["errors"]),
+            Verdict.of(max(first) < 1.5 * min(first) and max(first) < 1.25 * max(level)),
+            "h times the curvature is 13 at first: the residuals blow up, sigma after them, and weights lock in the "
+            "spike while it falls",
+        ),
+        Claim(
+            "EMVS fails from some starts",
+            "1.43 / 3.19; 3.04 / 13.6; 3.40 / 18.8; 1.33 / 2.95",
+            row(closed["EMVS"]),
+            Verdict.of(max(em) > 2 * min(em)),
+            "which ones hangs on the order of the EM, that the paper leaves open: with sigma before rho none fails",
+        ),
+        Claim(
+            "SGLD overfits",
+            "4.98 / 42.6",
+            row(sgld["errors"]),
+            Verdict.of(mse(sgld["errors"][0]) > 3 * max(level)),
+            "900 directions are the prior's alone, and the average has not forgotten their random walk (here under "
+            f"N(0, 1) and N(0, .1); the paper prints no prior): the exact posterior mean has {ridges}",
+        ),
+        Claim(
+            "averaged latents cost nothing against the posterior at the same sigma and delta (not in the paper)",
+            "-",
+            f"{modes} (v0 = .001, .01)",
+            Verdict.of(all(level[2 * k] < 1.05 * best_exact[k] for k in (0, 1))),
+            "the averages tend to a law of their own, neither the marginal nor the joint posterior",
+        ),
+        covered(stable),
+    ]
+
+
+def covered(stable: dict) -> Claim:
+    """Whether the truth is inside the posteriors of the picture, which are of the first data set."""
+    beta = data_set(0).beta.tolist()
+    draws = torch.tensor(stable["trace"])[:, 1]
+    low, high = torch.quantile(draws, torch.tensor([0.025, 0.975]), 0).tolist()
+    intervals = "; ".join(f"{b:.2f} in [{x:.2f}, {y:.2f}]" for b, x, y in zip(beta, low, high, strict=True))
+    return Claim(
+        "SGLD-SA has sensible posteriors of the three coefficients (v0 = .001, sigma = .5)",
+        "Figure 2a to c, no numbers",
+        f"95 %: {intervals}",
+        Verdict.of(all(x < b < y for b, x, y in zip(beta, low, high, strict=True))),
+        "the spike shrinks a small coefficient; its precision is an average, where the posterior has two modes",
+    )
+
+
+def picture(study: Study, results: dict[str, dict], modes: list[float]) -> None:
+    """The posteriors of the three coefficients on the first data set, at v0 = .001 and sigma = .5."""
+    beta = data_set(0).beta.tolist()
+    with study.figure("posteriors", columns=3) as axes:
+        for j, ax in enumerate(axes):
+            for name, result in results.items():
+                column = min(1, len(result["errors"]) - 1) if name == "SGLD-SA" else 0
+                draws = torch.tensor(result["trace"])[:, column, j]
+                ax.hist(draws.numpy(), 40, density=True, histtype="step", label=name)
+            ax.axvline(modes[j], color="tab:red", ls=":", label="EMVS")
+            ax.axvline(beta[j], color="k", label="truth")
+            ax.set(xlabel=f"beta_{j + 1}", yticks=[], xlim=(-1.5, 4.5))
+        axes[0].legend(fontsize=7)
+
+
+EXPERIMENT = Experiment(
+    "spike-regression",
+    "SGLD-SA (Deng, Zhang, Liang & Lin 2019), Table 1: p = 1000, n = 100; test MAE / MSE",
+    claims,
+    minutes=8,
+)

@@ -1,0 +1,175 @@
+"""The laws that the experiments of SGLD-SA and of Santa show, in small runs. Seeds are fixed in the experiments."""
+
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from matplotlib.image import imread
+
+from samplers.schedules import Polynomial
+
+PAPERS = Path(__file__).parent.parent / "examples" / "papers"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def papers_on_path():
+    sys.path.insert(0, str(PAPERS))
+    yield
+    sys.path.remove(str(PAPERS))
+
+
+def quick_table(folder, *names):
+    """What a quick run of experiments says, and the second one, which reads it."""
+    import run
+    from study import Scale
+
+    first = run.run(list(names), None, folder, Scale.QUICK)
+    assert run.run(list(names), None, folder, Scale.QUICK) == first
+    return first
+
+
+# ---- SGLD-SA
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory):
+    """The weights and test errors of one data set at v0 = .001; SGLD-SA from sigma = .4 and from .5."""
+    import spike_regression as example
+    from spike_chains import averaging, move
+
+    import samplers
+
+    data = example.data_set(0)
+    steps = 1500
+    settings = {"steps": steps, "schedule": Polynomial(a=0.001, b=1000.0, gamma=1 / 3)}
+    columns = [{"v0": 1e-3, "sigma0": sigma, **averaging(steps)} for sigma in (0.4, 0.5)]
+    folder = tmp_path_factory.mktemp("regression")
+    averaged = move(
+        samplers.SGLDSA, [data], example.half_squares, columns, folder=folder / "sa", residuals=True, **settings
+    )
+    plain = move(
+        samplers.SGLD,
+        [data],
+        example.half_squares_over_noise,
+        [{"weight_decay": 0.01}],
+        folder=folder / "p",
+        **settings,
+    )
+    weights = {
+        "0.4": averaged.weights[0, 0],
+        "0.5": averaged.weights[1, 0],
+        "SGLD": plain.weights[0, 0],
+        "EMVS": example.emvs(data, 1e-3, 0.4),
+    }
+    return data.beta, weights, {name: example.errors(w, data)[1] for name, w in weights.items()}
+
+
+@pytest.mark.parametrize("start", ["0.4", "0.5"])
+def test_sgld_sa_finds_the_three_coefficients_among_a_thousand(regression, start):
+    """Each within 1.3 of the truth, and above 1.3 times every other weight."""
+    beta, weights, _ = regression
+    w = weights[start]
+    assert (w[:3] - beta).abs().max() < 1.3
+    assert w[:3].min() > 1.3 * w[3:].abs().max()
+
+
+@pytest.mark.parametrize("start", ["0.4", "0.5"])
+def test_sgld_sa_predicts_better_than_sgld_and_than_emvs_from_the_same_start(regression, start):
+    """The noise alone gives an MSE of 3.1, the exact ridge 24."""
+    mse = regression[2]
+    assert 2.8 < mse[start] < 6.5
+    assert mse["EMVS"] > 1.3 * mse[start]
+    assert mse["SGLD"] > 5 * mse[start]
+
+
+def test_an_interrupted_run_of_chains_goes_on_to_the_same_weights(tmp_path):
+    import spike_regression as example
+    from spike_chains import Average, averaging, move
+
+    import samplers
+
+    class Stop(Exception):
+        pass
+
+    data = [example.data_set(seed) for seed in (0, 1)]
+    columns = [{"v0": 1e-3, "sigma0": 0.4, **averaging(40)}]
+    settings = {"steps": 40, "schedule": Polynomial(a=0.001, b=1000.0, gamma=1 / 3), "residuals": True}
+
+    def run(folder):
+        return move(samplers.SGLDSA, data, example.half_squares, columns, folder=folder, latents=["sigma"], **settings)
+
+    whole = run(tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        add, save = Average.add, samplers.Checkpoint.save
+        patch.setattr(samplers.Checkpoint, "save", lambda self, **_: save(self, now=True))
+
+        def added(self, *arguments, **options):
+            if self.time > 0:
+                raise Stop
+            add(self, *arguments, **options)
+
+        patch.setattr(Average, "add", added)
+        with pytest.raises(Stop):
+            run(tmp_path / "parts")
+    again = run(tmp_path / "parts")
+    assert torch.equal(whole.weights, again.weights) and whole.latents == again.latents
+
+
+def test_the_regression_has_every_method_beside_the_paper(tmp_path):
+    printed = quick_table(tmp_path, "spike-regression")
+    for words in ("SGLD-SA hardly depends", "printed steps", "EMVS", "SGLD overfits", "marginal", "posteriors"):
+        assert words in printed, words
+    assert imread(tmp_path / "spike-regression" / "quick" / "posteriors.png").shape[1] > 1000
+
+
+# ---- Santa
+
+
+@pytest.fixture(scope="module")
+def wells():
+    import santa_double_well as example
+
+    paths = example.race(200, 1500, 500)
+    return example, {name: path[:, -1] for name, path in paths.items()}
+
+
+def test_santa_leaves_the_shallow_well_and_rmsprop_never_does(wells):
+    """Measured .69 with a standard error of .033, so .55 is four of them away; the optimizers give 0 exactly."""
+    example, ends = wells
+    assert (ends["Santa"] < example.BARRIER).mean() > 0.55
+    assert not (ends["RMSprop"] < example.BARRIER).any()
+    assert not (ends["refinement only"] < example.BARRIER).any()
+
+
+def test_refinement_ends_in_a_minimum_and_exploration_does_not(wells):
+    """Distance to the nearer minimum: .11 in the median before; after it 1e-4, but where friction froze low."""
+    example, ends = wells
+    away = {name: example.distance(end) for name, end in ends.items()}
+    assert numpy.quantile(away["Santa"], 0.95) < 1e-3 and away["Santa"].max() < 0.01
+    assert numpy.median(away["exploration only"]) > 0.03
+
+
+@pytest.mark.parametrize("eta", [1e-2, 1e-3])
+def test_noise_of_the_order_of_eta_to_three_halves_has_the_law_and_of_eta_has_not(eta):
+    """The variance is 1; 4000 chains have a standard error of .022, and with eta it is .82 to .83 at either step."""
+    import santa_double_well as example
+
+    right, wrong = (numpy.square(example.euler(eta, e, g=0.3, chains=4000, time=60.0)).mean() for e in (1.5, 1.0))
+    assert 0.9 < right < 1.1
+    assert wrong < 0.9
+
+
+def test_the_probability_of_the_global_well_is_that_of_the_table():
+    import santa_double_well as example
+
+    for T, printed in example.LAWS.items():
+        assert example.boltzmann(T) == pytest.approx(float(printed), abs=1e-4)
+
+
+def test_the_double_well_says_what_each_stage_does(tmp_path):
+    printed = quick_table(tmp_path, "santa-double-well")
+    for words in ("P(left)", "in the place of eta^(3/2)", "crosses to the global minimum", "both stages"):
+        assert words in printed, words
+    assert imread(tmp_path / "santa-double-well" / "quick" / "double_well.png").shape[1] > 1000
