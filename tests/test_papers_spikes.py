@@ -1,8 +1,5 @@
 """The laws that the experiments of SGLD-SA and of Santa show, in small runs. Seeds are fixed in the experiments."""
 
-import sys
-from pathlib import Path
-
 import numpy
 import pytest
 import torch
@@ -10,23 +7,16 @@ from matplotlib.image import imread
 
 from samplers.schedules import Polynomial
 
-PAPERS = Path(__file__).parent.parent / "examples" / "papers"
+pytestmark = pytest.mark.usefixtures("papers")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def papers_on_path():
-    sys.path.insert(0, str(PAPERS))
-    yield
-    sys.path.remove(str(PAPERS))
-
-
-def quick_table(folder, *names):
-    """What a quick run of experiments says, and the second one, which reads it."""
+def quick_table(folder, name, data=None):
+    """What a quick run of an experiment says, and the second one, which reads it."""
     import run
     from study import Scale
 
-    first = run.run(list(names), None, folder, Scale.QUICK)
-    assert run.run(list(names), None, folder, Scale.QUICK) == first
+    first = run.run([name], data, folder, Scale.QUICK)
+    assert run.run([name], data, folder, Scale.QUICK) == first
     return first
 
 
@@ -34,7 +24,7 @@ def quick_table(folder, *names):
 
 
 @pytest.fixture(scope="module")
-def regression(tmp_path_factory):
+def regression(papers, tmp_path_factory):
     """The weights and test errors of one data set at v0 = .001; SGLD-SA from sigma = .4 and from .5."""
     import spike_regression as example
     from spike_chains import averaging, move
@@ -124,11 +114,28 @@ def test_the_regression_has_every_method_beside_the_paper(tmp_path):
     assert imread(tmp_path / "spike-regression" / "quick" / "posteriors.png").shape[1] > 1000
 
 
+def test_the_classification_has_every_method_beside_the_paper(tmp_path):
+    printed = quick_table(tmp_path, "spike-classification")
+    for words in ("SGLD-SA is best", "printed steps", "ESM", "SGLD overfits", "calibrated", "marginal", "posteriors"):
+        assert words in printed, words
+    assert imread(tmp_path / "spike-classification" / "quick" / "posteriors.png").shape[1] > 1000
+
+
+def test_the_gain_of_esm_stays_at_one():
+    """So that its latents are at their optimum in every step, in float32 too."""
+    import spike_classification as example
+
+    _, settings = example.METHODS["ESM"]
+    for k in (0, 10_000, 500_000):
+        gain = torch.tensor(settings["A"]) * torch.tensor(k + 1 + settings["Z"]) ** -0.75
+        assert float(gain) == pytest.approx(1, abs=1e-3)
+
+
 # ---- Santa
 
 
 @pytest.fixture(scope="module")
-def wells():
+def wells(papers):
     import santa_double_well as example
 
     paths = example.race(200, 1500, 500)
@@ -173,3 +180,33 @@ def test_the_double_well_says_what_each_stage_does(tmp_path):
     for words in ("P(left)", "in the place of eta^(3/2)", "crosses to the global minimum", "both stages"):
         assert words in printed, words
     assert imread(tmp_path / "santa-double-well" / "quick" / "double_well.png").shape[1] > 1000
+
+
+def test_santa_learns_images_explores_then_refines(images, tmp_path):
+    """Rows of all methods; the released code's diffusion is constant, and its law exact."""
+    import santa_mnist as example
+
+    printed = quick_table(tmp_path, "santa-mnist", images.parent)
+    for name in example.METHODS:
+        assert f"| {name}, test error |" in printed, name
+    assert example.RELEASED.check().exact
+    assert imread(tmp_path / "santa-mnist" / "quick" / "mnist.png").shape[1] > 400
+
+
+def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, tmp_path):
+    import santa_mnist as example
+    from study import Scale, Study
+
+    setting = {"hidden": 8, "epochs": 3, "seed": 1, "optimizer": "released", "lr": 1e-3, "cooling": 0.7}
+    whole = Study(tmp_path / "whole", images.parent, Scale.QUICK)
+    parts = Study(tmp_path / "parts", images.parent, Scale.QUICK)
+    expected = whole.result(example.network, **setting)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stopped(self):
+            raise KeyboardInterrupt
+
+        patch.setattr(example.Learner, "refine", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            parts.result(example.network, **setting)
+    assert parts.result(example.network, **setting) == expected

@@ -33,6 +33,8 @@ import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
 import santa_double_well
+import santa_mnist
+import spike_classification
 import spike_regression
 import torch
 from study import Experiment, Scale, Study, table
@@ -50,7 +52,9 @@ MODULES = (
     isgd_uci,
     isgd_lenet,
     spike_regression,
+    spike_classification,
     santa_double_well,
+    santa_mnist,
     atmc_thermostats,
     atmc_order,
     atmc_cycles,

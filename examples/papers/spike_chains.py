@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and y: minus the log like
 
 
 @dataclass(frozen=True)
-class Regression:
+class DataSet:
     """Rows to learn from and rows to test on, and the coefficients; `stack` puts data sets side by side."""
 
     beta: Tensor  # (3,), the others are 0
@@ -99,7 +99,7 @@ class Means:
 
 def move(
     recipe: Recipe,
-    data: Sequence[Regression],
+    data: Sequence[DataSet],
     loss: Loss,
     columns: Sequence[Mapping[str, float]],
     *,

@@ -1,0 +1,243 @@
+"""Santa on MNIST with a fully connected network: Chen, Carlson, Gan, Li & Carin (2016), the column FNN-400.
+
+784-400-400-10, ReLU, prior N(0, 1), batches of 100, one network each, lr or eta halved every fifth of the run. The
+poster prints no settings. Its Santa is the stock one, eta chosen like the lr of the others, by the error on the last
+sixth of the training data; "released" has the settings of the code that its authors published: eta = 4e-11, weight .1
+of the past in V, lam = 1e-4 and then 1e-5, a constant 100 in place of G2, a friction that starts at 1000, beta = t^.7.
+Both explore for three tenths of the run, then refine. What the release does beside that is left out: it takes the
+gradient before the half step in which it is used, and averages it with the one before.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from datasets import IDX_FILES
+from psgld_mnist import NEAR, Row, data_of, network_of, scores
+from study import Claim, Experiment, Study, Verdict, best, spread
+from sympy import sqrt
+from torch.nn import Module
+from training import Curve, train
+
+import samplers
+from recipe import Recipe, adapted, force, fraction, friction, grad, noise, num_data, positive, potential, total, vector
+from recipe.errors import RecipeError
+
+BATCH = 100
+EXPLORE = 0.3  # of the run
+STAGES = 5  # lr is halved at the end of each but the last
+FIRST_FRICTION = 1000.0  # of the release
+
+
+def released() -> Recipe:
+    """Santa with a constant diffusion in place of G2, as the release has it: the law is exact all the same."""
+    theta, p, xi = vector("theta"), vector("p"), vector("xi")
+    sigma = fraction("sigma", default=0.1, doc="weight of the past in V")
+    lam = positive("lam", default=1e-4, doc="added to the root of V")
+    G2 = positive("G2", default=100.0, doc="the diffusion of the momenta, and the mean of their friction")
+    U = potential(theta)
+    slope = grad(U) / num_data
+    V = adapted("V", like=theta, start=slope**2, domain="nonnegative")
+    return Recipe(
+        name="santa-released",
+        source="the code of Chen et al. 2016",
+        state=(theta, p, xi),
+        target=theta,
+        H=U + total(p**2) / 2 + total((xi - G2) ** 2) / 2,
+        D={p: G2},
+        Q={(theta, p): -1 / sqrt(lam + sqrt(V)), (p, xi): p},
+        adapt={V: sigma * V + (1 - sigma) * slope**2},
+        order="same_step",
+        pieces={"R": friction(p), "W": force(p) + noise(p)},
+        scheme="A' R W R A'",
+    )
+
+
+RELEASED = released()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a network is trained: lr on the mean loss, for Santa eta N; `cooling`: beta = t^cooling."""
+
+    optimizer: str
+    lr: float
+    cooling: float = 0.5
+
+
+SUM = 60_000  # eta of the release is on the sum over the data
+METHODS = {  # the candidates, of which one is chosen where there are several
+    "Santa, poster": [Setting("santa", eta * SUM) for eta in (4e-11, 4e-10, 4e-9)],
+    "Santa, released": [Setting("released", 4e-11 * SUM, cooling=0.7)],
+    "Adam": [Setting("adam", lr) for lr in (1e-3, 5e-4)],
+    "RMSprop": [Setting("rmsprop", lr) for lr in (5e-4, 1e-3)],
+    "SGD-M": [Setting("momentum", lr) for lr in (0.1, 0.05, 0.02)],
+    "SGD": [Setting("sgd", lr) for lr in (0.5, 0.25, 0.1)],
+}
+PRINTED = {
+    "Santa, poster": 1.21,
+    "Santa, released": 1.21,
+    "Adam": 1.53,
+    "RMSprop": 1.59,
+    "SGD-M": 1.66,
+    "SGD": 1.72,
+}
+
+
+def optimizer_of(setting: Setting, network: Module, rows: int, seed: int) -> torch.optim.Optimizer:
+    """Torch's own on the mean loss, or Santa."""
+    decay = 1 / rows
+    parameters = network.parameters()
+    if setting.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=setting.lr, weight_decay=decay)
+    if setting.optimizer == "rmsprop":
+        return torch.optim.RMSprop(parameters, lr=setting.lr, alpha=0.99, eps=1e-5, weight_decay=decay)
+    if setting.optimizer in ("sgd", "momentum"):
+        momentum = 0.9 if setting.optimizer == "momentum" else 0.0
+        return torch.optim.SGD(parameters, lr=setting.lr, momentum=momentum, weight_decay=decay)
+    recipe: Any = RELEASED if setting.optimizer == "released" else samplers.SANTA
+    own = {} if setting.optimizer == "released" else {"lam": 1e-4, "sigma": 0.99}
+    return samplers.Optimizer(
+        parameters, recipe, lr=setting.lr, num_data=rows, weight_decay=decay, temperature=1.0, seed=seed, **own
+    )
+
+
+class Learner:
+    """A network that learns from training data, with the errors on other data after each epoch."""
+
+    def __init__(self, study: Study, setting: Setting, hidden: int, seed: int, validate: bool) -> None:
+        self.setting = setting
+        self.data, (self.inputs, self.labels) = data_of(study, validate)
+        rows = len(self.data[0])
+        self.network = network_of(self.data[0], hidden, seed)
+        self.batches = samplers.Minibatches(self.data, min(BATCH, rows // 4), seed=seed)
+        self.optimizer = optimizer_of(setting, self.network, rows, seed)
+        self.curve = Curve()
+
+    def train(self, epochs: int, folder: Path) -> None:
+        """All epochs; Santa refines from the end of its exploration on."""
+        is_santa = isinstance(self.optimizer, samplers.Optimizer)
+        explore = max(1, round(EXPLORE * epochs)) if is_santa else 0
+        if is_santa:
+            self._part(epochs, explore, folder / "explore", self.cool)
+            self.refine()
+        self._part(epochs, epochs, folder / "refine", self.see)
+
+    def _part(self, epochs: int, until: int, folder: Path, draw: Any) -> None:
+        train(
+            self.network,
+            self.optimizer,
+            self.batches,
+            epochs=until,
+            lr=lambda epoch: self.setting.lr * 0.5 ** (epoch * STAGES // epochs),
+            draw=draw,
+            folder=folder,
+            settings=asdict(self.setting) | {"epochs": epochs},
+            curve=self.curve,
+        )
+
+    def cool(self, step: int) -> None:
+        """The temperature of the next step of the exploration; the release begins with a friction of its own."""
+        self.optimizer.param_groups[0]["temperature"] = (step + 1) ** -self.setting.cooling
+        if step == 1 and self.setting.optimizer == "released":
+            for p in self.network.parameters():
+                self.optimizer.state[p]["xi"].fill_(FIRST_FRICTION)
+        self.see(step)
+
+    def refine(self) -> None:
+        """Temperature 0, the thermostat frozen."""
+        group = self.optimizer.param_groups[0]
+        group["temperature"] = 0.0
+        if self.setting.optimizer == "released":
+            group["lam"] = 1e-5
+        self.optimizer.freeze("xi")  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def see(self, step: int) -> None:
+        """The error after an epoch."""
+        epoch, rest = divmod(step, len(self.batches))
+        if not rest:
+            self.curve.rows.append([epoch, self.score()["error"]])
+
+    @torch.no_grad()
+    def score(self) -> dict:
+        """The scores of the network as it is."""
+        predictive = samplers.Predictive()
+        predictive.add(self.network(self.inputs))
+        return scores(predictive, self.labels)
+
+
+def network(study: Study, hidden: int, epochs: int, seed: int, validate: bool = False, **setting: Any) -> dict:
+    """The scores of a network, which goes on where it was interrupted."""
+    own = {"hidden": hidden, "epochs": epochs, "seed": seed, "validate": validate} | setting
+    learner = Learner(study, Setting(**setting), hidden, seed, validate)
+    learner.train(epochs, study.scratch(network, **own))
+    return {"last": learner.score(), "curve": learner.curve.rows}
+
+
+def chosen(study: Study, candidates: list[Setting], hidden: int, epochs: int) -> Setting:
+    """The lowest error on the data held back, in short runs; what diverges is out."""
+
+    def loss(setting: Setting) -> float:
+        try:
+            run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
+        except RecipeError as refusal:
+            study.log(f"  out: {refusal}")
+            return math.inf
+        return run["last"]["error"]
+
+    return candidates[0] if len(candidates) == 1 else best(candidates, loss)
+
+
+def claims(study: Study) -> list[Claim]:
+    """The column of the table, and who is below whom."""
+    hidden, epochs, seeds, trial = study.of_scale((16, 3, 1, 1), (400, 15, 3, 3), (400, 100, 3, 20))
+    settings = {name: chosen(study, candidates, hidden, trial) for name, candidates in METHODS.items()}
+    runs: dict[str, list[dict]] = {name: [] for name in METHODS}
+    for seed in range(1, seeds + 1):  # the first seed of all before the second of any
+        for name, setting in settings.items():
+            own = {"hidden": hidden, "epochs": epochs, "seed": seed} | asdict(setting)
+            runs[name].append(study.result(network, **own))
+    table = {name: Row(settings[name], runs[name], "last") for name in METHODS}
+    picture(study, table)
+    rows = len(data_of(study, validate=False)[1][1])
+    found = [of_row(name, row, epochs) for name, row in table.items()]
+    rivals = [name for name in METHODS if not name.startswith("Santa")]
+    return found + [of_order(santa, rival, table, rows) for santa in list(METHODS)[:2] for rival in rivals]
+
+
+def of_row(name: str, row: Row, epochs: int) -> Claim:
+    """A test error beside the printed one."""
+    same = abs(fmean(row.errors) - PRINTED[name]) <= NEAR
+    why = f"lr = {row.setting.lr:g}; {epochs} epochs of the paper's 100"
+    return Claim(f"{name}, test error", f"{PRINTED[name]} %", f"{spread(row.errors)} %", Verdict.of(same), why)
+
+
+def of_order(first: str, second: str, table: dict[str, Row], rows: int) -> Claim:
+    """Whether the first has the lower error: beyond two standard errors of the test set, paired."""
+    gap = table[first].less(table[second], rows)
+    verdict = Verdict.UNRESOLVED if abs(gap.in_errors) < 2 else Verdict.of(gap.value < 0)
+    printed = f"{PRINTED[first]} against {PRINTED[second]}"
+    return Claim(f"{first} below {second}", printed, f"{gap.value:+.2f} +- {gap.error:.2f} %", verdict)
+
+
+def picture(study: Study, table: dict[str, Row]) -> None:
+    """The error by epoch, averaged over seeds."""
+    with study.figure("mnist") as axes:
+        for name, row in table.items():
+            curve = torch.tensor([run["curve"] for run in row.runs]).mean(0)
+            axes.semilogy(curve[:, 0], curve[:, 1], label=name)
+        axes.set(xlabel="epochs", ylabel="test error in %")
+        axes.legend(fontsize=7)
+
+
+EXPERIMENT = Experiment(
+    "santa-mnist",
+    "Santa (Chen, Carlson, Gan, Li & Carin 2016), test error on MNIST, FNN-400",
+    claims,
+    files=[f"mnist/{name}" for name in IDX_FILES],
+    minutes=30,
+)
