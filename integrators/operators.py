@@ -357,7 +357,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
 
 def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
     """Refuse values of operators that have not one row per site of a block `(chains, *shape)`, or lie elsewhere."""
-    sites = like[0].numel() if len(like) else 0
+    sites, values = like[0].numel() if len(like) else 0, read(recipe, values)
     for M in _operators(recipe):
         where, value = f"{recipe.name}, operator {M}", values.get(M.name)
         if value is None:
@@ -374,7 +374,7 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
 
 def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
     """The eigenvalues of the symmetric operators of a recipe."""
-    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in _operators(recipe) if M.kind != "skew"}
+    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in _operators(recipe) if M.matrix_kind != "skew"}
     return {M: _settled(value).tolist() for M, value in values.items()}
 
 
@@ -391,14 +391,15 @@ def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:
 
 def _check_kind(where: str, M: declared.Operator, value: Operator) -> None:
     """Refuse a value of another kind."""
-    _, in_words = KINDS[M.kind]
-    asymmetry = value.asymmetry(-1 if M.kind == "skew" else 1)
+    _, in_words = KINDS[M.matrix_kind]
+    same, other = ("-", "+") if M.matrix_kind == "skew" else ("+", "-")
+    asymmetry = value.asymmetry(-1 if M.matrix_kind == "skew" else 1)
     if asymmetry > ROUNDING:
-        what = f"it is not {in_words}: M {'+' if M.kind == 'skew' else '-'} M^T is {asymmetry:.3g} of its largest entry"
-        raise RecipeError(where, what, do=f"Pass (M {'-' if M.kind == 'skew' else '+'} M.T)/2.")
-    if M.kind in ("definite", "semidefinite"):
+        what = f"it is not {in_words}: M {other} M^T is {asymmetry:.3g} of its largest entry"
+        raise RecipeError(where, what, do=f"Pass (M {same} M.T)/2.")
+    if M.matrix_kind in ("definite", "semidefinite"):
         least = float(_settled(value).amin())
-        if least < 0 or least == 0 and M.kind == "definite":
+        if least < 0 or least == 0 and M.matrix_kind == "definite":
             what = f"it is not {in_words}: an eigenvalue is {least:.3g}"
             raise RecipeError(where, what, do="Pass another matrix, or declare another kind.")
 

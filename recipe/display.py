@@ -109,7 +109,7 @@ def _words(recipe: Dynamics) -> Iterator[str]:
 
 
 def _parameter(s: Parameter) -> str:
-    text = f"{s.name:7} {s.sign}"
+    text = f"{s.name:7} {s.range_in_words}"
     if s.per:
         text += f" per {s.per}"
     if s.default is not None:

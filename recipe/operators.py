@@ -10,6 +10,7 @@ operator does no work.
 from functools import lru_cache
 
 from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
+from sympy.printing.precedence import PRECEDENCE
 
 from .errors import RecipeError
 from .symbols import Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
@@ -27,23 +28,28 @@ FORMS = 64  # of one sum over sites, that are looked through for the simplest
 class Operator(Parameter):
     """A matrix over the sites of a chain, constant, of a `kind`."""
 
-    __slots__ = ("kind",)
+    __slots__ = ("matrix_kind",)
 
-    kind: str
+    matrix_kind: str
     is_operator = True
 
     def __new__(cls, name, kind="definite", doc=""):
         """A symbol of the sign of its eigenvalues."""
         valid_name(name, "operator")
         operator = super().__new__(cls, name, KINDS[kind][0], None, doc)
-        operator.kind = kind
+        operator.matrix_kind = kind
         return operator
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.kind)
+        return (*super()._hashable_content(), self.matrix_kind)
 
     def __getnewargs_ex__(self):
-        return (self.name, self.kind, self.doc), {}
+        return (self.name, self.matrix_kind, self.doc), {}
+
+    @property
+    def range_in_words(self) -> str:
+        """What it may be."""
+        return f"{self.matrix_kind} operator"
 
     def __call__(self, e: Expr) -> Expr:
         """What the operator makes of an expression with one value per site."""
@@ -110,7 +116,7 @@ def transposed(F: Expr) -> Expr:
     >>> transposed(2*J + 1)
     1 - 2*J
     """
-    return F.xreplace({s: -s for s in operators_of(F) if getattr(s, "kind", "") == "skew"})
+    return F.xreplace({s: -s for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"})
 
 
 def is_skew(F: Expr) -> bool:
@@ -182,7 +188,9 @@ class Applied(Crossing):
 
     def _latex(self, printer, exp=None):
         F, e = printer._print(self.formula), printer._print(self.argument)
-        if not (self.formula.is_Symbol or self.formula.is_Pow):
+        if self.formula.is_Pow and self.formula.exp == -1:
+            F = f"{printer.parenthesize(self.formula.base, PRECEDENCE['Pow'])}^{{-1}}"
+        elif not self.formula.is_Symbol:
             F = rf"\left({F}\right)"
         if not self.argument.is_Symbol:
             e = rf"\left({e}\right)"
@@ -252,7 +260,7 @@ def _is_gradient(e: Expr, s: Symbol) -> bool:
 
 
 def _without_skew(F: Expr) -> dict[Symbol, Expr]:
-    return {s: S.Zero for s in operators_of(F) if getattr(s, "kind", "") == "skew"}
+    return {s: S.Zero for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"}
 
 
 @lru_cache(maxsize=4096)

@@ -178,6 +178,11 @@ class Parameter(Symbol):
         """Whether it has one value per site."""
         return self.per is not None
 
+    @property
+    def range_in_words(self) -> str:
+        """What it may be."""
+        return self.sign
+
     def _hashable_content(self):
         # Text, as sympy sorts by these.
         return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))

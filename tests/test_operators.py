@@ -27,6 +27,7 @@ from recipe import (
     potential,
     refresh,
     scalar,
+    step_size,
     total,
     vector,
 )
@@ -169,6 +170,57 @@ def test_the_linear_law_of_a_correlated_gaussian(name, word):
     assert np.abs(chain.covariance - expected).max() < 1e-10 * np.abs(expected).max()
 
 
+STIFF = np.logspace(0, 4, 100)
+
+
+@pytest.fixture(scope="module")
+def stiff():
+    """A Gaussian in 100 dimensions whose condition number is 10^4: its Hessian and its covariance."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(100, 100)))[0]
+    return tuple(torch.tensor((A + A.T) / 2) for A in ((turn * STIFF) @ turn.T, (turn / STIFF) @ turn.T))
+
+
+def test_a_dense_preconditioner_makes_up_for_a_condition_of_10000(stiff):
+    """By the slowest mode rho of the linear steps: of the mean an ESS per gradient of (1 - rho)/(1 + rho)."""
+    hessian, covariance = stiff
+    h, share = 0.1, {}
+    step = integrators.compile(RECIPES["preconditioned"])
+    for value, time_step in ((covariance, h), (1.0, h / STIFF.max())):
+        chain = linear_chain(step, time_step, hessian, M=value)
+        rho = np.abs(np.linalg.eigvals(chain.M)).max()
+        share[id(value)] = (1 - rho) / (1 + rho)
+        if value is covariance:
+            expected = covariance.numpy() / (1 - h / 2)
+            assert np.abs(chain.covariance - expected).max() < 1e-10 * np.abs(expected).max()
+    dense, identity = share.values()
+    assert dense > 1000 * identity > 0
+
+
+def test_baoab_with_the_hessian_for_a_mass_has_the_exact_covariance(stiff):
+    hessian, covariance = stiff
+    chain = linear_chain(integrators.compile(RECIPES["proportional"], "B A O A B"), 0.5, hessian, M=hessian, gamma=2.0)
+    of_theta = [i for i, name in enumerate(chain.names) if name == "theta"]
+    found = chain.covariance[np.ix_(of_theta, of_theta)]
+    assert np.abs(found - covariance.numpy()).max() < 1e-10 * covariance.abs().max()
+
+
+@pytest.mark.parametrize("h", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_fisher_scoring_is_exact_on_a_correlated_gaussian(stiff, h, noise):
+    """With gradients of noise S = noise times the Fisher matrix too: K^-1 + K^-T = Lam + S + injected."""
+    hessian, covariance = stiff
+    information = (1 + noise) * G
+    scale = 1 / (1 + step_size * information / 2)
+    scoring = Recipe(
+        name="scoring", state=theta, H=U, D={theta: scale}, supplied={theta: step_size * scale**2 * information / 2}
+    )
+    chain = linear_chain(integrators.compile(scoring), h, hessian, G=hessian)
+    K = h * np.linalg.inv(np.eye(100) + h * (1 + noise) * hessian.numpy() / 2)
+    injected = chain.B @ chain.B.T + K @ (noise * hessian.numpy()) @ K.T
+    found = scipy.linalg.solve_discrete_lyapunov(chain.M, injected)
+    assert np.abs(found - covariance.numpy()).max() < 1e-10 * covariance.abs().max()
+
+
 # ---- the emitted text
 
 
@@ -283,6 +335,42 @@ def test_mutants_are_seen(name, word, change):
         right, moved = step(state, h, **arguments), namespace["step"](state, h, **arguments)
         errors.append(max((right[b] - moved[b]).abs().max().item() for b in state))
     assert max(errors) > 1e-3
+
+
+# ---- where operators go
+
+
+def test_a_training_loop_factorises_once_and_refuses_other_sizes(monkeypatch):
+    calls = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda A: calls.append(1) or eigh(A))
+    net = torch.nn.Linear(2, 1)
+
+    def trained(M, steps):
+        optimizer = samplers.Optimizer(net.parameters(), RECIPES["preconditioned"], lr=0.01, num_data=100, M=M)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(torch.ones(4, 2)).square().mean().backward()
+            optimizer.step()
+        return len(calls)
+
+    assert trained(matrices(3)["M"], 2) == trained(matrices(3)["M"], 20) / 2
+    with pytest.raises(RecipeError, match="it has 4 rows, but a chain has 3 sites"):
+        trained(torch.eye(4), 1)
+
+
+def test_a_run_goes_on_with_its_own_matrix_alone(tmp_path):
+    run = dict(init=torch.zeros(3), steps=20, step_size=0.1, progress=False, checkpoint=str(tmp_path / "run"))
+    draws = samplers.sample(RECIPES["dense-mass"], bowl, M=matrices(3)["M"], **run)
+    again = samplers.sample(RECIPES["dense-mass"], bowl, M=matrices(3)["M"], **run)
+    assert torch.equal(draws["theta"], again["theta"]) and draws.info["parameters"] == {"M": "Dense((3, 3))"}
+    with pytest.raises(RecipeError, match="it holds a run of parameters"):
+        samplers.sample(RECIPES["dense-mass"], bowl, M=matrices(3, seed=1)["M"], **run)
+
+
+def test_steps_of_operators_are_not_tuned():
+    with pytest.raises(RecipeError, match="steps are not found for what the operator M makes of U"):
+        samplers.tune(RECIPES["dense-mass"], bowl, init=torch.zeros(3), M=torch.eye(3))
 
 
 # ---- values

@@ -337,7 +337,7 @@ class WriterOfEigenvalues(Writer):
         super().__init__(writer.program, writer.sites)
         self.names, self._locals = writer.names, writer._locals
         self.eigenvalues = operator
-        self.is_complex = getattr(operator, "kind", "") == "skew"
+        self.is_complex = getattr(operator, "matrix_kind", "") == "skew"
 
     def level(self, e: Expr) -> str:
         """ "site" for what reads the eigenvalues."""

@@ -170,7 +170,7 @@ class _Writer:
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
-                self.spectra[M] = _spectrum(getattr(M, "kind", "definite"), self.sites, self.draw)
+                self.spectra[M] = _spectrum(getattr(M, "matrix_kind", "definite"), self.sites, self.draw)
             values, vectors = self.spectra[M]
             numbers = {s: self.number(s, None) for s in F.free_symbols - {M}}
             images = [complex(F.xreplace({**numbers, M: S(complex(x))})) for x in values]

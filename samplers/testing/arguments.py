@@ -115,12 +115,12 @@ def _state_and_noise(step, random, chains, shape, sizes=None):
 def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.ndarray:
     """A random matrix of the kind of an operator; a semidefinite one is singular where it may be."""
     A = random.normal(size=(sites, sites))
-    if operator.kind == "skew":
+    if operator.matrix_kind == "skew":
         return A - A.T
-    if operator.kind == "symmetric":
+    if operator.matrix_kind == "symmetric":
         return A + A.T
     square = A @ A.T / sites
-    if operator.kind == "semidefinite" and sites > 1:
+    if operator.matrix_kind == "semidefinite" and sites > 1:
         return square - np.linalg.eigvalsh(square)[0] * np.eye(sites)
     return square + 0.3 * np.eye(sites)
 

@@ -20,7 +20,7 @@ SQUARES = {"squared_residuals": lambda theta: 1 + (theta**2).reshape(len(theta),
 
 def _usual(parameter, i):
     """A value near the default of the i-th parameter, away from 1 and from those of the others; 0 of what is skew."""
-    if getattr(parameter, "kind", "") == "skew":
+    if getattr(parameter, "matrix_kind", "") == "skew":
         return 0.0
     if parameter.sign == "fraction":
         return 0.45

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from sympy import Symbol, lambdify
 
+from integrators import operators
 from integrators.step import Step
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
@@ -66,7 +67,7 @@ class Rates:
                 f"{name} is given, and follows from lr and momentum too",
                 do=f"Drop it, or give step_size and {name}.",
             )
-        parameters = converted | own
+        parameters = operators.read(self.step.recipe, converted | own)
         self.step.check(h, temperature=temperature, **parameters)
         if budget:
             self.step.check_budget(h, temperature, **parameters)

@@ -13,6 +13,7 @@ from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
+from recipe.operators import Operator
 
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import check_energy_is_asked_for, data_of
@@ -177,10 +178,13 @@ def _check_target(recipe: Recipe, where: str) -> None:
 
 
 def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
-    """Refuse what is no parameter of the recipe."""
+    """Refuse what is no parameter of the recipe, and operators."""
     for name in parameters:
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
+    for s in step.recipe.parameters:
+        if isinstance(s, Operator):
+            raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
 
 
 def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
