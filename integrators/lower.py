@@ -99,6 +99,7 @@ def optimizer_form(
         first, _ = rotated.moves[0]
         if not flows[first].reads_gradient:
             continue
+        _refuse_value(recipe, rotated, flows, adapt or {})
         program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope)
         if program.gradients_per_step == 0 and not program.needs_curvature:
             return program
@@ -107,6 +108,13 @@ def optimizer_form(
         f"the word {scheme} needs more than one gradient per step",
         do="Choose a word with one, such as 'B A O A B' or 'F A'.",
     )
+
+
+def _refuse_value(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], adapt: Mapping[Adapted, Expr]) -> None:
+    """Refuse formulas that read U itself, of which a training loop has the gradient of a batch alone."""
+    if reads_U(adapt.values(), 0) or any(flows[letter].reads(0) for letter in scheme.letters):
+        what = "its formulas read U itself, and a training loop hands in gradients alone"
+        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.sample.")
 
 
 def of_the_loss(program: Program, *, prior: bool) -> Program:

@@ -473,7 +473,6 @@ MISTAKES = {
     "an observation like a name": (lambda: observe("r", like="theta"), ["observe 'r'", "is not a block"]),
     "a hostile observation": (lambda: observe("r; import os"), ["observation", "a letter followed by"]),
     "an observation named as a block": (lambda: langevin(adapt={V: observe("p")}), ["are named 'p'"]),
-    "the value of U": (lambda: compile(langevin(adapt={V: V + U**2})), ["asks for the value of U", "bind(U="]),
     "an unknown name to freeze": (lambda: compile(langevin(), freeze="W"), ["freeze", "there is no block 'W'", "V"]),
     "a stray name in a phase": (lambda: run(PSGLD, phases=[Phase(2, freeze="xi")], steps=1000), ["no block 'xi'"]),
     "no observation": (lambda: run(observing()), ["asks for the observation", "Pass observe="]),

@@ -385,12 +385,6 @@ COMPILE_ERRORS = [
     (SGHMC, "A X", {"X": "p"}, ["a piece is made of blocks", "'p'"]),
     ("sghmc", None, {}, ["expected a Recipe, got str"]),
     (
-        Recipe(name="value", state=(theta,), target=theta, H=U, D={theta: 1 + U**2}),
-        None,
-        {},
-        ["asks for the value of U"],
-    ),
-    (
         Recipe(
             name="mixed", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1 + grad(potential(x, y), y) ** 2, y: 1}
         ),

@@ -92,6 +92,20 @@ runge_kutta = replace(
     pieces={"X": numerical(theta, "stochastic runge-kutta")},
 )
 
+# ---- what reads U itself, and not its gradient alone
+
+# The energy is flattened by a function of itself, so that chains climb: weights of the draws undo it. Deng et al. 2020.
+flat = U + log(1 + U)
+contour = Recipe(
+    name="contour",
+    source="Deng, Lin & Liang 2020, with the weights of their levels at hand",
+    state=(theta,),
+    H=flat,
+    D={theta: 1},
+    marginal=flat,
+    scheme="Euler",
+)
+
 # ---- diffusions of Pearson, solved exactly: the law of a step of any size is right
 
 v = vector("v", domain="positive")
@@ -150,6 +164,7 @@ GALLERY = [
     Exhibit(heun, 0.02, steps=50_000),
     Exhibit(midpoint, 0.01, steps=100_000),
     Exhibit(runge_kutta, 0.02, steps=50_000),
+    Exhibit(contour, 0.005, steps=100_000),
     Exhibit(cir, 1.0, steps=2000),
     Exhibit(wright_fisher, 0.005),
     Exhibit(student, 0.005),

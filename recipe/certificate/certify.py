@@ -15,7 +15,7 @@ from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import Law, compared
 from ..marginal import Gaussian, eliminate_gaussians
-from ..symbols import Block, Total
+from ..symbols import Block, Partial, Potential, Total, masked
 from ..symbols import temperature as T
 from . import ends, reach, reflection, smoothness, surfaces, tails
 from .definite import least_eigenvalue, least_value
@@ -48,6 +48,7 @@ def certify(
 def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple) -> Certificate:
     case = _Case(recipe, temperature, freeze, dict(values))
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *conditional(case)]
+    findings += _of_all_data(case)
     for question in (definite, stationary, smooth, normalisable, boundary, explosion, _marginal, reached):
         findings.append(question(case))
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
@@ -124,6 +125,15 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         marginal=recipe.marginal if targets == recipe.targets else recipe.H,
         claim=recipe.claim,
     )
+
+
+def _of_all_data(case: _Case) -> Iterator[Finding]:
+    """Whose law it is where formulas read U itself."""
+    formulas = (*case.declared.drift, *case.declared.D, *case.declared.adapt.values())
+    outside = (masked(e, Partial)[0] for e in formulas)
+    if any(e.has(Potential) for e in outside):
+        answer = "formulas read U itself, and of an estimate on a minibatch they make another law"
+        yield Finding("the law is that of U on all data", answer, "proved", "value")
 
 
 def definite(case: _Case) -> Finding:

@@ -1,5 +1,6 @@
 """An energy made ready for a run: what its steps ask of it, for all chains at once."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
@@ -103,8 +105,7 @@ def derivatives_of(
     """
     needs_value = any(step.program.needs_value for step in steps)
     if needs_value and data is not None and data.batch_size is not None:
-        what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
-        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+        _meet_estimates(steps, where)
     gradient: Callable | Mapping[str, Callable] | None = None
     curvature: Callable | None = None
     value: Callable | None = None
@@ -157,6 +158,19 @@ def each(gradient: Callable | Mapping[str, Callable] | None, changed: Callable[[
     return {key: changed(function) for key, function in gradient.items()}
 
 
+def _meet_estimates(steps: Sequence[Step], where: str) -> None:
+    """Refuse acceptance by U of a minibatch, and say of formulas that read it that their law is another one."""
+    if any(isinstance(step, MetropolisedStep) for step in steps):
+        what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+    warnings.warn(
+        f"{where}: the formulas read U itself, of which a minibatch has an estimate: the law is not exp(-H). "
+        "Leave batch_size out for one that is.",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+
+
 def bound(energy: Any, target: Target, layout: Layout, data: Data | None) -> Any:
     """An energy that brings its gradient, tried where the chains start; any other as it is."""
     if not isinstance(energy, ArrayEnergy):
@@ -169,7 +183,7 @@ def _check_asked(energy: Any, steps: Sequence[Step], where: str) -> None:
     if not isinstance(energy, OfChains):
         return
     if any(step.program.needs_value for step in steps):
-        energy.check_value(where, "the work of a step compares values of U")
+        energy.check_value(where, "a step reads values of U")
     if any(step.program.needs_curvature for step in steps):
         what = "a step asks for second derivatives of U, and gradient= brings the first ones"
         raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")

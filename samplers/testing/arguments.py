@@ -198,6 +198,7 @@ def called(
     dtype: torch.dtype = torch.float64,
     gradient: Callable = gradient,
     curvature: Callable = curvature,
+    value: Callable | None = None,
     step_size: float | None = None,
 ) -> Values:
     """The emitted step on numpy arrays or tensors; `noise` may be a Key."""
@@ -207,6 +208,7 @@ def called(
         step_size or own_step_size(step),
         gradient=gradient,
         noise=tensors(noise, dtype) if isinstance(noise, dict) else noise,
+        value=value if step.program.needs_value else None,
         **asked(step, curvature),
         **tensors(parameters),
     )

@@ -9,6 +9,8 @@ import torch
 from sympy import Rational
 
 import integrators
+from integrators.backends.loading import load
+from integrators.backends.torch import value_module
 from recipe import Energy, Recipe, grad, potential, total, vector
 from recipe.symbols import Block
 
@@ -27,6 +29,7 @@ class Derivatives(TypedDict):
 
     gradient: Callable[[Any], Any]
     curvature: Callable[[Any], Any]
+    value: Callable[[Any], Any]
 
 
 @cache
@@ -45,10 +48,12 @@ def derivatives(energy: Energy) -> Derivatives:
         H=U,
         D={b: 1 / (1 + grad(U, b) ** 2) for b in blocks},
     )
-    emitted = integrators.compile(reader, "Euler", energy=energy).namespace
+    step = integrators.compile(reader, "Euler", energy=energy)
+    emitted = step.namespace
     return {
         "gradient": _on_arrays_too(emitted["gradient"]),
         "curvature": _on_arrays_too(emitted["curvature"]),
+        "value": _on_arrays_too(load(value_module(step.program), "<U>")["value"]),
     }
 
 
@@ -61,6 +66,8 @@ def _on_arrays_too(function):
         if not isinstance(at, dict):
             return function(torch.as_tensor(np.array(at))).numpy()
         result = function({k: torch.as_tensor(v) for k, v in at.items()})
+        if torch.is_tensor(result):
+            return result.numpy() if any(isinstance(v, np.ndarray) for v in at.values()) else result
         if any(isinstance(v, np.ndarray) for v in at.values()):
             return {k: v.numpy() for k, v in result.items()}
         return result

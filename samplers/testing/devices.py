@@ -27,6 +27,7 @@ def stepped(
     noise: Any,
     curvature: Callable | None = None,
     observe: Mapping[str, Callable] | None = None,
+    value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """A call of a step, on the device that it runs on, with tensors and functions of the CPU.
@@ -38,7 +39,7 @@ def stepped(
     tensor([[0.9000, 0.9000]])
     """
     device = device_of(step.backend)
-    functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "observe": observe}
+    functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "value": value, "observe": observe}
     if device == "cpu":
         return step(state, h, noise=noise, **functions, **parameters)
 
@@ -48,6 +49,7 @@ def stepped(
     functions = {
         "gradient": there(gradient),
         "curvature": there(curvature),
+        "value": there(value),
         "observe": {name: there(f) for name, f in (observe or {}).items()},
     }
     new = step(_moved(state, device), h, noise=_moved(noise, device), **functions, **_moved(parameters, device))

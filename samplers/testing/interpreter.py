@@ -23,6 +23,7 @@ from sympy import Add, Mul, Piecewise, Pow, Symbol
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
+from integrators.flow import reads_U
 from integrators.functions import MatrixOU, SquareRoot
 from integrators.predicted import At
 from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Set, Solve, Sum
@@ -281,7 +282,11 @@ class Chain:
         return self.lift(function(self.lower(self.recipe.targets[0])), block)
 
     def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
-        """The derivatives of U of an order, or of every potential by its name, where the target stands."""
+        """The derivatives of U of an order, 0 for U itself, or of every potential by name, where the target stands."""
+        if order == 0:
+            targets = {b.name: self.lower(b) for b in self.recipe.targets}
+            U = function(targets if len(targets) > 1 else targets[self.recipe.targets[0].name])
+            return {self.recipe.potential: np.asarray(U).reshape(-1, *[1] * (len(self.full) - 1))}
         known: dict[Any, Any] = {}
         for U in self.recipe.potentials:
             own = function[U.key] if isinstance(function, Mapping) else function
@@ -401,6 +406,7 @@ def flow_by_flow(
     curvature: Any = None,
     observe: Mapping[str, Callable] | None = None,
     sizes: Sequence[int] | None = None,
+    value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
     """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
@@ -410,7 +416,7 @@ def flow_by_flow(
     """
     recipe, moves = step.recipe, step.scheme.moves
     chain, draws = Chain(recipe, state, h, parameters, sizes), iter(step.program.draws)
-    answers = Answers(gradient, curvature, observe or {}, noise or {})
+    answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)
     before = len(moves) - 1 if first is None else first  # the flow that adaptations of the same step come before
@@ -433,6 +439,8 @@ def _move(chain, updates, answers, first_gradient=None):
     for order, function in ((1, answers.gradient), (2, answers.curvature)):
         if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
             chain.at |= chain.derivatives(function, order)
+    if reads_U(updates.values(), 0):
+        chain.at |= chain.derivatives(answers.value, 0)
     chain.at |= first_gradient or {}
     observations = {o for e in updates.values() for o in e.atoms(Observed)}
     chain.at |= {o: chain.observed(answers.observe[o.name], o) for o in observations}
@@ -448,7 +456,7 @@ def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answer
         known = {**values, **found}
         point = {b: np.asarray(evaluate(x, known, chain.full, chain.sizes)) for b, x in asked.point.items()}
         there.at = {**known, **point}
-        order = len(asked.value.variables)
+        order = len(asked.value.variables) if isinstance(asked.value, Partial) else 0
         found[asked] = there.derivatives(getattr(answers, DERIVATIVES[order]), order)[asked.value]
     return found
 

@@ -128,6 +128,8 @@ def _chain(step, at, slopes, h):
         chain.at |= chain.derivatives(slopes["gradient"])
     if step.program.needs_curvature:
         chain.at |= chain.derivatives(slopes["curvature"], order=2)
+    if step.program.needs_value:
+        chain.at |= chain.derivatives(slopes["value"], order=0)
     return chain
 
 
