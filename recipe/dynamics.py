@@ -79,7 +79,8 @@ class Dynamics:
     @cached_property
     def potentials(self) -> tuple[Potential, ...]:
         """The opaque energies of the target, in the order of their names and blocks; none where H is symbolic."""
-        return tuple(sorted(self.H.atoms(Potential), key=lambda U: (U.name, [self.state.index(b) for b in U.blocks])))
+        places = {b: k for k, b in enumerate(self.state)}  # without the blocks that are held still
+        return tuple(sorted(self.H.atoms(Potential), key=lambda U: (U.name, [places.get(b, -1) for b in U.blocks])))
 
     @property
     def potential(self) -> Potential | None:
