@@ -248,7 +248,8 @@ def of_audits(audits: dict, noise: dict) -> Claim:
         "-",
         f"{verdicts}; without m E theta^2 is {noise['4']:.3f} at m = 4, {noise['11.1']:.3f} at 11.1",
         Verdict.of(audits["corrected"]["ok"] and not any(r["ok"] for v, r in audits.items() if v != "corrected")),
-        "noise without m: xi falls until E p^2/m = 1 again, so that most of the error is undone by the thermostat",
+        "noise without m: xi falls until E p^2/m = 1 again, so that the thermostat undoes most of the error; the "
+        "one-step defect above sees it, draws hardly do",
     )
 
 
