@@ -279,3 +279,11 @@ def test_a_difference_is_paired_over_the_test_data():
     gap = row([0, 1], [0, 2]).less(row([0, 3], [0, 3]), rows=100)
     assert gap.value == pytest.approx(0)
     assert gap.error == pytest.approx(100 * (1.5 / 99) ** 0.5 / 10)
+
+
+def test_the_convolutional_network_has_a_row_for_each_method_and_a_difference_for_each_other(of_images):
+    import psgld_cnn as example
+
+    claims = example.claims(of_images)
+    assert len(claims) == 2 * len(example.SETTINGS) - 1 + len(example.LAST)
+    assert len(list(of_images.folder.glob("cnn-*.json"))) == len(example.SETTINGS)

@@ -213,16 +213,22 @@ def data_of(study: Study, validate: bool) -> tuple[Data, Data]:
     return (x[:rows], y[:rows]), (x[rows:], y[rows:])
 
 
-def network(study: Study, **settings: Any) -> dict:
-    """The scores of `learned`, which goes on where it was interrupted."""
-    return learned(study, study.scratch(network, **settings), **settings)
+def network(study: Study, *, hidden: int, **settings: Any) -> dict:
+    """The scores of `learned`, with so many hidden units, which goes on where it was interrupted."""
+    folder = study.scratch(network, hidden=hidden, **settings)
+    return learned(study, folder, partial(network_of, hidden), **settings)
+
+
+def network_of(hidden: int, seed: int) -> Module:
+    """For images of 28 x 28."""
+    return perceptron(784, hidden, seed=seed)
 
 
 def learned(
     study: Study,
     folder: Path,
+    make: Callable[[int], Module],
     *,
-    hidden: int,
     epochs: int,
     seed: int,
     validate: bool = False,
@@ -231,7 +237,6 @@ def learned(
 ) -> dict:
     """The scores of the last iterate and of the average; also of what RMSprop of lr `distil` > 0 distils from it."""
     data, (inputs, labels) = data_of(study, validate)
-    make = partial(network_of, data[0], hidden)
     learner = Learner(Setting(**setting), make, data, inputs, seed, soft=distil > 0)
     learner.train(epochs, labels, folder / "teacher")
     weights = torch.cat([p.detach().flatten() for p in learner.network.parameters()])
@@ -246,11 +251,6 @@ def learned(
         student = Learner(Setting("rmsprop", distil), make, soft, inputs, seed + 100)
         found["distilled"] = scores(student.train(epochs, labels, folder / "student").last(), labels)
     return found
-
-
-def network_of(images: Tensor, hidden: int, seed: int) -> Module:
-    """For images of this size."""
-    return perceptron(images[0].numel(), hidden, seed=seed)
 
 
 # ---- the rule
@@ -328,9 +328,13 @@ def claims(study: Study) -> list[Claim]:
     rows = len(data_of(study, validate=False)[1][1])
     found = []
     for column, (hidden, table) in enumerate(tables.items()):
-        found += [of_row(f"{hidden} units: {name}", errors[column], table[name]) for name, errors in PRINTED.items()]
-        found += [of_order(f"{hidden} units", first, second, table, rows) for first, second in ORDERS]
-        found += [control(f"{hidden} units", *names, why, table, rows) for *names, why in CONTROLS]
+        units = f"{hidden} units"
+        found += [of_row(f"{units}: {name}", errors[column], table[name]) for name, errors in PRINTED.items()]
+        for one, other in ORDERS:
+            paper = f"{PRINTED[one][column]} and {PRINTED[other][column]} %"
+            found.append(difference(f"{units}: {one} below {other}", paper, table[one], table[other], rows))
+        for one, other, why in CONTROLS:
+            found.append(difference(f"{units}: {one} below {other}", "control", table[one], table[other], rows, why))
     first = tables[widths[0]]
     picture(study, first)
     return [*found, of_speed(first), of_weights(first), of_width(study, tables)]
@@ -344,21 +348,12 @@ def of_row(words: str, printed: float, row: Row) -> Claim:
     return Claim(f"{words}, test error", f"{printed} %", f"{spread(row.errors)} %", Verdict.of(same), why)
 
 
-def of_order(where: str, first: str, second: str, table: dict[str, Row], rows: int) -> Claim:
-    """Whether the first has the lower error: beyond two standard errors of the test set, paired."""
-    gap = table[first].less(table[second], rows)
+def difference(words: str, paper: str, first: Row, second: Row, rows: int, why: str = "") -> Claim:
+    """Whether the first has the lower error: beyond two standard errors by the choice of the test data, paired."""
+    gap = first.less(second, rows)
     verdict = Verdict.UNRESOLVED if abs(gap.in_errors) < 2 else Verdict.of(gap.value < 0)
-    both = [PRINTED[name][0] for name in (first, second)]
-    paper = "{} against {}".format(*both) if where.startswith("400") else "so"
-    return Claim(f"{where}: {first} below {second}", paper, f"{gap.value:+.2f} +- {gap.error:.2f} %", verdict)
-
-
-def control(where: str, first: str, second: str, why: str, table: dict[str, Row], rows: int) -> Claim:
-    """A comparison that the paper has not: resolved or not."""
-    gap = table[first].less(table[second], rows)
-    verdict = Verdict.UNRESOLVED if abs(gap.in_errors) < 2 else Verdict.of(gap.value < 0)
-    ours = f"{gap.value:+.2f} +- {gap.error:.2f} % ({spread(table[second].errors)} %)"
-    return Claim(f"{where}: {first} below {second}", "control", ours, verdict, why)
+    ours = f"{gap.value:+.2f} +- {gap.error:.2f} % ({spread(first.errors)} and {spread(second.errors)} %)"
+    return Claim(words, paper, ours, verdict, why)
 
 
 def of_speed(table: dict[str, Row]) -> Claim:

@@ -29,6 +29,7 @@ import isgd_lenet
 import isgd_uci
 import psgld_a9a
 import psgld_australian
+import psgld_cnn
 import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
@@ -48,6 +49,7 @@ MODULES = (
     psgld_australian,
     psgld_a9a,
     psgld_mnist,
+    psgld_cnn,
     spike_regression,
     spike_classification,
     isgd_gaussian,
