@@ -4,9 +4,10 @@ Each has `M @ x` for x of the shape `(chains, *shape)`, `root()`, `inverse()`, a
 What takes a factorisation is found when it is asked for first, and kept by the value: it serves steps of any size.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -192,24 +193,31 @@ class Blocks(Operator):
         self.blocks = tuple(_value(b) for b in blocks)
         if not self.blocks or any(b.sites is None for b in self.blocks):
             raise RecipeError("operator", "each block has a number of sites", do="Pass matrices, or their structures.")
-        self.sites = sum(b.sites or 0 for b in self.blocks)
+        self.sizes = [b.sites or 0 for b in self.blocks]
+        self.sites = sum(self.sizes)
         self.tensors = tuple(x for b in self.blocks for x in b.tensors)
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
-        runs = x.reshape(len(x), -1).split([b.sites or 0 for b in self.blocks], 1)
+        runs = x.reshape(len(x), -1).split(self.sizes, 1)
         return torch.cat([b @ run for b, run in zip(self.blocks, runs, strict=True)], 1).reshape(x.shape)
+
+    def _of(self, images: Iterable[Any]) -> "Blocks":
+        """The same with other blocks of the same sizes."""
+        other = copy.copy(self)
+        other.blocks = tuple(images)
+        return other
 
     def function(self, f: Function) -> Operator:
         """f of every block."""
-        return Blocks(*(b.function(f) for b in self.blocks))
+        return self._of(b.function(f) for b in self.blocks)
 
     def root(self) -> Operator:
         """The roots of the blocks."""
-        return Blocks(*(b.root() for b in self.blocks))
+        return self._of(b.root() for b in self.blocks)
 
     def inverse(self) -> Operator:
         """The inverses of the blocks."""
-        return Blocks(*(b.inverse() for b in self.blocks))
+        return self._of(b.inverse() for b in self.blocks)
 
     def eigenvalues(self) -> torch.Tensor:
         """Those of all blocks."""
@@ -366,7 +374,7 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
             what = f"it has {value.sites} rows, but a chain has {sites} sites"
             raise RecipeError(where, what, do="Give one row for each site.")
         device = value.tensors[0].device
-        if device != like.device:
+        if value.sites and device != like.device:
             raise RecipeError(
                 where, f"it is on {device}, the state on {like.device}", do=f"Move it: x.to({str(like.device)!r})."
             )

@@ -352,9 +352,11 @@ def test_a_training_loop_factorises_once_and_refuses_other_sizes(monkeypatch):
             optimizer.zero_grad()
             net(torch.ones(4, 2)).square().mean().backward()
             optimizer.step()
+        assert "M " in repr(optimizer) and str(optimizer.report())
         return len(calls)
 
     assert trained(matrices(3)["M"], 2) == trained(matrices(3)["M"], 20) / 2
+    trained(Blocks(Kronecker(torch.eye(1), matrices(2)["M"]), torch.eye(1)), 3)
     with pytest.raises(RecipeError, match="it has 4 rows, but a chain has 3 sites"):
         trained(torch.eye(4), 1)
 
@@ -382,7 +384,7 @@ STRUCTURES = {
     "low rank": lambda: _low_rank(torch.tensor(0.7)),
     "diagonal and low rank": lambda: _low_rank(torch.linspace(0.5, 2, 6)),
     "Kronecker": lambda: (Kronecker(*_factors()), torch.kron(*_factors())),
-    "blocks": lambda: (Blocks(Kronecker([[2.0]], _factors()[0]), Diagonal([1.0] * 4)), _two_blocks()),
+    "blocks": lambda: (Blocks(Kronecker([[2.0]], _factors()[0]), Diagonal([1.0]), _factors()[1]), _three_blocks()),
 }
 
 
@@ -390,8 +392,8 @@ def _factors():
     return matrices(2)["M"], matrices(3)["M"]
 
 
-def _two_blocks():
-    return torch.block_diag(2 * _factors()[0], torch.eye(4))
+def _three_blocks():
+    return torch.block_diag(2 * _factors()[0], torch.eye(1), _factors()[1])
 
 
 def _low_rank(diagonal):

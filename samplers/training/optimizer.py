@@ -604,11 +604,14 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
-    """Numbers by name; of tensors their shape."""
-    words = (
-        f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}" for x in values.values()
-    )
-    return ", ".join(f"{name} {word}" for name, word in zip(values, words))
+    """Numbers by name; of tensors their shape, of operators their structure."""
+    return ", ".join(f"{name} {_in_word(x)}" for name, x in values.items())
+
+
+def _in_word(x: Any) -> str:
+    if isinstance(x, operators.Operator):
+        return repr(x)
+    return f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}"
 
 
 def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
@@ -651,8 +654,10 @@ def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: 
     fault = ""
     if capturable:
         fault = "capturable = True: a graph would have to hold messages between ranks"
+    if step.program.has_operators:
+        fault = "an operator reads all sites of a chain"
     for name in step.parameters:
-        if torch.is_tensor(group[name]) and group[name].numel() > 1:
+        if torch.is_tensor(group[name]) and group[name].numel() > 1 and not fault:
             fault = f"{name} has a value per site"
     for name, kind in step.draws.items():
         if kind in noise.STATE_DEPENDENT:
@@ -662,8 +667,9 @@ def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: 
 
 
 def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
-    """Parameters as numbers, the mean of those that have one value per site."""
-    return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in parameters.items()}
+    """Parameters as numbers, the mean of those that have one value per site, without operators."""
+    numbers = {name: x for name, x in parameters.items() if not isinstance(x, operators.Operator)}
+    return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in numbers.items()}
 
 
 def _without_frozen_blocks(identity: Mapping[str, Any]) -> dict[str, Any]:
