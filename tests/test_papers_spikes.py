@@ -163,9 +163,9 @@ def test_noise_of_the_order_of_eta_to_three_halves_has_the_law_and_of_eta_has_no
     """The variance is 1; 4000 chains have a standard error of .022, and with eta it is .82 to .83 at either step."""
     import santa_double_well as example
 
-    right, wrong = (numpy.square(example.euler(eta, e, g=0.3, chains=4000, time=60.0)).mean() for e in (1.5, 1.0))
+    right, wrong = (numpy.square(example.euler(eta, e, g=0.3, chains=4000, time=200.0)).mean() for e in (1.5, 1.0))
     assert 0.9 < right < 1.1
-    assert wrong < 0.9
+    assert 0.72 < wrong < 0.9
 
 
 def test_the_probability_of_the_global_well_is_that_of_the_table():
@@ -210,3 +210,111 @@ def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, 
         with pytest.raises(KeyboardInterrupt):
             parts.result(example.network, **setting)
     assert parts.result(example.network, **setting) == expected
+
+
+def test_networks_have_a_row_for_each_method_and_are_attacked(images, tmp_path):
+    """Both data sets are the same made up images here; the spike and slab is on the first full layer alone."""
+    import shutil
+
+    import spike_networks as example
+
+    shutil.copytree(images, tmp_path / "data" / "mnist")
+    shutil.copytree(images, tmp_path / "data" / "fashion-mnist")
+    printed = quick_table(tmp_path, "spike-networks", tmp_path / "data")
+    for data in example.PRINTED:
+        for name in (*example.METHODS, "SGHMC above Vanilla", "under attack"):
+            assert f"| {data}: {name}" in printed, name
+    assert imread(tmp_path / "spike-networks" / "quick" / "attacks.png").shape[1] > 600
+
+    network = example.network_of((2, 4), 20, 0.0, seed=1)
+    optimizer = example.optimizer_of(example.Setting("sghmc-sa", 0.1), network, 100, 50, seed=1)
+    (spiked,) = (group["params"] for group in optimizer.param_groups if group["sparse"] == 1)
+    assert [tuple(p.shape) for p in spiked] == [(20, 64)]
+    assert sum(p.numel() for group in optimizer.param_groups for p in group["params"]) == sum(
+        p.numel() for p in network.parameters()
+    )
+
+
+def test_an_attack_goes_uphill_in_the_loss_of_the_own_label_and_stays_in_the_range_of_pixels(papers):
+    """Of a linear network that tells dark from light, half of the images near the border are lost at zeta = .1."""
+    import spike_networks as example
+
+    class Bright(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(4.0))
+
+        def forward(self, x):
+            score = self.weight * (x.mean((1, 2)) - 0.5)
+            return torch.stack([-score, score], 1)
+
+    network, draws = Bright(), example.Draws()
+    draws.add(network, 1.0)
+    x = torch.tensor([0.05, 0.45, 0.55, 0.95])[:, None, None].expand(4, 28, 28)
+    robust = example.under_attack(network, draws, (x, torch.tensor([0, 0, 1, 1])))
+    assert robust == [50, 50, 50, 50, 0]
+
+
+@pytest.fixture(scope="module")
+def music(tmp_path_factory):
+    """A folder with piano rolls of one chord that moves up, in sequences of different lengths."""
+    folder = tmp_path_factory.mktemp("music")
+    (folder / "polymusic").mkdir()
+    parts = {}
+    for part, lengths in {"train": [130, 40, 30], "valid": [25, 9], "test": [20, 12]}.items():
+        rolls = numpy.zeros((sum(lengths), 88), dtype=numpy.uint8)
+        for t in range(len(rolls)):
+            rolls[t, [t % 80, t % 80 + 4, t % 80 + 7]] = 1
+        parts |= {f"{part}_roll": numpy.packbits(rolls, axis=1), f"{part}_len": numpy.array(lengths, numpy.int32)}
+    for name in ("jsb", "piano"):
+        numpy.savez(folder / "polymusic" / f"{name}.npz", **parts)
+    return folder
+
+
+def test_music_has_a_row_for_each_method_and_padding_is_not_heard(music, tmp_path):
+    import santa_music as example
+
+    printed = quick_table(tmp_path, "santa-music", music)
+    for name in example.METHODS:
+        assert f"| JSB: {name}, test NLL |" in printed, name
+    assert imread(tmp_path / "santa-music" / "quick" / "music.png").shape[1] > 400
+
+    network, rolls = example.Listener(4), example.sequences(music, "jsb", "test")
+    with torch.no_grad():
+        alone = [float(example.surprise(network, *example.padded([roll]))) for roll in rolls]
+        together = float(example.surprise(network, *example.padded(rolls)))
+    assert together == pytest.approx((20 * alone[0] + 12 * alone[1]) / 32, rel=1e-5)
+
+
+def test_what_is_heard_at_a_step_does_not_change_what_was_expected_there(papers):
+    import santa_music as example
+
+    network, rolls = example.Listener(4), torch.zeros(1, 6, 88)
+    later = rolls.clone()
+    later[0, 3] = 1
+    before, after = network(rolls), network(later)
+    assert torch.equal(before[0, :4], after[0, :4])
+    assert (before[0, 4] - after[0, 4]).abs().max() > 1e-4
+
+
+def test_the_epoch_that_is_best_on_the_validation_set_counts_and_one_that_diverged_does_not(papers):
+    import santa_music as example
+
+    nan = float("nan")
+    assert example.best_epoch([[1, 9.0, 7.0], [2, 8.0, 7.5], [3, nan, 1.0]])["test"] == 7.5
+    assert example.best_epoch([[1, nan, nan]])["valid"] == float("inf")
+
+
+def test_rolls_that_do_not_fit_their_lengths_are_refused_with_the_file(music, tmp_path):
+    import santa_music as example
+
+    from recipe.errors import RecipeError
+
+    (tmp_path / "polymusic").mkdir()
+    with numpy.load(music / "polymusic" / "jsb.npz") as file:
+        parts = dict(file) | {"train_len": numpy.array([7], numpy.int32)}
+    numpy.savez(tmp_path / "polymusic" / "jsb.npz", **parts)
+    with pytest.raises(RecipeError, match=r"jsb\.npz: train_roll .* does not have the 7 steps"):
+        example.sequences(tmp_path, "jsb", "train")
+    with pytest.raises(RecipeError, match=r"piano\.npz: it cannot be read"):
+        example.sequences(tmp_path, "piano", "train")

@@ -35,7 +35,9 @@ import psgld_gaussian
 import psgld_mnist
 import santa_double_well
 import santa_mnist
+import santa_music
 import spike_classification
+import spike_networks
 import spike_regression
 import torch
 from study import Experiment, Scale, Study, table
@@ -52,11 +54,13 @@ MODULES = (
     psgld_cnn,
     spike_regression,
     spike_classification,
+    spike_networks,
     isgd_gaussian,
     isgd_uci,
     isgd_lenet,
     santa_double_well,
     santa_mnist,
+    santa_music,
     atmc_thermostats,
     atmc_order,
     atmc_cycles,

@@ -55,7 +55,7 @@ def euler(eta: float, exponent: float, g: float, chains: int, time: float) -> nd
     alpha += u^2 - eta;  u = (1 - alpha) u - eta g theta + sqrt(2 eta^exponent g) N(0, 1);  theta += g u
     """
     generator = numpy.random.default_rng(2)
-    theta = numpy.zeros(chains)
+    theta = generator.standard_normal(chains)
     u = math.sqrt(eta) * generator.standard_normal(chains)
     alpha = numpy.full(chains, g * eta ** (exponent - 1))
     heat = math.sqrt(2 * eta**exponent * g)
@@ -144,11 +144,11 @@ def claims(study: Study) -> list[Claim]:
     """The law first, then what annealing makes of it."""
     chains, steps = study.of_scale((100, 300), (2000, 6000), (20_000, 20_000))
     fixed = {T: study.result(wells, T=T, h=0.05, chains=chains, steps=steps) for T in LAWS}
-    chains, time = study.of_scale((500, 5.0), (20_000, 60.0), (200_000, 60.0))
+    chains, time = study.of_scale((500, 5.0), (20_000, 600.0), (200_000, 600.0))
     variances = {
         exponent: {
             eta: study.result(gaussian, eta=eta, exponent=exponent, g=0.3, chains=chains, time=time)["variance"]
-            for eta in (1e-2, 1e-3, 1e-4)
+            for eta in (1e-2, 1e-3)
         }
         for exponent in (1.5, 1.0)
     }
@@ -178,7 +178,7 @@ def laws(fixed: dict[float, dict]) -> list[Claim]:
 def exponents(variances: dict[float, dict[float, float]]) -> list[Claim]:
     """The variance under theta^2/2 as eta -> 0, by the exponent of eta in the noise."""
     shown = {e: "; ".join(f"{v:.3f} (eta = {eta:g})" for eta, v in row.items()) for e, row in variances.items()}
-    right, wrong = (list(variances[e].values())[1:] for e in (1.5, 1.0))
+    right, wrong = (list(variances[e].values()) for e in (1.5, 1.0))
     return [
         Claim(
             "noise of variance 2 eta^(3/2) g/beta: Var theta under theta^2/2, g = .3",

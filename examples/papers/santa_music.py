@@ -1,0 +1,244 @@
+"""Santa on polyphonic music: Chen, Carlson, Gan, Li & Carin (2016), the table of piano rolls.
+
+A recurrent network, GRU of 200 units as in the authors' code, has heard x_1 ... x_{t-1} and gives each of 88 keys a
+probability at t; the score is the NLL in nats per time step, that of the test set after the epoch that is best on the
+official validation set. Their lr is 1e-3 for the rivals, and 1e-3 or 2e-4 for Santa, on the mean over time steps; Santa
+has sigma = .95, beta = sqrt(t), a friction of .5 a step at first, and explores for 15 % of the run. Where the code has
+one lr for all, "lr chosen" has the one that is best on the validation set.
+
+Batches are 16 pieces of 100 steps at most, where the code takes a whole sequence at a time; gradients are not clipped.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy
+import torch
+from datasets import read_npz
+from study import Claim, Experiment, Study, Verdict, spread
+from torch import Tensor
+from torch.nn import GRU, Linear, Module, Parameter
+from torch.nn.functional import binary_cross_entropy_with_logits
+from training import Curve, train
+
+import samplers
+from recipe.errors import RecipeError
+
+KEYS, BATCH, PIECE = 88, 16, 100  # keys of a piano; pieces in a batch, and their time steps
+EXPLORE, FIRST_FRICTION = 0.15, 0.5  # share of the run; of momenta in one step
+SETS = {"jsb": "JSB", "piano": "Piano", "nottingham": "Nott", "muse": "Muse"}
+PRINTED = {
+    "Santa": {"piano": 7.60, "nottingham": 3.39, "muse": 7.20, "jsb": 8.46},
+    "Adam": {"piano": 8.00, "nottingham": 3.70, "muse": 7.56, "jsb": 8.51},
+    "RMSprop": {"piano": 7.70, "nottingham": 3.48, "muse": 7.22, "jsb": 8.52},
+    "SGD-M": {"piano": 8.32, "nottingham": 3.60, "muse": 7.69, "jsb": 8.59},
+    "SGD": {"piano": 11.13, "nottingham": 5.26, "muse": 10.08, "jsb": 10.81},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The optimizer, and its lr on the mean over time steps."""
+
+    optimizer: str
+    lr: float
+
+
+METHODS = {  # candidates, of which the best on the validation set counts
+    "Santa": [Setting("santa", lr) for lr in (1e-3, 2e-4)],
+    "Adam": [Setting("adam", 1e-3)],
+    "RMSprop": [Setting("rmsprop", 1e-3)],
+    "SGD-M": [Setting("momentum", 1e-3)],
+    "SGD-M, lr chosen": [Setting("momentum", lr) for lr in (0.1, 0.3)],
+    "SGD": [Setting("sgd", 1e-3)],
+    "SGD, lr chosen": [Setting("sgd", lr) for lr in (0.3, 1.0)],
+}
+
+
+class Listener(Module):
+    """What comes next: logits of the keys at t, given all before, from a learned first state."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.first = Parameter(torch.zeros(1, 1, units))
+        self.memory = GRU(KEYS, units, batch_first=True)
+        self.keys = Linear(units, KEYS)
+
+    def forward(self, rolls: Tensor) -> Tensor:
+        """`(sequences, steps, keys)` in and out."""
+        past = torch.cat([torch.zeros_like(rolls[:, :1]), rolls[:, :-1]], 1)
+        states, _ = self.memory(past, self.first.expand(1, len(rolls), -1).contiguous())
+        return self.keys(states)
+
+
+def surprise(network: Module, rolls: Tensor, heard: Tensor) -> Tensor:
+    """The NLL in nats per time step, over the steps that are `heard` and no padding."""
+    each = binary_cross_entropy_with_logits(network(rolls), rolls, reduction="none").sum(-1)
+    return (each * heard).sum() / heard.sum()
+
+
+def sequences(folder: Path, name: str, part: str) -> list[Tensor]:
+    """The piano rolls of a part of a data set, `(steps, keys)` each; RecipeError where lengths and rolls differ."""
+    file = f"polymusic/{name}.npz"
+    packed, lengths = read_npz(folder, file, f"{part}_roll", f"{part}_len")
+    if packed.ndim != 2 or packed.shape[1] * 8 < KEYS or lengths.ndim != 1 or lengths.sum() != len(packed):
+        what = f"{part}_roll of the shape {packed.shape} does not have the {lengths.sum()} steps of {part}_len"
+        raise RecipeError(str(folder / file), what, do="Pass rolls of 88 keys, bits packed, end to end.")
+    rolls = torch.from_numpy(numpy.unpackbits(packed, axis=1)[:, :KEYS].astype(numpy.float32))
+    return list(rolls.split(lengths.tolist()))
+
+
+def padded(rolls: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Side by side, `(sequences, steps, keys)`, and where they are heard, `(sequences, steps)`."""
+    heard = [torch.ones(len(roll)) for roll in rolls]
+    pad = torch.nn.utils.rnn.pad_sequence
+    return pad(rolls, batch_first=True), pad(heard, batch_first=True)
+
+
+def optimizer_of(setting: Setting, network: Module, steps: int, seed: int) -> torch.optim.Optimizer:
+    """Torch's own on the mean over time steps, or Santa; the prior is N(0, 1)."""
+    decay, parameters = 1 / steps, network.parameters()
+    if setting.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=setting.lr, weight_decay=decay)
+    if setting.optimizer == "rmsprop":
+        return torch.optim.RMSprop(parameters, lr=setting.lr, weight_decay=decay)
+    if setting.optimizer in ("sgd", "momentum"):
+        momentum = 0.9 if setting.optimizer == "momentum" else 0.0
+        return torch.optim.SGD(parameters, lr=setting.lr, momentum=momentum, weight_decay=decay)
+    own: dict[str, Any] = {"sigma": 0.95, "lam": 1e-4}
+    return samplers.Optimizer(
+        parameters, samplers.SANTA, lr=setting.lr, num_data=steps, weight_decay=decay, seed=seed, **own
+    )
+
+
+def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setting: Any) -> dict:
+    """NLL of validation and test after the best epoch, and the curve of both."""
+    own = {"data": data, "units": units, "epochs": epochs, "seed": seed} | setting
+    how = Setting(**setting)
+    rolls = sequences(study.data, data, "train")
+    pieces = padded([piece for roll in rolls for piece in roll.split(PIECE)])
+    judged = [padded(sequences(study.data, data, part)) for part in ("valid", "test")]
+    torch.manual_seed(seed)
+    network = Listener(units)
+    batches = samplers.Minibatches(pieces, min(BATCH, len(pieces[0]) // 2), seed=seed)
+    steps = int(pieces[1].sum())
+    optimizer = optimizer_of(how, network, steps, seed)
+    curve = Curve()
+
+    def see(step: int) -> None:
+        epoch, rest = divmod(step, len(batches))
+        if not rest:
+            with torch.no_grad():
+                curve.rows.append([epoch, *(float(surprise(network, *part)) for part in judged)])
+
+    def cool(step: int) -> None:
+        optimizer.param_groups[0]["temperature"] = (step + 1) ** -0.5
+        if step == 1:
+            for p in network.parameters():
+                optimizer.state[p]["xi"].fill_(FIRST_FRICTION / math.sqrt(how.lr / steps))
+        see(step)
+
+    def part(until: int, name: str, draw: Any) -> None:
+        train(
+            network,
+            optimizer,
+            batches,
+            epochs=until,
+            lr=lambda epoch: how.lr,
+            draw=draw,
+            folder=study.scratch(learned, **own) / name,
+            settings=asdict(how) | {"epochs": epochs},
+            loss=surprise,
+            curve=curve,
+        )
+
+    if isinstance(optimizer, samplers.Optimizer):
+        part(max(1, round(EXPLORE * epochs)), "explore", cool)
+        optimizer.param_groups[0]["temperature"] = 0.0
+        optimizer.freeze("xi")
+    part(epochs, "refine", see)
+    return best_epoch(curve.rows)
+
+
+def best_epoch(rows: list[list[float]]) -> dict:
+    """The NLL where that of the validation set is lowest; infinite where a run diverges."""
+    finite = [row for row in rows if all(map(math.isfinite, row))]
+    epoch, valid, test = min(finite, key=lambda row: row[1], default=[0, math.inf, math.inf])
+    return {"epoch": epoch, "valid": valid, "test": test, "curve": rows}
+
+
+# ---- the claims
+
+
+def claims(study: Study) -> list[Claim]:
+    """The rows of each data set, and whether Santa is the lowest."""
+    names, units, epochs, seeds = study.of_scale(
+        (["jsb"], 8, 3, 1), (["jsb", "piano"], 200, 30, 1), (list(SETS), 200, 100, 3)
+    )
+    found = []
+    curves = {}
+    for data in names:
+        size = {"data": data, "units": units, "epochs": epochs}
+        rows = {method: best_of(study, candidates, seeds, size) for method, candidates in METHODS.items()}
+        found += [of_row(data, method, runs, epochs) for method, runs in rows.items()]
+        found.append(of_order(data, rows))
+        curves[data] = {method: runs[0]["curve"] for method, runs in rows.items()}
+    picture(study, curves)
+    return found
+
+
+def best_of(study: Study, candidates: list[Setting], seeds: int, size: dict[str, Any]) -> list[dict]:
+    """The runs by seed of the candidate with the lowest NLL on the validation set; what diverges is out."""
+    runs = []
+    for setting in candidates:
+        try:
+            own = size | asdict(setting)
+            runs.append([study.result(learned, **own, seed=seed) | asdict(setting) for seed in range(1, seeds + 1)])
+        except RecipeError as refusal:
+            study.log(f"  out: {refusal}")
+    if not runs:
+        raise RecipeError("santa-music", f"all of {candidates} diverge", do="Give smaller lr.")
+    return min(runs, key=lambda of_seed: fmean(run["valid"] for run in of_seed))
+
+
+def of_row(data: str, method: str, runs: list[dict], epochs: int) -> Claim:
+    """A test NLL beside the printed one."""
+    ours = [run["test"] for run in runs]
+    printed = PRINTED[method.removesuffix(", lr chosen")][data]
+    why = f"lr = {runs[0]['lr']:g}, best after epoch {runs[0]['epoch']:.0f} of {epochs}; the paper has 100"
+    same = Verdict.of(abs(fmean(ours) - printed) <= 0.1)
+    return Claim(f"{SETS[data]}: {method}, test NLL", f"{printed:.2f}", spread(ours), same, why)
+
+
+def of_order(data: str, rows: dict[str, list[dict]]) -> Claim:
+    """Whether Santa has the lowest NLL of all."""
+    tests = {method: fmean(run["test"] for run in runs) for method, runs in rows.items()}
+    rival = min((method for method in tests if method != "Santa"), key=tests.__getitem__)
+    ours = f"{tests['Santa']:.2f}; {rival} {tests[rival]:.2f}"
+    printed = f"{PRINTED['Santa'][data]:.2f}; " + ", ".join(
+        f"{method} {PRINTED[method][data]:.2f}" for method in ("Adam", "RMSprop")
+    )
+    why = "one seed each; lr of the rivals chosen where it says so"
+    return Claim(f"{SETS[data]}: Santa lowest", printed, ours, Verdict.of(tests["Santa"] < tests[rival]), why)
+
+
+def picture(study: Study, curves: dict[str, dict[str, list[list[float]]]]) -> None:
+    """The NLL of the validation set by epoch."""
+    with study.figure("music", columns=len(curves), squeeze=False) as axes:
+        for ax, (data, rows) in zip(axes[0], curves.items(), strict=True):
+            for method, curve in rows.items():
+                ax.plot([row[0] for row in curve], [row[1] for row in curve], label=method)
+            ax.set(xlabel="epochs", ylabel="NLL of the validation set", title=SETS[data])
+            ax.legend(fontsize=7)
+
+
+EXPERIMENT = Experiment(
+    "santa-music",
+    "Santa (Chen, Carlson, Gan, Li & Carin 2016), polyphonic music, nats per time step",
+    claims,
+    files=["polymusic/jsb.npz", "polymusic/piano.npz"],  # and those of the other sets with --full
+    minutes=30,
+)
