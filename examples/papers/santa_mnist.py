@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from datasets import IDX_FILES
-from psgld_mnist import NEAR, Row, data_of, network_of, scores
+from psgld_mnist import NEAR, Row, data_of, difference, network_of, scores
 from study import Claim, Experiment, Study, Verdict, best, spread
 from sympy import sqrt
 from torch.nn import Module
@@ -112,7 +112,7 @@ class Learner:
         self.setting = setting
         self.data, (self.inputs, self.labels) = data_of(study, validate)
         rows = len(self.data[0])
-        self.network = network_of(self.data[0], hidden, seed)
+        self.network = network_of(hidden, seed)
         self.batches = samplers.Minibatches(self.data, min(BATCH, rows // 4), seed=seed)
         self.optimizer = optimizer_of(setting, self.network, rows, seed)
         self.curve = Curve()
@@ -217,11 +217,9 @@ def of_row(name: str, row: Row, epochs: int) -> Claim:
 
 
 def of_order(first: str, second: str, table: dict[str, Row], rows: int) -> Claim:
-    """Whether the first has the lower error: beyond two standard errors of the test set, paired."""
-    gap = table[first].less(table[second], rows)
-    verdict = Verdict.UNRESOLVED if abs(gap.in_errors) < 2 else Verdict.of(gap.value < 0)
+    """Whether the first has the lower error, paired on the test data."""
     printed = f"{PRINTED[first]} against {PRINTED[second]}"
-    return Claim(f"{first} below {second}", printed, f"{gap.value:+.2f} +- {gap.error:.2f} %", verdict)
+    return difference(f"{first} below {second}", printed, table[first], table[second], rows)
 
 
 def picture(study: Study, table: dict[str, Row]) -> None:
