@@ -56,6 +56,19 @@ def test_the_cost_between_two_step_sizes_is_a_power_of_the_excess():
     assert interpolated({1: {"excess": 0.1, "cost": 400.0}, 2: {"excess": 0.4, "cost": 100.0}}) == pytest.approx(200)
 
 
+def test_equal_excess_is_another_comparison_than_equal_eps(papers):
+    import psgld_australian as example
+
+    at_home = {
+        "SGLD": {1e-4: {"excess": 0.2, "most": 0.3, "cost": 800.0}, 4e-4: {"excess": 0.8, "most": 1.0, "cost": 200.0}},
+        "pSGLD": {1e-5: {"excess": 0.2, "most": 0.4, "cost": 400.0}, 1e-4: {"excess": 2.0, "most": 3.0, "cost": 40.0}},
+    }
+    assert example.of_cost(at_home).ours == "2.0 times as many draws per gradient; 20.0 times at equal eps"
+    assert example.of_excess(at_home).verdict.value == "holds"
+    at_home["SGLD"][1e-4]["excess"] = 0.3
+    assert example.of_excess(at_home).verdict.value == "fails"
+
+
 def test_the_posterior_of_few_data_is_found_by_hmc_and_by_both_samplers(study, tmp_path, monkeypatch):
     """Two features, 60 data: from draws of the posterior the variances exceed it, and more at the larger step."""
     import numpy

@@ -342,10 +342,12 @@ def claims(study: Study) -> list[Claim]:
 
 def of_row(words: str, printed: float, row: Row) -> Claim:
     """A test error beside the printed one."""
-    same = abs(fmean(row.errors) - printed) <= NEAR
+    gap = fmean(row.errors) - printed
     setting = row.setting
-    why = f"lr = {setting.lr:g}, {'constant' if setting.stages == 1 else 'halved'}"
-    return Claim(f"{words}, test error", f"{printed} %", f"{spread(row.errors)} %", Verdict.of(same), why)
+    schedule = "constant" if setting.stages == 1 else f"halved {setting.stages - 1} times"
+    why = f"lr = {setting.lr:g}, {schedule}" + ("" if abs(gap) <= NEAR else f"; {'above' if gap > 0 else 'below'} it")
+    ours = f"{spread(row.errors)} %"
+    return Claim(f"{words}, test error", f"{printed:.2f} %", ours, Verdict.of(abs(gap) <= NEAR), why)
 
 
 def difference(words: str, paper: str, first: Row, second: Row, rows: int, why: str = "") -> Claim:
