@@ -303,20 +303,19 @@ def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
     (2 - M, theta)
     """
     e = expand(e)
-    applied = {x for x in e.atoms(Applied) if x.has(block)}
-    if any(x.argument != block for x in applied) or any(x.has(block) for x in e.atoms(Total, Partial)):
+    names = {x: Dummy() for x in e.atoms(Applied) if x.argument == block}
+    if any(x.has(block) for x in e.atoms(Total, Partial, Crossing) - names.keys()):
         return None
-    names = {x: Dummy() for x in applied}
     plain = e.xreplace(names)
-    slopes = {S.One: diff(plain, block), **{x.formula: diff(plain, d) for x, d in names.items()}}
-    c = plain.xreplace({block: S.Zero, **dict.fromkeys(names.values(), S.Zero)})
-    if any(k.has(block, *names.values()) for k in slopes.values()):
+    moving = (block, *names.values())
+    slopes = [diff(plain, x) for x in moving]
+    c = plain.xreplace(dict.fromkeys(moving, S.Zero))
+    if any(k.has(*moving) or names and is_site(k) for k in slopes):
         return None
-    if applied and any(is_site(k) for k in slopes.values()):
+    if expand(plain - c - Add(*(k * x for k, x in zip(slopes, moving)))) != 0:
         return None
-    a = Add(*(k * F for F, k in slopes.items()))
-    rest = plain - c - slopes[S.One] * block - Add(*(slopes[x.formula] * d for x, d in names.items()))
-    return (a, c) if expand(rest) == 0 and len(operators_of(a)) <= 1 else None
+    a = slopes[0] + Add(*(k * x.formula for k, x in zip(slopes[1:], names)))
+    return (a, c) if len(operators_of(a)) <= 1 else None
 
 
 def bare(e: Expr) -> set[Symbol]:

@@ -171,6 +171,11 @@ def _operators(recipe: Dynamics) -> None:
             raise RecipeError(f"{recipe.name}, operator {M}", f"it stands in {what} as if it were a number", do=do)
         for x in e.atoms(Applied):
             _formula_of_operators(f"{recipe.name}, {x}", x.formula, (b for b in recipe.state if x.argument.has(b)))
+    _matrices_over_sites(recipe)
+
+
+def _matrices_over_sites(recipe: Dynamics) -> None:
+    """Entries of operators that are no matrix over sites; the noise is of D and of what is supplied."""
     for label, a, b, entry in _matrix_entries(recipe):
         where = f"{recipe.name}, {label}[{a}, {b}]"
         if label == "D":

@@ -193,14 +193,18 @@ class _Writer:
             case Symbol():
                 return self.number(e, site)
             case Applied():
-                row = self.matrix(e.formula).row((site or 1) - 1)
-                return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
+                return self.applied(e, site or 1)
             case AppliedUndef():
                 return self.function(e, site)
         if not e.args:
             return e
         whole = e.func(*(self.at(a, site) for a in e.args))
         return whole.doit() if isinstance(e, Derivative) else whole
+
+    def applied(self, e: Applied, site: int) -> Expr:
+        """What an operator makes of a vector, at a site."""
+        row = self.matrix(e.formula).row(site - 1)
+        return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
 
     def is_of_blocks(self, e: Expr) -> bool:
         """Whether an expression reads blocks that move, and nothing else."""
