@@ -13,6 +13,7 @@ from sympy import Dummy, Expr, Symbol, cse, numbered_symbols, preorder_traversal
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe
+from recipe.bound import Bound
 from recipe.errors import RecipeError
 from recipe.operators import Applied, bare, times
 from recipe.symbols import Adapted, Block, Observed, Partial, Potential, Total, is_site, num_data
@@ -100,6 +101,7 @@ def optimizer_form(
         if not flows[first].reads_gradient:
             continue
         _refuse_value(recipe, rotated, flows, adapt or {})
+        _refuse_networks(recipe)
         program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope)
         if program.gradients_per_step == 0 and not program.needs_curvature:
             return program
@@ -108,6 +110,14 @@ def optimizer_form(
         f"the word {scheme} needs more than one gradient per step",
         do="Choose a word with one, such as 'B A O A B' or 'F A'.",
     )
+
+
+def _refuse_networks(recipe: Recipe) -> None:
+    """Refuse functions that are bound to networks, whose text a training loop would need."""
+    bound = sorted({f.family.name for e in recipe.formulas for f in e.atoms(Bound)})
+    if bound:
+        what = f"the function {bound[0]!r} is bound to a network, which its text cannot hold"
+        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.sample.")
 
 
 def _refuse_value(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], adapt: Mapping[Adapted, Expr]) -> None:

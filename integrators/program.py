@@ -6,6 +6,7 @@ from functools import cached_property
 from sympy import Expr, Symbol
 
 from recipe import Energy, Recipe
+from recipe.bound import Bound
 from recipe.errors import RecipeError
 from recipe.symbols import OF_THE_STEP, Block, Crossing, Observed, Potential, Total
 
@@ -195,6 +196,12 @@ class Program:
     def has_operators(self) -> bool:
         """Whether a statement applies an operator."""
         return any(e.has(Crossing) for s in (*self.constants, *self.statements) for e in s.values)
+
+    @cached_property
+    def networks(self) -> tuple[type[Bound], ...]:
+        """The functions that networks compute, and their derivatives, as formulas of the step call them."""
+        values = (e for s in (*self.constants, *self.statements) for e in s.values)
+        return tuple(sorted({type(f) for e in values for f in e.atoms(Bound)}, key=lambda f: f.__name__))
 
     @cached_property
     def sums_over_sites(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from sympy import Pow
@@ -16,7 +16,7 @@ from . import accuracy, requirements
 from .auxiliary import adaptation_word
 from .backends import torch as torch_backend
 from .backends.loading import load
-from .backends.torch_expressions import python_names
+from .backends.torch_expressions import FUNCTIONS, python_names
 from .flow import Flow
 from .lower import lower, optimizer_form
 from .program import Program
@@ -127,6 +127,9 @@ class Step:
 
     def standalone(self) -> str:
         """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
+        if self.program.networks:
+            what = f"the network {self.program.networks[0].family.name!r} is no text"
+            raise RecipeError(f"{self.recipe.name}, standalone", what, do="Use the step itself, or samplers.sample.")
         adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in self.frozen}
         try:
             rotated = optimizer_form(self.recipe, self.scheme, self.flows, adapt, self.program.scope)
@@ -142,6 +145,7 @@ class Step:
         namespace = load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
         if self.spread is not None:
             namespace["total"] = self.spread.total  # which the text calls
+        namespace[FUNCTIONS] = {f.__name__: partial(f.family.compute, f.orders) for f in self.program.networks}
         return namespace
 
     @property

@@ -17,6 +17,7 @@ from sympy.core.function import AppliedUndef
 from sympy.core.symbol import Str
 
 from .arguments import number, text
+from .bound import Bound
 from .calculus import derivative
 from .domains import NAMED, Domain, domain_of
 from .errors import RecipeError
@@ -658,7 +659,7 @@ def formula(expression: Any, where: str) -> Expr:
             what = f"a number of about 10**{len(str(abs(x.p))) - len(str(x.q))} stands there, which no float holds"
             raise RecipeError(where, what, do="Choose other units.")
     for part in value.atoms(Function, ExprWithLimits):
-        if not isinstance(part, AppliedUndef) and type(part).__name__ not in KNOWN_FUNCTIONS:
+        if not isinstance(part, (AppliedUndef, Bound)) and type(part).__name__ not in KNOWN_FUNCTIONS:
             known = ", ".join((*KNOWN_FUNCTIONS, "sqrt", "Max", "Min"))
             raise RecipeError(where, f"{part} is no known function", do=f"Write it with {known}.")
     # Exact, so that proofs do not meet rounding errors.
@@ -711,4 +712,4 @@ def _looks(e: Expr) -> tuple[type[Dummy], str, dict[str, bool]]:
     return SiteDummy if is_site(e) else Dummy, str(e), signs_of(e)
 
 
-OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef, Crossing)
+OPAQUE = (Total, Potential, Partial, Derivative, AppliedUndef, Bound, Crossing)

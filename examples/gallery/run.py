@@ -15,11 +15,12 @@ import adaptive
 import composed
 import kinetic
 import latents
+import learned
 import operators
 import overdamped
 import thermostats
 
-ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed)
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed, learned)
 GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
 
 

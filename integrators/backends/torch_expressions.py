@@ -10,6 +10,7 @@ from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_travers
 from sympy.core.relational import Relational
 
 from recipe import symbols
+from recipe.bound import Bound
 from recipe.errors import RecipeError
 from recipe.operators import Applied, operators_of
 from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, Block, is_site
@@ -33,6 +34,9 @@ NEEDED = {"operator": ("Eigen", "Dense")}
 _OF_THE_TEXT = """math torch step advance begin settings
     self params seed lr momentum weight_decay""".split()
 TAKEN = {*_OF_THE_TEXT, *RESERVED, *PRELUDE, *keyword.kwlist, *dir(builtins)}
+
+
+FUNCTIONS = "_functions"  # where the text finds the functions that are bound to networks; no name begins so
 
 
 def free_name(name: str, *taken: Collection[str]) -> str:
@@ -245,6 +249,8 @@ class Writer:
 
     def _call(self, e, own):
         name, is_number = type(e).__name__, own == "number"
+        if isinstance(e, Bound):
+            return f"{FUNCTIONS}[{name!r}]({', '.join(self.text(a, own if own == 'site' else None) for a in e.args)})"
         if name == "Piecewise":
             return self._choice(e.args, own)
         args = [self.text(a, own if own == "site" else None) for a in e.args]

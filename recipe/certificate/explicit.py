@@ -15,6 +15,7 @@ from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Rational, S, Sy
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, random_value
+from ..bound import Bound
 from ..calculus import derivative
 from ..dynamics import Dynamics
 from ..operators import Applied, is_operator, operators_of, parts
@@ -196,6 +197,8 @@ class _Writer:
                 return self.applied(e, site or 1)
             case AppliedUndef():
                 return self.function(e, site)
+            case Bound():
+                return self.at(e.opaque, site)
         if not e.args:
             return e
         whole = e.func(*(self.at(a, site) for a in e.args))

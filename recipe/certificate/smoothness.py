@@ -33,6 +33,7 @@ from sympy.core.function import AppliedUndef
 
 from ..algebra import entries
 from ..arrays import of_arrays
+from ..bound import Bound
 from ..domains import Domain
 from ..symbols import Crossing, Partial, Potential, Total
 from . import charts
@@ -75,7 +76,7 @@ def is_smooth(e: Expr) -> bool:
             smooth = whole or e.base.is_positive or (e.exp.is_Integer and e.base.is_nonzero)
         case log():
             smooth = e.args[0].is_positive
-        case AppliedUndef() | Abs() | Max() | Min():
+        case AppliedUndef() | Bound() | Abs() | Max() | Min():
             smooth = True
         case _:
             smooth = isinstance(e, (Add, Mul, Total, Derivative, *SMOOTH))

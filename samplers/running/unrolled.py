@@ -126,6 +126,7 @@ def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> 
     small = all(_is_small(x) for x in blocks)
     one_gradient = program.gradients_per_step == 1 and list(program.derivatives) == [1]
     opaque = inputs.derivatives.functional is not None and not program.observations and program.scope == "chain"
+    opaque = opaque and not program.networks
     drawn = all(draw.kind in noise.KINDS for draw in program.draws)
     whole = not any(is_bounded(b) for b in stage.step.recipe.entries)
     of_number = not StepCall(stage.step, {"gradient": None}, inputs).numbered

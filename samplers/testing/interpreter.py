@@ -30,6 +30,7 @@ from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, 
 from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
+from recipe.bound import Bound
 from recipe.operators import Applied, operators_of
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
@@ -147,6 +148,9 @@ def _evaluate(e, again, full, sizes):
             raise KeyError(f"{e} has no value")
     if e.is_Number or e.is_NumberSymbol:
         return float(e)
+    if isinstance(e, Bound):
+        inputs = [torch.as_tensor(np.array(x)) for x in np.broadcast_arrays(*map(again, e.args))]
+        return e.family.compute(e.orders, *inputs).numpy()
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
 
 

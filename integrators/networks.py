@@ -1,0 +1,109 @@
+"""Networks as functions of a recipe: `recipe.bind(f=network(module))`.
+
+A network is applied to every site alone, so that f is a function of the blocks at one site, and the derivatives that
+Gamma asks for are those of one output by its own inputs: torch's autograd has them exactly, and no formula is expanded.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from recipe.bound import Bound, Family
+from recipe.errors import RecipeError
+from recipe.symbols import Block
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+POINTS = 64  # where a network is tried
+
+
+def network(module: "Module", *, name: str = "network", sign: str = "real") -> Callable[..., Bound]:
+    """A torch module as a function of blocks, site by site, for `recipe.bind`.
+
+    `module`: takes `(sites, blocks)`, returns `(sites, 1)` or `(sites,)`, each row by itself; it is used in the type
+    and on the device of its own parameters. `sign`: "real" or "positive", as that of the function it is bound to.
+    Raises RecipeError, when it is bound, for another shape, rows that mix, numbers that are drawn anew, values that
+    are not finite or of another sign, and for what autograd does not reach from the inputs.
+
+    >>> import torch
+    >>> from recipe import Recipe, function, potential, vector
+    >>> theta = vector("theta")
+    >>> f = function("f", theta, sign="positive")
+    >>> net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1), torch.nn.Softplus())
+    >>> learned = Recipe(name="learned", state=(theta,), H=potential(theta), D={theta: f}, scheme="Euler")
+    >>> learned.bind(f=network(net, name="f", sign="positive")).gamma
+    Matrix([[Derivative(f(theta), theta)]])
+    """
+    where = f"network {name!r}"
+    if not callable(getattr(module, "forward", None)):
+        raise RecipeError(where, f"got {type(module).__name__}, no torch.nn.Module", do="Pass a module.")
+    if sign not in ("real", "positive"):
+        raise RecipeError(where, f"sign={sign!r}", do='Use "real" or "positive".')
+
+    def of_blocks(*blocks: Block) -> Bound:
+        _tried(module, len(blocks), sign, where)
+
+        def compute(orders: tuple[int, ...], *values: "Tensor") -> "Tensor":
+            return derivative_of(module, orders, *values)
+
+        family = Family(name, len(blocks), compute, is_positive=sign == "positive")
+        return family.of((0,) * len(blocks))(*blocks)
+
+    return of_blocks
+
+
+def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") -> "Tensor":
+    """A module, or its derivative of some orders by each argument, at every site: in the shape that the values share.
+
+    >>> import torch
+    >>> cube = torch.nn.Sequential()
+    >>> cube.forward = lambda x: x[:, 0] ** 3 * x[:, 1]
+    >>> derivative_of(cube, (2, 1), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 7.0]))
+    tensor([ 6., 12.])
+    """
+    import torch
+
+    own = next(module.parameters(), values[0])
+    columns = torch.broadcast_tensors(*values)
+    with torch.enable_grad():
+        inputs = [c.detach().reshape(-1).to(own.device, own.dtype).requires_grad_() for c in columns]
+        y = module(torch.stack(inputs, -1)).reshape(-1)
+        for x, order in zip(inputs, orders):
+            for _ in range(order):
+                if not y.requires_grad:
+                    y = torch.zeros_like(x)
+                    break
+                (y,) = torch.autograd.grad(y.sum(), x, create_graph=True, materialize_grads=True)
+    return y.detach().reshape(columns[0].shape).to(columns[0].device, columns[0].dtype)
+
+
+def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
+    """Refuse a module that is no function of one site, of its inputs and a sign."""
+    import torch
+
+    own = next(module.parameters(), torch.zeros(()))
+    points = torch.linspace(-4, 4, POINTS * inputs, dtype=torch.float64).reshape(inputs, POINTS).T
+    x = torch.stack([points[:, k].roll(7 * k) for k in range(inputs)], 1).to(own.device, own.dtype).requires_grad_()
+    advice = f"Pass a module of (sites, {inputs}) that returns (sites, 1)."
+    try:
+        with torch.enable_grad():
+            y = module(x)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        raise RecipeError(where, f"calling it with the shape {tuple(x.shape)} failed: {error}", do=advice) from error
+    if not torch.is_tensor(y) or tuple(y.shape) not in ((POINTS, 1), (POINTS,)):
+        shape = tuple(y.shape) if torch.is_tensor(y) else type(y).__name__
+        raise RecipeError(where, f"of the shape {tuple(x.shape)} it makes {shape}", do=advice)
+    if not y.requires_grad or torch.autograd.grad(y.sum(), x, allow_unused=True)[0] is None:
+        what = "autograd finds no derivative by its inputs"
+        raise RecipeError(where, what, do="Write it in torch's functions, without detach() and no_grad().")
+    if not y.isfinite().all():
+        raise RecipeError(where, "it has values that are not finite", do="Bound its output.")
+    if sign == "positive" and not (y > 0).all():
+        raise RecipeError(where, f"it is {float(y.min()):.3g} somewhere, not positive", do="End it with Softplus().")
+    with torch.no_grad():
+        again, alone = module(x), torch.cat([module(row[None]) for row in x])
+    if not torch.allclose(again, y, rtol=1e-4, atol=1e-5):
+        raise RecipeError(where, "it has other values when it is called again", do="Call module.eval().")
+    if not torch.allclose(alone.reshape(y.shape), y, rtol=1e-4, atol=1e-5):
+        raise RecipeError(where, "its rows are not apart: a site's value depends on others", do="Call module.eval().")

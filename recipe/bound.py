@@ -1,0 +1,57 @@
+"""Functions of sites that something else computes, a network say: formulas hold them and their derivatives."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sympy import Derivative, Expr, Function
+
+
+class Bound(Function):
+    """A function of sites by what computes it: `family` makes it and its derivatives, `orders` counts those.
+
+    No formula of it is ever expanded: d f(x, p)/dp is the function of the same family that has one order more.
+    """
+
+    family: "Family"
+    orders: tuple[int, ...]
+    is_real = True
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The derivative by an argument."""
+        raised = [n + (k == argindex) for k, n in enumerate(self.orders, 1)]
+        return self.family.of(tuple(raised))(*self.args)
+
+    @property
+    def opaque(self) -> Expr:
+        """The same of an open function, of which nothing but its sign is known."""
+        signs = {"real": True, "positive": True} if self.family.is_positive else {"real": True}
+        f = Function(self.family.name, **signs)(*self.args)
+        by = [x for x, n in zip(self.args, self.orders) for _ in range(n)]
+        return Derivative(f, *by) if by else f
+
+    def _sympystr(self, printer: Any) -> str:
+        return printer._print(self.opaque)
+
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        body = printer._print(self.opaque)
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+class Family:
+    """A function of sites and its derivatives: `compute(orders, *values)` is the one of these orders, by argument."""
+
+    def __init__(self, name: str, arity: int, compute: Callable, *, is_positive: bool = False) -> None:
+        self.name = name
+        self.arity = arity
+        self.compute = compute
+        self.is_positive = is_positive
+        self.members: dict[tuple[int, ...], type[Bound]] = {}
+
+    def of(self, orders: tuple[int, ...]) -> type[Bound]:
+        """The derivative of these orders, the same class whenever it is asked for."""
+        if orders not in self.members:
+            signs = {"is_positive": True} if self.is_positive and not any(orders) else {}
+            name = f"bound_{self.name}_{''.join(map(str, orders))}"
+            members = {"family": self, "orders": orders, "nargs": self.arity, **signs}
+            self.members[orders] = type(name, (Bound,), members)
+        return self.members[orders]
