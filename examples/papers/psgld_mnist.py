@@ -33,6 +33,7 @@ import samplers
 from recipe.errors import RecipeError
 from samplers.scores import Difference, accuracy, negative_log_likelihood, paired
 
+GPU = "cuda" if torch.cuda.is_available() else "cpu"
 NEAR = 0.1  # per cent: so near to the error of the paper is the same; seeds differ by half of that
 BURN_IN = 300
 THIN = 100
@@ -126,7 +127,8 @@ class Learner:
         self.setting = setting
         self.data = data
         self.inputs = inputs
-        self.network = make(seed) if members == 1 else samplers.Ensemble([make(100 * seed + k) for k in range(members)])
+        networks = [make(seed if members == 1 else 100 * seed + k).to(inputs.device) for k in range(members)]
+        self.network = networks[0] if members == 1 else samplers.Ensemble(networks)
         own = {} if members == 1 else {"members": members}
         self.batches = samplers.Minibatches(data, min(BATCH, rows // 4), seed=seed, **own)
         self.optimizer = optimizer_of(setting, self.network, rows, seed)
@@ -205,10 +207,12 @@ def scores(predictive: samplers.Predictive, labels: Tensor) -> dict:
 
 def data_of(study: Study, validate: bool) -> tuple[Data, Data]:
     """What is learned from and what is predicted: training data and test data, or both of the training data."""
-    (x, y), test, _ = read_mnist(study.data / "mnist")
-    x, y = (part[: study.of_scale(6000, None, None)] for part in (x, y))
+    learned_from, test, _ = read_mnist(study.data / "mnist")
+    most, device = study.of_scale((6000, "cpu"), (None, "cpu"), (None, GPU))
+    x, y = (part[:most].to(device) for part in learned_from)
     if not validate:
-        return (x, y), test
+        test_x, test_y = test
+        return (x, y), (test_x.to(device), test_y.to(device))
     rows = len(x) - len(x) // 6
     return (x[:rows], y[:rows]), (x[rows:], y[rows:])
 
