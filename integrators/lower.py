@@ -293,19 +293,22 @@ class _Assembly:
             statements += taken
             formulas.append(own)
         read = set().union(*(e.free_symbols for own in formulas for e in own.values()))
-        known = {g for values in self.derivatives.values() for g in values.values()}
-        moved = {b for visit in points for b in visit.point}
-        statements += [Draw(d) for d in drawn]
-        kept: dict[Symbol, Local] = {}
-        for x in sorted(read & (known | moved | {*drawn}), key=str):
-            stem = f"noise_{x.name}_" if isinstance(x, Variate) else f"{x.name}_start"
-            kept[x] = Local(self.names.fresh(stem), is_site(x))
-            statements.append(Let(kept[x], x))
+        kept = self._kept(read, {b for visit in points for b in visit.point} | {*drawn})
+        statements += [*(Draw(d) for d in drawn), *(Let(name, x) for x, name in kept.items())]
         for number, (visit, own) in enumerate(zip(points, formulas), 1):
             place = f"{letter}, point {number}"
             self._append(place, statements, (), {b: e.xreplace(kept) for b, e in own.items()})
             statements = self._derivatives_at(visit)
         self._append(title, statements, (), {b: e.xreplace(kept) for b, e in formulas[-1].items()})
+
+    def _kept(self, read: set[Symbol], changing: set[Symbol]) -> dict[Symbol, Local]:
+        """Names for what of the `changing` and of U's derivatives is read after it has changed."""
+        derivatives = {g for values in self.derivatives.values() for g in values.values()}
+        names: dict[Symbol, Local] = {}
+        for x in sorted(read & (derivatives | changing), key=str):
+            stem = f"noise_{x.name}_" if isinstance(x, Variate) else f"{x.name}_start"
+            names[x] = Local(self.names.fresh(stem), is_site(x))
+        return names
 
     def _derivatives_at(self, visit: Visit) -> list[Statement]:
         """Statements that take derivatives of U where the target stands, and keep them by their names."""
