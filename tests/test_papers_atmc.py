@@ -124,15 +124,15 @@ def test_the_last_state_of_each_cycle_but_the_first_is_a_sample(pixels, method):
 
 
 def test_what_sgd_would_take_for_the_papers_step_is_its_lr(papers):
-    """h^2/m phi1(-.105) N = 4.3e-3 for 50,000 images, and for fewer too."""
+    """h^2/m phi1(-.105) N = 4.3e-3 for 50,000 images; 0.034 where steps are ten times as long for 4000."""
     from atmc_cifar import optimizer_of
     from networks import residual
 
     network = residual(depth=8, filters=2, batch_norm=False, seed=0)
-    for rows in (50_000, 4000):
-        group = optimizer_of("ATMC", network, rows, 0.0, 0).param_groups[0]
+    for rows, longer, lr in ((50_000, 1.0, 4.3e-3), (4000, 10.0, 0.034)):
+        group = optimizer_of("ATMC", network, rows, 0.0, 0, longer).param_groups[0]
         x = group["Dmin"] * group["step_size"]
-        assert group["step_size"] ** 2 / group["m"] * (1 - math.exp(-x)) / x * rows == pytest.approx(4.3e-3, rel=0.01)
+        assert group["step_size"] ** 2 / group["m"] * (1 - math.exp(-x)) / x * rows == pytest.approx(lr, rel=0.02)
         assert group["m"] * group["c"] ** 2 == pytest.approx(11.1, rel=0.01)
 
 
