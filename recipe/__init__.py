@@ -7,6 +7,7 @@ from .declaration import Recipe
 from .energy import Energy
 from .errors import RecipeError
 from .laws import by_category
+from .maps import mapped
 from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .symbols import (
@@ -49,6 +50,7 @@ __all__ = [
     "function",
     "grad",
     "kick",
+    "mapped",
     "noise",
     "nonnegative",
     "num_data",

@@ -18,7 +18,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import Block, Potential, formula, is_fraction, num_data, positive, step_size
+from .symbols import Potential, formula, is_fraction, num_data, positive, step_size
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
 
@@ -143,7 +143,9 @@ class Recipe(Dynamics):
         for name, function in functions.items():
             where = f"{self.name}, bind({name}=...)"
             for own in opaque[name]:
-                arguments = own.blocks if isinstance(own, Potential) else own.args
+                arguments = own.args
+                if isinstance(own, Potential):
+                    arguments = tuple(self.maps[b].image if b in self.maps else b for b in own.blocks)
                 values[own] = formula(_applied(function, arguments, where), where)
 
         def bound(e: Expr) -> Expr:
@@ -234,7 +236,7 @@ class Recipe(Dynamics):
         return f"Recipe({self.name!r}, state=({', '.join(b.name for b in self.state)}))"
 
 
-def _applied(function: Callable | Expr | Energy, arguments: tuple[Block, ...], where: str) -> Any:
+def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], where: str) -> Any:
     """What stands in the place of an opaque function of these blocks."""
     if isinstance(function, Energy):
         return function.on(arguments)

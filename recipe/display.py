@@ -70,6 +70,10 @@ def _acceptance(recipe: Dynamics) -> Iterator[str]:
 def _blocks(recipe: Dynamics) -> Iterator[str]:
     yield "state   " + ", ".join(map(_block, recipe.state))
     yield "target  " + ", ".join(b.name for b in recipe.targets)
+    for z, own in recipe.maps.items():
+        yield f"map     {own}; energies, starts and draws are of {own.theta}" + (
+            f", and U({z}) is U({own.theta})" if recipe.potentials else ""
+        )
 
 
 def _block(b: Block) -> str:

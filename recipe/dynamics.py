@@ -41,6 +41,7 @@ class Dynamics:
     metropolis: bool = False
     claim: str = ""
     doc: str = ""
+    maps: Mapping[Block, Any] = field(default_factory=dict)  # of `mapped`, by the block that stands for the target
 
     @property
     def formulas(self) -> tuple[Expr, ...]:

@@ -109,7 +109,7 @@ class Energy:
         """d2U/dx2 for each coordinate: the Hessian diagonal."""
         return _derivatives(self.U, self.coordinates, 2)
 
-    def on(self, blocks: tuple[Block, ...]) -> Expr:
+    def on(self, blocks: tuple[Expr, ...]) -> Expr:
         """U as an expression of a recipe's target blocks, one for each coordinate; RecipeError for another number.
 
         >>> from recipe import scalar

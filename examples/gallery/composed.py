@@ -1,8 +1,11 @@
 """Several energies of one target, several targets, copies of a target."""
 
-from exhibit import Exhibit
+from math import e
 
-from recipe import Recipe, copies, kick, positive, potential, scalar, total, vector
+from exhibit import Exhibit
+from sympy import exp, log
+
+from recipe import Recipe, copies, kick, mapped, positive, potential, scalar, total, vector
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate")
@@ -35,7 +38,20 @@ replicas = Recipe(
     D={x: 1, y: 1},
 )
 
+# Langevin dynamics of the log of a Gamma law. Hsieh et al. 2018, the idea.
+rate = vector("rate", domain="positive")
+of_rate = Recipe(
+    name="langevin-of-logs",
+    source="Hsieh et al. 2018, the idea",
+    state=(rate, p),
+    H=total(rate - log(rate)) + total(p**2) / 2,
+    D={p: gamma},
+    Q={(rate, p): -1},
+    scheme="B A O A B",
+)
+
 GALLERY = [
+    Exhibit(mapped(of_rate, rate=vector("z"), by=exp), density=lambda x: x * e ** min(-x, 0.0) if x > 0 else 0.0),
     Exhibit(respa, 0.3, steps=2000, energy=OF_BANANA),
     Exhibit(replicas.bind(U=lambda z: (z**2 - 1) ** 2), 0.01),
 ]

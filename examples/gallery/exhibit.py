@@ -63,7 +63,7 @@ class Exhibit:
             progress=False,
             **self.values,
         )
-        recipe, targets = self.recipe, [b.name for b in self.recipe.targets]
+        recipe, targets = self.recipe, [self._seen(b) for b in self.recipe.targets]
         if recipe.potential is None:
             draws = samplers.sample(recipe, init=self._start(1), **arguments)
         else:
@@ -75,7 +75,12 @@ class Exhibit:
         targets = self.recipe.targets
         if len(targets) > 1:
             return {b.name: torch.zeros(()) for b in targets}
-        return torch.full((sites,), float(targets[0].domain.start))
+        first = self.recipe.maps[targets[0]].theta if self.recipe.maps else targets[0]
+        return torch.full((sites,), float(first.domain.start))
+
+    def _seen(self, block: Any) -> str:
+        """The name of a block among the draws."""
+        return self.recipe.maps[block].theta.name if block in self.recipe.maps else block.name
 
     def moments(self) -> dict[str, tuple[float, float]]:
         """E z and E z^2 by coordinate: in closed form, or by quadrature of exp(-H) over one site."""

@@ -5,17 +5,23 @@ The law exp(-U(theta)/T) of theta is in z the law of the energy
     U(f(z)) - T log|det df/dz|.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
-from sympy import Float, Integer
+from sympy import Float, Integer, lambdify
 
 from integrators.domains import is_bounded
 from integrators.requirements import check_one_potential
 from recipe import Energy, Recipe
+from recipe.energy import without_overflow
 from recipe.errors import RecipeError
+from recipe.maps import Map
+from recipe.symbols import ELEMENTARY
 
 SINGULAR = 1e-13  # the least singular value of a matrix, of its largest
 
@@ -24,6 +30,11 @@ class Coordinates(ABC):
     """A map theta = f(z) with an inverse, of tensors `(*leading, *shape)`; `is_linear` if its Jacobian is fixed."""
 
     is_linear = False
+
+    @property
+    def adds_volume(self) -> bool:
+        """Whether the energy of z has -T log|det df/dz| in it: not of a linear map, nor where H has it."""
+        return not self.is_linear
 
     @abstractmethod
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,6 +139,82 @@ class Affine(Coordinates):
         return f"a dense linear map of {self.center.numel()} sites"
 
 
+@dataclass(frozen=True, eq=False)
+class Sitewise(Coordinates):
+    """theta = f(z) at every site, by the map of a recipe that is `recipe.mapped`, whose H has the volume.
+
+    >>> from recipe import mapped, vector
+    >>> from samplers import SGLD
+    >>> from sympy import exp
+    >>> z = vector("z")
+    >>> Sitewise(mapped(SGLD, theta=z, by=exp).maps[z])(torch.zeros(2))
+    tensor([1., 1.])
+    """
+
+    map: Map
+
+    @property
+    def adds_volume(self) -> bool:
+        """H has it."""
+        return False
+
+    @cached_property
+    def _functions(self) -> list[Callable]:
+        """theta of z, log|dtheta/dz| of z, and z of theta."""
+        own = self.map
+        pairs = [(own.z, own.image), (own.z, own.volume), (own.theta, own.inverse)]
+        return [lambdify([x], without_overflow(e), modules=[_TORCH, "math"]) for x, e in pairs]
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """theta."""
+        return self._functions[0](z)
+
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and the sum over all sites, of one chain."""
+        return self(z), (self._functions[1](z) + torch.zeros_like(z)).sum()
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z, by way of float64."""
+        return self._functions[2](theta.to(torch.float64)).to(theta.dtype)
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Sitewise":
+        """The same; refused where theta is out of its range."""
+        if not self.inverse(theta).isfinite().all():
+            what = f"the start is out of the range of {self.map}"
+            raise RecipeError(where, what, do="Start inside of it.")
+        return self
+
+    def account(self) -> dict[str, Any]:
+        """Its formula."""
+        return {"map": str(self.map)}
+
+    def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """The energy of z, by the same symbols, without the volume."""
+        images = {c: self.map.image.xreplace({self.map.z: c}) for c in energy.coordinates}
+        return Energy(energy.coordinates, U=energy.U.xreplace(images), data=energy.data)
+
+    def __str__(self) -> str:
+        return str(self.map)
+
+
+def _largest(*values: Any) -> torch.Tensor:
+    """The largest of tensors and numbers."""
+    like = next(x for x in values if torch.is_tensor(x))
+    return reduce(torch.maximum, (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in values))
+
+
+def _either(name: str) -> Callable:
+    """A function of a tensor or of a number."""
+
+    def function(x: Any) -> Any:
+        return getattr(torch, name)(x) if torch.is_tensor(x) else getattr(math, name)(x)
+
+    return function
+
+
+_TORCH = {name: _either(name) for name in (*ELEMENTARY, "sqrt")} | {"max": _largest}
+
+
 def _number(x: float) -> Any:
     return Integer(int(x)) if x == int(x) and abs(x) < 10 else Float(x, 17)
 
@@ -182,6 +269,12 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
     """
     own = getattr(energy, "coordinates", None)
     own = own if isinstance(own, Coordinates) else None
+    if getattr(recipe, "maps", None):
+        if coordinates is not None or own is not None:
+            what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
+            raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")
+        coordinates = Sitewise(next(iter(recipe.maps.values())))
+        return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
     coordinates = own if coordinates is None else coordinates
     if coordinates is None:
         return None, energy
@@ -190,6 +283,14 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
         what = f"the energy is of {own}, and the coordinates do not end there"
         raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
     return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
+
+
+def of_z(recipe: Recipe, init: Any) -> Any:
+    """A start with the name of the block that stands for the target of a mapped recipe, where it has the target's."""
+    names = {own.theta.name: z.name for z, own in recipe.maps.items()}
+    if not names or not isinstance(init, Mapping):
+        return init
+    return {names.get(name, name): x for name, x in init.items()}
 
 
 def _outermost(coordinates: Coordinates) -> Coordinates:

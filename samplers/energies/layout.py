@@ -65,7 +65,7 @@ class Layout:
 
     def energy(self, U: Callable) -> Callable:
         """An energy of theta as that of z: U(f(z)) - T log|det df/dz|."""
-        if self.coordinates is None or self.coordinates.is_linear:
+        if self.coordinates is None or not self.coordinates.adds_volume:
             return self.of_target(U)
         with_volume = self.coordinates.with_volume
 

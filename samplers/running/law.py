@@ -67,6 +67,8 @@ def _certificate(
     if energy.is_sitewise == recipe.target_is_vector:
         return recipe.bind(U=energy).check(temperature=temperature, freeze=freeze, **dict(values))
     opaque = recipe.check(temperature=temperature, freeze=freeze, **dict(values))
+    if recipe.maps:  # whose volume is in H, not in U
+        return opaque
     target = normalisable_energy(energy, recipe.targets[0].domain, temperature=temperature)
     return Certificate(recipe.name, (target, *opaque.findings))
 

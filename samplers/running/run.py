@@ -93,17 +93,19 @@ class Run:
         chains = self.chains
         blocks = self.record.draws()
         values: dict[str, Any] = {}
+        seen_as = {z.name: own.theta.name for z, own in chains.recipe.maps.items()}
         for name, x in blocks.items():
             is_target = name in [b.name for b in chains.recipe.targets]
             theta = self.inputs.layout.seen(x) if is_target else x
-            values |= theta if isinstance(theta, dict) else {name: theta}
+            values |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
         sizes = self.record.step_sizes if self.plan.varies else None
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
         again = PairedRun(
             self.plan, self.inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed, self.energy
         )
-        draws = Draws(values, info=self._account(began), step_sizes=sizes, again=again)
+        account = self._account(began)
+        draws = Draws(values, info=account, step_sizes=sizes, again=None if seen_as else again)
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 

@@ -19,7 +19,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.coordinates import moved_by
+from ..energies.coordinates import moved_by, of_z
 from ..energies.derivatives import WORTH_COMPILING, bound, check_energy_is_asked_for, data_of, derivatives_of
 from ..energies.layout import Layout, target_of
 from ..energies.reading import read
@@ -170,6 +170,7 @@ def sample(
     ladder = ladder_of(temperatures, swap_every, where)
     first = temperature if ladder is None else ladder.temperatures[0]
     settings = Settings(_number(step_size, where), schedule, first, names_of(freeze, f"{where}, freeze"), where)
+    of_theta = energy
     coordinates, energy = moved_by(coordinates, recipe, energy, scope, f"{where}, coordinates")
     symbolic = energy if isinstance(energy, Energy) else None
     metropolis = is_accepted(recipe, metropolis, where)
@@ -188,13 +189,14 @@ def sample(
     if ladder is not None:
         check_one_potential(recipe, f"{where}, temperatures")
         check_exchange(ladder, plan, temperature, batch_size, chains, where)
-    law, *_ = [check_law(p, energy, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
+    of_law = of_theta if recipe.maps else energy  # which the recipe maps itself
+    law, *_ = [check_law(p, of_law, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)
 
     start, layout = given_state(
         plan.step,
         energy,
-        init,
+        of_z(recipe, init),
         chains=chains,
         device=device,
         parameters=parameters,
@@ -344,7 +346,7 @@ def _worth_a_graph(device: torch.device) -> int:
 
 def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:
     """The layout at the temperature of the run, by which the volume of coordinates counts; refused for several."""
-    if layout.coordinates is None or layout.coordinates.is_linear:
+    if layout.coordinates is None or not layout.coordinates.adds_volume:
         return layout
     temperatures = {T for stage in plan.stages for T in stage.temperatures()}
     if len(temperatures) > 1 or ladder is not None:

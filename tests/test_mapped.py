@@ -1,0 +1,268 @@
+"""Recipes in other coordinates: the volume of the map, Ito's formula, energies, starts and draws of the user."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sympy import Abs, Symbol, diff, exp, log, simplify, sin, sinh, symbols, tanh
+
+import integrators
+import samplers
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    adapted,
+    function,
+    grad,
+    mapped,
+    positive,
+    potential,
+    scalar,
+    temperature,
+    total,
+    vector,
+)
+from samplers.energies.coordinates import Sitewise
+from samplers.testing.interpreter import flow_by_flow, interpret
+
+theta, z, p = vector("theta"), vector("z"), vector("p")
+above = vector("theta", domain="positive")
+gamma, mass = positive("gamma", default=1.5), positive("mass", default=2.0, per=theta)
+CIR = Recipe(name="cir", state=above, H=total(above - 2 * log(above)), D={above: above})
+LANGEVIN = Recipe(
+    name="langevin",
+    state=(theta, p),
+    target=theta,
+    H=potential(theta) + total(p**2 / mass) / 2,
+    D={p: gamma},
+    Q={(theta, p): -1},
+    scheme="B A O A B",
+)
+RIEMANN = Recipe(name="riemann", state=theta, H=potential(theta), D={theta: 1 + theta**2}, scheme="Euler")
+
+
+def softplus(x):
+    return log(1 + exp(x))
+
+
+def sigmoid(x):
+    return 1 / (1 + exp(-x))
+
+
+MAPS = {"exp": exp, "softplus": softplus, "tanh": tanh, "sigmoid": sigmoid, "sinh": sinh, "falling": lambda x: -exp(-x)}
+
+
+# ---- the formulas
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("recipe", [LANGEVIN, RIEMANN], ids=lambda r: r.name)
+def test_the_law_is_proved(recipe, name, carried):
+    other = mapped(recipe, theta=z, by=MAPS[name], carried=carried)
+    assert other.residual() == 0
+    assert other.check().ok, other.check()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_energy_of_z_has_the_volume_at_every_temperature(name):
+    """-log of exp(-U(f(z))/T) |f'(z)| is H'(z)/T, up to a constant."""
+    volume = mapped(RIEMANN, theta=z, by=MAPS[name]).H - potential(z)
+    slope = diff(MAPS[name](z), z)
+    expected = -temperature * diff(slope, z) / slope
+    for x in (-3.0, -0.4, 0.0, 2.0):
+        assert abs(value(volume.diff(z) - expected, x)) < 1e-12
+
+
+def value(e, x):
+    """A formula of z at a number, at the temperature 1.7."""
+    return complex(e.xreplace({z: Symbol("x")}).subs({"x": x, temperature: 1.7}).evalf(30))
+
+
+def ito(recipe, other):
+    """What the drift and the noise of theta = f(z) are off, by Ito's formula, at a temperature."""
+    (own,) = other.maps.values()
+    j = other.state.index(own.z)
+    slope, curvature = diff(own.image, own.z), diff(own.image, own.z, 2)
+    drift = slope * other.tempered_drift[j] + temperature * curvature * other.D[j, j]
+    return [drift - recipe.tempered_drift[j].xreplace({own.theta: own.image}), slope**2 * other.D[j, j]]
+
+
+@pytest.mark.parametrize("name", ["exp", "softplus"])
+def test_what_is_carried_over_is_the_same_sde(name):
+    other = mapped(CIR, theta=z, by=MAPS[name], carried=True)
+    off, noise = ito(CIR, other)
+    for x in (-3.0, -0.4, 0.0, 2.0):
+        assert abs(value(off, x)) < 1e-12
+        assert abs(value(noise - MAPS[name](z), x)) < 1e-12
+
+
+def test_a_momentum_that_is_carried_over_moves_theta_as_before():
+    other = mapped(LANGEVIN, theta=z, by=exp, carried=True)
+    of_z = dict(zip(other.state, other.tempered_drift))
+    per_z = next(s for s in other.parameters if s.name == "mass")
+    assert per_z.per == z
+    assert simplify(of_z[z] * exp(z) - p / per_z) == 0
+    assert simplify(of_z[p] * exp(z) + gamma * p * exp(z) / per_z + grad(potential(z))) == 0
+
+
+@pytest.mark.parametrize("mutant", ["no volume", "the volume of the wrong sign", "D over f' alone"])
+def test_mutants_are_no_longer_the_same_sde(mutant):
+    other = mapped(CIR, theta=z, by=exp, carried=True)
+    volume = temperature * total(z)
+    wrong = {
+        "no volume": dict(H=other.H + volume),
+        "the volume of the wrong sign": dict(H=other.H + 2 * volume),
+        "D over f' alone": dict(D=other.D * exp(z)),
+    }[mutant]
+    assert abs(value(ito(CIR, replace(other, **wrong))[0], 0.3)) > 0.1
+
+
+def test_adapted_quantities_and_bound_energies_are_of_the_new_block():
+    V = adapted("V", like=theta, start=grad(potential(theta)) ** 2, domain="positive")
+    recipe = Recipe(
+        name="adaptive",
+        state=theta,
+        H=potential(theta),
+        D={theta: 1 / (1 + V)},
+        adapt={V: (V + grad(potential(theta)) ** 2) / 2},
+    )
+    other = mapped(recipe, theta=z, by=exp)
+    (new,) = other.adapted
+    assert new.start == grad(potential(z)) ** 2 and other.adapt[new] == (new + grad(potential(z)) ** 2) / 2
+    bound = mapped(RIEMANN, theta=z, by=exp).bind(U=lambda x: total(x**2) / 2)
+    assert bound.H == total(exp(2 * z)) / 2 - temperature * total(z)
+    assert bound.check().ok
+
+
+def test_the_map_is_printed():
+    assert "map     theta = exp(z); energies, starts and draws are of theta, and U(z) is U(theta)" in str(
+        mapped(LANGEVIN, theta=z, by=exp)
+    )
+
+
+# ---- steps and runs
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_text_kernel_and_both_interpreters_make_the_same_step(carried):
+    recipe = mapped(RIEMANN if carried else LANGEVIN, theta=z, by=softplus, carried=carried)
+    step, kernel = integrators.compile(recipe), integrators.compile(recipe, backend="cpp")
+    generator = torch.Generator().manual_seed(4)
+    state = {b.name: torch.randn(3, 2, generator=generator, dtype=torch.float64) for b in recipe.state}
+    noise = {d: torch.randn(3, 2, generator=generator, dtype=torch.float64) for d in step.draws}
+    inputs = {name: x.numpy() for name, x in state.items()}, {name: x.numpy() for name, x in noise.items()}
+
+    def slope(x):
+        return x**3
+
+    text = step(state, 0.1, gradient=slope, noise=noise)
+    results = [kernel(state, 0.1, gradient=slope, noise=noise)]
+    results += [f(step, inputs[0], 0.1, gradient=slope, noise=inputs[1]) for f in (interpret, flow_by_flow)]
+    for result in results:
+        for b in recipe.state:
+            assert np.allclose(text[b.name].numpy(), np.asarray(result[b.name]), rtol=1e-12, atol=1e-12)
+
+
+a, b = symbols("a b", real=True)
+ENERGIES = {
+    "torch": lambda x: (x - 2 * torch.log(x)).sum(),
+    "by coordinates": Energy((a, b), U=a - 2 * log(a) + b - 2 * log(b)),
+    "by site": Energy(above, U=total(above - 2 * log(above))),
+}
+
+
+@pytest.mark.parametrize("energy", ENERGIES)
+def test_draws_and_starts_are_of_theta(energy):
+    """Against Gamma(3, 1), alpha 1e-4 each for mean and square: 2 x 300 chains at their end."""
+    recipe = mapped(LANGEVIN, theta=z, by=exp)
+    draws = samplers.sample(
+        recipe,
+        ENERGIES[energy],
+        init={"theta": torch.full((2,), 3.0)},
+        mass=1.0,
+        chains=300,
+        warmup=100,
+        steps=1,
+        step_size=0.15,
+        progress=False,
+        seed=1,
+    )
+    assert list(draws) == ["theta"]
+    x = draws["theta"]
+    assert (x > 0).all()
+    assert abs(float(x.mean()) - 3) < 3.9 * (3 / 600) ** 0.5 + 0.03
+    assert abs(float(x.square().mean()) - 12) < 3.9 * (216 / 600) ** 0.5 + 0.2
+
+
+def test_an_accepted_step_of_z_has_the_law_of_theta():
+    """The temperature 2: Gamma(2, 1/2) has mean 4, alpha 1e-4."""
+    draws = samplers.sample(
+        mapped(LANGEVIN, theta=z, by=softplus),
+        ENERGIES["torch"],
+        init=torch.ones(2),
+        mass=1.0,
+        chains=300,
+        warmup=80,
+        steps=1,
+        step_size=0.4,
+        temperature=2.0,
+        metropolis=True,
+        progress=False,
+    )
+    assert abs(float(draws["theta"].mean()) - 4) < 3.9 * (8 / 600) ** 0.5
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
+    own = next(iter(mapped(LANGEVIN, theta=z, by=MAPS[name]).maps.values()))
+    coordinates = Sitewise(own)
+    at = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    assert torch.allclose(coordinates.inverse(coordinates(at)), at, atol=1e-9)
+    _, volume = coordinates.with_volume(at)
+    slopes = torch.func.vmap(torch.func.grad(coordinates))(at)
+    assert torch.allclose(volume, slopes.abs().log().sum())
+    if name in ("softplus", "tanh", "sigmoid"):
+        assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (lambda x: x**2, "is not monotone"),
+        (lambda x: x**3, "vanishes or changes its sign"),
+        (sin, "is not monotone"),
+        (Abs, "the Jacobian of .* is missing"),
+        (lambda x: function("f", x), "the Jacobian of .* is missing"),
+        (lambda x: 1 / x, "has no slope at z = 0"),
+        (lambda x: 3, "not of z alone"),
+        (lambda x: gamma * x, "is of gamma"),
+        (lambda x: x + exp(x), "the inverse of .* is not found"),
+        (3, "by is a function of z, got 3"),
+    ],
+)
+def test_maps_that_are_none_are_refused(by, message):
+    with pytest.raises(RecipeError, match=message):
+        mapped(LANGEVIN, theta=z, by=by)
+
+
+def test_other_mistakes_are_refused():
+    with pytest.raises(RecipeError, match="and theta is positive"):
+        mapped(CIR, theta=z, by=tanh)
+    with pytest.raises(RecipeError, match="is not the inverse of"):
+        mapped(CIR, theta=z, by=exp, inverse=lambda x: x)
+    with pytest.raises(RecipeError, match="'p' is not the target"):
+        mapped(LANGEVIN, p=z, by=exp)
+    with pytest.raises(RecipeError, match="is no real vector"):
+        mapped(LANGEVIN, theta=scalar("s"), by=exp)
+    with pytest.raises(RecipeError, match="the name 'p' is taken"):
+        mapped(LANGEVIN, theta=vector("p"), by=exp)
+    with pytest.raises(RecipeError, match="one target is mapped once"):
+        mapped(mapped(LANGEVIN, theta=z, by=exp), z=vector("y"), by=exp)
+    with pytest.raises(RecipeError, match="the start is out of the range of theta = exp"):
+        samplers.sample(mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], init=-torch.ones(2), step_size=0.1)
