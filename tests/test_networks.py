@@ -183,5 +183,18 @@ def test_a_step_of_networks_is_accepted_by_its_work():
     """Gaussian noise of a spread that a network has, exact at a large step size: E exp(-W) = 1."""
     overdamped = Recipe(name="o", state=(theta,), H=potential(theta), D={theta: function("f", theta, sign="positive")})
     recipe = overdamped.bind(f=network(net(4, positive=True, inputs=1), name="f", sign="positive"))
-    step = metropolised(recipe, "Euler")
-    assert step.exact
+    step = metropolised(recipe, "Euler", accept=False)
+    generator = torch.Generator().manual_seed(3)
+    points, weights = start()["theta"]
+    at = torch.multinomial(torch.as_tensor(weights), 100_000, True, generator=generator)
+    state = {"theta": torch.as_tensor(points)[at, None]}
+    state |= {a.name: torch.ones(len(at), dtype=torch.float64) for a in step.recipe.adapted}
+    state["work"] = torch.zeros(len(at), dtype=torch.float64)
+    noise = {name: torch.randn(len(at), 1, dtype=torch.float64, generator=generator) for name in step.draws}
+
+    def value(theta):
+        return (theta**2 / 2 + theta**4 / 16).sum(-1)
+
+    factor = torch.exp(-step(state, 0.1, gradient=slope, value=value, noise=noise)["work"])
+    assert abs(factor.mean() - 1) < 4.9 * factor.std() / len(at) ** 0.5  # alpha 1e-6
+    assert factor.std() > 0.01
