@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from error_budget import CLAIMS
 from torch import nn
 
 import samplers
@@ -196,5 +197,5 @@ def test_a_step_of_networks_is_accepted_by_its_work():
         return (theta**2 / 2 + theta**4 / 16).sum(-1)
 
     factor = torch.exp(-step(state, 0.1, gradient=slope, value=value, noise=noise)["work"])
-    assert abs(factor.mean() - 1) < 4.9 * factor.std() / len(at) ** 0.5  # alpha 1e-6
-    assert factor.std() > 0.01
+    error = float(factor.std()) / len(at) ** 0.5
+    assert error < 0.003 and not CLAIMS["work of values and networks"].failures({"D": float(factor.mean() - 1) / error})
