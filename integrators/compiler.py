@@ -7,7 +7,6 @@ from sympy import Dummy
 
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
-from recipe.operators import Operator
 from recipe.pieces import Piece
 from recipe.refusal import refuse_other_period
 from recipe.symbols import Block, Partial, Potential, masked
@@ -192,7 +191,7 @@ def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
     where = f"{recipe.name}, scope 'tensor'"
     if energy is not None or not recipe.target_is_vector:
         raise RecipeError(where, "the target is one tensor", do="Use scope='chain'.")
-    if any(isinstance(s, Operator) for s in recipe.parameters) and not all(b.is_vector for b in recipe.state):
+    if recipe.operators and not all(b.is_vector for b in recipe.state):
         what = "an operator is one for all tensors, and scalar blocks would be one for each"
         raise RecipeError(where, what, do="Use scope='chain'.")
     if recipe.potential is None:

@@ -7,6 +7,7 @@ Gamma asks for are those of one output by its own inputs: torch's autograd has t
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from recipe import Recipe
 from recipe.bound import Bound, Family
 from recipe.errors import RecipeError
 from recipe.symbols import Block
@@ -78,13 +79,32 @@ def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") 
     return y.detach().reshape(columns[0].shape).to(columns[0].device, columns[0].dtype)
 
 
+def values_of(recipe: Recipe) -> "list[Tensor]":
+    """The values of the networks of a recipe at some points, in an order of their own: two that differ differ there.
+
+    >>> from samplers import SGLD
+    >>> values_of(SGLD)
+    []
+    """
+    families = {f.family for e in recipe.formulas for f in e.atoms(Bound)}
+    ordered = sorted(families, key=lambda family: (family.name, family.arity))
+    return [family.compute((0,) * family.arity, *_points(family.arity).unbind(1)) for family in ordered]
+
+
+def _points(inputs: int) -> "Tensor":
+    """Where a network is tried, `(POINTS, inputs)`."""
+    import torch
+
+    points = torch.linspace(-4, 4, POINTS * inputs, dtype=torch.float64, device="cpu").reshape(inputs, POINTS).T
+    return torch.stack([points[:, k].roll(7 * k) for k in range(inputs)], 1)
+
+
 def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
     """Refuse a module that is no function of one site, of its inputs and a sign."""
     import torch
 
     own = next(module.parameters(), torch.zeros(()))
-    points = torch.linspace(-4, 4, POINTS * inputs, dtype=torch.float64).reshape(inputs, POINTS).T
-    x = torch.stack([points[:, k].roll(7 * k) for k in range(inputs)], 1).to(own.device, own.dtype).requires_grad_()
+    x = _points(inputs).to(own.device, own.dtype).requires_grad_()
     advice = f"Pass a module of (sites, {inputs}) that returns (sites, 1)."
     try:
         with torch.enable_grad():

@@ -335,7 +335,7 @@ def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
     Raises RecipeError for what is no square matrix.
     """
     values = dict(parameters)
-    for M in _operators(recipe):
+    for M in recipe.operators:
         if values.get(M.name) is not None:
             try:
                 values[M.name] = _value(values[M.name])
@@ -349,7 +349,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
 
     `numbers`: those of all parameters, by symbol.
     """
-    for M in _operators(recipe):
+    for M in recipe.operators:
         value = read(recipe, {M.name: numbers[M]})[M.name]
         _check_kind(f"{where}, operator {M}", M, value)
         eigenvalues = _settled(value)
@@ -366,7 +366,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
 def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
     """Refuse values of operators that have not one row per site of a block `(chains, *shape)`, or lie elsewhere."""
     sites, values = like[0].numel() if len(like) else 0, read(recipe, values)
-    for M in _operators(recipe):
+    for M in recipe.operators:
         where, value = f"{recipe.name}, operator {M}", values.get(M.name)
         if value is None:
             continue
@@ -382,12 +382,8 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
 
 def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
     """The eigenvalues of the symmetric operators of a recipe."""
-    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in _operators(recipe) if M.matrix_kind != "skew"}
+    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in recipe.operators if M.matrix_kind != "skew"}
     return {M: _settled(value).tolist() for M, value in values.items()}
-
-
-def _operators(recipe: Recipe) -> list[declared.Operator]:
-    return [s for s in recipe.parameters if isinstance(s, declared.Operator)]
 
 
 def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:

@@ -12,7 +12,6 @@ from recipe.algebra import entries
 from recipe.arguments import number
 from recipe.certificate import minimum_eigenvalue
 from recipe.errors import RecipeError, did_you_mean
-from recipe.operators import Operator
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
 
@@ -41,9 +40,9 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
     values = _values(recipe, parameters)
     for s, value in values.items():
-        if not isinstance(s, Operator):
+        if s not in recipe.operators:
             _check_value(where, s, value)
-    if any(isinstance(s, Operator) for s in values):
+    if recipe.operators:
         from . import operators  # imports torch
 
         operators.check(recipe, {**values, step_size: h, T: temperature}, where)
@@ -58,8 +57,8 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
     if not entries(recipe.supplied) and recipe.D.is_diagonal():
         return
     values = _values(recipe, parameters)
-    per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v) and not isinstance(s, Operator)})
-    if any(isinstance(s, Operator) for s in values):
+    per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v) and s not in recipe.operators})
+    if recipe.operators:
         from . import operators  # imports torch
 
         per_site |= operators.eigenvalues_of(recipe, values)

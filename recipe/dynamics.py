@@ -10,6 +10,7 @@ from sympy.core.relational import Relational
 
 from . import derive
 from .algebra import entries, vanishes
+from .operators import Operator
 from .pieces import Jump, Piece
 from .symbols import OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, temperature
 
@@ -61,6 +62,11 @@ class Dynamics:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that occur in the formulas, by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Parameter)), key=lambda s: s.name))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """Those of the parameters that are matrices over the sites."""
+        return tuple(s for s in self.parameters if isinstance(s, Operator))
 
     @cached_property
     def adapted(self) -> tuple[Adapted, ...]:

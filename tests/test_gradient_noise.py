@@ -26,7 +26,9 @@ class Standing:
     step: object
     values: dict
 
-    recipe, program = (property(lambda self, name=name: getattr(self.step, name)) for name in ("recipe", "program"))
+    recipe, program, draws = (
+        property(lambda self, name=name: getattr(self.step, name)) for name in ("recipe", "program", "draws")
+    )
 
     def __call__(self, state, h, **given):
         target = state[self.recipe.targets[0].name]

@@ -199,3 +199,17 @@ def test_a_step_of_networks_is_accepted_by_its_work():
     factor = torch.exp(-step(state, 0.1, gradient=slope, value=value, noise=noise)["work"])
     error = float(factor.std()) / len(at) ** 0.5
     assert error < 0.003 and not CLAIMS["work of values and networks"].failures({"D": float(factor.mean() - 1) / error})
+
+
+def test_a_run_goes_on_with_the_networks_that_it_began_with(tmp_path):
+    def drawn(seed, steps):
+        learned = Learned.bind(
+            f=network(net(seed=seed, positive=True), name="f", sign="positive"), g=network(net(seed=2), name="g")
+        )
+        run = dict(init=torch.zeros(1, dtype=torch.float64), step_size=0.01, steps=steps, progress=False)
+        return samplers.sample(learned, lambda x: x.square().sum() / 2, checkpoint=tmp_path, **run)
+
+    first = drawn(1, 5)
+    assert torch.equal(drawn(1, 5)["theta"], first["theta"])
+    with pytest.raises(RecipeError, match="networks"):
+        drawn(3, 5)

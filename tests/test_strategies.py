@@ -385,7 +385,7 @@ def test_the_derivatives_of_an_energy_are_the_same_for_arrays_and_tensors(energy
     as_arrays = {k: v.numpy() for k, v in at.items()} if isinstance(at, dict) else at.numpy()
     for derivative in derivatives(energy).values():
         ours, theirs = derivative(as_arrays), derivative(at)
-        names = at if isinstance(at, dict) else [...]
+        names = at if isinstance(ours, dict) else [...]
         assert all(isinstance(ours[k], np.ndarray) and np.array_equal(ours[k], theirs[k]) for k in names)
     if not isinstance(at, dict):
         mean = at.mean()

@@ -63,8 +63,8 @@ class Method:
     predictions: str = "average"
 
 
-PRECONDITIONED = (5e-4, 2.5e-4, 1e-3)  # the authors' eps, as in their code and as printed, and twice the first
-PLAIN = (0.5, 0.25, 0.1)
+PRECONDITIONED = (5e-4, 2.5e-4, 1e-3, 2e-3)  # the authors' eps, as in their code and as printed, and above it
+PLAIN = (0.5, 0.25, 0.1, 1.0)
 PSGLD = {"optimizer": ["psgld-same-step"], "lr": PRECONDITIONED}
 SGLD = {"optimizer": ["sgld"], "lr": PLAIN}
 RMSPROP = {"optimizer": ["rmsprop"], "lr": PRECONDITIONED}

@@ -72,8 +72,8 @@ SUM = 60_000  # eta of the release is on the sum over the data
 METHODS = {  # the candidates, of which one is chosen where there are several
     "Santa, poster": [Setting("santa", eta * SUM) for eta in (4e-11, 4e-10, 4e-9)],
     "Santa, released": [Setting("released", 4e-11 * SUM, cooling=0.7)],
-    "Adam": [Setting("adam", lr) for lr in (1e-3, 5e-4, 2e-3)],
-    "RMSprop": [Setting("rmsprop", lr) for lr in (5e-4, 1e-3, 2e-3)],
+    "Adam": [Setting("adam", lr) for lr in (1e-3, 5e-4, 2e-3, 4e-3)],
+    "RMSprop": [Setting("rmsprop", lr) for lr in (5e-4, 1e-3, 2e-3, 4e-3)],
     "SGD-M": [Setting("momentum", lr) for lr in (0.1, 0.05, 0.2)],
     "SGD": [Setting("sgd", lr) for lr in (0.5, 0.25, 1.0)],
 }

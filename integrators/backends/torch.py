@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from sympy import Symbol
 
 from recipe import symbols
-from recipe.operators import Operator
 from recipe.symbols import Potential, num_data, step_number
 
 from ..flow import Flow
@@ -70,7 +69,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     body.append(f"{blocks} = {values}")
     if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
         body.append(_number_of_sites(writer))
-    operators = [writer.names[s.name] for s in recipe.parameters if isinstance(s, Operator)]
+    operators = [writer.names[s.name] for s in recipe.operators]
     body += [f"{name} = {writer.call('operator', name)}" for name in operators]
     body += _constants(program, writer)
     for stage in program.stages:

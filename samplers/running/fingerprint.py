@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from integrators import operators
+from integrators import networks, operators
+from recipe import Recipe
 
 from ..energies.data import Data
 from ..energies.layout import Layout
@@ -51,9 +52,15 @@ def fingerprint(
             "parameters": inputs.parameters,
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
+            **_of_networks(plan.step.recipe),
             **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.every}),
         }
     )
+
+
+def _of_networks(recipe: Recipe) -> dict:
+    values = networks.values_of(recipe)
+    return {"networks": values} if values else {}
 
 
 def _of_coordinates(layout: Layout) -> dict:

@@ -250,6 +250,6 @@ def _check_parameters(recipe: Recipe, parameters: Mapping, target: torch.Tensor)
         if value.dim() > len(shape) or not all(v in (1, n) for v, n in pairs):
             raise RecipeError(
                 f"{recipe.name}, sample",
-                f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} has {shape}",
+                f"'{s.name}' has the shape {tuple(value.shape)}, but {s.per} has {tuple(shape)}",
                 do="Give one value per site, or one number.",
             )
