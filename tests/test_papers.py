@@ -72,13 +72,22 @@ def test_an_interrupted_result_leaves_nothing_behind(study):
     assert not study.folder.exists() or not list(study.folder.iterdir())
 
 
-def test_the_candidate_with_the_lowest_loss_is_taken_and_one_that_diverges_is_out():
-    from study import best
-
+def test_the_candidate_with_the_lowest_loss_is_taken_and_one_that_diverges_is_out(study):
     losses = {0.1: 2.0, 0.2: 1.0, 0.4: float("nan"), 0.8: float("inf")}
-    assert best(list(losses), losses.__getitem__) == 0.2
+    assert study.best(list(losses), losses.__getitem__) == 0.2
     with pytest.raises(RecipeError, match="diverge"):
-        best([0.4, 0.8], losses.__getitem__)
+        study.best([0.4, 0.8], losses.__getitem__)
+
+
+def test_a_candidate_whose_run_is_refused_is_told_and_out_and_the_only_one_is_not_tried(study, capsys):
+    def loss(lr):
+        if lr > 0.1:
+            raise RecipeError("sgld, step", "the gradient is not finite")
+        return -lr
+
+    assert study.best([0.05, 0.1, 0.2], loss) == 0.1
+    assert "out: sgld, step: the gradient is not finite" in capsys.readouterr().out
+    assert study.best([0.2], loss) == 0.2
 
 
 def test_an_unknown_experiment_names_the_nearest(capsys):

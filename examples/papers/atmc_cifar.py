@@ -23,7 +23,7 @@ import numpy
 import torch
 from datasets import Data, read_npz
 from networks import prior, residual
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
@@ -221,7 +221,7 @@ def chosen(study: Study, method: str, common: dict) -> float:
     def held_back(lr: float) -> float:
         return study.result(run, method=method, seed=0, lr=lr, held_back=True, **shorter)["single"]["nll"]
 
-    return best((0.1, 0.03), held_back)
+    return study.best((0.1, 0.03), held_back)
 
 
 def over_seeds(results: list[dict], which: str, score: str) -> list[float]:

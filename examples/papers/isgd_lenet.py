@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, SOURCES, Data, read_idx, read_mnist
 from networks import lenet
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
@@ -260,7 +260,7 @@ def chosen(study: Study, method: str, settings: dict) -> dict:
     def held_back(lr: float) -> float:
         return study.result(run, method=method, seed=0, held_back=True, lr=lr, **settings)["nll"]
 
-    return {"lr": best(CHOSEN[method], held_back)}
+    return {"lr": study.best(CHOSEN[method], held_back)}
 
 
 def mean(results: list[dict], score: str) -> float:

@@ -18,7 +18,7 @@ from statistics import fmean
 
 import torch
 from datasets import read_npz
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch.nn.functional import relu
@@ -371,7 +371,7 @@ def chosen(study: Study, method: str, settings: dict) -> dict:
         result = study.result(run, method=method, held_back=True, lr=lr, **settings)
         return math.inf if result["failed"] else fmean(result["mnll"])
 
-    return {"lr": best((0.1, 0.03, 0.01), held_back)}
+    return {"lr": study.best((0.1, 0.03, 0.01), held_back)}
 
 
 def mean(results: dict, score: str) -> float:

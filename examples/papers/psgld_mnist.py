@@ -13,7 +13,6 @@ How the paper made its row of one network that is distilled from the average is 
 soft labels, the average of the predictions for the training data after each epoch, by RMSprop as it would learn labels.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,13 +23,12 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, Data, read_mnist
 from networks import perceptron
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
 from torch.nn import Module
 from training import Curve, train
 
 import samplers
-from recipe.errors import RecipeError
 from samplers.scores import Difference, accuracy, negative_log_likelihood, paired
 
 GPU = "cuda" if torch.cuda.is_available() else "cpu"
@@ -264,17 +262,12 @@ def chosen(study: Study, method: Method, hidden: int, epochs: int) -> Setting:
     """One axis after another, the value with the lowest error on the data held back; what diverges is out."""
 
     def loss(setting: Setting) -> float:
-        try:
-            run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
-        except RecipeError as refusal:
-            study.log(f"  out: {refusal}")
-            return math.inf
+        run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
         return run[method.predictions]["error"]
 
     setting = Setting(**{axis: values[0] for axis, values in method.axes.items()})
     for axis, values in method.axes.items():
-        if len(values) > 1:
-            setting = best([replace(setting, **{axis: value}) for value in values], loss)
+        setting = study.best([replace(setting, **{axis: value}) for value in values], loss)
     return setting
 
 

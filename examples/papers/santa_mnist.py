@@ -8,7 +8,6 @@ Both explore for three tenths of the run, then refine. What the release does bes
 gradient before the half step in which it is used, and averages it with the one before.
 """
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,14 +16,13 @@ from typing import Any
 import torch
 from datasets import IDX_FILES
 from psgld_mnist import NEAR, Row, data_of, difference, network_of, scores
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from sympy import sqrt
 from torch.nn import Module
 from training import Curve, train
 
 import samplers
 from recipe import Recipe, adapted, force, fraction, friction, grad, noise, num_data, positive, potential, total, vector
-from recipe.errors import RecipeError
 
 BATCH = 100
 EXPLORE = 0.3  # of the run
@@ -182,14 +180,10 @@ def chosen(study: Study, candidates: list[Setting], hidden: int, epochs: int) ->
     """The lowest error on the data held back, in short runs; what diverges is out."""
 
     def loss(setting: Setting) -> float:
-        try:
-            run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
-        except RecipeError as refusal:
-            study.log(f"  out: {refusal}")
-            return math.inf
+        run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
         return run["last"]["error"]
 
-    return candidates[0] if len(candidates) == 1 else best(candidates, loss)
+    return study.best(candidates, loss)
 
 
 def claims(study: Study) -> list[Claim]:

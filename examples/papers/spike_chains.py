@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -169,3 +170,8 @@ def _zeros() -> torch.nn.Module:
     layer = torch.nn.Linear(P, 1, bias=False)
     torch.nn.init.zeros_(layer.weight)
     return layer
+
+
+def mse(column: Sequence[tuple[float, float]]) -> float:
+    """The mean square error over the data sets, of each of which there are MAE and MSE."""
+    return fmean(error for _, error in column)

@@ -10,7 +10,7 @@ import math
 from statistics import fmean
 
 import torch
-from spike_chains import V1, DataSet, P, averaging, coefficients, move, predictors
+from spike_chains import V1, DataSet, P, averaging, coefficients, move, mse, predictors
 from study import Claim, Experiment, Study, Verdict
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -95,11 +95,6 @@ def truth(study: Study, sets: int) -> dict:
 
 
 # ---- the claims
-
-
-def mse(column: list) -> float:
-    """The mean over the data sets."""
-    return fmean(error for _, error in column)
 
 
 def row(columns: list) -> str:

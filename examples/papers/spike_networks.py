@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, SOURCES, Data, read_mnist
 from spike_chains import gain
-from study import Claim, Experiment, Study, Verdict, best, spread
+from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential, Unflatten
 from training import train
 
 import samplers
-from recipe.errors import RecipeError
 from samplers.scores import accuracy, paired
 
 MEAN, SD = 0.1307, 0.3081  # of the pixels, for both sets
@@ -191,14 +190,10 @@ def chosen(study: Study, optimizer: str, data: str, **size: int) -> Setting:
     candidates = [Setting(optimizer, lr) for lr in RATES[optimizer]]
 
     def loss(setting: Setting) -> float:
-        try:
-            own = {"data": data, "seed": 0, "attacked": 0, "validate": True} | size | asdict(setting)
-            return -study.result(learned, **own)["accuracy"]
-        except RecipeError as refusal:
-            study.log(f"  out: {refusal}")
-            return math.inf
+        own = {"data": data, "seed": 0, "attacked": 0, "validate": True} | size | asdict(setting)
+        return -study.result(learned, **own)["accuracy"]
 
-    return candidates[0] if len(candidates) == 1 else best(candidates, loss)
+    return study.best(candidates, loss)
 
 
 def claims(study: Study) -> list[Claim]:

@@ -11,7 +11,7 @@ import math
 from statistics import fmean
 
 import torch
-from spike_chains import DELTA, V1, A, B, DataSet, Means, P, averaging, coefficients, move, predictors
+from spike_chains import DELTA, V1, A, B, DataSet, Means, P, averaging, coefficients, move, mse, predictors
 from study import Claim, Experiment, Study, Verdict
 from torch import Tensor
 
@@ -151,11 +151,6 @@ def closed_forms(study: Study, sets: int) -> dict:
 
 
 # ---- the claims
-
-
-def mse(column: list) -> float:
-    """The mean over the data sets."""
-    return fmean(error for _, error in column)
 
 
 def row(columns: list) -> str:

@@ -6,6 +6,7 @@ so that an interrupted run goes on where it was, and a changed setting is a new 
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -125,6 +126,27 @@ class Study:
         """A folder for the checkpoints of a result that takes long, of these settings alone; gone with the result."""
         return self.folder / f"{_name(function, settings)}.run"
 
+    def best(self, candidates: Sequence[Any], loss: Callable[[Any], float]) -> Any:
+        """The candidate with the lowest loss on validation data; the only one is not tried.
+
+        One whose loss is not a number, or whose run is refused, as one that diverges is, is out. Raises RecipeError
+        where none is left.
+        """
+        if len(candidates) == 1:
+            return candidates[0]
+        losses = [self._loss(loss, candidate) for candidate in candidates]
+        finite = [k for k, value in enumerate(losses) if math.isfinite(value)]
+        if not finite:
+            raise RecipeError("best", f"all of {list(candidates)} diverge", do="Give smaller step sizes.")
+        return candidates[min(finite, key=losses.__getitem__)]
+
+    def _loss(self, loss: Callable[[Any], float], candidate: Any) -> float:
+        try:
+            return loss(candidate)
+        except RecipeError as refusal:
+            self.log(f"  out: {refusal}")
+            return math.inf
+
     def write(self, name: str, text: str) -> None:
         """Write a text beside the results, whole or not at all."""
         self._write(self.folder / name, text)
@@ -174,18 +196,6 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """
     deviation = f" +- {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{deviation}"
-
-
-def best(candidates: Sequence[Any], loss: Callable[[Any], float]) -> Any:
-    """The candidate with the lowest loss on validation data; one whose loss is not a number is out.
-
-    Raises RecipeError where none is left.
-    """
-    losses = {k: loss(candidate) for k, candidate in enumerate(candidates)}
-    finite = {k: value for k, value in losses.items() if value == value and value != float("inf")}
-    if not finite:
-        raise RecipeError("best", f"all of {list(candidates)} diverge", do="Give smaller step sizes.")
-    return candidates[min(finite, key=finite.__getitem__)]
 
 
 HEAD = ("claim", "paper", "here", "verdict", "why")
