@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from same_step import all_ways_agree, noise_of, state_of
 from scipy.linalg import solve_discrete_lyapunov
 from sympy import symbols
 
@@ -12,7 +13,6 @@ import integrators
 import samplers
 from recipe import Energy, Recipe, RecipeError, adapted, grad, kick, positive, potential, total, vector
 from recipe.pieces import force
-from samplers.testing.interpreter import flow_by_flow, interpret
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0)
@@ -29,17 +29,6 @@ RESPA = Recipe(
 )
 STIFF, SOFT = 40.0, 1.0  # curvatures
 SLOPES = {"fast": lambda at: STIFF * at, "slow": lambda at: SOFT * at}
-
-
-def state_of(chains=3, sites=2):
-    generator = torch.Generator().manual_seed(5)
-    return {b: torch.randn(chains, sites, generator=generator, dtype=torch.float64) for b in ("theta", "p")}
-
-
-def noise_of(step, state, seed=7):
-    generator = torch.Generator().manual_seed(seed)
-    like = state["theta"]
-    return {name: torch.randn(like.shape, generator=generator, dtype=like.dtype) for name in step.draws}
 
 
 # ---- declared, printed
@@ -78,21 +67,7 @@ def test_text_kernel_and_both_interpreters_make_the_same_step(word, reuse):
     """Two steps, so that what is carried over is read."""
     slopes = {"fast": lambda at: 3 * at + at**3, "slow": torch.sin}
     in_numpy = {"fast": lambda at: 3 * at + at**3, "slow": np.sin}
-    step = integrators.compile(RESPA, word, reuse_gradient=reuse)
-    kernel = integrators.compile(RESPA, word, reuse_gradient=reuse, backend="cpp")
-    state = state_of()
-    text = native = state
-    one = other = {name: x.numpy() for name, x in state.items()}
-    for seed in (1, 2):
-        noise = noise_of(step, state, seed)
-        numbers = {name: x.numpy() for name, x in noise.items()}
-        text = step(text, 0.1, gradient=slopes, noise=noise)
-        native = kernel(native, 0.1, gradient=slopes, noise=noise)
-        one = interpret(step, one, 0.1, gradient=in_numpy, noise=numbers)
-        other = flow_by_flow(step, other, 0.1, gradient=in_numpy, noise=numbers)
-    for name in ("theta", "p"):
-        for result in (native[name].numpy(), one[name], other[name]):
-            assert np.allclose(text[name].numpy(), result, rtol=1e-12, atol=1e-12)
+    all_ways_agree(RESPA, slopes, word, in_numpy=in_numpy, reuse_gradient=reuse)
 
 
 def counted(step, steps):
@@ -107,7 +82,7 @@ def counted(step, steps):
         return slope
 
     slopes = {name: counting(name) for name in SLOPES}
-    state = state_of()
+    state = state_of(RESPA)
     state = step(state, 0.1, gradient=slopes, noise=noise_of(step, state))
     calls.update(dict.fromkeys(calls, 0))
     for _ in range(steps):
@@ -174,7 +149,7 @@ def test_an_adaptation_reads_the_first_gradient_of_each_potential():
     V, W = adapted("V", like=theta), adapted("W", like=theta)
     reading = replace(RESPA, D={p: gamma + V**2 + W**2}, adapt={V: grad(FAST), W: grad(SLOW)}, claim="")
     step = integrators.compile(reading, "B A O A B")
-    state = state_of()
+    state = state_of(RESPA)
     state |= {"V": torch.zeros_like(state["theta"]), "W": torch.zeros_like(state["theta"])}
     before = state["theta"]
     for _ in range(2):
@@ -273,6 +248,6 @@ def test_a_name_of_two_things_is_refused():
 
 
 def test_functions_that_are_no_dict_are_refused_by_a_step():
-    step, state = integrators.compile(RESPA), state_of()
+    step, state = integrators.compile(RESPA), state_of(RESPA)
     with pytest.raises(RecipeError, match="It is a dict by potential: fast, slow"):
         step(state, 0.1, gradient={"fast": torch.sin}, noise=noise_of(step, state))

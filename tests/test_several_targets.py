@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from same_step import all_ways_agree
 from scipy.linalg import solve_discrete_lyapunov
 from sympy import log
 
@@ -13,7 +14,6 @@ import samplers
 from integrators.backends.loading import load
 from recipe import Energy, Recipe, RecipeError, copies, euler, laws, positive, potential, scalar, total, vector
 from recipe.pieces import gibbs
-from samplers.testing.interpreter import flow_by_flow, interpret
 
 w, v, p, x, y = (vector(name) for name in ("w", "v", "p", "x", "y"))
 tau = scalar("tau")
@@ -83,18 +83,6 @@ CASES = {
 }
 
 
-def state_of(recipe, chains=3, sites=2):
-    generator = torch.Generator().manual_seed(5)
-    shapes = {b.name: (chains, sites) if b.is_vector else (chains,) for b in recipe.state}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-
-
-def noise_of(step, state, seed=7):
-    generator = torch.Generator().manual_seed(seed)
-    of = step.draw_blocks
-    return {d: torch.randn(state[of[d].name].shape, generator=generator, dtype=torch.float64) for d in step.draws}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_law_is_proved(name):
     recipe, _ = CASES[name]
@@ -104,20 +92,7 @@ def test_the_law_is_proved(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_text_kernel_and_both_interpreters_make_the_same_step(name):
-    recipe, slopes = CASES[name]
-    step, kernel = integrators.compile(recipe), integrators.compile(recipe, backend="cpp")
-    text = native = state = state_of(recipe)
-    one = other = {name: x.numpy() for name, x in state.items()}
-    for seed in (1, 2):
-        noise = noise_of(step, state, seed)
-        numbers = {name: x.numpy() for name, x in noise.items()}
-        text = step(text, 0.1, gradient=slopes, noise=noise)
-        native = kernel(native, 0.1, gradient=slopes, noise=noise)
-        one = interpret(step, one, 0.1, gradient=slopes, noise=numbers)
-        other = flow_by_flow(step, other, 0.1, gradient=slopes, noise=numbers)
-    for b in recipe.state:
-        for result in (native[b.name].numpy(), one[b.name], other[b.name]):
-            assert np.allclose(text[b.name].numpy(), result, rtol=1e-12, atol=1e-12)
+    all_ways_agree(*CASES[name])
 
 
 def test_copies_are_printed_with_their_blocks():

@@ -1,0 +1,37 @@
+"""A step made in four ways: the emitted text, the kernel in C++, the statements of the Program, flow by flow."""
+
+import numpy as np
+import torch
+
+import integrators
+from samplers.testing.interpreter import flow_by_flow, interpret
+
+
+def state_of(recipe, chains=3, sites=2):
+    generator = torch.Generator().manual_seed(5)
+    shapes = {b.name: (chains, sites) if b.is_vector else (chains,) for b in recipe.state}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+def noise_of(step, state, seed=7):
+    generator = torch.Generator().manual_seed(seed)
+    of = step.draw_blocks
+    return {d: torch.randn(state[of[d].name].shape, generator=generator, dtype=torch.float64) for d in step.draws}
+
+
+def all_ways_agree(recipe, slopes, word=None, *, in_numpy=None, reuse_gradient=True):
+    """Over two steps; `slopes` are those of tensors, `in_numpy` of arrays where they are others."""
+    step = integrators.compile(recipe, word, reuse_gradient=reuse_gradient)
+    kernel = integrators.compile(recipe, word, reuse_gradient=reuse_gradient, backend="cpp")
+    text = native = state = state_of(recipe)
+    one = other = {name: x.numpy() for name, x in state.items()}
+    for seed in (1, 2):
+        noise = noise_of(step, state, seed)
+        numbers = {name: x.numpy() for name, x in noise.items()}
+        text = step(text, 0.1, gradient=slopes, noise=noise)
+        native = kernel(native, 0.1, gradient=slopes, noise=noise)
+        one = interpret(step, one, 0.1, gradient=in_numpy or slopes, noise=numbers)
+        other = flow_by_flow(step, other, 0.1, gradient=in_numpy or slopes, noise=numbers)
+    for b in recipe.state:
+        for result in (native[b.name].numpy(), one[b.name], other[b.name]):
+            assert np.allclose(text[b.name].numpy(), result, rtol=1e-12, atol=1e-12)
