@@ -13,7 +13,6 @@ from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
-from recipe.operators import Operator
 
 from ..energies.coordinates import moved_by
 from ..energies.derivatives import check_energy_is_asked_for, data_of
@@ -182,9 +181,8 @@ def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
     for name in parameters:
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
-    for s in step.recipe.parameters:
-        if isinstance(s, Operator):
-            raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
+    for s in step.recipe.operators:
+        raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
 
 
 def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
