@@ -95,7 +95,7 @@ class Study:
         self.data = data
         self.scale = scale
         self.log = log
-        self.seconds = 0.0  # that the results took, when they were computed
+        self.seconds = 0.0  # of the processor, that the results took when they were computed
         self._counted: set[Path] = set()
 
     def of_scale(self, quick: Any, reduced: Any, full: Any) -> Any:
@@ -110,9 +110,9 @@ class Study:
         path = self.folder / f"{_name(function, settings)}.json"
         kept = self._read(path)
         if kept is None or kept["settings"] != json.loads(json.dumps(settings)):
-            began = time.monotonic()
+            began = time.process_time()
             value = function(self, **settings)
-            kept = {"settings": settings, "seconds": round(time.monotonic() - began, 3), "value": value}
+            kept = {"settings": settings, "seconds": round(time.process_time() - began, 3), "value": value}
             self._write(path, json.dumps(kept, allow_nan=True))
             shutil.rmtree(self.scratch(function, **settings), ignore_errors=True)
             kept = json.loads(json.dumps(kept))  # what a later run will read
@@ -202,7 +202,7 @@ HEAD = ("claim", "paper", "here", "verdict", "why")
 
 
 def table(experiment: Experiment, claims: Sequence[Claim], seconds: float) -> str:
-    """The claims as a table in Markdown, with the minutes that the results took."""
+    """The claims as a table in Markdown, with the minutes of a processor that the results took."""
     lines = [f"### {experiment.name}: {experiment.paper} ({seconds / 60:.1f} min)", ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
     for c in claims:
