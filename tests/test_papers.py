@@ -23,6 +23,18 @@ def test_a_result_is_computed_once_and_read_by_the_next_run(study):
     assert calls == [3, 4]
 
 
+def test_results_whose_long_names_begin_alike_are_kept_apart(study):
+    """Folders take names of 255 characters at most."""
+
+    def of(study, words):
+        return {"last": words[-1]}
+
+    alike = "a" * 300
+    for _ in range(2):
+        assert [study.result(of, words=alike + last)["last"] for last in "xy"] == ["x", "y"]
+    assert len(list(study.folder.glob("*.json"))) == 2
+
+
 def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study):
     import time
 

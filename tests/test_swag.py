@@ -165,6 +165,29 @@ def test_a_first_draw_that_is_refused_does_not_decide_the_shape():
     assert swag.count == 1
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_fit_that_was_saved_goes_on_bit_for_bit(tmp_path, named):
+    x = trajectory(20, (2, 3), torch.float32)
+    draws = [{"w": draw[0], "b": draw[1].double()} for draw in x] if named else list(x)
+    whole, first, second = SWAG(rank=4), SWAG(rank=4), SWAG(rank=4)
+    for draw in draws:
+        whole.add(draw)
+    for draw in draws[:12]:
+        first.add(draw)
+    torch.save(first.state_dict(), tmp_path / "swag.pt")
+    second.load_state_dict(torch.load(tmp_path / "swag.pt", weights_only=True))
+    for draw in draws[12:]:
+        second.add(draw)
+    torch.testing.assert_close(second.sample(3, seed=0), whole.sample(3, seed=0), rtol=0, atol=0)
+
+
+def test_a_state_of_another_rank_or_of_something_else_is_refused():
+    with pytest.raises(RecipeError, match="the state is of rank 3, this of rank 2"):
+        SWAG(rank=2).load_state_dict(SWAG(rank=3).state_dict())
+    with pytest.raises(RecipeError, match=r"the state has the entries \['draws'\]"):
+        SWAG(rank=2).load_state_dict({"draws": 0})
+
+
 @pytest.mark.parametrize("rank", [0, 1, -3, 2.0, True, None])
 def test_a_rank_below_two_is_refused(rank):
     with pytest.raises(RecipeError, match="SWAG: rank is an integer >= 2, got"):

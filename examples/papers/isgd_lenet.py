@@ -12,7 +12,6 @@ letters from digits by the entropy.
 """
 
 import math
-import tempfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -168,7 +167,7 @@ def run(
         swag.add(dict(network.named_parameters())) if method == "SWAG" else add()
 
     try:
-        walk(study, network, optimizer, data, total, decay, draw, settings, digits=digits, letters=others)
+        walk(study, network, optimizer, data, total, decay, draw, settings, digits=digits, letters=others, swag=swag)
     except RecipeError as error:  # gradients that are no longer finite
         study.log(f"  {method}: {error}")
         return dict.fromkeys(("accuracy", "nll", "ece", "H0", "H1", "auroc"), math.nan) | {"draws": 0}
@@ -195,7 +194,7 @@ def walk(
     settings: dict,
     **parts: Any,
 ) -> None:
-    """About so many steps, in whole epochs; a fit of SWAG has no state to go on with, so that run begins anew."""
+    """About so many steps, in whole epochs."""
     batches = samplers.Minibatches(data, min(BATCH, len(data[0])), seed=settings["seed"] + 100)
     constant = optimizer.param_groups[0]["lr"]
 
@@ -207,18 +206,17 @@ def walk(
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
 
-    with tempfile.TemporaryDirectory() as passing:
-        train(
-            network,
-            optimizer,
-            batches,
-            epochs=math.ceil(steps / len(batches)),
-            lr=lambda epoch: rate(epoch * len(batches)),
-            draw=after,
-            folder=Path(passing) if settings["method"] == "SWAG" else study.scratch(run, **settings),
-            settings=settings,
-            **parts,
-        )
+    train(
+        network,
+        optimizer,
+        batches,
+        epochs=math.ceil(steps / len(batches)),
+        lr=lambda epoch: rate(epoch * len(batches)),
+        draw=after,
+        folder=study.scratch(run, **settings),
+        settings=settings,
+        **parts,
+    )
 
 
 def scores(digits: samplers.Predictive, letters: samplers.Predictive, labels: Tensor) -> dict:

@@ -5,6 +5,7 @@ settings, and says what the paper claims, what came out and whether that is the 
 so that an interrupted run goes on where it was, and a changed setting is a new result.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -24,6 +25,8 @@ import matplotlib
 from recipe.errors import RecipeError
 
 matplotlib.use("Agg")
+
+LONGEST = 180  # characters of the name of a result; folders take no more than 255
 
 
 class Scale(Enum):
@@ -185,7 +188,10 @@ class Study:
 
 def _name(function: Callable, settings: dict) -> str:
     words = [function.__name__, *(f"{key}={value}" for key, value in settings.items())]
-    return re.sub(r"[^\w.=+-]+", "-", " ".join(words)).strip("-")[:180]
+    name = re.sub(r"[^\w.=+-]+", "-", " ".join(words)).strip("-")
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -98,6 +98,33 @@ class SWAG:
         self._kinds = self._kinds or kinds
         return flat
 
+    def state_dict(self) -> dict[str, Any]:
+        """All there is to save: `rank`, `count`, float64 sums, and of each tensor of a draw one that is `like` it."""
+        return {
+            "rank": self.rank,
+            "count": self.count,
+            "like": {
+                name: torch.zeros((), dtype=k.dtype, device=k.device).expand(k.shape) for name, k in self._kinds.items()
+            },
+            "mean": self._mean.clone(),
+            "variance": self._variance.clone(),
+            "deviations": [deviation.clone() for deviation in self._deviations],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, bit for bit. Raises RecipeError for the state of something else."""
+        where = "SWAG, load_state_dict"
+        if set(state) != set(self.state_dict()):
+            raise RecipeError(where, f"the state has the entries {sorted(state)}", do="Pass that of a SWAG.")
+        if state["rank"] != self.rank:
+            what = f"the state is of rank {state['rank']}, this of rank {self.rank}"
+            raise RecipeError(where, what, do=f"Make SWAG(rank={state['rank']}).")
+        self.count = int(state["count"])
+        self._kinds = {name: Kind(tuple(x.shape), x.dtype, x.device) for name, x in state["like"].items()}
+        self._mean = state["mean"].clone()
+        self._variance = state["variance"].clone()
+        self._deviations = deque((deviation.clone() for deviation in state["deviations"]), maxlen=self.rank)
+
     @property
     def mean(self) -> Any:
         """The mean of the draws, of their form."""
