@@ -103,9 +103,18 @@ def outcomes(names: list[str], jobs: int, *where: Any) -> Iterator[str]:
 
 
 def begin() -> None:
-    """A process of its own has one thread, and ends without a word at Ctrl-C."""
+    """A process of a pool ends without a word at Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    set_torch()
+
+
+def set_torch() -> None:
+    """One thread, as experiments side by side use the cores better; subnormal numbers are 0.
+
+    The second moments of Adam become subnormal where a pixel is never on, and its steps then take twice as long.
+    """
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
 def run(names: list[str], data: Path | None, out: Path, scale: Scale, jobs: int = 1) -> str:
@@ -132,7 +141,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="all that the papers have; some want a GPU")
     options = parser.parse_args(argv)
     scale = Scale.QUICK if options.quick else Scale.FULL if options.full else Scale.REDUCED
-    torch.set_num_threads(1)  # experiments side by side use the cores better
     try:
         integer("--jobs", "jobs", options.jobs, least=1, what=f"got {options.jobs}", do="Pass a number of processes.")
         print(run(options.names, options.data, options.out, scale, options.jobs))
@@ -145,4 +153,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    set_torch()
     sys.exit(main())
