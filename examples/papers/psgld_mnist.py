@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, Data, read_mnist
 from networks import perceptron
-from study import Claim, Experiment, Study, Verdict, spread
+from study import Claim, Experiment, Scale, Study, Verdict, spread
 from torch import Tensor
 from torch.nn import Module
 from training import Curve, train
@@ -334,7 +334,8 @@ def claims(study: Study) -> list[Claim]:
             found.append(difference(f"{units}: {one} below {other}", "control", table[one], table[other], rows, why))
     first = tables[widths[0]]
     picture(study, first)
-    return [*found, of_speed(first), of_weights(first), of_width(study, tables)]
+    longer = of_length(study, widths[0], first)
+    return [*found, of_speed(first), of_weights(first), of_width(study, tables), *longer]
 
 
 def of_row(words: str, printed: float, row: Row) -> Claim:
@@ -388,6 +389,20 @@ def of_width(study: Study, tables: dict[int, dict[str, Row]]) -> Claim:
     falls = all(wide < narrow for narrow, wide in zip(means, means[1:]))
     ours = "; ".join(f"{hidden}: {spread(errors)} %" for hidden, errors in by_width.items())
     return Claim("the error of pSGLD falls with the width", "1.45, 1.32, 1.24 %", ours, Verdict.of(falls))
+
+
+def of_length(study: Study, hidden: int, table: dict[str, Row]) -> list[Claim]:
+    """pSGLD and SGLD after all epochs of the paper, one seed, where the rows above have fewer."""
+    if study.scale is Scale.FULL:
+        return []
+    epochs = study.of_scale(4, 100, None)
+    found = []
+    for name in ORDERS[0]:
+        setting = table[name].setting
+        run = study.result(network, hidden=hidden, epochs=epochs, seed=1, **asdict(setting))
+        words = f"{hidden} units, {epochs} epochs: {name}"
+        found.append(of_row(words, PRINTED[name][0], Row(setting, [run])))
+    return found
 
 
 def picture(study: Study, table: dict[str, Row]) -> None:
