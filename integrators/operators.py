@@ -190,7 +190,7 @@ class Blocks(Operator):
     """
 
     def __init__(self, *blocks: Any) -> None:
-        self.blocks = tuple(_value(b) for b in blocks)
+        self.blocks = tuple(value_of(b) for b in blocks)
         if not self.blocks or any(b.sites is None for b in self.blocks):
             raise RecipeError("operator", "each block has a number of sites", do="Pass matrices, or their structures.")
         self.sizes = [b.sites or 0 for b in self.blocks]
@@ -321,7 +321,7 @@ def _numbers(x: Any, what: str) -> torch.Tensor:
     return numbers.detach().double()
 
 
-def _value(x: Any) -> Operator:
+def value_of(x: Any) -> Operator:
     """What is given as an operator: a value, a number or a vector for a diagonal, or a matrix."""
     if isinstance(x, Operator):
         return x
@@ -338,7 +338,7 @@ def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
     for M in recipe.operators:
         if values.get(M.name) is not None:
             try:
-                values[M.name] = _value(values[M.name])
+                values[M.name] = value_of(values[M.name])
             except RecipeError as error:
                 raise RecipeError(f"{recipe.name}, operator {M}", error.what, do=error.do) from error
     return values
@@ -351,7 +351,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
     """
     for M in recipe.operators:
         value = read(recipe, {M.name: numbers[M]})[M.name]
-        _check_kind(f"{where}, operator {M}", M, value)
+        check_kind(f"{where}, operator {M}", M.matrix_kind, value)
         eigenvalues = _settled(value)
         for F in _formulas(recipe, M):
             known = {s: numbers.get(s, 1.0) for s in F.free_symbols}
@@ -393,17 +393,17 @@ def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:
     yield from (x.formula for e in (recipe.H, *recipe.drift) for x in e.atoms(Applied) if M in operators_of(x.formula))
 
 
-def _check_kind(where: str, M: declared.Operator, value: Operator) -> None:
-    """Refuse a value of another kind."""
-    _, in_words = KINDS[M.matrix_kind]
-    same, other = ("-", "+") if M.matrix_kind == "skew" else ("+", "-")
-    asymmetry = value.asymmetry(-1 if M.matrix_kind == "skew" else 1)
+def check_kind(where: str, kind: str, value: Operator) -> None:
+    """Refuse a value of another kind than one of KINDS."""
+    _, in_words = KINDS[kind]
+    same, other = ("-", "+") if kind == "skew" else ("+", "-")
+    asymmetry = value.asymmetry(-1 if kind == "skew" else 1)
     if asymmetry > ROUNDING:
         what = f"it is not {in_words}: M {other} M^T is {asymmetry:.3g} of its largest entry"
         raise RecipeError(where, what, do=f"Pass (M {same} M.T)/2.")
-    if M.matrix_kind in ("definite", "semidefinite"):
+    if kind in ("definite", "semidefinite"):
         least = float(_settled(value).amin())
-        if least < 0 or least == 0 and M.matrix_kind == "definite":
+        if least < 0 or least == 0 and kind == "definite":
             what = f"it is not {in_words}: an eigenvalue is {least:.3g}"
             raise RecipeError(where, what, do="Pass another matrix, or declare another kind.")
 

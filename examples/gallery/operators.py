@@ -3,6 +3,7 @@
 import torch
 from exhibit import Exhibit
 
+from integrators.adapting import Covariance
 from integrators.operators import Kronecker
 from recipe import Recipe, operator, positive, potential, refresh, step_size, temperature, total, vector
 
@@ -23,6 +24,20 @@ hamiltonian = Recipe(
     source="Neal 2011, section 4.1",
     state=(theta, p),
     H=KINETIC,
+    D={},
+    Q=TURNS,
+    jumps={"R": refresh(p)},
+    scheme="R B A B A B A B A B",
+    metropolis=True,
+)
+
+# A mass that is the inverse of the warmup's covariance. Carpenter et al. 2017, section 3.4.
+C = operator("C")
+warmed = Recipe(
+    name="hmc-that-adapts-its-mass",
+    source="Carpenter et al. 2017, section 3.4",
+    state=(theta, p),
+    H=U + total(p * C(p)) / 2,
     D={},
     Q=TURNS,
     jumps={"R": refresh(p)},
@@ -51,13 +66,13 @@ field = Recipe(
 )
 
 # Friction by direction: what the covariance of the gradient says is hot. Chen, Fox & Guestrin 2014, eq. (10).
-C = operator("C", kind="semidefinite")
+B_hat = operator("B_hat", kind="semidefinite")
 friction = Recipe(
     name="friction-matrix",
     source="Chen, Fox & Guestrin 2014",
     state=(theta, p),
     H=U + total(p**2) / 2,
-    D={p: gamma + C},
+    D={p: gamma + B_hat},
     Q=TURNS,
 )
 
@@ -93,9 +108,10 @@ GALLERY = [
     Exhibit(preconditioned, 0.01, 40_000, values={"M": DENSE}),
     Exhibit(mass, 0.1, 10_000, values={"M": DENSE}),
     Exhibit(hamiltonian, 1.2, 5000, values={"M": DENSE}),
+    Exhibit(warmed, 0.5, 5000, values={"C": Covariance()}),
     Exhibit(current, 0.01, 40_000, values={"J": SKEW}),
     Exhibit(field, 0.1, 10_000, values={"J": SKEW}),
-    Exhibit(friction, 0.1, 10_000, values={"C": PATH}),
+    Exhibit(friction, 0.1, 10_000, values={"B_hat": PATH}),
     Exhibit(smoothed, 0.02, 40_000, values={"L": PATH}),
     Exhibit(scoring, 0.02, 40_000, values={"F": DENSE}),
     Exhibit(kfac, 0.01, 40_000, values={"F": Kronecker([[1.5]], DENSE)}),

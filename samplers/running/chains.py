@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from integrators.adapting import Adapting
 from integrators.domains import in_domain, is_bounded
 from integrators.program import DERIVATIVES
 from integrators.work import ACCEPTED
@@ -29,7 +30,7 @@ class Chains:
     `state`: the blocks by name, `(chains, *shape)` for a vector and one value per chain, `(chains,)`, for a scalar, and
     the gradient that the next step takes over, which has seen the `rows` of the data. A chain that leaves the finite
     numbers, or the domain of a block, is lost: it stays at its last state, `alive` is False there, `(chains,)`, and
-    `diverged` has the step at which it did, by chain.
+    `diverged` has the step at which it did, by chain. `adapting`: the operators that adapt to them, by name.
     """
 
     def __init__(self, recipe: Recipe, state: dict[str, Any], where: str) -> None:
@@ -42,6 +43,7 @@ class Chains:
         self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
         self.diverged: dict[int, int] = {}
         self.reason = ""
+        self.adapting: dict[str, Adapting] = {}
         self._names = [b.name for b in recipe.entries]
         self._bounded = [b for b in recipe.entries if is_bounded(b)]
 
@@ -142,6 +144,8 @@ class Chains:
                 tensors[f"state.{name}"] = x
         if self.rows is not None:
             tensors["rows"] = self.rows
+        for name, M in self.adapting.items():
+            tensors |= {f"operator.{name}.{part}": x for part, x in M.state_dict().items()}
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
@@ -157,6 +161,8 @@ class Chains:
         if gradient:
             self.state["gradient"] = gradient
         self.rows = rows if "gradient" in self.state else None
+        for name, M in self.adapting.items():
+            M.load_state_dict(_without_prefix(f"operator.{name}.", values))
         self.moved = account["moved"]
         self.diverged = {int(chain): step for chain, step in account["diverged"].items()}
         self.reason = account["reason"]

@@ -1,11 +1,12 @@
 """Whether the draws of a run have the law that its recipe claims: the certificate of what each stage makes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from integrators.adapting import Adapting, adapting
 from recipe import Certificate, Energy, Recipe
 from recipe.arguments import is_number
 from recipe.certificate.certify import normalisable_energy
@@ -26,8 +27,9 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
     """What a plan promises of its draws, stage by stage, in the words of the certificate.
 
     Asked at the parameters of the run, the extremes of the temperature, and with what is frozen held still. Phases
-    at temperature 0 and those without draws promise nothing. Raises RecipeError where a finding fails; warns once
-    where the law is invariant and chains need not reach it.
+    at temperature 0 and those without draws promise nothing; while an operator adapts, the claim is given that one
+    frozen. Raises RecipeError where a finding fails; warns once where the law is invariant and chains need not reach
+    it.
     """
     symbolic = energy if isinstance(energy, Energy) and not energy.data else None
     values = {name: value for name, x in parameters.items() if (value := _number(x)) is not None}
@@ -42,7 +44,7 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
             if not certificate.ok:
                 raise _refusal(place, stage, certificate.failures[0])
             doubts |= dict.fromkeys(certificate.doubts)
-        promises[_promise(certificates)] = None
+        promises |= dict.fromkeys(_promises(stage, _promise(certificates), adapting(parameters)))
     if doubts:
         warn(f"{where}: {'; '.join(doubts)}")
     return "; then ".join(promises)
@@ -97,3 +99,18 @@ def _promise(certificates: list[Certificate]) -> str:
     """The claim of a stage: the weakest of those at its temperatures."""
     claims = [certificate["claim"] for certificate in certificates]
     return max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT
+
+
+def _promises(stage: Stage, promise: str, operators: Mapping[str, Adapting]) -> list[str]:
+    """A promise for a stage's draws, at first given the operators frozen that adapt to the steps of it."""
+    end = stage.first + stage.steps
+    ends = sorted({min(M.last or end, end) for M in operators.values()})
+    moving = [sorted(name for name, M in operators.items() if (M.last or end) >= last) for last in ends]
+    promises = [_given(promise, names) for last, names in zip(ends, moving, strict=True) if last > stage.first]
+    return promises if ends and ends[-1] == end else [*promises, promise]
+
+
+def _given(promise: str, names: Sequence[str]) -> str:
+    """A promise that holds of the dynamics in which these are frozen."""
+    frozen = f"given frozen {', '.join(names)}"
+    return promise.replace("exact", frozen, 1) if promise.startswith("exact") else f"{promise}, {frozen}"

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from integrators import operators
+from integrators.adapting import constant
 from integrators.step import Step
 from recipe.errors import warn
 
@@ -101,8 +102,9 @@ class Run:
         sizes = self.record.step_sizes if self.plan.varies else None
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
+        inputs = replace(self.inputs, parameters=constant(self.inputs.parameters))
         again = PairedRun(
-            self.plan, self.inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed, self.energy
+            self.plan, inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed, self.energy
         )
         account = self._account(began)
         draws = Draws(values, info=account, step_sizes=sizes, again=None if seen_as else again)

@@ -12,6 +12,7 @@ import torch
 
 import integrators
 from integrators import operators
+from integrators.adapting import adapting
 from integrators.forms import parameters_like
 from integrators.kernels import gpu
 from integrators.requirements import check_one_potential
@@ -28,6 +29,7 @@ from ..energies.values import differentiable_value
 from ..energies.with_gradient import with_gradient
 from ..results.draws import Draws
 from ..stock import named
+from .adapting import Adaptation, place, restart
 from .chains import Chains
 from .choice import STEPS_ON_GPU, mover_of
 from .divergence import Remaking
@@ -105,16 +107,16 @@ def sample(
     input, and a law that is not the one claimed, before the first step.
 
     Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
-    site. `energy`: a symbolic Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased
-    estimate on the sum scale, of one chain, or a `samplers.model`, which has a start and coordinates of its own; none
-    where H is wholly symbolic, a dict by name where it has several potentials. `gradient(theta)`, or
-    `gradient(theta, batch)`: for an energy that brings its own; both are functions of numpy arrays then, of one chain
-    or of all, which a trial call finds out. It returns the gradient, or the pair (value, gradient), beside which
-    `energy` may be left out; U, where it is known, is compared with it.
-    `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader, read into memory
-    once, a loader with its batch size but not its order; a batch has `batch_size` rows, uniform with replacement and
-    independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as functions of theta or
-    (theta, batch) of one chain.
+    site; operators are matrices, or adapt in the warmup, as those of `integrators.adapting`. `energy`: a symbolic
+    Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased estimate on the sum scale, of one
+    chain, or a `samplers.model`, which has a start and coordinates of its own; none where H is wholly symbolic, a dict
+    by name where it has several potentials. `gradient(theta)`, or `gradient(theta, batch)`: for an energy that brings
+    its own; both are functions of numpy arrays then, of one chain or of all, which a trial call finds out. It returns
+    the gradient, or the pair (value, gradient), beside which `energy` may be left out; U, where it is known, is
+    compared with it. `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader,
+    read into memory once, a loader with its batch size but not its order; a batch has `batch_size` rows, uniform with
+    replacement and independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as
+    functions of theta or (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
     by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain` says whether its tensors have
@@ -184,6 +186,7 @@ def sample(
     compiled = partial(like_this, recipe)
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
     parameters = operators.read(plan.step.declared, parameters)
+    restart(plan, parameters, where, side_by_side=ladder is not None)
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
     if ladder is not None:
@@ -211,6 +214,7 @@ def sample(
     target = target_of(recipe, start)
     rows = data_of(energy, data, batch_size, target, where)
     energy = bound(energy, target, layout, rows)
+    place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
     fast = backend != "torch" and plan.length >= _worth_a_graph(like.device)
     derived = partial(derivatives_of, energy, target=target, layout=layout, data=rows, observe=observe, where=where)
@@ -329,6 +333,7 @@ def _moving(
         inputs = inputs.compiled(where) if long else inputs
         return *side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where), inputs
     chains = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
+    chains.adapting = adapting(inputs.parameters)
     device = next(iter(start.values())).device
     least = _worth_a_graph(device)
     unrolled = backend == "auto" and is_unrolled(plan, inputs, chains.state, least)
@@ -336,6 +341,8 @@ def _moving(
         return chains, Unrolled(inputs, looked_at, least, where), inputs
     inputs = inputs.compiled(where) if long and not unrolled else inputs
     mover = mover_of(plan, chains.state, inputs, looked_at, backend)
+    if chains.adapting:
+        return chains, Adaptation(mover, plan, inputs, looked_at, where), inputs
     return chains, UnrolledOnGPU(inputs, looked_at, least, where, mover) if unrolled else mover, inputs
 
 

@@ -42,13 +42,15 @@ class _Made:
 class Stepwise:
     """Chains moved one step at a time: by the text of the step in torch, or by a kernel of one step, "cpp" or "triton".
 
-    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on.
+    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on; `ahead`: the
+    steps that a device may be ahead of what is known of them.
     """
 
-    def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "torch") -> None:
+    def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "torch", ahead: int = AHEAD) -> None:
         self.inputs = inputs
         self.keep = keep
         self.backend = backend
+        self.ahead = ahead
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on, each of them handed on as it is made.
@@ -70,7 +72,7 @@ class Stepwise:
     def _made(self, chains: Chains, stage: Stage, done: int) -> Iterator["_Made"]:
         """The steps from number `done` on, in order; those that are made ahead when their verdict has come."""
         target = chains.state[chains.recipe.targets[0].name]
-        ahead = 0 if is_near(target) else min(AHEAD, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
+        ahead = 0 if is_near(target) else min(self.ahead, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
         arrivals = Arrivals()
         coming: deque[_Made] = deque()
         numbers = range(stage.first + done, stage.first + stage.steps)

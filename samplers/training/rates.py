@@ -9,6 +9,7 @@ import torch
 from sympy import Symbol, lambdify
 
 from integrators import operators
+from integrators.adapting import adapting
 from integrators.step import Step
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
@@ -68,6 +69,9 @@ class Rates:
                 do=f"Drop it, or give step_size and {name}.",
             )
         parameters = operators.read(self.step.recipe, converted | own)
+        for name in adapting(parameters):
+            what = f"the operator {name} adapts to the chains of samplers.sample alone"
+            raise RecipeError(self.where, what, do=f"Show it gradients by observe(), and pass {name}.value.")
         self.step.check(h, temperature=temperature, **parameters)
         if budget:
             self.step.check_budget(h, temperature, **parameters)

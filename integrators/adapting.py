@@ -1,0 +1,318 @@
+"""Values of operators that adapt: the covariance of positions, the Fisher matrix of gradients, its Kronecker factors.
+
+Each keeps sums over what it has seen, forgets the older part of them as more come, and every so many steps makes its
+matrix of them; until the next time it is a constant, factorised once. In `samplers.sample` it follows the chains of a
+run, by default in its warmup, and is constant from there on: the draws have the law of a constant operator. While it
+adapts it depends on the past, and what a certificate says holds for the dynamics in which it is frozen.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from recipe.arguments import integer, number
+from recipe.errors import RecipeError
+
+from .operators import Blocks, Dense, Function, Kronecker, Operator, check_kind, value_of
+
+GROWTH = 2  # what has been seen of late is kept alone when it is so many times what has been seen before
+
+
+class Adapting(Operator):
+    """The value of an operator that is made of what steps see; as an operator it is the matrix made last.
+
+    `every`: the steps from one matrix to the next; `after`, `until`: the numbers of the steps between which it looks,
+    `until` None for the end of a warmup. `start`: the value that it begins with, positive definite, which counts as
+    `weight` observations beside those of the run, so that the matrix is never singular: as a preconditioner a
+    covariance that is too small is slow, one too large is not stable; of a Fisher matrix the contrary holds. Raises
+    RecipeError for numbers out of their range and a start that is not positive definite.
+    """
+
+    needs_gradient = False
+
+    def __init__(
+        self, *, every: int = 50, after: int = 0, until: int | None = None, start: Any = 1.0, weight: float = 1.0
+    ) -> None:
+        where = type(self).__name__
+        self.every = integer(where, "every", every, least=1)
+        self.after = integer(where, "after", after, least=0)
+        self.until = None if until is None else integer(where, "until", until, least=self.after + 1)
+        self.weight = number(where, "weight", weight, above=0)
+        self.start = value_of(start)
+        check_kind(f"{where}, start", "definite", self.start)
+        self.restart()
+
+    # ---- what it is made of
+
+    @abstractmethod
+    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+        """The number of rows of `(chains, sites)`, and sums over them."""
+
+    @abstractmethod
+    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The matrices that the value is made of, from sums over all that is remembered, and the start."""
+
+    def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
+        """The value made of such matrices."""
+        return Dense(factors[0])
+
+    # ---- how it goes on
+
+    def restart(self, until: int | None = None) -> None:
+        """Forget all that has been seen; `until` stands for an end that has not been declared."""
+        self.last = until if self.until is None else self.until
+        self.number = 0
+        self.centre = torch.zeros(())
+        self.older: list[torch.Tensor] = []
+        self.newer: list[torch.Tensor] = []
+        self._become(self.start)
+
+    def _become(self, value: Operator) -> None:
+        """Take another value."""
+        self.value = value
+        self.sites = value.sites
+        self.tensors = value.tensors
+
+    def place(self, like: torch.Tensor) -> None:
+        """Take the sites and the device of a block `(chains, *shape)`."""
+        rows = like.reshape(len(like), -1)[:1].double()
+        self.centre = torch.zeros_like(rows[0])
+        self.newer = [torch.zeros_like(s) for s in self.moments(rows, rows)]
+        self.older = list(self.newer)
+        self._become(self.of_factors(self.factors(self.newer)))
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is constant from here on."""
+        return self.last is not None and self.number >= self.last
+
+    def freeze(self) -> None:
+        """Let it be constant from here on."""
+        self.last = self.number
+
+    def observe(self, theta: torch.Tensor, gradient: torch.Tensor | None = None) -> bool:
+        """See a step: positions `(chains, *shape)` and the gradients of U there; returns whether the matrix is new.
+
+        Raises RecipeError for numbers that are not finite, and for a gradient that is missing.
+        """
+        if self.is_frozen:
+            return False
+        self.number += 1
+        if self.number > self.after:
+            self._look(theta, gradient)
+        due = (self.number - self.after) % self.every == 0 or self.number == self.last
+        if not due or self.number <= self.after:
+            return False
+        factors = self.factors([a + b for a, b in zip(self.older, self.newer, strict=True)])
+        if not all(A.isfinite().all() for A in factors):
+            what = "the products of what it has seen are beyond the numbers"
+            raise RecipeError(type(self).__name__, what, do="Take a smaller step size.")
+        self._become(self.of_factors(factors))
+        if float(self.newer[0]) >= GROWTH * float(self.older[0]):
+            self.older, self.newer = self.newer, [torch.zeros_like(s) for s in self.newer]
+        return True
+
+    def _look(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """Add positions and gradients to the sums."""
+        where = type(self).__name__
+        if self.needs_gradient and gradient is None:
+            raise RecipeError(where, "it is made of gradients, and there are none", do="Pass observe(theta, gradient).")
+        seen = gradient if self.needs_gradient and gradient is not None else theta
+        if not seen.isfinite().all():
+            raise RecipeError(where, "what it sees is not finite", do="Leave out chains that are lost.")
+        if not self.newer:
+            self.place(theta)
+        rows = theta.detach().reshape(len(theta), -1).double()
+        slopes = None if gradient is None else gradient.detach().reshape(len(gradient), -1).double()
+        if self.number == self.after + 1:
+            self.centre = rows.mean(0)
+        self.newer = [s + new for s, new in zip(self.newer, self.moments(rows, slopes), strict=True)]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All that it has come to, as tensors."""
+        state = {"number": torch.tensor(self.number), "centre": self.centre}
+        for name, tensors in (("older", self.older), ("newer", self.newer), ("value", self.tensors)):
+            state |= {f"{name}.{k}": x for k, x in enumerate(tensors)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from such a state."""
+
+        def several(name: str) -> list[torch.Tensor]:
+            return [state[f"{name}.{k}"] for k in range(sum(key.startswith(f"{name}.") for key in state))]
+
+        self.number = int(state["number"])
+        self.centre = state["centre"]
+        self.older, self.newer = several("older"), several("newer")
+        self._become(self.of_factors(several("value")))
+
+    # ---- the operator that it is
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.value @ x
+
+    def function(self, f: Function) -> Operator:
+        """f(M) of the present value."""
+        return self.value.function(f)
+
+    def root(self) -> Operator:
+        """A root of the present value."""
+        return self.value.root()
+
+    def inverse(self) -> Operator:
+        """The inverse of the present value."""
+        return self.value.inverse()
+
+    def eigenvalues(self) -> torch.Tensor:
+        """Those of the present value."""
+        return self.value.eigenvalues()
+
+    def asymmetry(self, sign: int) -> float:
+        """That of the present value."""
+        return self.value.asymmetry(sign)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(every={self.every}, after={self.after}, until={self.last})"
+
+    def _prior(self, like: torch.Tensor) -> torch.Tensor:
+        """The start as a matrix, so often as it counts."""
+        one = torch.eye(like.shape[-1], dtype=torch.float64)
+        return self.weight * (self.start @ one).to(like.device)
+
+
+class Covariance(Adapting):
+    """The covariance of the positions of all chains and steps that are remembered, about their common mean.
+
+        M = (sum_i (theta_i - m)(theta_i - m)^T + w S) / (n + w),   S the start, w its weight
+
+    Arguments are those of `Adapting`. Source: Haario, Saksman & Tamminen 2001, eq. (1), here in a warmup alone.
+
+    >>> M = Covariance(every=1, weight=1e-9)
+    >>> M.observe(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
+    True
+    >>> M.value.matrix.round(decimals=3)
+    tensor([[0.5000, 0.0000],
+            [0.0000, 2.0000]], dtype=torch.float64)
+    """
+
+    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+        """The number of rows, their sum and that of their products, about the first mean."""
+        x = theta - self.centre
+        return [x.new_tensor(float(len(x))), x.sum(0), x.mT @ x]
+
+    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The covariance."""
+        n, first, second = sums
+        scatter = second - torch.outer(first, first) / n.clamp(min=1)
+        return [_symmetric(scatter + self._prior(first)) / (n + self.weight)]
+
+
+class Fisher(Adapting):
+    """The mean of the products of gradients of U, which at exp(-U) is the mean of the Hessian.
+
+        M = (sum_i g_i g_i^T + w S) / (n + w),   E g g^T = T E grad grad U + the covariance of the gradient's noise
+
+    On minibatches it has the noise of the gradient in it, as the information in SGFS. Arguments are those of
+    `Adapting`. Source: Ahn, Korattikara & Welling 2012, section 3.
+
+    >>> M = Fisher(every=1, start=2.0)
+    >>> M.observe(torch.zeros(1, 2), torch.tensor([[2.0, 2.0]]))
+    True
+    >>> M.value.matrix
+    tensor([[3., 2.],
+            [2., 3.]], dtype=torch.float64)
+    """
+
+    needs_gradient = True
+
+    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+        """The number of rows, and the sum of their products."""
+        assert gradient is not None
+        return [gradient.new_tensor(float(len(gradient))), gradient.mT @ gradient]
+
+    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The mean product."""
+        n, second = sums
+        return [_symmetric(second + self._prior(second)) / (n + self.weight)]
+
+
+class KroneckerFisher(Adapting):
+    """The Fisher matrix of each tensor of a target as a Kronecker product of a factor for each of its axes.
+
+        M = A_1 (x) ... (x) A_k / t^(k-1),   A_j = E G_(j) G_(j)^T,   t = E |G|^2 = tr A_j
+
+    with G_(j) the gradient by the tensor, unfolded along axis j: M is the Fisher matrix where that is such a product.
+    `tensors`: their shapes, in the order of the sites; `start`: a number. Other arguments are those of `Adapting`.
+    Source: Gupta, Koren & Singer 2018, section 3; Martens & Grosse 2015, section 3.
+
+    >>> M = KroneckerFisher([(2, 3), (2,)], start=0.5)
+    >>> M @ torch.ones(1, 8)
+    tensor([[0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000]])
+    """
+
+    needs_gradient = True
+
+    def __init__(self, tensors: Sequence[Sequence[int]], *, start: float = 1.0, **options: Any) -> None:
+        where = "KroneckerFisher"
+        try:
+            self.shapes = [tuple(integer(where, "a size", n, least=1) for n in shape) or (1,) for shape in tensors]
+        except TypeError as error:
+            what = f"tensors are the shapes of tensors, got {tensors!r}"
+            raise RecipeError(where, what, do="Pass [(3, 2), (3,)], say.") from error
+        if not self.shapes:
+            raise RecipeError(where, "it is of no tensors", do="Pass [(3, 2), (3,)], say.")
+        super().__init__(start=number(where, "start", start, above=0), **options)
+
+    def restart(self, until: int | None = None) -> None:
+        """Forget all that has been seen; `until` stands for an end that has not been declared."""
+        super().restart(until)
+        self.place(torch.zeros(1, sum(map(math.prod, self.shapes))))
+
+    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+        """The number of rows, and for each axis of each tensor the sum of the products of its unfoldings."""
+        assert gradient is not None
+        sums = [gradient.new_tensor(float(len(gradient)))]
+        for part, shape in zip(gradient.split([*map(math.prod, self.shapes)], 1), self.shapes, strict=True):
+            G = part.reshape(-1, *shape)
+            for axis, size in enumerate(shape, 1):
+                unfolded = G.movedim(axis, 0).reshape(size, -1)
+                sums.append(unfolded @ unfolded.mT)
+        return sums
+
+    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The factors of all axes, the first of each tensor divided by t^(k-1)."""
+        n, *rest = sums
+        start = float(self.start.eigenvalues()[0])
+        products = iter(rest)
+        factors: list[torch.Tensor] = []
+        for shape in self.shapes:
+            own = []
+            for size in shape:
+                noise = self.weight * start * math.prod(shape) / size
+                one = torch.eye(size, dtype=torch.float64, device=n.device)
+                own.append(_symmetric(next(products) + noise * one) / (n + self.weight))
+            own[0] = own[0] / own[0].trace() ** (len(shape) - 1)
+            factors += own
+        return factors
+
+    def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
+        """A block for each tensor."""
+        several = iter(factors)
+        return Blocks(*(Kronecker(*(next(several) for _ in shape)) for shape in self.shapes))
+
+
+def _symmetric(A: torch.Tensor) -> torch.Tensor:
+    return (A + A.mT) / 2
+
+
+def adapting(parameters: Mapping[str, Any]) -> dict[str, Adapting]:
+    """The values of operators that adapt, by name."""
+    return {name: x for name, x in parameters.items() if isinstance(x, Adapting)}
+
+
+def constant(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters, of what adapts the matrices that they are."""
+    return {name: x.value if isinstance(x, Adapting) else x for name, x in parameters.items()}

@@ -1,0 +1,153 @@
+"""Operators that adapt to a run: what they are shown of its steps, until they are constant."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from integrators.adapting import Adapting, adapting
+from recipe.errors import RecipeError
+
+from ..energies.derivatives import Derivatives
+from .chains import Chains
+from .inputs import Inputs
+from .moving import Mover, Moves
+from .plan import Plan, Stage
+from .stepwise import Stepwise
+
+Pair = tuple[torch.Tensor, torch.Tensor | None]  # positions and the gradients there, `(chains, *shape)`
+
+
+def restart(plan: Plan, parameters: Mapping[str, Any], where: str, *, side_by_side: bool) -> None:
+    """Begin the operators that adapt anew, which end with the warmup where they do not say when.
+
+    Raises RecipeError where a run has nothing to show them, or too little.
+    """
+    for name, M in adapting(parameters).items():
+        place = f"{where}, operator {name}"
+        M.restart(plan.warmup)
+        if side_by_side:
+            raise RecipeError(place, "it adapts to one temperature", do="Drop temperatures=, or give a matrix.")
+        if not M.last:
+            raise RecipeError(place, "it adapts in the warmup, and there is none", do="Pass warmup=..., or until=...")
+        if not M.after < M.last <= plan.length:
+            what = f"it adapts from step {M.after} to step {M.last} of {plan.length}"
+            raise RecipeError(place, what, do="Choose after < until, within the run.")
+        _check_source(plan, M, place)
+
+
+def _check_source(plan: Plan, M: Adapting, where: str) -> None:
+    """Refuse steps that do not show an operator what it is made of."""
+    recipe, program = plan.step.recipe, plan.step.program
+    if len(recipe.targets) > 1:
+        what = f"it adapts to one target, and there are {', '.join(b.name for b in recipe.targets)}"
+        raise RecipeError(where, what, do="Give a matrix.")
+    if not M.needs_gradient:
+        return
+    if recipe.maps:
+        raise RecipeError(where, "gradients are those of theta, and the recipe moves z", do="Adapt a Covariance.")
+    if recipe.has_several_potentials or not program.gradients_per_step:
+        what = "it is made of gradients of U, and a step takes none, or those of parts of it"
+        raise RecipeError(where, what, do="Adapt a Covariance, or give a matrix.")
+
+
+def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> None:
+    """Give the operators that adapt the sites and the device of the target, `(chains, *shape)`.
+
+    Raises RecipeError for those that a run would show fewer states than they have rows.
+    """
+    for name, M in adapting(parameters).items():
+        sites = target[0].numel()
+        seen = len(target) * ((M.last or 0) - M.after)
+        if seen <= sites:
+            what = f"it would be made of {seen} states, {len(target)} of each step, and has {sites} rows"
+            raise RecipeError(f"{where}, operator {name}", what, do="Adapt longer, or to more chains.")
+        M.place(target)
+
+
+class Remembered:
+    """A gradient that remembers where it was taken first since it was asked, and what it was there."""
+
+    def __init__(self, gradient: Callable) -> None:
+        self.gradient = gradient
+        self.first: Pair | None = None
+
+    def __call__(self, theta: Any, *batch: Any) -> Any:
+        """The gradient, or the pair of the gradient and the value."""
+        answer = self.gradient(theta, *batch)
+        if self.first is None:
+            self.first = theta, answer[0] if isinstance(answer, tuple) else answer
+        return answer
+
+    def asked(self) -> Pair | None:
+        """What it remembers, once."""
+        first, self.first = self.first, None
+        return first
+
+
+class Adaptation:
+    """A mover whose first steps, one by one, are shown to the operators that adapt; `mover` makes all others.
+
+    An operator sees the state after a step with the gradient that it carries, else the point where the step took its
+    first gradient. Lost chains are left out. Raises RecipeError where a new matrix is one that the steps cannot have.
+    """
+
+    backend = "torch"
+
+    def __init__(self, mover: Mover, plan: Plan, inputs: Inputs, keep: Sequence[str], where: str) -> None:
+        self.mover = mover
+        self.plan = plan
+        self.where = where
+        self.parameters = inputs.parameters
+        self.operators = adapting(inputs.parameters)
+        self.last = max(M.last or 0 for M in self.operators.values())
+        self.gradient: Remembered | None = None
+        if any(M.needs_gradient for M in self.operators.values()):
+            inputs = replace(inputs, derivatives=self._remembering(inputs.derivatives))
+        self.stepwise = Stepwise(inputs, keep, ahead=0)
+
+    def _remembering(self, derivatives: Derivatives) -> Derivatives:
+        """The derivatives, with a gradient that remembers."""
+        if derivatives.together is not None:
+            self.gradient = Remembered(derivatives.together)
+            return replace(derivatives, together=self.gradient)
+        gradient = derivatives.gradient or self.plan.step.namespace["gradient"]
+        assert callable(gradient)
+        self.gradient = Remembered(gradient)
+        return replace(derivatives, gradient=self.gradient)
+
+    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
+        """Make the steps of a stage from number `done` of it on."""
+        if stage.first + done < self.last:
+            for moves in self.stepwise.move(chains, stage, done):
+                self._show(chains)
+                yield moves
+                done += moves.steps
+                if chains.moved >= self.last:
+                    break
+        if done < stage.steps:
+            yield from self.mover.move(chains, stage, done)
+
+    def _show(self, chains: Chains) -> None:
+        """Show the operators the step that has been made."""
+        theta, gradient = self._seen(chains)
+        some = chains.alive if chains.diverged else slice(None)
+        pair = theta[some], None if gradient is None else gradient[some]
+        try:
+            if any([M.observe(*pair) for M in self.operators.values()]):
+                self.plan.check(self.parameters)
+        except RecipeError as error:
+            what = f"after step {chains.moved}: {error.where}: {error.what}"
+            raise RecipeError(self.where, what, do=error.do) from error
+
+    def _seen(self, chains: Chains) -> Pair:
+        """Positions of all chains, and the gradients there."""
+        theta = chains.state[chains.recipe.targets[0].name]
+        if self.gradient is None:
+            return theta, None
+        first = self.gradient.asked()
+        if "gradient" in chains.state:
+            return theta, chains.state["gradient"]
+        assert first is not None
+        return first
