@@ -40,6 +40,7 @@ PAPER = {  # rmse and mnll
     "SGLD": ((0.759, 5.687, 0.007, 0.171, 11.753, 9.602), (1.546, 5.604, -1.751, 5.140, 8.429, 30.386)),
     "drop": ((0.637, 4.968, 0.003, 0.139, 4.531, 3.803), (1.065, 4.218, -2.322, -0.086, 2.941, 3.989)),
 }
+LR = (0.1, 0.03, 0.01, 0.003, 0.001)  # tried; some splits of naval, 20 times as exact as others, want the smallest
 SPREAD = (0.05, 0.05, 0.001, 0.002, 0.13, 1.19)  # of the baseline's rmse over splits, but at least the last digit
 
 
@@ -371,7 +372,7 @@ def chosen(study: Study, method: str, settings: dict) -> dict:
         result = study.result(run, method=method, held_back=True, lr=lr, **settings)
         return math.inf if result["failed"] else fmean(result["mnll"])
 
-    return {"lr": study.best((0.1, 0.03, 0.01), held_back)}
+    return {"lr": study.best(LR, held_back)}
 
 
 def mean(results: dict, score: str) -> float:
