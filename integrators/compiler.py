@@ -61,6 +61,7 @@ def compile(
     word = word_of(recipe, scheme, letters)
     if energy is not None:
         recipe = with_energy(recipe, energy)
+    check_fields(recipe, word)
     flows = solve_all(recipe, word, letters, frozen)
     _check_directions(recipe, word, flows)
     program = lower(
@@ -79,7 +80,7 @@ def compile(
 
 def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
     """B A O A B, with thermostats B A' O A' B, or a letter for each block that couples; Euler if none is solved."""
-    if not recipe.momenta or recipe.jumps:
+    if not recipe.momenta or recipe.jumps or recipe.fields:
         return EULER
     frictions, thermostats = _apart("O", letters), _apart("C", letters)
     first = "B A' O A' B" if recipe.thermostats else "B A O A B"
@@ -205,6 +206,14 @@ def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
             f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all",
             do="Use scope='chain'.",
         )
+
+
+def check_fields(recipe: Recipe, word: Scheme | None) -> None:
+    """Refuse operators that move with a block, but in a step of Euler, at the state where the step begins."""
+    if recipe.fields and (word is None or word.text != EULER):
+        M = recipe.fields[0]
+        what = f"the operator {M} is a function of {M.at}, and its flows are not known"
+        raise RecipeError(recipe.name, what, do="Use the word 'Euler', without acceptance.")
 
 
 def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -> None:

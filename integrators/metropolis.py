@@ -16,7 +16,7 @@ from recipe.arguments import integer
 from recipe.symbols import Adapted, Block
 from recipe.symbols import temperature as T
 
-from .compiler import block_names, check_choices, with_energy, word_of
+from .compiler import block_names, check_choices, check_fields, with_energy, word_of
 from .domains import bounds
 from .flow import Flow
 from .lower import lower
@@ -67,6 +67,7 @@ def metropolised(
     """
     check_choices(recipe, backend)
     check_one_potential(recipe, f"{recipe.name}, metropolised")
+    check_fields(recipe, None)
     frozen = block_names(freeze, recipe)
     if energy is not None:
         recipe = with_energy(recipe, energy)

@@ -24,6 +24,10 @@ from .backends import torch_prelude
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
+POINTS = 2  # chains near which a field of matrices is looked at
+STEP = 6e-6  # of a central difference, the third root of the rounding error
+ALIKE, ROUGH = 1e-6, 1e-4  # of the terms of a divergence: what it may be off, and two differences apart
+NUMBERS = 2**22  # of matrices that are evaluated together
 ROUNDING = 1e-12  # of the largest number, that a matrix may be off its symmetry, and an eigenvalue below 0
 
 
@@ -310,6 +314,139 @@ class _OfLowRank(Operator):
         return torch.cat([self.c, self.values])
 
 
+class Field:
+    """The value of an operator that is a function of theta: a matrix at every theta, and its row divergence.
+
+        Gamma_i = sum_j dM_ij / dtheta_j
+
+    `matrix(theta)`: `(sites, sites)`, `divergence(theta)`: in the shape of theta, both torch functions of one chain, in
+    the dtype of theta. A run compares them before its first step, by differences of the matrix. Raises RecipeError
+    where one is missing.
+
+    >>> M = Field(lambda x: torch.outer(x, x) + torch.eye(2), divergence=lambda x: 3 * x)
+    >>> M.at(torch.ones(1, 2)) @ torch.tensor([[1.0, 0.0]])
+    tensor([[2., 1.]])
+    """
+
+    def __init__(self, matrix: Callable, divergence: Callable | None = None) -> None:
+        if not callable(matrix):
+            what = f"its matrix is a function of theta, got {matrix!r}"
+            raise RecipeError("Field", what, do="Pass Field(lambda theta: ..., divergence=lambda theta: ...).")
+        if not callable(divergence):
+            what = "Gamma has the divergence of a matrix that moves, sum_j dM_ij/dtheta_j, and it is not given"
+            raise RecipeError("Field", what, do="Pass divergence=lambda theta: ...")
+        self.matrix = matrix
+        self.divergence = divergence
+
+    def at(self, x: torch.Tensor) -> "AtStates":
+        """The matrices at the states of all chains, `(chains, *shape)`."""
+        return AtStates(torch.vmap(self.matrix)(x), torch.vmap(self.divergence)(x))
+
+    def __repr__(self) -> str:
+        return "Field"
+
+
+class AtStates(torch_prelude.Dense):
+    """A matrix for every chain, `(chains, sites, sites)`, with its `divergence`, `(chains, *shape)`."""
+
+    def __init__(self, matrix: torch.Tensor, divergence: torch.Tensor) -> None:
+        super().__init__(matrix)
+        self.divergence = divergence
+
+    def root(self) -> Any:
+        """A square root, nan for a chain at whose state the matrix is not positive semidefinite: it is lost there."""
+        return self.function(_root_or_nan)
+
+
+def _root_or_nan(m: torch.Tensor) -> torch.Tensor:
+    """The root of the eigenvalues of each chain, `(chains, sites)`, those that are 0 but for rounding taken for 0."""
+    is_negative = m < -ROUNDING * m.abs().amax(-1, keepdim=True)
+    return m.clamp(min=0).sqrt().masked_fill(is_negative, float("nan"))
+
+
+def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse fields of matrices of another kind than declared, or of another divergence, near a state of chains.
+
+    At some of the chains and at points beside them, in float64, by central differences over d and 2 d for a step d_j =
+    6e-6 max(1, |theta_j|). The divergence may be off by 1e-6 of its terms and of the matrix, and by ten times what the
+    two differences are apart; these may be 1e-4 of the terms and of the matrix apart.
+    """
+    for M in recipe.fields:
+        if M.at is None or values.get(M.name) is None:
+            continue
+        where = f"{recipe.name}, operator {M}"
+        x = state[M.at.name][:POINTS].detach().double()
+        noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
+        points = torch.cat([x, x + noise / 2])
+        try:
+            found = values[M.name].at(points)
+            _check_shapes(where, found, points)
+            for matrix in found.matrix:
+                check_kind(where, M.matrix_kind, Dense(matrix))
+            for point, divergence in zip(points, found.divergence, strict=True):
+                _check_divergence(where, values[M.name], point, divergence.double())
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            if isinstance(error, RecipeError):
+                raise
+            what = f"its functions cannot be evaluated: {str(error).splitlines()[0]}"
+            raise RecipeError(where, what, do="They are torch functions of theta of one chain.") from error
+
+
+def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The values of parameters, of fields their matrices at the first chain of a state, which tell them apart."""
+    known = dict(values)
+    for M in recipe.fields:
+        if M.at is not None:
+            known[M.name] = values[M.name].at(state[M.at.name][:1].double()).matrix.float()
+    return known
+
+
+def _check_shapes(where: str, found: AtStates, points: torch.Tensor) -> None:
+    """Refuse matrices and divergences of other shapes than those of the sites."""
+    sites = points[0].numel()
+    shapes = {"matrix": (found.matrix, (sites, sites)), "divergence": (found.divergence, tuple(points.shape[1:]))}
+    for name, (values, shape) in shapes.items():
+        if tuple(values.shape[1:]) != shape:
+            what = f"its {name} has the shape {tuple(values.shape[1:])}, and a chain has {sites} sites"
+            raise RecipeError(where, what, do=f"Return the shape {shape}.")
+        if not values.isfinite().all():
+            raise RecipeError(where, f"its {name} is not finite", do="Start elsewhere, or mend it there.")
+
+
+def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence: torch.Tensor) -> None:
+    """Refuse a divergence at a point that is not that of the matrix."""
+    near, scale = _differences(value, point, 1.0)
+    far, _ = _differences(value, point, 2.0)
+    apart = float((near - far).abs().amax())
+    if apart > ROUGH * scale:
+        what = f"differences of its matrix do not settle: they are {apart:.2g} apart"
+        raise RecipeError(where, what, do="Compute it in the dtype of theta, as a smooth function.")
+    off = (divergence.reshape(-1) - near).abs()
+    site = int(off.argmax())
+    if float(off[site]) > ALIKE * scale + 10 * apart:
+        what = f"its divergence is {float(divergence.reshape(-1)[site]):.6g} at site {site}, but sum_j dM_ij/dtheta_j"
+        raise RecipeError(where, f"{what} is {float(near[site]):.6g}", do="Mend the divergence, or the matrix.")
+
+
+def _differences(value: Field, point: torch.Tensor, factor: float) -> tuple[torch.Tensor, float]:
+    """sum_j of central differences of M_ij by theta_j, and the size of these terms and of the matrix."""
+    sites = point.numel()
+    flat = point.reshape(-1)
+    steps = factor * STEP * flat.abs().clamp(min=1)
+    total = torch.zeros_like(flat)
+    terms = torch.zeros_like(flat)
+    size = 0.0
+    for some in torch.arange(sites, device=point.device).split(max(1, NUMBERS // sites**2)):
+        shift = torch.zeros(len(some), sites, dtype=flat.dtype, device=flat.device)
+        shift[torch.arange(len(some), device=flat.device), some] = steps[some]
+        above, below = (value.at((flat + sign * shift).reshape(-1, *point.shape)).matrix for sign in (1, -1))
+        columns = (above - below)[torch.arange(len(some), device=flat.device), :, some] / (2 * steps[some, None])
+        total += columns.sum(0)
+        terms += columns.abs().sum(0)
+        size = max(size, float(above.abs().amax()))
+    return total, float(terms.amax()) + size
+
+
 def _numbers(x: Any, what: str) -> torch.Tensor:
     """Finite real numbers as a tensor in float64."""
     try:
@@ -325,6 +462,8 @@ def value_of(x: Any) -> Operator:
     """What is given as an operator: a value, a number or a vector for a diagonal, or a matrix."""
     if isinstance(x, Operator):
         return x
+    if isinstance(x, Field):
+        raise RecipeError("operator", "it is constant, and a Field moves", do='Declare operator("M", at=theta).')
     numbers = _numbers(x, "matrix")
     return Diagonal(numbers) if numbers.dim() < 2 else Dense(numbers)
 
@@ -336,7 +475,10 @@ def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = dict(parameters)
     for M in recipe.operators:
-        if values.get(M.name) is not None:
+        if M.at is not None and values.get(M.name) is not None and not isinstance(values[M.name], Field):
+            what = f"it is a function of {M.at}, got {values[M.name]!r}"
+            raise RecipeError(f"{recipe.name}, operator {M}", what, do="Pass Field(matrix, divergence).")
+        if M.at is None and values.get(M.name) is not None:
             try:
                 values[M.name] = value_of(values[M.name])
             except RecipeError as error:
@@ -351,6 +493,8 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
     """
     for M in recipe.operators:
         value = read(recipe, {M.name: numbers[M]})[M.name]
+        if M.at is not None:
+            continue
         check_kind(f"{where}, operator {M}", M.matrix_kind, value)
         eigenvalues = _settled(value)
         for F in _formulas(recipe, M):
@@ -368,7 +512,7 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
     sites, values = like[0].numel() if len(like) else 0, read(recipe, values)
     for M in recipe.operators:
         where, value = f"{recipe.name}, operator {M}", values.get(M.name)
-        if value is None:
+        if value is None or M.at is not None:
             continue
         if len(like) and value.sites not in (None, sites):
             what = f"it has {value.sites} rows, but a chain has {sites} sites"
@@ -382,7 +526,8 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
 
 def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
     """The eigenvalues of the symmetric operators of a recipe."""
-    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in recipe.operators if M.matrix_kind != "skew"}
+    own = [M for M in recipe.operators if M.matrix_kind != "skew" and M.at is None]
+    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in own}
     return {M: _settled(value).tolist() for M, value in values.items()}
 
 

@@ -11,7 +11,7 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, expand
 
 from .algebra import entries, readers
 from .calculus import derivative
-from .operators import times
+from .operators import divergence, times
 from .symbols import Block, Crossing, Total, masked, total
 
 
@@ -62,7 +62,8 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     slopes: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         if a.free_symbols:
-            slopes[i].append(over_sites(derivative(a, state[j]), state[i], state[j]))
+            slope = derivative(a, state[j]) + divergence(a, state[j])
+            slopes[i].append(over_sites(slope, state[i], state[j]))
     return ImmutableMatrix([terms(Add(*own)) for own in slopes])
 
 

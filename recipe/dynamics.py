@@ -68,6 +68,11 @@ class Dynamics:
         """Those of the parameters that are matrices over the sites."""
         return tuple(s for s in self.parameters if isinstance(s, Operator))
 
+    @property
+    def fields(self) -> tuple[Operator, ...]:
+        """Those of the operators that are functions of a block."""
+        return tuple(M for M in self.operators if M.at is not None)
+
     @cached_property
     def adapted(self) -> tuple[Adapted, ...]:
         """The adapted quantities that occur, by name."""

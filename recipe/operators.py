@@ -13,7 +13,7 @@ from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
 from sympy.printing.precedence import PRECEDENCE
 
 from .errors import RecipeError
-from .symbols import Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
+from .symbols import Block, Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
 
 # Kind -> sign of its eigenvalues, those of a skew operator are imaginary; and what a value must be, in words.
 KINDS = {
@@ -26,25 +26,27 @@ FORMS = 64  # of one sum over sites, that are looked through for the simplest
 
 
 class Operator(Parameter):
-    """A matrix over the sites of a chain, constant, of a `kind`."""
+    """A matrix over the sites of a chain, of a `kind`: a constant, or a function of the block `at`, a field."""
 
-    __slots__ = ("matrix_kind",)
+    __slots__ = ("matrix_kind", "at")
 
     matrix_kind: str
+    at: Block | None
     is_operator = True
 
-    def __new__(cls, name, kind="definite", doc=""):
+    def __new__(cls, name, kind="definite", doc="", at=None):
         """A symbol of the sign of its eigenvalues."""
         valid_name(name, "operator")
         operator = super().__new__(cls, name, KINDS[kind][0], None, doc)
         operator.matrix_kind = kind
+        operator.at = at
         return operator
 
     def _hashable_content(self):
-        return (*super()._hashable_content(), self.matrix_kind)
+        return (*super()._hashable_content(), self.matrix_kind, str(self.at))
 
     def __getnewargs_ex__(self):
-        return (self.name, self.matrix_kind, self.doc), {}
+        return (self.name, self.matrix_kind, self.doc, self.at), {}
 
     @property
     def range_in_words(self) -> str:
@@ -60,12 +62,14 @@ class Operator(Parameter):
         return times(1 / self, formula(e, f"{self}.inverse(...)"))
 
 
-def operator(name: str, *, kind: str = "definite", doc: str = "") -> Operator:
+def operator(name: str, *, kind: str = "definite", at: Block | None = None, doc: str = "") -> Operator:
     """A matrix M over the sites of a chain, given as `sample(..., M=matrix)`: dense, or of a structure.
 
     `kind`: "definite", symmetric with eigenvalues above 0; "semidefinite", from 0 on; "symmetric"; or "skew". In D and
     Q write `{theta: M}` or `{theta: 1/M}`, in H `total(p*M.inverse(p))/2`; a skew one stands on the diagonal of Q. Its
-    values are `integrators.operators`. Raises RecipeError for another kind.
+    values are `integrators.operators`. `at`: a vector of which M is a function, given as `M=Field(matrix, divergence)`;
+    it stands alone in the row of that block, and Gamma has its divergence. Raises RecipeError for another kind, and for
+    what is no vector.
 
     >>> from recipe import total, vector
     >>> p, M = vector("p"), operator("M")
@@ -74,12 +78,31 @@ def operator(name: str, *, kind: str = "definite", doc: str = "") -> Operator:
     """
     if kind not in KINDS:
         raise RecipeError(f"operator {name!r}", f"unknown kind {kind!r}", do=f"Use one of {', '.join(KINDS)}.")
-    return Operator(name, kind, doc)
+    if at is not None and not (isinstance(at, Block) and at.is_vector):
+        raise RecipeError(f"operator {name!r}", f"it is at a vector of the state, got {at!r}", do="Pass at=theta.")
+    return Operator(name, kind, doc, at)
 
 
 def operators_of(e: Expr) -> set[Symbol]:
     """The operators that an expression reads."""
     return {s for s in e.free_symbols if getattr(s, "is_operator", False)}
+
+
+def fields_of(e: Expr) -> set[Operator]:
+    """The operators that an expression reads, and that are functions of a block."""
+    return {s for s in e.free_symbols if isinstance(s, Operator) and s.at is not None}
+
+
+def divergence(entry: Expr, s: Symbol) -> Expr:
+    """The row divergence, by a block s, of the fields of matrices in an entry of D or Q, each times a number.
+
+    >>> from recipe import vector
+    >>> theta = vector("theta")
+    >>> divergence(2*operator("M", at=theta), theta)
+    2*divergence(M)
+    """
+    fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
+    return Add(*(diff(entry, M) * Divergence(M) for M in fields))
 
 
 def is_operator(e: Expr) -> bool:
@@ -169,11 +192,14 @@ class Applied(Crossing):
 
     def _eval_derivative(self, s):
         if getattr(s, "is_vector", False):
-            return Slope(self.formula, self.argument, s)
+            moving = [M for M in fields_of(self.formula) if M.at == s]
+            return Slope(self.formula, self.argument, s) + Add(*(SlopeOfRow(M, self.argument) for M in moving))
         return times(diff(self.formula, s), self.argument) + times(self.formula, diff(self.argument, s))
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
         """d total(weight F(e))/ds at the site of s, the weight held: that of e with the weight F^T(weight)."""
+        if any(M.at == s for M in fields_of(self.formula)):
+            return super().pulled_back(weight, s)
         held = SiteDummy("weight", real=True)
         return Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
 
@@ -250,6 +276,47 @@ class Slope(Crossing):
     def _sympystr(self, printer):
         F, e, s = map(printer._print, self.args)
         return f"diagonal(({F}) d({e})/d{s})"
+
+
+class Divergence(Crossing):
+    """sum_j dM_ij/dtheta_j at each site i, of an operator M that is a function of theta."""
+
+    def __new__(cls, M):
+        return Expr.__new__(cls, M)
+
+    def _eval_derivative(self, s):
+        return SlopeOfDivergence(*self.args) if s == self.args[0].at else S.Zero
+
+    def _sympystr(self, printer):
+        return f"divergence({printer._print(self.args[0])})"
+
+    def _latex(self, printer, exp=None):
+        body = rf"\nabla\!\cdot {printer._print(self.args[0])}"
+        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+
+
+class SlopeOfDivergence(Crossing):
+    """The derivative of the divergence at site i by the block there; its sum is 0 for a skew operator."""
+
+    def summed(self, integrand: Expr) -> Expr:
+        """0 for a skew operator."""
+        return S.Zero if integrand == self and is_skew(self.args[0]) else integrand
+
+    def _sympystr(self, printer):
+        return f"diagonal(d divergence({printer._print(self.args[0])}))"
+
+
+class SlopeOfRow(Crossing):
+    """sum_k dM_ik/dtheta_i e_k at site i; its sum over the sites is that of e times the divergence of M^T."""
+
+    def summed(self, integrand: Expr) -> Expr:
+        """e times the divergence of the transpose."""
+        M, e = self.args
+        sign = -1 if is_skew(M) else 1
+        return sign * e * Divergence(M) if integrand == self else integrand
+
+    def _sympystr(self, printer):
+        return f"diagonal((d {printer._print(self.args[0])})({printer._print(self.args[1])}))"
 
 
 def _is_gradient(e: Expr, s: Symbol) -> bool:

@@ -37,7 +37,7 @@ from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
-from .operators import Applied, bare, operators_of, parts
+from .operators import Applied, bare, fields_of, operators_of, parts
 from .symbols import (
     OPAQUE,
     Adapted,
@@ -172,6 +172,32 @@ def _operators(recipe: Dynamics) -> None:
         for x in e.atoms(Applied):
             _formula_of_operators(f"{recipe.name}, {x}", x.formula, (b for b in recipe.state if x.argument.has(b)))
     _matrices_over_sites(recipe)
+    _fields(recipe)
+
+
+def _fields(recipe: Dynamics) -> None:
+    """Operators that are functions of a block, elsewhere than alone in its row of D or Q."""
+    for M in recipe.fields:
+        where = f"{recipe.name}, operator {M}"
+        if M.at not in recipe.state:
+            raise RecipeError(where, f"it is a function of {M.at}, which is no block", do="Put it into the state.")
+        others = (recipe.H, *recipe.supplied, *recipe.adapt.values())
+        of_jumps = (e for jump in recipe.jumps.values() for e in jump.formulas)
+        if any(M in e.free_symbols for e in (*others, *of_jumps)):
+            do = f"A function of {M.at} stands in D or Q alone."
+            raise RecipeError(
+                where, f"it stands in H, in supplied, in an update or in a jump, and moves with {M.at}", do=do
+            )
+    for label, a, b, entry in _matrix_entries(recipe):
+        for M in sorted(fields_of(entry), key=str):
+            where = f"{recipe.name}, {label}[{a}, {b}]"
+            if not a == b == M.at:
+                what = f"{M} is a function of {M.at}, and stands in the row of {a} and the column of {b}"
+                raise RecipeError(where, what, do=f"Let it stand at {M.at} alone.")
+            factor = diff(entry, M)
+            if factor.free_symbols & {M, *recipe.state}:
+                what = f"the divergence of {entry} does not follow from that of {M}"
+                raise RecipeError(where, what, do="Give all that moves as one operator, with its divergence.")
 
 
 def _matrices_over_sites(recipe: Dynamics) -> None:

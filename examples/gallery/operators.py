@@ -4,7 +4,7 @@ import torch
 from exhibit import Exhibit
 
 from integrators.adapting import Covariance
-from integrators.operators import Kronecker
+from integrators.operators import Field, Kronecker
 from recipe import Recipe, operator, positive, potential, refresh, step_size, temperature, total, vector
 
 theta, p = vector("theta"), vector("p")
@@ -44,6 +44,25 @@ warmed = Recipe(
     scheme="R B A B A B A B A B",
     metropolis=True,
 )
+
+# A metric that is a function of theta: on the banana the inverse of J^T J, with J the slope of (x, y - x^2).
+# Girolami & Calderhead 2011, section 5; Xifara et al. 2014.
+G_inverse = operator("G_inverse", at=theta)
+manifold = Recipe(
+    name="manifold-langevin", source="Girolami & Calderhead 2011, section 5", state=theta, H=U, D={theta: G_inverse}
+)
+
+
+def inverse_metric(theta: torch.Tensor) -> torch.Tensor:
+    """The inverse of J^T J, [[1, 2x], [2x, 1 + 4x^2]]."""
+    x, one = theta[0], torch.ones_like(theta[0])
+    return torch.stack([torch.stack([one, 2 * x]), torch.stack([2 * x, 1 + 4 * x**2])])
+
+
+def divergence_of_inverse(theta: torch.Tensor) -> torch.Tensor:
+    """Its row divergence, (0, 2)."""
+    return torch.tensor([0.0, 2.0], dtype=theta.dtype)
+
 
 # A current that does no work. Lelievre, Nier & Pavliotis 2013.
 current = Recipe(
@@ -109,6 +128,7 @@ GALLERY = [
     Exhibit(mass, 0.1, 10_000, values={"M": DENSE}),
     Exhibit(hamiltonian, 1.2, 5000, values={"M": DENSE}),
     Exhibit(warmed, 0.5, 5000, values={"C": Covariance()}),
+    Exhibit(manifold, 0.015, 6000, values={"G_inverse": Field(inverse_metric, divergence=divergence_of_inverse)}),
     Exhibit(current, 0.01, 40_000, values={"J": SKEW}),
     Exhibit(field, 0.1, 10_000, values={"J": SKEW}),
     Exhibit(friction, 0.1, 10_000, values={"B_hat": PATH}),

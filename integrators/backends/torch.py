@@ -69,8 +69,9 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     body.append(f"{blocks} = {values}")
     if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
         body.append(_number_of_sites(writer))
-    operators = [writer.names[s.name] for s in recipe.operators]
+    operators = [writer.names[s.name] for s in recipe.operators if s not in recipe.fields]
     body += [f"{name} = {writer.call('operator', name)}" for name in operators]
+    body += [_field(M, writer) for M in recipe.fields]
     body += _constants(program, writer)
     for stage in program.stages:
         if stage.title != "gradient":
@@ -81,6 +82,12 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     carried = "".join(f', "{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries)
     body.append(f"return {{{result}{carried}}}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
+
+
+def _field(M, writer):
+    """The line of an operator that is a function of a block, at the state where the step begins."""
+    name = writer.names[M.name]
+    return f"{name} = {writer.call('field', name, writer.names[M.at.name])}"
 
 
 def _number_of_sites(writer):

@@ -12,7 +12,7 @@ from sympy.core.relational import Relational
 from recipe import symbols
 from recipe.bound import Bound
 from recipe.errors import RecipeError
-from recipe.operators import Applied, operators_of
+from recipe.operators import Applied, Divergence, operators_of
 from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, Block, is_site
 
 from ..program import Draw, Local, Program
@@ -142,6 +142,8 @@ class Writer:
                 return self.names[e.name] if e.name in self.names else e.name
             case symbols.Total():
                 return "n"
+            case Divergence():
+                return f"{self.text(e.args[0])}.divergence"
             case Applied():
                 return f"({self.text(e.formula)} @ {self._factor(e.argument)})"
             case _ if e.is_Number or e.is_NumberSymbol:

@@ -164,6 +164,11 @@ class Dense(Eigen):
         return (x.reshape(*matrix.shape[:-2], -1, matrix.shape[-1]) @ matrix).reshape(x.shape)
 
 
+def field(M, x):
+    """A matrix that is a function of x, at the states of all chains: `divergence` is sum_j dM_ij/dx_j there."""
+    return M.at(x)
+
+
 def operator(M):
     """An operator: what has functions of its own is one, anything else is a matrix."""
     return M if hasattr(M, "function") else Dense(M)

@@ -24,6 +24,7 @@ from ..arrays import of_arrays
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
+from ..operators import fields_of
 from ..symbols import OPAQUE, Block
 from . import tails
 from .explicit import Explicit, draw_inside
@@ -94,7 +95,12 @@ def is_integrable(recipe: Dynamics) -> bool:
     free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
     for e in map(at_one_site, {*nonzero(recipe.D).values(), *nonzero(recipe.Q).values()}):
         moving = [b for b in recipe.state if e.has(b)]
-        if any(b not in free for b in moving) or e.has(*OPAQUE[1:]) or (moving and not e.is_polynomial(*moving)):
+        if (
+            fields_of(e)
+            or any(b not in free for b in moving)
+            or e.has(*OPAQUE[1:])
+            or (moving and not e.is_polynomial(*moving))
+        ):
             return False
     return True
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Rational, S, Symbol, cos, diff, pi, sin, tanh
+from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Mul, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, random_value
 from ..bound import Bound
 from ..calculus import derivative
 from ..dynamics import Dynamics
-from ..operators import Applied, is_operator, operators_of, parts
+from ..operators import Applied, fields_of, is_operator, operators_of, parts
 from ..symbols import OPAQUE, Adapted, Block, Partial, Potential, Total, temperature
 
 if TYPE_CHECKING:  # numpy is imported where an operator is
@@ -141,7 +141,8 @@ class _Writer:
             if (i, j) not in known:
                 return S.Zero
             if is_operator(known[i, j]) and k and m:
-                return Add(*(self.at(c, None) * self.matrix(F)[k - 1, m - 1] for F, c in parts(known[i, j])))
+                terms = (self.field(F) * self.matrix(F)[k - 1, m - 1] * self.at(c, None) for F, c in parts(known[i, j]))
+                return Add(*terms)
             if a.is_vector and b.is_vector and k != m:
                 return S.Zero
             return self.at(known[i, j], k or m)
@@ -178,6 +179,11 @@ class _Writer:
             rows = ((vectors * images) @ vectors.conj().T).real.tolist()
             self.matrices[F] = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
         return self.matrices[F]
+
+    def field(self, F: Expr) -> Expr:
+        """A smooth positive function of the block that a matrix is a function of; 1 of a constant one."""
+        blocks = [M.at for M in fields_of(F) if M.at is not None]
+        return Mul(*(1 + tanh(Add(*(self.symbol(b, k) for k in self.sites_of(b)))) / 2 for b in blocks))
 
     def at(self, e: Expr, site: int | None) -> Expr:
         """The expression as a site sees it; `site` is None for what has one value per chain."""

@@ -49,7 +49,7 @@ def fingerprint(
             "keep": keep,
             "first_chain": inputs.first_chain,
             "backend": backend,
-            "parameters": inputs.parameters,
+            "parameters": operators.at_start(plan.step.recipe, inputs.parameters, start),
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
             **_of_networks(plan.step.recipe),

@@ -148,6 +148,6 @@ class Run:
 
 def _plain(x: Any) -> Any:
     """A parameter as a number, or a list of them; of an operator its structure."""
-    if isinstance(x, operators.Operator):
+    if isinstance(x, (operators.Operator, operators.Field)):
         return repr(x)
     return float(x) if isinstance(x, (int, float)) else x.tolist()

@@ -209,6 +209,7 @@ def sample(
         seed=seed,
         first_chain=first_chain,
     )
+    operators.check_fields(recipe, parameters, start)
     layout = _of_temperature(layout, plan, ladder, where)
     kept = _kept(plan.step.recipe, keep)
     target = target_of(recipe, start)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from integrators.operators import Field
 from integrators.step import Step
 from recipe.domains import NAMED, Domain
 from recipe.operators import Operator
@@ -67,7 +68,7 @@ def inputs(
     random, values = np.random.default_rng(seed), case_of(step.recipe).parameters
     state, noise = _state_and_noise(step, random, chains, shape, sizes)
     parameters = {
-        s.name: matrix(s, random, math.prod(shape))
+        s.name: value_of(s, random, shape)
         if isinstance(s, Operator)
         else values[s.name] * (random.uniform(0.6, 1.4, shape) if s.per and shape else 1.0)
         for s in step.recipe.parameters
@@ -90,7 +91,7 @@ def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), se
 
     def parameter(s):
         if isinstance(s, Operator):
-            return matrix(s, random, math.prod(shape))
+            return value_of(s, random, shape)
         around = random.uniform(0.8, 1.25, shape if s.per else ())
         value = led_into(NAMED[s.sign], random.normal(0.3, 0.8)) if s.default is None else s.default
         value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
@@ -110,6 +111,23 @@ def _state_and_noise(step, random, chains, shape, sizes=None):
 
     state = {b.name: led_into(b.domain, random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
     return state, {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
+
+
+def value_of(operator: Operator, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """A random matrix of the kind of an operator; where it is a function of theta, A + B tanh(w theta)/2 + B."""
+    A = matrix(operator, random, math.prod(shape))
+    if operator.at is None:
+        return A
+    B = matrix(operator, random, math.prod(shape))
+    w = torch.tensor(random.normal(size=math.prod(shape)))
+
+    def slope(theta: torch.Tensor) -> torch.Tensor:
+        return (1 - torch.tanh(w @ theta.reshape(-1)) ** 2) / 2
+
+    return Field(
+        lambda theta: torch.tensor(A) + torch.tensor(B) * (1 + torch.tanh(w @ theta.reshape(-1)) / 2),
+        divergence=lambda theta: ((torch.tensor(B) @ w) * slope(theta)).reshape(theta.shape),
+    )
 
 
 def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.ndarray:

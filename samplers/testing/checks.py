@@ -12,6 +12,8 @@ from .results import Inapplicable, LeftOut, Report, Result, timed
 from .subject import is_open, subject_of
 
 OPEN = "a function is opaque: give it by recipe.bind()"
+MOVES = "an operator is a function of the state, which a single site does not show"
+OF_FIELDS = ("symbolic", "differential")  # layers that know such operators
 
 
 def check(
@@ -51,10 +53,12 @@ def _warn(report):
 def _checked(recipe, scheme, *, pieces, energy, layers, values):
     subject = subject_of(recipe, scheme, pieces=pieces, energy=energy, values=values)
     opaque = is_open(subject.recipe)
+    moves = bool(subject.recipe.fields)
     results: list[Result] = []
     not_run: list[tuple[str, str]] = []
     for name in _names(layers):
-        of_layer, reason = ([], OPEN) if opaque and name != "symbolic" else timed(LAYERS[name](subject))
+        reason = _unknown(name, opaque=opaque, moves=moves)
+        of_layer, reason = ([], reason) if reason else timed(LAYERS[name](subject))
         results += of_layer
         if reason:
             not_run.append((name, reason))
@@ -62,6 +66,13 @@ def _checked(recipe, scheme, *, pieces, energy, layers, values):
     left_out = tuple(pair for pair in not_run if not isinstance(pair[1], Inapplicable))
     doubts = tuple(subject.certificate.doubts) if "symbolic" in _names(layers) else ()
     return Report(subject.recipe.name, tuple(results), left_out, inapplicable, doubts)
+
+
+def _unknown(layer, *, opaque, moves):
+    """Why a layer has no answer for a recipe that is opaque, or of which an operator moves; nothing if it has one."""
+    if opaque and layer != "symbolic":
+        return OPEN
+    return MOVES if moves and layer not in OF_FIELDS else ""
 
 
 def _names(layers):

@@ -31,7 +31,7 @@ from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
 from recipe.bound import Bound
-from recipe.operators import Applied, operators_of
+from recipe.operators import Applied, Divergence, operators_of
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
@@ -123,8 +123,7 @@ def _evaluate(e, again, full, sizes):
             return again(e.variate)(again(e.parameter))
         case Applied():
             x = np.broadcast_to(again(e.argument), full).reshape(full[0], -1)
-            image = matrix_of(e.formula, again)  # a number at a single site
-            return (x @ image.T if image.ndim else image * x).reshape(full)
+            return _applied(matrix_of(e.formula, again), x).reshape(full)
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
             return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
@@ -154,6 +153,13 @@ def _evaluate(e, again, full, sizes):
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
 
 
+def _applied(matrix, x):
+    """A matrix, one for each chain, or a number at a single site, times the sites of every chain."""
+    if matrix.ndim == 3:
+        return np.einsum("cij,cj->ci", matrix, x)
+    return x @ matrix.T if matrix.ndim else matrix * x
+
+
 def matrix_of(F: Any, value: Callable) -> np.ndarray:
     """A formula of an operator as a matrix, by functions of matrices; `value` gives those of symbols."""
     M = next(iter(operators_of(F)))
@@ -164,15 +170,15 @@ def matrix_of(F: Any, value: Callable) -> np.ndarray:
         case Symbol():
             return matrix
         case Add() | Mul():
-            unit = np.eye(len(matrix))
+            unit = np.eye(matrix.shape[-1])
             terms = [matrix_of(a, value) if operators_of(a) else value(a) * unit for a in F.args]
             return reduce(operator.add if F.is_Add else operator.matmul, terms)
         case Pow() if F.exp.is_Integer:
             return np.linalg.matrix_power(matrix_of(F.base, value), int(F.exp))
         case Pow():
             values, vectors = np.linalg.eigh(matrix_of(F.base, value))
-            values = np.where(np.abs(values) > 1e-13 * np.abs(values).max(), values, 0.0)
-            return vectors * values ** float(F.exp) @ vectors.T
+            values = np.where(np.abs(values) > 1e-13 * np.abs(values).max(-1, keepdims=True), values, 0.0)
+            return vectors * values[..., None, :] ** float(F.exp) @ np.swapaxes(vectors, -1, -2)
     inside = matrix_of(F.args[0], value)
     if type(F).__name__ == "exp":
         return expm(inside)
@@ -252,8 +258,13 @@ class Chain:
             num_data: parameters.get("num_data", 1),
             step_number: parameters.get("step_number", 0),
         }
-        self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in recipe.parameters}
+        constant = [s for s in recipe.parameters if s not in recipe.fields]
+        self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in constant}
         self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
+        for M in recipe.fields:
+            there = [torch.tensor(x) for x in self.at[M.at]]
+            self.at[M] = np.stack([parameters[M.name].matrix(x).numpy() for x in there])
+            self.at[Divergence(M)] = np.stack([parameters[M.name].divergence(x).numpy() for x in there])
 
     def lift(self, x: np.ndarray, block: Any) -> np.ndarray:
         """An array of a block, shaped to meet (chains, *shape)."""

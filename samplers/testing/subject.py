@@ -303,7 +303,7 @@ def subject_of(
         what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
         raise RecipeError("check", what, do="Pass recipe.Recipe(...).")
     subject = Subject(_case(recipe, values or {}), scheme, pieces, _energies(energy, recipe), backend=backend)
-    if not is_open(subject.recipe):
+    if not is_open(subject.recipe) and not subject.recipe.fields:
         subject.live.check(subject.case.step_size or 0.05, **subject.case.parameters)
     return subject
 

@@ -72,6 +72,9 @@ class Rates:
         for name in adapting(parameters):
             what = f"the operator {name} adapts to the chains of samplers.sample alone"
             raise RecipeError(self.where, what, do=f"Show it gradients by observe(), and pass {name}.value.")
+        for M in self.step.recipe.fields:
+            do = "Sample with samplers.sample, or give a constant matrix."
+            raise RecipeError(self.where, f"the operator {M} moves with {M.at}, and is not checked here", do=do)
         self.step.check(h, temperature=temperature, **parameters)
         if budget:
             self.step.check_budget(h, temperature, **parameters)
