@@ -27,12 +27,19 @@ def test_there_are_many_none_of_them_stock_and_each_names_its_source(gallery):
     assert all(exhibit.recipe.source for exhibit in gallery.GALLERY.values())
 
 
+def test_the_results_are_of_all_of_them_and_none_is_wrong(gallery):
+    table = (FOLDER / "results.md").read_text().split("```")[1].splitlines()
+    assert [row.split()[0] for row in table[2:-1]] == list(gallery.GALLERY)
+    assert all(" agrees " in row for row in table[2:-1])
+    assert table[-1].startswith(f"{len(gallery.GALLERY)} samplers, 0 wrong, ")
+
+
 def test_some_agree_with_their_law(gallery, capsys):
     names = ["cox-ingersoll-ross", "friction-apart", "hmc-with-dense-mass"]
     assert gallery.main([*names, "--quick"]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows[1:]] == names
-    assert all(" agrees " in row for row in rows[1:])
+    assert [row.split()[0] for row in rows[1:-1]] == names
+    assert all(" agrees " in row for row in rows[1:-1]) and rows[-1].startswith("3 samplers, 0 wrong, ")
 
 
 def test_a_law_that_is_another_one_is_called_wrong(gallery):

@@ -1,6 +1,6 @@
 """One sampler of the gallery, and what is found out about it."""
 
-import time
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,12 +44,12 @@ class Exhibit:
 
     def examined(self, *, quick: bool = False) -> "Row":
         """Its row of the table; `quick`: with a tenth of the steps."""
-        begun = time.perf_counter()
+        begun = processor_time()
         certificate = self.recipe.check()
         step = integrators.compile(self.recipe)
         worst, agrees = self.compared(self.drawn(self.steps // 10 if quick else self.steps))
         order = "exact" if step.order is None else str(step.order)
-        return Row(self.name, certificate["claim"].answer, order, worst, agrees, time.perf_counter() - begun)
+        return Row(self.name, certificate["claim"].answer, order, worst, agrees, processor_time() - begun)
 
     def drawn(self, steps: int) -> dict[str, torch.Tensor]:
         """Draws by coordinate, `(chains, draws)`."""
@@ -118,9 +118,17 @@ def moments_on_banana(recipe: Recipe) -> dict[str, tuple[float, float]]:
     return {f"theta[{k}]": tuple((weights * z**m).sum() for m in (1, 2)) for k, z in enumerate((u, v))}
 
 
+def processor_time() -> float:
+    """Seconds of this process and of those that have compiled for it."""
+    return sum(os.times()[:4])
+
+
 @dataclass(frozen=True)
 class Row:
-    """What the table says of a sampler; `error` is of a mean or a variance, in standard deviations."""
+    """What the table says of a sampler; `error` is of a mean or a variance, in standard deviations.
+
+    `seconds`: of the processor, with what compiled the kernels.
+    """
 
     name: str
     claim: str

@@ -158,7 +158,7 @@ reflected = Recipe(
 GALLERY = [
     Exhibit(metric, 0.005),
     Exhibit(irreversible, 0.01),
-    Exhibit(swirl, 0.02, steps=10_000),
+    Exhibit(swirl, 0.005, steps=40_000),
     Exhibit(aldi, 0.01),
     Exhibit(local_entropy, 0.01),
     Exhibit(heun, 0.02, steps=50_000),
