@@ -72,7 +72,7 @@ def compile(
         energy=energy if recipe.potential else None,
         adapt={a: update for a, update in recipe.adapt.items() if a.name not in frozen},
         scope=scope,
-        value=not recipe.has_several_potentials,
+        value=True,
     )
     backend = "torch" if backend == "auto" else backend
     return Step(recipe, word, flows, program, dtype, backend, frozen, dict(pieces or {}))

@@ -3,8 +3,8 @@
 The closed forms are in `flow_rules.py`: its table RULES is tried in order, and is the place for another one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
@@ -24,7 +24,7 @@ class Flow:
     """One piece solved: new values of the moving blocks, the variates they use, the rule, and whether it is exact.
 
     `exact`: whether the updates are the law of the piece's SDE at time t. `even`: whether the flow has order 2 or is
-    exact, so that palindromes keep order 2.
+    exact, so that palindromes keep order 2. `swaps`: what comes to the place of each block, where blocks are exchanged.
     """
 
     letter: str
@@ -34,6 +34,7 @@ class Flow:
     exact: bool
     equation: str
     even: bool = True
+    swaps: Mapping[Block, Block] = field(default_factory=dict)
 
     def over(self, fraction: Expr) -> dict[Block, Expr]:
         """The updates over a fraction of the step."""

@@ -51,9 +51,9 @@ class Form:
         for b in entries:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
         if program.carries_gradient and "gradient" in state:
-            form.check_carried("state['gradient']", state["gradient"])
+            form.check_carried("state['gradient']", state["gradient"], 1)
         if program.carries_value and "value" in state:
-            form.check("state['value']", state["value"], is_vector=False)
+            form.check_carried("state['value']", state["value"], 0)
         return form
 
     def check(self, what: str, t: object, is_vector: bool) -> None:
@@ -123,12 +123,15 @@ class Form:
 
         return at
 
-    def check_carried(self, what: str, value: Any) -> None:
-        """Refuse derivatives that a state carries of another form."""
+    def check_carried(self, what: str, value: Any, order: int) -> None:
+        """Refuse derivatives that a state carries, or values of U (order 0), of another form."""
         if not self.program.recipe.has_several_potentials:
-            self.check_derivative(what, value)
+            if order:
+                self.check_derivative(what, value)
+            else:
+                self.check(what, value, is_vector=False)
             return
-        for _, g in self.program.carried_of(1):
+        for _, g in self.program.carried_of(order):
             place = self.program.places[g]
             if not isinstance(value, Mapping) or place not in value:
                 raise RecipeError(f"{self.program.recipe.name}, {what}", f"it has no '{place}'", do="Leave it out.")

@@ -1,4 +1,4 @@
-"""Solving a jump: a block redrawn from its law exp(-H/T) given all else, which that law leaves invariant."""
+"""Solving a jump: a block redrawn from its law given all else, or blocks swapped, which leaves exp(-H/T) invariant."""
 
 from collections.abc import Callable, Collection
 from itertools import accumulate
@@ -10,6 +10,7 @@ from recipe.laws import Bernoulli, Beta, Categorical, Gamma, InverseGamma, Law, 
 from recipe.marginal import eliminate_gaussians
 from recipe.operators import times
 from recipe.pieces import Jump
+from recipe.swaps import Swap
 from recipe.symbols import Block
 from recipe.symbols import duration as t
 
@@ -18,14 +19,16 @@ from .flow import Flow
 from .variates import Drawn, GammaVariate, Uniform, Variate
 
 
-def solve_jump(recipe: Recipe, letter: str, jump: Jump, frozen: Collection[str] = ()) -> Flow:
-    """The exact kernel of a jump: a draw from the law of exp(-H/T) given all else.
+def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collection[str] = ()) -> Flow:
+    """The exact kernel of a jump: a draw from the law of exp(-H/T) given all else, or a swap that is accepted.
 
     With a rate nu a chain jumps with probability 1 - e^{-nu t}. A block whose name is in `frozen` stays as it is.
     """
-    b = jump.block
-    if b.name in frozen:
+    if any(b.name in frozen for b in jump.blocks):
         return Flow(letter, {}, (), "frozen", True, "nothing moves")
+    if isinstance(jump, Swap):
+        return _swapped(recipe, letter, jump)
+    b = jump.block
     law = (jump.law or _read_off(recipe, b)).tempered()
     new, draws = DRAWS[type(law)](b, law)
     if jump.rate is None:
@@ -33,6 +36,17 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump, frozen: Collection[str] 
     turn = Uniform(b, f"turn of {b}", is_vector=False)
     update = Piecewise((new, turn < 1 - exp(-jump.rate * t)), (b, True))
     return Flow(letter, {b: update}, (turn, *draws), "jump", True, f"{b} ~ {law} at the rate {jump.rate}")
+
+
+def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
+    """All blocks change places, or none, by one number of a chain; at a rate nu tries are as rare as 1 - e^{-nu t}."""
+    (first, _), *_ = swap.pairs
+    turn = Uniform(first, f"swap of {first}", is_vector=False)
+    ratio = swap.ratio(recipe.H)
+    accepted = turn < (ratio if swap.rate is None else (1 - exp(-swap.rate * t)) * Min(1, ratio))
+    updates = {b: Piecewise((other, accepted), (b, True)) for b, other in swap.places.items()}
+    equation = f"{swap} with the probability min(1, {ratio})"
+    return Flow(letter, updates, (turn,), "swap", True, equation, swaps=swap.places)
 
 
 def _read_off(recipe: Recipe, b: Block) -> Law:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from sympy import Dummy, Expr, Symbol, cse, numbered_symbols, preorder_traversal
+from sympy import Dummy, Expr, Piecewise, S, Symbol, cse, numbered_symbols, preorder_traversal
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe
@@ -73,8 +73,12 @@ def lower(
         program = assembled({(1, U): "given" for U in _potentials(recipe)}).program
     else:
         asked = [(order, U) for order in CARRIED for U in _potentials(recipe)]
-        kept = [own for own in asked if reuse_gradient and _is_left(own, scheme, flows, recipe, adapt or {})]
-        carried = [own for own in kept if _reads_before_moving(own, scheme, flows, recipe)]
+        if any(flow.swaps for flow in flows.values()):
+            left = assembled({}).fresh
+        else:
+            left = {own for own in asked if _is_left(own, scheme, flows, recipe, adapt or {})}
+        kept = [own for own in asked if reuse_gradient and own in left]
+        carried = [own for own in kept if _is_read_from(0, own, scheme, flows, recipe, follows=not adapt)]
         program = assembled(dict.fromkeys(carried, "carried")).program
     verify(program)
     return program
@@ -164,12 +168,18 @@ def _blocks(own: Asked, recipe: Recipe) -> tuple[Block, ...]:
     return own[1].blocks if own[1] else recipe.targets
 
 
-def _reads_before_moving(own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe) -> bool:
-    """Whether a step asks for a derivative of U at the target that the step before has left."""
-    for letter, _ in scheme.moves:
+def _is_read_from(
+    k: int, own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, *, follows: bool
+) -> bool:
+    """Whether the move k of a step, or one of those after it, asks for a derivative of U before the target moves.
+
+    `follows`: whether derivatives follow swaps, which are no moves then.
+    """
+    for letter, _ in (*scheme.moves[k:], *scheme.moves[:k]):
         if flows[letter].reads(*own):
             return True
-        if any(b in _blocks(own, recipe) for b in flows[letter].updates):
+        moves = any(b in _blocks(own, recipe) for b in flows[letter].updates)
+        if moves and not (follows and flows[letter].swaps):
             return False
     return False
 
@@ -215,12 +225,14 @@ class _Assembly:
         self.recipe = recipe
         self.adapt = adapt
         self.reads_value = value
+        self.follows = reuse_gradient and not adapt  # derivatives follow swaps
         self.constants = Constants(scope)
         self.derivatives = {(k, U): _names(recipe, k, U) for k in (1, 2, 0) for U in _potentials(recipe)}
         of_derivatives = [g for values in self.derivatives.values() for g in values.values()]
         self.names = _Names([*recipe.entries, *recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
         self.fresh: set[Asked] = set()
+        self.ahead: set[Asked] = set()  # the gradients that are read after a swap, before the target moves
         self.first_gradients: dict[Potential | None, tuple[int, int]] = {}
         if entry:
             self.stages.append(Stage("gradient", tuple(self._gradient(own, entry[own]) for own in entry)))
@@ -236,15 +248,22 @@ class _Assembly:
             if k == adapts_before:
                 self._adapt_now()
                 anew = False
+            if flows[letter].swaps and self.follows:
+                asked = (own for own in self.derivatives if own[0] == 1)
+                self.ahead = {own for own in asked if _is_read_from(k + 1, own, scheme, flows, recipe, follows=True)}
             self._move(flows[letter], fraction, draws[k], anew)
         if recipe.order != "same_step":
             self._adapt_now()
+        carried = [own for own, source in entry.items() if source == "carried"]
+        stages = tuple(self.stages)
+        if any(flow.swaps for flow in flows.values()):
+            stages = _without_unread(stages, {g for own in carried for g in self.derivatives[own].values()})
         self.program = Program(
             recipe,
             scheme,
             self.constants.statements,
-            tuple(self.stages),
-            tuple(dict.fromkeys(order for (order, _), source in entry.items() if source == "carried")),
+            stages,
+            tuple(dict.fromkeys(order for order, _ in carried)),
             energy,
             scope,
         )
@@ -259,7 +278,45 @@ class _Assembly:
             self._move_by_way_of(points, updates, title, drawn, anew)
             return
         statements, updates = self._with_derivatives(updates, flow.letter, anew)
-        self._append(title, statements, drawn, updates)
+        if flow.swaps:
+            self._swap(flow.swaps, updates, title, [*self._ahead_of(flow.swaps), *statements], drawn)
+        else:
+            self._append(title, statements, drawn, updates)
+
+    def _ahead_of(self, places: Mapping[Block, Block]) -> list[Statement]:
+        """The gradients that are read next, taken before a swap: with U at hand they cost less than after it."""
+        near = self.fresh | self.ahead
+        taken = [own for own in self.derivatives if own in self.ahead - self.fresh and _other(own, places) in near]
+        taken = [own for own in taken if _other(own, places) != own]
+        self.fresh |= {*taken}
+        return [self._gradient(own) for own in taken]
+
+    def _swap(
+        self,
+        places: Mapping[Block, Block],
+        updates: Updates,
+        title: str,
+        statements: list[Statement],
+        drawn: Iterable[Variate],
+    ) -> None:
+        """The stage of a swap, with which go the derivatives that are known of both of the energies it exchanges."""
+        first = next(iter(places))
+        (_, accepted), _ = updates[first].args
+        swapped = Local(self.names.fresh("swapped"))
+        whether = self.constants.hoist(first, Piecewise((S.One, accepted), (S.Zero, True)))
+        lets, settled = self._settled({first: whether})
+        exchanged: dict[Block | Local, Block | Local] = {**places}
+        known: set[Asked] = set()
+        for own in self.derivatives:
+            other = _other(own, places)
+            if self.follows and other != own and {own, other} <= self.fresh:
+                known.add(own)
+                new = self.derivatives[other]
+                exchanged |= {g: new[places.get(b, b)] for b, g in self.derivatives[own].items()}
+        moved = {b: Piecewise((other, swapped > 0), (b, True)) for b, other in exchanged.items()}
+        statements += [*(Draw(d) for d in drawn), *lets, Let(swapped, settled[first])]
+        self.stages.append(Stage(title, (*statements, *_simultaneous(moved, self.names, Set))))
+        self.fresh = {own for own in self.fresh if own in known or not {*_blocks(own, self.recipe)} & {*places}}
 
     def _append(self, title: str, statements: list[Statement], drawn: Iterable[Variate], updates: Updates) -> None:
         """A stage that ends with these updates, after statements and draws."""
@@ -388,6 +445,32 @@ class _Assembly:
             return lets, updates
         shared, updates = _shared(updates, self.names, self.constants)
         return [*lets, *shared], updates
+
+
+def _other(own: Asked, places: Mapping[Block, Block]) -> Asked:
+    """The derivative that a swap brings to the place of one."""
+    order, U = own
+    return order, U and U.xreplace(places)
+
+
+def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[Stage, ...]:
+    """The stages without new values of derivatives that nobody reads; those in `left` the next step does."""
+    read: set[Symbol] = {*left}
+    kept: list[Stage] = []
+    for stage in reversed(stages):
+        statements: list[Statement] = []
+        for statement in reversed(stage.statements):
+            match statement:
+                case Set(Local() as name) | Let(name):
+                    if name not in read:
+                        continue
+                    read.discard(name)
+                case Gradient(names):
+                    read -= {g for _, g in names}
+            read |= {s for e in statement.values for s in e.free_symbols}
+            statements.insert(0, statement)
+        kept.insert(0, Stage(stage.title, tuple(statements)))
+    return tuple(kept)
 
 
 def _share(fraction: Expr) -> str:

@@ -165,7 +165,7 @@ class _Momenta:
 
     def memory(self) -> float:
         """The time in which momenta forget themselves."""
-        jumps = [j for j in self.law.recipe.jumps.values() if j.block == self.p]
+        jumps = [j for j in self.law.recipe.jumps.values() if self.p in j.redrawn]
         if any(j.rate is None for j in jumps):
             return 0.0
         tau = self.law.temperature

@@ -122,7 +122,7 @@ def split(
     Raises RecipeError for a term that no piece or two pieces take, and for a jump that is left out.
     """
     for letter, jump in recipe.jumps.items():
-        if letter not in scheme.letters and jump.block.name not in freeze:
+        if letter not in scheme.letters and not any(b.name in freeze for b in jump.blocks):
             raise RecipeError(
                 f"{recipe.name}, split",
                 f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",

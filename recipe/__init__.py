@@ -10,6 +10,7 @@ from .laws import by_category
 from .maps import mapped
 from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
+from .swaps import swap
 from .symbols import (
     adapted,
     copies,
@@ -67,6 +68,7 @@ __all__ = [
     "spring",
     "step_number",
     "step_size",
+    "swap",
     "temperature",
     "total",
     "vector",

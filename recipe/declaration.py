@@ -41,7 +41,7 @@ class Recipe(Dynamics):
     is enough, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
     `scheme`, `schemes`: the recommended splitting word, and further ones by name; `pieces` are their letters where the
-    default ones do not serve, `jumps` redraw blocks, by letter.
+    default ones do not serve, `jumps` redraw or swap blocks, by letter.
     `adapt`: the new values of adapted quantities, from the old ones, the first gradient of the step and the new state.
     `order`: they move after the step ("lagged"), before its first gradient is used ("same_step"), or are taken for the
     functions of theta that their updates make of them, with the Gamma that follows ("differentiated").

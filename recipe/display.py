@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from sympy import Expr, ImmutableMatrix, latex, sqrt
 
 from .dynamics import Dynamics
+from .pieces import Jump
+from .swaps import Swap
 from .symbols import Block, Parameter, step_size
 
 
@@ -100,7 +102,12 @@ def _motions(recipe: Dynamics) -> Iterator[str]:
     for a in recipe.adapted:
         yield f"{a.name:7} <- {recipe.adapt.get(a, a)}   ({order}; at first {a.start})"
     for letter, jump in recipe.jumps.items():
-        yield f"jump {letter}  {jump}"
+        yield f"jump {letter}  {jump}{_probability(recipe, jump)}"
+
+
+def _probability(recipe: Dynamics, jump: Jump | Swap) -> str:
+    """With which probability blocks are swapped."""
+    return f"   (with the probability min(1, {jump.ratio(recipe.H)}))" if isinstance(jump, Swap) else ""
 
 
 def _words(recipe: Dynamics) -> Iterator[str]:
@@ -131,7 +138,7 @@ def _conversions(recipe: Dynamics) -> Iterator[str]:
 
 
 def as_latex(recipe: Dynamics) -> str:
-    """H, D, Q, Gamma and the SDE as a LaTeX aligned environment."""
+    """H, D, Q, Gamma, the SDE and swaps as a LaTeX aligned environment."""
     rows = [rf"H &= {latex(recipe.H)}"]
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
         for a, b, entry in _upper_triangle(matrix, recipe.state):
@@ -139,7 +146,16 @@ def as_latex(recipe: Dynamics) -> str:
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     for i, b in enumerate(recipe.state):
         rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{_latex_noise(recipe, i)}")
+    rows += [_latex_swap(recipe, jump) for jump in recipe.jumps.values() if isinstance(jump, Swap)]
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
+
+
+def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
+    """The blocks that change places, and with which probability."""
+    left, right = (", ".join(map(latex, blocks)) for blocks in (swap.places, swap.places.values()))
+    tried = "" if swap.rate is None else rf" \text{{ at the rate }} {latex(swap.rate)}"
+    probability = rf"\min\left(1, {latex(swap.ratio(recipe.H))}\right)"
+    return rf"\left({left}\right) &\leftarrow \left({right}\right) \text{{ with probability }} {probability}{tried}"
 
 
 def _latex_noise(recipe: Dynamics, i: int) -> str:

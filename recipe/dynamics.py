@@ -12,6 +12,7 @@ from . import derive
 from .algebra import entries, vanishes
 from .operators import Operator
 from .pieces import Jump, Piece
+from .swaps import Swap
 from .symbols import OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, temperature
 
 # A dict over blocks or pairs of blocks, or a sympy matrix; once declared an ImmutableMatrix in the order of the state.
@@ -35,7 +36,7 @@ class Dynamics:
     schemes: Mapping[str, str | tuple] = field(default_factory=dict)
     adapt: Mapping[Adapted, Expr] = field(default_factory=dict)
     order: str = "lagged"
-    jumps: Mapping[str, Jump] = field(default_factory=dict)
+    jumps: Mapping[str, Jump | Swap] = field(default_factory=dict)
     marginal: Expr | None = None
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
     requires: tuple[Relational, ...] = ()
@@ -157,7 +158,7 @@ class Dynamics:
     @cached_property
     def latents(self) -> tuple[Block, ...]:
         """The blocks beside the target that move by jumps alone: categories, and what is drawn from a law."""
-        drawn = {jump.block for jump in self.jumps.values() if jump.law is not None} - {*self.targets}
+        drawn = {b for jump in self.jumps.values() if jump.law is not None for b in jump.redrawn} - {*self.targets}
         flowing = {self.state[i] for matrix in (self.D, self.Q) for i, _ in entries(matrix)}
         return tuple(b for b in self.state if b.domain.is_discrete or b in drawn - flowing)
 

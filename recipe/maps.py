@@ -19,6 +19,7 @@ from sympy.core.function import AppliedUndef
 from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece
+from .swaps import Swap
 from .symbols import Adapted, Block, Parameter, Partial, Potential, formula, temperature, total
 
 PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # where a map is looked at
@@ -232,7 +233,13 @@ def _piece(piece: Piece, own: Map) -> Piece:
     return Piece(tuple((part, own.z if b == own.theta else b) for part, b in piece.parts), piece.method)
 
 
-def _jump(jump: Jump, rule: dict[Any, Any]) -> Jump:
+def _jump(jump: Jump | Swap, rule: dict[Any, Any]) -> Jump | Swap:
+    if isinstance(jump, Swap):
+        moved = [b for b in jump.blocks if b in rule]
+        if moved:
+            what = f"{moved[0]} would be in other coordinates than what it changes places with"
+            raise RecipeError(f"mapped, {jump}", what, do="Leave the swap out, or the map.")
+        return Swap(jump.pairs, None if jump.rate is None else jump.rate.xreplace(rule))
     law = jump.law
     if law is not None:
         law = type(law)(*(argument.xreplace(rule) for argument in law.arguments))

@@ -183,6 +183,16 @@ class Jump:
     law: Law | None = None
 
     @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Those that it moves."""
+        return (self.block,)
+
+    @property
+    def redrawn(self) -> tuple[Block, ...]:
+        """Those that are drawn anew."""
+        return (self.block,)
+
+    @property
     def formulas(self) -> tuple[Expr, ...]:
         """Those of its rate and its law."""
         return (*(() if self.rate is None else (self.rate,)), *(self.law.arguments if self.law else ()))

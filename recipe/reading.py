@@ -9,8 +9,10 @@ from sympy.matrices import MatrixBase
 
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
+from .laws import Law
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
+from .swaps import Swap
 from .symbols import Adapted, Block, Parameter, formula, is_site, num_data
 
 ORDERS = ("lagged", "same_step", "differentiated")
@@ -68,7 +70,7 @@ def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:
     return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
 
 
-def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str) -> dict[str, Jump]:
+def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str) -> dict[str, Jump | Swap]:
     """The jumps by letter."""
     if not isinstance(jumps, Mapping):
         raise RecipeError(
@@ -76,28 +78,43 @@ def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], 
         )
     for letter, jump in jumps.items():
         where = f"{name}, jumps[{letter!r}]"
-        if not isinstance(jump, Jump):
-            what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
+        if not isinstance(jump, Jump | Swap):
+            what = f"a jump is a refresh(block), a gibbs(block, law) or a swap(x, y), got {jump!r}"
             raise RecipeError(where, what, do="Write refresh(p, rate=nu).")
-        if jump.block not in state:
-            raise RecipeError(where, f"{jump.block} is not in the state", do="Refresh a block of the state.")
-        for e in jump.law.arguments if jump.law else ():
-            if e.has(jump.block):
-                what = f"{e} reads {jump.block}, and a law given all else is of what stays"
-                raise RecipeError(where, what, do=f"Write its parameters without {jump.block}.")
-            if is_site(e) and not jump.block.is_vector:
-                what = f"{e} has one value per site, but {jump.block} is one number"
-                raise RecipeError(where, what, do="Wrap it in total().")
-        if jump.rate is not None and jump.rate.has(jump.block):
-            raise RecipeError(
-                f"{where}, rate",
-                f"{jump.rate} reads {jump.block}, and the jump would not keep the law",
-                do="Make it a rate of what stays.",
-            )
+        for b in jump.blocks:
+            if b not in state:
+                do = "Refresh a block of the state." if jump.redrawn else "Swap blocks of the state."
+                raise RecipeError(where, f"{b} is not in the state", do=do)
+        if jump.law is not None:
+            _check_law(jump.block, jump.law, where)
+        if jump.rate is not None:
+            _check_rate(jump, jump.rate, f"{where}, rate")
         if letter in pieces:
             raise RecipeError(where, "this letter names a piece too", do="Use another letter.")
-    lettered({letter: jump.block for letter, jump in jumps.items()}, f"{name}, jumps")
+    lettered({letter: jump.blocks for letter, jump in jumps.items()}, f"{name}, jumps")
     return dict(jumps)
+
+
+def _check_law(block: Block, law: Law, where: str) -> None:
+    """Refuse a law whose parameters read the block, or have one value per site where the block is one number."""
+    for e in law.arguments:
+        if e.has(block):
+            what = f"{e} reads {block}, and a law given all else is of what stays"
+            raise RecipeError(where, what, do=f"Write its parameters without {block}.")
+        if is_site(e) and not block.is_vector:
+            what = f"{e} has one value per site, but {block} is one number"
+            raise RecipeError(where, what, do="Wrap it in total().")
+
+
+def _check_rate(jump: Jump | Swap, rate: Expr, where: str) -> None:
+    """Refuse a rate that reads what jumps, and one by site of a swap, which a chain makes as a whole."""
+    for b in jump.blocks:
+        if rate.has(b):
+            what = f"{rate} reads {b}, and the jump would not keep the law"
+            raise RecipeError(where, what, do="Make it a rate of what stays.")
+    if isinstance(jump, Swap) and is_site(rate):
+        what = f"{rate} has one value per site, and a chain is swapped as a whole"
+        raise RecipeError(where, what, do="Wrap it in total().")
 
 
 def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, dict[Symbol, Expr]]:

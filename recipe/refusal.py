@@ -38,6 +38,7 @@ from .errors import RecipeError, did_you_mean
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
 from .operators import Applied, bare, fields_of, operators_of, parts
+from .swaps import Swap
 from .symbols import (
     OPAQUE,
     Adapted,
@@ -447,7 +448,9 @@ def _diffusion(recipe: Dynamics) -> None:
 def _jumps(recipe: Dynamics) -> None:
     """Jumps by a law that cannot be drawn, or at a negative rate."""
     for letter, jump in recipe.jumps.items():
-        if jump.law is None:
+        if isinstance(jump, Swap):
+            _exchanged(recipe, letter, jump)
+        elif jump.law is None:
             _redrawn(recipe, letter, jump.block)
         else:
             _drawn(recipe, letter, jump.block, jump.law)
@@ -460,6 +463,19 @@ def _jumps(recipe: Dynamics) -> None:
                 f"{jump.rate} may be below 0",
                 do="Make it of positive parameters.",
             )
+
+
+def _exchanged(recipe: Dynamics, letter: str, swap: Swap) -> None:
+    """A swap after which an energy is asked for that is no term of H, and one whose way back has another ratio."""
+    where = f"{recipe.name}, jump {letter!r}"
+    for U in recipe.potentials:
+        after = U.xreplace(swap.places)
+        if after not in recipe.potentials:
+            what = f"{swap} makes {after} of {U}, which H does not have"
+            raise RecipeError(where, what, do="Give both blocks one energy: U_x, U_y = copies(x, y).")
+    if swap.is_balanced(recipe.H) is None:
+        what = f"the way back of {swap} has not the inverse ratio of exp(-H/T)"
+        raise RecipeError(where, what, do="Write H as a smooth function of the blocks.")
 
 
 def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:

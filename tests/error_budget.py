@@ -71,6 +71,13 @@ CLAIMS = {
         10.0,
         times=2,
     ),
+    "swaps": Claim(
+        "shares of 2000 chains in the left one of two wells, of replicas at two temperatures that swap",
+        "exp(-U/T) by quadrature, within 0.02",
+        "a swap that is always accepted, a share 0.1 off (standard error below 0.012)",
+        8.0,
+        times=2,
+    ),
     "shared thermostat": Claim(
         "means of theta^2, theta^4, p^2, xi, (xi - A)^2 with three sites per chain",
         "exp(-H/T), within the scheme's bias",

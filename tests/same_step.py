@@ -15,23 +15,28 @@ def state_of(recipe, chains=3, sites=2):
 
 def noise_of(step, state, seed=7):
     generator = torch.Generator().manual_seed(seed)
-    of = step.draw_blocks
-    return {d: torch.randn(state[of[d].name].shape, generator=generator, dtype=torch.float64) for d in step.draws}
+    draw = {"normal": torch.randn, "uniform": torch.rand}
+
+    def shape(d):
+        whole = state[d.block.name].shape
+        return whole if d.is_vector else whole[:1]
+
+    return {d.name: draw[d.kind](shape(d), generator=generator, dtype=torch.float64) for d in step.program.draws}
 
 
-def all_ways_agree(recipe, slopes, word=None, *, in_numpy=None, reuse_gradient=True):
-    """Over two steps; `slopes` are those of tensors, `in_numpy` of arrays where they are others."""
+def all_ways_agree(recipe, slopes, word=None, *, in_numpy=None, reuse_gradient=True, value=None, seeds=(1, 2)):
+    """Over two steps; `slopes` are those of tensors, `in_numpy` of arrays where they are others, `value` that of U."""
     step = integrators.compile(recipe, word, reuse_gradient=reuse_gradient)
     kernel = integrators.compile(recipe, word, reuse_gradient=reuse_gradient, backend="cpp")
     text = native = state = state_of(recipe)
     one = other = {name: x.numpy() for name, x in state.items()}
-    for seed in (1, 2):
+    for seed in seeds:
         noise = noise_of(step, state, seed)
         numbers = {name: x.numpy() for name, x in noise.items()}
-        text = step(text, 0.1, gradient=slopes, noise=noise)
-        native = kernel(native, 0.1, gradient=slopes, noise=noise)
-        one = interpret(step, one, 0.1, gradient=in_numpy or slopes, noise=numbers)
-        other = flow_by_flow(step, other, 0.1, gradient=in_numpy or slopes, noise=numbers)
+        text = step(text, 0.1, gradient=slopes, noise=noise, value=value)
+        native = kernel(native, 0.1, gradient=slopes, noise=noise, value=value)
+        one = interpret(step, one, 0.1, gradient=in_numpy or slopes, noise=numbers, value=value)
+        other = flow_by_flow(step, other, 0.1, gradient=in_numpy or slopes, noise=numbers, value=value)
     for b in recipe.state:
         for result in (native[b.name].numpy(), one[b.name], other[b.name]):
             assert np.allclose(text[b.name].numpy(), result, rtol=1e-12, atol=1e-12)

@@ -5,7 +5,7 @@ from math import e
 from exhibit import Exhibit
 from sympy import exp, log
 
-from recipe import Recipe, copies, kick, mapped, positive, potential, scalar, total, vector
+from recipe import Recipe, copies, kick, mapped, positive, potential, scalar, swap, total, vector
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate")
@@ -38,6 +38,20 @@ replicas = Recipe(
     D={x: 1, y: 1},
 )
 
+# Replica exchange, with the gradient on all data: two chains, the second one hotter, swap where they are. Deng et al.
+# 2020, "Non-convex learning via replica exchange stochastic gradient MCMC".
+tau, rate_of_swaps = positive("tau", default=5.0), positive("a", default=10.0, doc="rate at which swaps are tried")
+exchange = Recipe(
+    name="replica-exchange",
+    source="Deng et al. 2020, with full gradients",
+    state=(x, y),
+    target=(x, y),
+    H=U_x + U_y / tau,
+    D={x: 1, y: tau},
+    jumps={"S": swap(x, y, rate=rate_of_swaps)},
+    scheme="Euler S",
+)
+
 # Langevin dynamics of the log of a Gamma law. Hsieh et al. 2018, the idea.
 rate = vector("rate", domain="positive")
 of_rate = Recipe(
@@ -54,4 +68,5 @@ GALLERY = [
     Exhibit(mapped(of_rate, rate=vector("z"), by=exp), density=lambda x: x * e ** min(-x, 0.0) if x > 0 else 0.0),
     Exhibit(respa, 0.3, steps=2000, energy=OF_BANANA),
     Exhibit(replicas.bind(U=lambda z: (z**2 - 1) ** 2), 0.01),
+    Exhibit(exchange.bind(U=lambda z: 6 * (z**2 - 1) ** 2 + z / 2), 0.002),
 ]

@@ -196,7 +196,9 @@ def _shapes(program):
         lines.append(f"observe: {', '.join(program.observations)}, functions of {at}")
     if program.needs_curvature:
         lines.append(f"curvature({at}) -> the Hessian diagonal of U, {kind}")
-    if program.needs_value:
+    if program.needs_value and recipe.has_several_potentials:
+        lines += [f"value{key_of(program, U)}({_point(U.blocks)}) -> {U.symbol}, (chains,)" for U in recipe.potentials]
+    elif program.needs_value:
         lines.append(f"value({at}) -> U, (chains,)")
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
 

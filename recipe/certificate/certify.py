@@ -15,6 +15,7 @@ from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import Law, compared
 from ..marginal import Gaussian, eliminate_gaussians
+from ..swaps import Swap
 from ..symbols import Block, Partial, Potential, Total, masked
 from ..symbols import temperature as T
 from . import ends, reach, reflection, smoothness, surfaces, tails
@@ -84,13 +85,13 @@ class _Case:
     @cached_property
     def redrawn(self) -> set[Block]:
         """The blocks that jumps redraw, at a rate that is not 0."""
-        return {jump.block for jump in self.recipe.jumps.values() if not self._is_never(jump.rate)}
+        return {b for jump in self.recipe.jumps.values() if not self._is_never(jump.rate) for b in jump.redrawn}
 
     @property
     def drawn(self) -> dict[Block, Law]:
         """The latents that jumps draw from laws of their own."""
         jumps = self.recipe.jumps.values()
-        return {j.block: j.law for j in jumps if j.law is not None and j.block in self.recipe.latents}
+        return {b: j.law for j in jumps if j.law is not None for b in j.redrawn if b in self.recipe.latents}
 
     def _is_never(self, rate: Expr | None) -> bool:
         """Whether a rate is 0 at the values in use."""
@@ -121,7 +122,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         target=targets if len(targets) > 1 else targets[0] if targets else state[0],
         pieces=recipe.pieces,
         adapt=recipe.adapt,
-        jumps={letter: jump for letter, jump in recipe.jumps.items() if jump.block in state},
+        jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},
         marginal=recipe.marginal if targets == recipe.targets else recipe.H,
         claim=recipe.claim,
     )
@@ -129,7 +130,9 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
 
 def _of_all_data(case: _Case) -> Iterator[Finding]:
     """Whose law it is where formulas read U itself."""
-    formulas = (*case.declared.drift, *case.declared.D, *case.declared.adapt.values())
+    swaps = (jump for jump in case.declared.jumps.values() if isinstance(jump, Swap))
+    ratios = (swap.excess(case.declared.H) for swap in swaps)
+    formulas = (*case.declared.drift, *case.declared.D, *case.declared.adapt.values(), *ratios)
     outside = (masked(e, Partial)[0] for e in formulas)
     if any(e.has(Potential) for e in outside):
         answer = "formulas read U itself, and of an estimate on a minibatch they make another law"
@@ -167,7 +170,9 @@ def stationary(case: _Case) -> Finding:
 def conditional(case: _Case) -> Iterator[Finding]:
     """Whether the laws that jumps draw from are those of exp(-H) given all else."""
     for jump in case.recipe.jumps.values():
-        if jump.law is None:
+        if isinstance(jump, Swap):
+            yield _exchange(case, jump)
+        if isinstance(jump, Swap) or jump.law is None:
             continue
         comparison = compared(case.recipe.H, jump.block, jump.law)
         question = f"{jump.law} is the law of {jump.block} given all else"
@@ -178,6 +183,16 @@ def conditional(case: _Case) -> Iterator[Finding]:
         known = comparison.known if comparison else None
         answer = answers[known] if known else ("exp(-H) has another one", "failed")
         yield Finding(question, *answer, "conditional")
+
+
+def _exchange(case: _Case, swap: Swap) -> Finding:
+    """Whether a swap leaves exp(-H/T) as it is."""
+    question = f"{swap} leaves exp(-H/T) invariant"
+    known = swap.is_balanced(case.recipe.H)
+    if known is None:
+        return Finding(question, "the way back has not the inverse ratio of exp(-H/T)", "failed", "swap")
+    answer = f"an involution of volume 1, accepted with the probability min(1, {swap.ratio(case.recipe.H)})"
+    return Finding(question, answer, "proved" if known == "symbolic" else "checked", "swap")
 
 
 def smooth(case: _Case) -> Finding:
@@ -369,6 +384,7 @@ def _reached(case: _Case) -> tuple[str, str]:
 
 _WORDS = {
     "conditional": "a law given all else",
+    "swap": "a swap",
     "smooth": "jumps",
     "normalisable": "properness",
     "boundary": "boundaries",

@@ -37,7 +37,7 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
     if not recipe.D.is_diagonal():
         return False
     reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
-    reached |= {j.block for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive}
+    reached |= {b for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive for b in j.redrawn}
     while new := next((b for source in reached for b in [_next_reached(recipe, source, reached)] if b), None):
         reached.add(new)
     return reached >= {b for b in recipe.state if not b.domain.is_discrete}

@@ -12,6 +12,7 @@ from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
+from recipe.swaps import Swap
 
 from .data import Data
 from .gradients import check_energy, compiled_gradient, emitted, functional_gradient, vectorised
@@ -23,6 +24,8 @@ from .with_gradient import ArrayEnergy
 
 WORTH_COMPILING = 300_000  # steps of a run
 
+Several = Callable | Mapping[str, Callable] | None  # a function of U, or of every potential by its name
+
 
 @dataclass(frozen=True)
 class Derivatives:
@@ -30,21 +33,22 @@ class Derivatives:
 
     `gradient` and `curvature`, the Hessian diagonal, return theta's shape, `value` U of every chain, `together` the
     gradient and the value in a pair; they are None where the steps hold the derivatives of a symbolic energy, or ask
-    for none. Of several potentials `gradient` is a dict by name. `eager` is the gradient of a torch energy before a
-    compiler has seen it, `functional` the same in the form that torch.compile takes, where a run is worth it.
-    `observations` return one value per chain, or per chain and site. `complaints`: what the energy has raised at some
-    states, where it is nan.
+    for none. Of several potentials `gradient`, `value` and `together` are dicts by name. `eager` is the gradient of
+    a torch energy before a compiler has seen it, `functional` the same in the form that torch.compile takes, where a
+    run is worth it. `observations` return one value per chain, or per chain and site. `complaints`: what the energy has
+    raised at some states, where it is nan. `potentials`: how many H has.
     """
 
-    gradient: Callable | Mapping[str, Callable] | None = None
+    gradient: Several = None
     curvature: Callable | None = None
-    value: Callable | None = None
-    together: Callable | None = None
+    value: Several = None
+    together: Several = None
     eager: Callable | None = None
     functional: Callable | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     data: Data | None = None
     complaints: list[str] = field(default_factory=list)
+    potentials: int = 1
 
     def batch(self, rows: torch.Tensor | None) -> tuple:
         """The last argument of these functions: the batch of these rows, `(chains, batch_size)`; none without data."""
@@ -106,10 +110,10 @@ def derivatives_of(
     needs_value = any(step.program.needs_value for step in steps)
     if needs_value and data is not None and data.batch_size is not None:
         _meet_estimates(steps, where)
-    gradient: Callable | Mapping[str, Callable] | None = None
+    gradient: Several = None
     curvature: Callable | None = None
-    value: Callable | None = None
-    together: Callable | None = None
+    value: Several = None
+    together: Several = None
     eager: Callable | None = None
     functional: Callable | None = None
     complaints: list[str] = []
@@ -122,40 +126,46 @@ def derivatives_of(
         _check_asked(energy, steps, where)
         of_chains = partial(vectorised, layout.energy(energy), data, complaints=complaints)
         gradient = eager = of_chains()
+        asked: Callable[..., Several] = of_chains
         if steps[0].recipe.has_several_potentials:
-            gradient = _by_potential(energy, layout, data, complaints)
+            asked = partial(_by_potential, energy, layout, data, complaints)
+            gradient = asked()
             compiled = False
         if needs_value:
-            value = of_chains(order=0)
-            together = of_chains(with_value=True)
+            value = asked(order=0)
+            together = asked(with_value=True)
         elif compiled and not isinstance(energy, (InTurn, OfChains)):
             functional = functional_gradient(layout.energy(energy), data)
         if any(step.program.needs_curvature for step in steps):
             curvature = of_chains(order=2)
     observations = observations_of(steps, observe, layout, data, where)
-    return Derivatives(gradient, curvature, value, together, eager, functional, observations, data, complaints)
+    potentials = max(1, len(steps[0].recipe.potentials))
+    return Derivatives(
+        gradient, curvature, value, together, eager, functional, observations, data, complaints, potentials
+    )
 
 
-def _by_potential(
-    energy: Any, layout: Layout, data: Data | None, complaints: list[str]
-) -> Callable | Mapping[str, Callable]:
-    """The gradient of every potential, by name; the one function of a U that is taken at several blocks."""
+def _by_potential(energy: Any, layout: Layout, data: Data | None, complaints: list[str], **asked: Any) -> Several:
+    """What is `asked` of every potential, by name; the one function of a U that is taken at several blocks."""
     in_turn = isinstance(energy, InTurn)
     energies: Energies = energy.energy if in_turn else energy
-    gradients: dict[str, Callable] = {}
+    functions: dict[str, Callable] = {}
     for key, function in energies.functions.items():
         own = function.function if isinstance(function, Unbatched) else function
         rows = None if isinstance(function, Unbatched) else data
-        gradient = vectorised(layout.energy(InTurn(own) if in_turn else own), rows, complaints=complaints)
-        gradients[key] = Unbatched(gradient) if isinstance(function, Unbatched) else gradient
-    return gradients if energies.recipe.is_by_name else gradients["U"]
+        of_chains = vectorised(layout.energy(InTurn(own) if in_turn else own), rows, complaints=complaints, **asked)
+        functions[key] = Unbatched(of_chains) if isinstance(function, Unbatched) else of_chains
+    return functions if energies.recipe.is_by_name else functions["U"]
 
 
-def each(gradient: Callable | Mapping[str, Callable] | None, changed: Callable[[Callable], Callable]) -> Any:
-    """A gradient, or that of every potential by its name, as `changed` makes it; None where there is none."""
-    if gradient is None or callable(gradient):
-        return gradient and changed(gradient)
-    return {key: changed(function) for key, function in gradient.items()}
+def each(function: Several, changed: Callable[..., Callable], *others: Any) -> Any:
+    """A function, or that of every potential by its name, as `changed` makes it; None where there is none.
+
+    `others`: further ones of the same form, or None, which `changed` takes beside it.
+    """
+    if function is None or callable(function):
+        return function and changed(function, *others)
+    return {key: changed(own, *(other and other[key] for other in others)) for key, own in function.items()}
 
 
 def _meet_estimates(steps: Sequence[Step], where: str) -> None:
@@ -163,6 +173,10 @@ def _meet_estimates(steps: Sequence[Step], where: str) -> None:
     if any(isinstance(step, MetropolisedStep) for step in steps):
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
         raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+    swaps = [str(jump) for jump in steps[0].declared.jumps.values() if isinstance(jump, Swap)]
+    if swaps:
+        what = f"{swaps[0]} is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or the swap.")
     warnings.warn(
         f"{where}: the formulas read U itself, of which a minibatch has an estimate: the law is not exp(-H). "
         "Leave batch_size out for one that is.",

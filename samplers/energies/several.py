@@ -45,8 +45,16 @@ class Energies:
         return next((number for number in known if number is not None), None)
 
     def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
-        values = [self.functions[U.key](_argument(U, self.recipe, theta), *batch) for U in self.recipe.potentials]
-        return sum(values[1:], values[0])
+        return sum_of(self.recipe, self.functions, theta, *batch)
+
+
+def sum_of(
+    recipe: Recipe, functions: Callable | Mapping[str, Callable], theta: Any, *batch: torch.Tensor
+) -> torch.Tensor:
+    """The sum of functions of a recipe's potentials, each by its key, or of one function at several blocks."""
+    known = {"U": functions} if callable(functions) else functions
+    values = [known[U.key](_argument(U, recipe, theta), *batch) for U in recipe.potentials]
+    return sum(values[1:], values[0])
 
 
 def _argument(U: Potential, recipe: Recipe, theta: Any) -> Any:

@@ -1,5 +1,6 @@
 """What the steps of a run read beside the state: the energy on its batches, noise under a seed, parameters."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -81,7 +82,8 @@ class Evaluations:
         self.of_step = of_step
         self.carried = carried
         self.evaluated = 0
-        self.known: tuple[Any, torch.Tensor] | None = None  # where U was last evaluated with its gradient, and U there
+        # the functions of gradient and value that were asked last, where they were, and U there
+        self.known: deque[tuple[Callable, Any, torch.Tensor]] = deque(maxlen=self.derivatives.potentials)
         return self
 
     @property
@@ -98,8 +100,8 @@ class Evaluations:
         """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
         derivatives = self.derivatives
         return {
-            "gradient": each(derivatives.gradient, lambda gradient: partial(self._on_next, gradient)),
-            "value": None if derivatives.value is None else self._value,
+            "gradient": each(derivatives.gradient, self._gradient, derivatives.together),
+            "value": each(derivatives.value, self._value, derivatives.together),
             "curvature": None if derivatives.curvature is None else partial(self._on_latest, derivatives.curvature),
             "observe": {name: partial(self._on_first, f) for name, f in derivatives.observations.items()},
         }
@@ -109,22 +111,32 @@ class Evaluations:
         assert self.derivatives.eager is not None
         return self.derivatives.eager(theta, *self.derivatives.batch(self.first))
 
-    def _on_next(self, gradient: Callable, theta: Any) -> Any:
-        if isinstance(gradient, Unbatched):
-            return gradient(theta)
-        batch = self.of_step.data(self.evaluated)
-        self.evaluated += 1
-        if self.derivatives.together is None:
-            return gradient(theta, *batch)
-        slope, U = self.derivatives.together(theta, *batch)
-        self.known = theta, U
-        return slope
+    def _gradient(self, gradient: Callable, together: Callable | None) -> Callable:
+        """The gradient on the next batch; with U in a pair, where that is asked for too, U is kept."""
 
-    def _value(self, theta: Any) -> Any:
-        if self.known is not None and _is_same(self.known[0], theta):
-            return self.known[1]
-        assert self.derivatives.value is not None
-        return self.derivatives.value(theta, *self.derivatives.batch(self.latest))
+        def on_next(theta: Any) -> Any:
+            batch: tuple = ()
+            if not isinstance(gradient, Unbatched):
+                batch = self.of_step.data(self.evaluated)
+                self.evaluated += 1
+            if together is None:
+                return gradient(theta, *batch)
+            slope, U = together(theta, *batch)
+            self.known.append((together, theta, U))
+            return slope
+
+        return on_next
+
+    def _value(self, value: Callable, together: Callable | None) -> Callable:
+        """U, which is known where its gradient has been taken."""
+
+        def of(theta: Any) -> Any:
+            for function, at, U in self.known:
+                if function is together and _is_same(at, theta):
+                    return U
+            return value(theta, *self.derivatives.batch(self.latest))
+
+        return of
 
     def _on_latest(self, curvature: Callable, theta: Any) -> Any:
         return curvature(theta, *self.derivatives.batch(self.latest))

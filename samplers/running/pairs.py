@@ -47,10 +47,11 @@ class Averages:
         self.first = self.latest
 
     def functions(self) -> dict[str, Any]:
-        """Gradient, curvature and observations, as a step takes them; None where it has its own."""
+        """Gradient, value, curvature and observations, as a step takes them; None where it has its own."""
         d = self.derivatives
         return {
             "gradient": each(d.gradient, lambda gradient: partial(self._gradient, gradient)),
+            "value": each(d.value, lambda value: lambda theta: self._mean(value, theta, self.latest)),
             "curvature": None if d.curvature is None else lambda theta: self._mean(d.curvature, theta, self.latest),
             "observe": {
                 name: lambda theta, f=f: self._mean(f, theta, self.first) for name, f in d.observations.items()

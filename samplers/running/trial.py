@@ -13,6 +13,7 @@ from recipe.errors import RecipeError, warn
 
 from ..energies.layout import target_of
 from ..energies.over_chains import explained
+from ..energies.several import sum_of
 from .inputs import Inputs
 
 RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
@@ -74,8 +75,12 @@ class Trial:
         target = self._target()
         functions = self.inputs.evaluations(0, len(next(iter(target.values())))).functions()
         value = functions["value"] or self.step.namespace["value"]
+        at = target_of(self.step.recipe, target)
         with torch.no_grad(), explained("sample, energy"):
-            U = value(target_of(self.step.recipe, target))
+            if self.step.recipe.has_several_potentials:
+                U = sum_of(self.step.recipe, value, at)
+            else:
+                U = value(at)
         bad = (~U.isfinite()).nonzero()
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"

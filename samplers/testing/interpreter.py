@@ -298,15 +298,21 @@ class Chain:
 
     def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
         """The derivatives of U of an order, 0 for U itself, or of every potential by name, where the target stands."""
-        if order == 0:
-            targets = {b.name: self.lower(b) for b in self.recipe.targets}
-            U = function(targets if len(targets) > 1 else targets[self.recipe.targets[0].name])
-            return {self.recipe.potential: np.asarray(U).reshape(-1, *[1] * (len(self.full) - 1))}
         known: dict[Any, Any] = {}
         for U in self.recipe.potentials:
             own = function[U.key] if isinstance(function, Mapping) else function
-            known |= {Partial(U, *[b] * order): g for b, g in self.ask(own, U.blocks).items()}
+            if order == 0:
+                known[U] = self.energy(own, U.blocks)
+            else:
+                known |= {Partial(U, *[b] * order): g for b, g in self.ask(own, U.blocks).items()}
         return known
+
+    def energy(self, function: Callable, blocks: Sequence[Block] = ()) -> np.ndarray:
+        """U, a function of some blocks or of the whole target, one number of a chain."""
+        at = {b.name: self.lower(b) for b in blocks or self.recipe.targets}
+        return np.asarray(function(at if len(at) > 1 else next(iter(at.values())))).reshape(
+            -1, *[1] * (len(self.full) - 1)
+        )
 
     def state(self) -> dict[str, Any]:
         """The blocks in the shape that a caller sees."""
@@ -393,10 +399,8 @@ def _derivatives(chain, statement, state, answers):
         answer = partial(_as_it_is, answer)
     if statement.order:
         return chain.ask(answer, statement.blocks)
-    ((block, U),) = statement.names
-    targets = {b.name: chain.lower(b) for b in chain.recipe.targets}
-    at = targets if len(targets) > 1 else targets[block.name]
-    return {block: chain.lift(answer(at), U)}
+    ((block, _),) = statement.names
+    return {block: chain.energy(answer, statement.blocks)}
 
 
 def _taken_over(chain, statement, carried):

@@ -151,7 +151,7 @@ def _unreached(recipe: Recipe) -> Iterator[Change]:
             Q = recipe.Q.as_mutable()
             Q[i, :], Q[:, i] = zeros(1, Q.cols), zeros(Q.rows, 1)
             yield f"nothing moves {b}", partial(_changed, recipe, Q=ImmutableMatrix(Q))
-    of_latents = {letter: jump for letter, jump in recipe.jumps.items() if jump.block in recipe.latents}
+    of_latents = {letter: jump for letter, jump in recipe.jumps.items() if {*jump.redrawn} & {*recipe.latents}}
     yield "no noise", partial(_changed, recipe, D={}, jumps=of_latents)
 
 

@@ -107,7 +107,7 @@ def damping_of(recipe: Recipe) -> Damping | None:
 
 def _rates(recipe: Recipe) -> list[Expr]:
     """The rates at which momenta are drawn anew, or rubbed."""
-    rates = [j.rate for j in recipe.jumps.values() if j.block in recipe.momenta and j.rate is not None]
+    rates = [j.rate for j in recipe.jumps.values() if {*j.redrawn} & {*recipe.momenta} and j.rate is not None]
     for p in recipe.momenta:
         mass = inverse_mass(recipe, p)
         row = recipe.state.index(p)
