@@ -79,8 +79,8 @@ def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], 
     for letter, jump in jumps.items():
         where = f"{name}, jumps[{letter!r}]"
         if not isinstance(jump, Jump | Swap):
-            what = f"a jump is a refresh(block), a gibbs(block, law) or a swap(x, y), got {jump!r}"
-            raise RecipeError(where, what, do="Write refresh(p, rate=nu).")
+            what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
+            raise RecipeError(where, what, do="Write refresh(p, rate=nu), or swap(x, y).")
         for b in jump.blocks:
             if b not in state:
                 do = "Refresh a block of the state." if jump.redrawn else "Swap blocks of the state."

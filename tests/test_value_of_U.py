@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
+from same_step import all_ways_agree
 from sympy import log, symbols
 
 import integrators
@@ -162,8 +163,9 @@ def test_no_stock_sampler_reads_it():
     assert not any(reads_U(recipe.drift, 0) for recipe in samplers.catalogue.values())
 
 
-def test_of_several_potentials_there_are_gradients_alone():
+def test_of_several_potentials_each_has_a_value():
     fast, slow = potential(theta, name="fast"), potential(theta, name="slow")
     recipe = Recipe(name="two", state=(theta,), H=fast + slow + log(1 + slow), D={theta: 1}, scheme="Euler")
-    with pytest.raises(RecipeError, match="asks for the value of U"):
-        compile(recipe)
+    assert 'value["slow"](theta) -> U_slow, (chains,)' in compile(recipe).source
+    values = {"fast": well, "slow": lambda at: (at**2).sum(1)}
+    all_ways_agree(recipe, {"fast": slope, "slow": lambda at: 2 * at}, value=values)
