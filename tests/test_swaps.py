@@ -176,7 +176,7 @@ def defects(recipe, alter=lambda text: text, law=None):
     weights /= weights.sum()
     after = load(text, "<swap>")["step"]({"x": a, "y": b}, 0.4, value=value, noise={"x": c[:, 0]}, temperature=T)
     pairs = ((a, after["x"]), (b, after["y"]))
-    return max(abs(float((weights @ (new**k - old**k)))) for old, new in pairs for k in (1, 2))
+    return max(abs(float(weights @ (new**k - old**k))) for old, new in pairs for k in (1, 2))
 
 
 @pytest.mark.parametrize("recipe", [REPLICAS, RARE], ids=lambda R: R.name)

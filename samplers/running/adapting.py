@@ -109,13 +109,12 @@ class Adaptation:
 
     def _remembering(self, derivatives: Derivatives) -> Derivatives:
         """The derivatives, with a gradient that remembers."""
-        if derivatives.together is not None:
-            self.gradient = Remembered(derivatives.together)
-            return replace(derivatives, together=self.gradient)
-        gradient = derivatives.gradient or self.plan.step.namespace["gradient"]
+        gradient = derivatives.together or derivatives.gradient or self.plan.step.namespace["gradient"]
         assert callable(gradient)
         self.gradient = Remembered(gradient)
-        return replace(derivatives, gradient=self.gradient)
+        if derivatives.together is None:
+            return replace(derivatives, gradient=self.gradient)
+        return replace(derivatives, together=self.gradient)
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on."""
