@@ -242,11 +242,11 @@ RUN = dict(init={"x": torch.ones(1), "y": torch.ones(1)}, step_size=0.004, progr
 
 def test_with_swaps_the_cold_chain_visits_both_wells_with_their_probability():
     """Chains at their end against quadrature; without swaps all of them stay."""
-    draws = samplers.sample(REPLICAS, wells, chains=2000, warmup=1500, steps=1, **RUN)
+    draws = samplers.sample(REPLICAS, wells, chains=5000, warmup=1500, steps=1, **RUN)
     scores = {}
     for name, temperature in (("x", 1.0), ("y", 8.0)):
         share, expected = float((draws[name] < 0).double().mean()), share_left(temperature)
-        scores[name] = max(abs(share - expected) - 0.02, 0) / (expected * (1 - expected) / 2000) ** 0.5
+        scores[name] = max(abs(share - expected) - 0.02, 0) / (expected * (1 - expected) / 5000) ** 0.5
     assert not CLAIMS["swaps"].failures(scores)
     alone = replace(REPLICAS, jumps={}, scheme="Euler")
     assert (samplers.sample(alone, wells, chains=100, warmup=1500, steps=1, **RUN)["x"] > 0).all()
