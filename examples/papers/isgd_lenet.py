@@ -13,9 +13,9 @@ letters from digits by the entropy.
 
 import math
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ from samplers.schedules import Polynomial
 from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood, roc_auc
 
 BATCH = 128
+WHY = {  # an accuracy is another one
+    "VSGD": "its step is so short that it stays at the baseline",
+    "drop": "fewer steps than in the paper, at a small lr, from scratch",
+}
 METHODS = ("baseline", "i-SGD", "i-SGD T", "SGHMC", "SGHMC T", "SGLD", "VSGD", "SWAG", "drop")
 CHOSEN = {"SGHMC": (0.03, 0.01), "SGHMC T": (0.03, 0.01), "SGLD": (0.1, 0.01), "SWAG": (0.03, 0.01)}  # lr, tried
 PAPER = {  # accuracy %, mean NLL, H0, H1
@@ -266,16 +270,33 @@ def mean(results: list[dict], score: str) -> float:
     return fmean(r[score] for r in results)
 
 
+def order(table: dict, score: str, methods: tuple[str, ...]) -> Verdict:
+    """Whether a score rises from each method to the next: beyond two standard errors of the seeds, paired."""
+    verdicts = []
+    for one, other in pairwise(methods):
+        gaps = [b[score] - a[score] for a, b in zip(table[one], table[other], strict=True)]
+        error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        verdicts.append(Verdict.UNRESOLVED if abs(fmean(gaps)) < 2 * error else Verdict.of(fmean(gaps) > 0))
+    return weakest(verdicts)
+
+
+def weakest(verdicts: list[Verdict]) -> Verdict:
+    """Of a claim that has several parts."""
+    return max(verdicts, key=[Verdict.HOLDS, Verdict.UNRESOLVED, Verdict.FAILS].index)
+
+
 def row(method: str, results: list[dict]) -> Claim:
     """Its accuracy within half a point is the verdict."""
     accuracy_, nll, h0, h1 = PAPER[method]
     s = {name: spread([r[name] for r in results], 3) for name in ("nll", "H0", "H1", "ece", "auroc")}
     percent = spread([100 * r["accuracy"] for r in results])
+    is_near = abs(100 * mean(results, "accuracy") - accuracy_) < 0.5
     return Claim(
         f"{method}: accuracy, NLL, H0, H1; ECE, AUROC",
         f"{accuracy_:.2f} %, {nll:.3f}, {h0:.3f}, {h1:.3f}",
         f"{percent} %, {s['nll']}, {s['H0']}, {s['H1']}; {s['ece']}, {s['auroc']}",
-        Verdict.of(abs(100 * mean(results, "accuracy") - accuracy_) < 0.5),
+        Verdict.of(is_near),
+        "" if is_near else WHY.get(method, "fewer steps than in the paper"),
     )
 
 
@@ -285,10 +306,6 @@ def claims_of(table: dict) -> list[Claim]:
     def of(score: str, methods: tuple[str, ...]) -> str:
         return ", ".join(f"{m} {mean(table[m], score):.3f}" for m in methods)
 
-    def rises(score: str, *methods: str) -> bool:
-        values = [mean(table[m], score) for m in methods]
-        return all(a < b for a, b in zip(values, values[1:]))
-
     hot = ("baseline", "SGHMC T", "SGHMC")
     cold = ("baseline", "VSGD", "i-SGD")
     base = table["baseline"]
@@ -297,15 +314,17 @@ def claims_of(table: dict) -> list[Claim]:
             "averages over samples are more uncertain of letters, the more so at T = 1: H1 rises",
             "Table 3: .002, .46, 1.04",
             of("H1", hot),
-            Verdict.of(rises("H1", *hot)),
+            order(table, "H1", hot),
+            "among averages it rises with T; one network of so few steps is as uncertain as they are, of digits too: "
+            f"H0 {of('H0', hot)}",
         ),
-        Claim("... and tell them from digits better", "Figure 1", of("auroc", hot), Verdict.of(rises("auroc", *hot))),
+        Claim("... and tell them from digits better", "Figure 1", of("auroc", hot), order(table, "auroc", hot)),
         Claim(
             "i-SGD beats VSGD and the baseline on letters",
             "Table 3, Figure 1",
             f"AUROC {of('auroc', cold)}; H1 {of('H1', cold)}",
-            Verdict.of(rises("auroc", *cold) and rises("H1", *cold)),
-            "" if rises("auroc", *cold) else "their steps, 1/lambda, are so short that few weights change",
+            weakest([order(table, score, cold) for score in ("auroc", "H1")]),
+            "their steps, 1/lambda, are so short that weights hardly change",
         ),
         Claim(
             "averaging improves NLL on digits: i-SGD, SGHMC",
