@@ -140,6 +140,69 @@ class Affine(Coordinates):
 
 
 @dataclass(frozen=True, eq=False)
+class Simplex(Coordinates):
+    """theta = softmax(E z), numbers above 0 that sum to 1 along the last axis, of z with one number less.
+
+    The columns of E, `(d, d - 1)`, are orthonormal and of sum 0, so that all d numbers are alike to z. Of the first
+    d - 1 numbers the map has
+
+        log|det dtheta/dz| = sum_i log theta_i + log(d)/2,   dU/dz = E^T (theta (g - <theta, g>)),   g = dU/dtheta.
+
+    `axes`: those of a point of the target; those before the last one count simplices, `(topics, words)` say. Refused
+    for a start that is off the simplex. Source: Egozcue et al. (2003), isometric log-ratio coordinates.
+
+    >>> simplex = Simplex()
+    >>> simplex(torch.zeros(1)), simplex.inverse(torch.tensor([0.5, 0.5]))
+    (tensor([0.5000, 0.5000]), tensor([0.]))
+    """
+
+    axes: int = 1
+
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and log|det dtheta/dz|, the sum over simplices."""
+        d = z.shape[-1] + 1
+        logs = _reflected(torch.nn.functional.pad(z, (0, 1))).log_softmax(-1)
+        volumes = logs.sum(-1) + math.log(d) / 2
+        leading = volumes.shape[: z.dim() - self.axes]
+        return logs.exp(), volumes.reshape(*leading, -1).sum(-1)
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z, by way of float64."""
+        logs = theta.to(torch.float64).log()
+        return _reflected(logs - logs.mean(-1, keepdim=True))[..., :-1].to(theta.dtype)
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Simplex":
+        """The same for targets like theta, which are on the simplex."""
+        if theta.dim() < 2 or theta.shape[-1] < 2:
+            what = f"the target has the shape {tuple(theta.shape[1:])}, and a simplex two numbers or more"
+            raise RecipeError(where, what, do="Start at torch.full((3,), 1 / 3), say.")
+        if not (theta > 0).all():
+            what = f"the start is off the simplex, or at its boundary: its least number is {float(theta.min()):.3g}"
+            raise RecipeError(where, what, do="Start at numbers above 0 that sum to 1 along the last axis.")
+        sums = theta.to(torch.float64).sum(-1)
+        if not torch.allclose(sums, torch.ones_like(sums), atol=theta.shape[-1] * torch.finfo(theta.dtype).eps):
+            worst = float(sums.flatten()[(sums - 1).abs().argmax()])
+            what = f"the start is off the simplex: along the last axis its numbers sum to {worst:.6g}"
+            raise RecipeError(where, what, do="Divide it by its sum.")
+        return Simplex(theta.dim() - 1)
+
+    def account(self) -> dict[str, Any]:
+        """The axes."""
+        return {"axes": self.axes}
+
+    def __str__(self) -> str:
+        return "log-ratios of numbers that sum to 1"
+
+
+def _reflected(x: torch.Tensor) -> torch.Tensor:
+    """The reflection that exchanges (1, ..., 1)/sqrt(d) and the last axis: sum 0 and last number 0."""
+    d = x.shape[-1]
+    root = d**-0.5
+    along = (x.sum(-1, keepdim=True) * root - x[..., -1:]) / (1 - root)
+    return torch.cat([x[..., :-1] - along * root, x[..., -1:] - along * (root - 1)], -1)
+
+
+@dataclass(frozen=True, eq=False)
 class Sitewise(Coordinates):
     """theta = f(z) at every site, by the map of a recipe that is `recipe.mapped`, whose H has the volume.
 
