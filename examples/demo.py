@@ -46,8 +46,12 @@ class LogisticRegression:
 
     def energy(self, theta: Tensor) -> Tensor:
         """U of each theta, (..., 31)."""
+        return self.of_data(theta) + theta.square().sum(-1) / (2 * PRIOR_SD**2)
+
+    def of_data(self, theta: Tensor) -> Tensor:
+        """U without the prior."""
         logits = theta @ self.X.T
-        return softplus(logits).sum(-1) - logits @ self.y + theta.square().sum(-1) / (2 * PRIOR_SD**2)
+        return softplus(logits).sum(-1) - logits @ self.y
 
     def gradient(self, theta: Tensor) -> Tensor:
         """grad U."""
@@ -87,14 +91,14 @@ class Coordinates:
         return torch.linalg.solve(self.scale.mT, theta - self.centre, left=False)
 
 
-def gaussian_approximation(model: LogisticRegression, iterations: int = 150) -> Coordinates:
+def gaussian_approximation(model: LogisticRegression, iterations: int = 150, prior_sd: float = PRIOR_SD) -> Coordinates:
     """The Gaussian q of E_q grad U = 0 and covariance^-1 = E_q hess U, by damped iteration and quadrature.
 
     The mode will not do: the posterior is skewed, and its mean is two standard deviations away.
     """
     nodes, weights = map(torch.tensor, numpy.polynomial.hermite_e.hermegauss(21))
     weights = weights / weights.sum()
-    X, prior = model.X, torch.eye(model.X.shape[1]) / PRIOR_SD**2
+    X, prior = model.X, torch.eye(model.X.shape[1]) / prior_sd**2
     mean, precision = torch.zeros(X.shape[1]), X.T @ X / 4 + prior
     for _ in range(iterations):
         spread = ((X @ torch.linalg.inv(precision)) * X).sum(1).sqrt()

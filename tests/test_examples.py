@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from error_budget import CLAIMS
 from matplotlib.image import imread
 from sympy import diff
 
@@ -113,6 +114,34 @@ def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     m, mu, p, xi = example.m, example.mu, example.p, example.xi
     assert set(diagnosis.missing) == {xi} and (diagnosis.missing[xi] - (p**2 / m - p**2) / mu).simplify() == 0
     assert "1. The symptom" in capsys.readouterr().out
+
+
+def of_precision(result, name):
+    """How far log tau, the intercept and three weights are off, by their means and sds, in standard errors."""
+    scores = {what: result[name].scores(what) for what in ("mean", "sd")}
+    return {(what, k): float(values[k]) for what, values in scores.items() for k in (-1, 0, 1, 2)}
+
+
+def compared_with_the_collapsed_posterior(*arguments):
+    import hyperprior
+
+    result = hyperprior.main([*arguments])
+    for name in ("SGHMC", "Metropolised HMC"):
+        assert not CLAIMS["precision of a prior"].failures(of_precision(result, name)), name
+    assert abs(of_precision(result, "the norm forgotten")["mean", -1]) > 20
+    return result
+
+
+def test_the_precision_of_a_prior_has_its_law_by_gibbs_draws(capsys):
+    compared_with_the_collapsed_posterior("--quick")
+    assert "is Gamma(a, b + total(theta**2)/2) times the further factor tau**(n/2)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_precision_of_a_prior_has_its_law_by_gibbs_draws_in_long_runs(capsys):
+    result = compared_with_the_collapsed_posterior()
+    for name in ("SGHMC", "Metropolised HMC"):
+        assert abs(result[name].off).max() < 0.05 and abs(result[name].spread - 1).max() < 0.05, name
 
 
 # ---- networks
