@@ -31,6 +31,7 @@ class Adapting(Operator):
     RecipeError for numbers out of their range and a start that is not positive definite.
     """
 
+    is_placed = False
     needs_gradient = False
 
     def __init__(

@@ -34,9 +34,11 @@ ROUNDING = 1e-12  # of the largest number, that a matrix may be off its symmetry
 class Operator(ABC):
     """The value of an operator: a matrix over the sites of a chain, of a structure.
 
-    `sites`: the number of its rows, None where it is of any; `tensors`: what it is made of.
+    `sites`: the number of its rows, None where it is of any; `tensors`: what it is made of, `is_placed` whether they
+    lie where the state is to be: else they follow it.
     """
 
+    is_placed = True
     sites: int | None
     tensors: tuple[torch.Tensor, ...]
 
@@ -518,7 +520,7 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
             what = f"it has {value.sites} rows, but a chain has {sites} sites"
             raise RecipeError(where, what, do="Give one row for each site.")
         device = value.tensors[0].device
-        if value.sites and device != like.device:
+        if value.sites and value.is_placed and device != like.device:
             raise RecipeError(
                 where, f"it is on {device}, the state on {like.device}", do=f"Move it: x.to({str(like.device)!r})."
             )

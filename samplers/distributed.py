@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from integrators.adapting import adapting
 from recipe import Recipe
 from recipe.arguments import integer
 from recipe.errors import RecipeError
@@ -108,6 +109,9 @@ def sample(
     where = f"{recipe.name}, distributed" if isinstance(recipe, Recipe) else "distributed"
     reason = f"{chains} chains for {ranks} ranks"
     chains = integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
+    for name in adapting(settings) if ranks > 1 else ():
+        what = f"the operator {name} would adapt to the chains of each rank apart"
+        raise RecipeError(where, what, do=f"Adapt it in one process, and pass its matrix, {name}.value.")
     division = Division(chains, ranks)
     mine = division.of(rank)
     init, per_chain = _part(recipe, init, per_chain, chains, mine, f"{where}, init")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy
 import sympy
 import torch
 from error_budget import CLAIMS, standard_score
@@ -9,6 +10,7 @@ from test_checkpoints import stopped_after
 
 import integrators
 import samplers
+import samplers.distributed
 from integrators.adapting import Covariance, Fisher, KroneckerFisher
 from integrators.linear_law import linear_chain
 from recipe import (
@@ -117,6 +119,36 @@ def test_a_start_is_the_value_until_there_is_another():
         value.place(torch.zeros(1, 5))
         assert torch.allclose(value @ torch.ones(1, 5), torch.full((1, 5), 0.3))
         assert value.sites == 5 and torch.allclose(value.inverse() @ torch.ones(1, 5), torch.full((1, 5), 1 / 0.3))
+
+
+def test_kronecker_factors_adapt_to_the_tensors_of_a_run():
+    value = KroneckerFisher([(2, 3), (3,)], start=4.0)
+    start = {"weight": torch.zeros(2, 3), "bias": torch.zeros(3)}
+    run = dict(init=start, warmup=200, steps=1, chains=64, step_size=0.2, progress=False)
+
+    def energy(own):
+        away = own["weight"] @ HESSIAN.float()
+        return (away * own["weight"]).sum() / 2 + own["bias"].square().sum()
+
+    samplers.sample(RECIPES["scoring"], energy, F=value, **run)
+    expected = torch.block_diag(torch.kron(torch.eye(2).double(), HESSIAN), 2 * torch.eye(3).double())
+    found = value @ torch.eye(9, dtype=torch.float64)
+    assert value.sites == 9 and value.is_frozen
+    assert (found - expected).abs().max() < 1.2 < (found - expected.flip(0, 1)).abs().max()
+
+
+def test_a_loop_of_its_own_shows_it_steps_and_freezes_it():
+    step, value = integrators.compile(RECIPES["scoring"]), Fisher(every=5, start=4.0)
+    draw = torch.Generator().manual_seed(0)
+    state = {"theta": torch.zeros(16, 3).double()}
+    for k in range(200):
+        noise = {"theta": torch.randn(16, 3, generator=draw, dtype=torch.float64)}
+        state = step(state, 0.2, gradient=lambda x: x @ HESSIAN, noise=noise, F=value)
+        changed = value.observe(state["theta"], state["theta"] @ HESSIAN)
+        assert changed == (k % 5 == 4 and k < 100)
+        if k == 99:
+            value.freeze()
+    assert value.is_frozen and (value.value.matrix - HESSIAN).abs().max() < 1
 
 
 def covariance_after_a_transient():
@@ -282,6 +314,13 @@ def test_accuracy_runs_again_with_the_matrix_of_the_run():
 # ---- the law from there on, against the exact one of the constant operator
 
 
+def standard_scores(name, draws, covariance):
+    """Second moments of draws in units of a covariance."""
+    root = torch.tensor(np.linalg.cholesky(covariance))
+    at = torch.linalg.solve(root, draws["theta"][:, -1].double().mT)
+    return {(name, i, j): standard_score(at[i] * at[j] - float(i == j)) for i in range(3) for j in range(i + 1)}
+
+
 def scores_after_the_warmup(name, value, **more):
     """Second moments of draws in units of the stationary law of the step with the matrix of the run."""
     h = 0.3
@@ -289,11 +328,8 @@ def scores_after_the_warmup(name, value, **more):
     step = integrators.compile(RECIPES[name])
     (own,) = RECIPES[name].operators
     chain = linear_chain(step, h, HESSIAN, **{own.name: value.value})
-    root = torch.tensor(np.linalg.cholesky(chain.covariance[:3, :3]))
-    at = torch.linalg.solve(root, draws["theta"][:, 0].double().mT)
-    return {
-        (name, i, j): standard_score(at[i] * at[j] - float(i == j)) for i in range(3) for j in range(i + 1)
-    }, torch.tensor(chain.covariance[:3, :3])
+    covariance = chain.covariance[:3, :3]
+    return standard_scores(name, draws, covariance), torch.tensor(covariance)
 
 
 ADAPTED = {
@@ -309,6 +345,27 @@ def test_draws_have_the_law_of_the_constant_operator(name):
     assert not CLAIMS["adapted operators"].failures(scores)
     if name == "scoring":  # exact with the Fisher matrix itself
         assert (covariance - torch.linalg.inv(HESSIAN)).abs().max() < 0.02
+
+
+def test_scoring_on_minibatches_has_the_noise_of_the_gradient_in_its_fisher_matrix():
+    """SGFS is exact on Gaussians with F = K + S, S the covariance of the gradient; here with an adapted F."""
+    rows, size, h = torch.randn(40, 3, generator=torch.Generator().manual_seed(2)).double() / 3, 5, 0.3
+    scores = (rows - rows.mean(0)) @ HESSIAN / len(rows)
+    S = len(rows) ** 2 / size * (scores.mT @ scores) / len(rows)
+
+    def slope_of_batch(t, batch):
+        return (t - batch[0].mean(-2)) @ HESSIAN.numpy()
+
+    value = Fisher(every=10, until=80, start=8.0)
+    run = dict(warmup=120, step_size=h, chains=20_000, data=(rows,), batch_size=size)
+    draws = adapted("scoring", value, None, gradient=slope_of_batch, **run)
+    assert (value.value.matrix - (HESSIAN + S)).abs().max() < 0.03 * HESSIAN.max()
+    chain = linear_chain(integrators.compile(RECIPES["scoring"]), h, HESSIAN, F=value.value)
+    K = np.linalg.solve(HESSIAN.numpy(), (np.eye(3) - chain.M).T).T  # h times the preconditioner
+    expected = scipy.linalg.solve_discrete_lyapunov(chain.M, chain.B @ chain.B.T + K @ S.numpy() @ K.T)
+    assert np.abs(expected - np.linalg.inv(HESSIAN.numpy())).max() < 0.03
+    centred = {"theta": draws["theta"] - rows.mean(0)}
+    assert not CLAIMS["adapted operators"].failures(standard_scores("minibatches", centred, expected))
 
 
 STIFF = np.logspace(0, 4, 100)
@@ -364,7 +421,7 @@ def test_what_cannot_adapt_is_refused_before_the_first_step(message):
         adapted("preconditioned", options.pop("value")(), lambda t: t / 0, **options)
 
 
-def test_other_refusals():
+def test_other_refusals(monkeypatch):
     skew = Recipe(name="skew", state=theta, H=U, D={theta: 1}, Q={theta: operator("J", kind="skew")})
     run = dict(init=torch.zeros(3), steps=10, warmup=10, step_size=0.1, progress=False)
     with pytest.raises(RecipeError, match="it is not skew"):
@@ -378,6 +435,9 @@ def test_other_refusals():
     optimizer = samplers.Optimizer
     with pytest.raises(RecipeError, match="adapts to the chains of samplers.sample alone"):
         optimizer([torch.zeros(3, requires_grad=True)], RECIPES["preconditioned"], lr=0.1, num_data=10, M=Fisher())
+    monkeypatch.setattr(samplers.distributed, "begin", lambda: (0, 2))
+    with pytest.raises(RecipeError, match="would adapt to the chains of each rank apart"):
+        samplers.distributed.sample(RECIPES["preconditioned"], narrow, M=Covariance(), **run)
     with pytest.raises(RecipeError, match="it is made of gradients, and there are none"):
         Fisher().observe(torch.zeros(1, 2))
     with pytest.raises(RecipeError, match="what it sees is not finite"):
