@@ -20,7 +20,7 @@ from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece
 from .swaps import Swap
-from .symbols import Adapted, Block, Parameter, Partial, Potential, formula, temperature, total
+from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, temperature, total
 
 PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # where a map is looked at
 CLOSE = 1e-9
@@ -73,8 +73,8 @@ def mapped(
     The keyword is the name of the target, its value the block z, which is real. `by`: a monotone, smooth function, of
     which sympy finds the `inverse` where it is not given. D and Q are those of z; if `carried`, those of theta, so that
     the SDE is the same one. Energies, starts and draws of `samplers.sample` are of theta, as is an Energy that is
-    bound; the gradient of a Step is by z. Raises RecipeError for a map that is not monotone, has no slope somewhere,
-    leaves the domain of theta, or whose inverse is not found or another one.
+    bound; the gradient of a Step is by z. Raises RecipeError for a map that mixes sites, is not monotone, has no slope
+    somewhere, leaves the domain of theta, or whose inverse is not found or another one.
     Source: Hsieh et al. (2018); Zhang et al. (2020) if `carried`.
 
     >>> from recipe import positive, total, vector
@@ -150,7 +150,11 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
 
 
 def _check_monotone(image: Expr, z: Block, where: str) -> None:
-    """Refuse a map whose slope is missing, vanishes, or changes its sign."""
+    """Refuse a map that mixes sites, or whose slope is missing, vanishes, or changes its sign."""
+    if image.has(Total, Crossing):
+        what = f"{image} mixes sites, and a recipe is mapped site by site"
+        do = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
+        raise RecipeError(f"{where}, by", what, do=do)
     if image.free_symbols != {z}:
         others = ", ".join(sorted(map(str, image.free_symbols - {z}))) or "nothing"
         raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")

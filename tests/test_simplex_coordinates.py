@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 from error_budget import CLAIMS, standard_score
+from sympy import log, symbols
 
 import samplers
-from recipe import RecipeError
+from recipe import Energy, RecipeError
 from samplers import HMC, SGHMC, SGLD, UnderdampedLangevin, sample
 from samplers.coordinates import Affine, Composed, Simplex
 
@@ -145,6 +146,18 @@ def test_a_run_goes_on_and_is_tuned(tmp_path):
     settings = samplers.tune(UnderdampedLangevin, dirichlet, init=START, coordinates=Simplex(), repeat=2, seed=1)
     draws = sample(UnderdampedLangevin, dirichlet, steps=50, seed=2, progress=False, **settings.arguments)
     assert float((draws["theta"].sum(-1) - 1).abs().max()) < 1e-12
+
+
+def test_a_symbolic_energy_a_spread_and_a_target_with_ends_are_refused():
+    x, y = symbols("x y", real=True)
+    half = torch.tensor([0.5, 0.5])
+    how = dict(init=half, steps=2, step_size=0.1, progress=False, coordinates=Simplex())
+    with pytest.raises(RecipeError, match="a softmax of log-ratios has no formula"):
+        sample(SGLD, Energy((x, y), U=-log(x) - log(y)), **how)
+    with pytest.raises(RecipeError, match="off the simplex: .* leave spread out"):
+        sample(SGLD, torch.sum, spread=0.1, **how)
+    with pytest.raises(RecipeError, match="has ends, and coordinates go anywhere"):
+        sample(samplers.SGRLDSimplex, torch.sum, **how)
 
 
 BAD_STARTS = {

@@ -183,7 +183,7 @@ class Simplex(Coordinates):
         if not torch.allclose(sums, torch.ones_like(sums), atol=theta.shape[-1] * torch.finfo(theta.dtype).eps):
             worst = float(sums.flatten()[(sums - 1).abs().argmax()])
             what = f"the start is off the simplex: along the last axis its numbers sum to {worst:.6g}"
-            raise RecipeError(where, what, do="Divide it by its sum.")
+            raise RecipeError(where, what, do="Divide it by its sum, and leave spread out.")
         return Simplex(theta.dim() - 1)
 
     def account(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Simplex(Coordinates):
         return {"axes": self.axes}
 
     def __str__(self) -> str:
-        return "log-ratios of numbers that sum to 1"
+        return "a softmax of log-ratios"
 
 
 def _reflected(x: torch.Tensor) -> torch.Tensor:
