@@ -99,6 +99,9 @@ def linear_chain(
     recipe, program = step.recipe, step.program
     if len(recipe.targets) > 1:
         raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
+    if recipe.fields:
+        what = f"the operator {recipe.fields[0]} is a function of {recipe.fields[0].at}: the step is not affine"
+        raise RecipeError("linear_chain", what, do="Give a constant matrix.")
     if not has_normal_noise(step):
         what = f"the step draws {', '.join(sorted({*step.draws.values()} - {'normal'}))} numbers: it is not affine"
         raise RecipeError("linear_chain", what, do="Take pieces of normal noise alone.")

@@ -8,6 +8,7 @@ import torch
 
 import integrators
 import samplers
+from integrators.linear_law import linear_chain
 from integrators.operators import Field, check_fields
 from recipe import Recipe, RecipeError, derive, mapped, numerical, operator, positive, potential, total, vector
 from recipe.operators import Applied, Divergence
@@ -319,6 +320,8 @@ def test_other_ways_are_refused():
         integrators.compile(RECIPES["with momenta"], "B A O A B")
     with pytest.raises(RecipeError, match="its flows are not known"):
         integrators.metropolised(metric)
+    with pytest.raises(RecipeError, match="the operator M is a function of theta: the step is not affine"):
+        linear_chain(integrators.compile(metric), 0.1, torch.eye(2), M=METRIC)
     with pytest.raises(RecipeError, match="which is no block"):
         mapped(metric, theta=z, by=sympy.sinh)
     with pytest.raises(RecipeError, match="it is constant, and a Field moves"):
