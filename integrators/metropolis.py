@@ -21,7 +21,6 @@ from .domains import bounds
 from .flow import Flow
 from .lower import lower
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
-from .requirements import check_one_potential
 from .scheme import Move, Scheme, Word
 from .split import all_letters
 from .step import Step
@@ -49,11 +48,11 @@ def metropolised(
     """A step that is accepted or rejected by its work: exp(-H/T) is exact at every step size.
 
     `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are those of `integrators.compile`; the step reads
-    `value(theta)`, U of every chain, beside its gradient. `repeat` words, each over h, are one proposal; flows without
-    work at the ends of the word that leave the target alone, a refreshment say, stand once, before and after it, over
-    `repeat` h. The state has three more numbers of each chain: "direction", 1 or -1, which must be drawn evenly at the
-    start; "work", W of the last proposal; "accepted", how many were. Without `accept` every proposal is taken, as a
-    plain step is, and its work is what there is to know.
+    `value(theta)`, U of every chain, beside its gradient, of several potentials a dict of such by name. `repeat` words,
+    each over h, are one proposal; flows without work at the ends of the word that leave the target alone, a refreshment
+    say, stand once, before and after it, over `repeat` h. The state has three more numbers of each chain: "direction",
+    1 or -1, which must be drawn evenly at the start; "work", W of the last proposal; "accepted", how many were. Without
+    `accept` every proposal is taken, as a plain step is, and its work is what there is to know.
 
     Raises RecipeError for adaptations that are running, and for a flow whose reversed path has no density.
     Source: Sivak, Chodera and Crooks (2013); Horowitz (1991), "A generalized guided Monte Carlo algorithm".
@@ -66,7 +65,6 @@ def metropolised(
     accept with the probability min(1, exp(-work/T)), or stay and turn round
     """
     check_choices(recipe, backend)
-    check_one_potential(recipe, f"{recipe.name}, metropolised")
     check_fields(recipe, None)
     frozen = block_names(freeze, recipe)
     if energy is not None:
@@ -183,7 +181,7 @@ def _outside(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked]) -> tupl
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     """The flow with what it adds to the work, less its own change of H where that is none; and what follows it."""
     flow = worked.flow
-    if worked.balanced:
+    if worked.balanced and not flow.swaps:
         terms = [e for e in Add.make_args(H) if e.has(*flow.updates)]
         own = -Add(*(e.xreplace(flow.updates) - e for e in terms))
     else:
@@ -191,7 +189,7 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     updates = flow.updates | {kept: b for b, kept in worked.left.items()}
     if own != 0:
         updates[WORK] = WORK + own
-    flows = {flow.letter: replace(flow, updates=updates)}
+    flows = {flow.letter: replace(flow, updates=updates, swaps={})}
     if worked.returned != 0:
         letter = _return(flow.letter)
         flows[letter] = Flow(letter, {WORK: WORK + worked.returned}, (), "work", True, "work of the way back")

@@ -23,6 +23,8 @@ from recipe.algebra import vanishes
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
 from recipe.operators import coefficient, times
+from recipe.pieces import Jump
+from recipe.swaps import Swap
 from recipe.symbols import Adapted, Block, Crossing, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
@@ -65,7 +67,8 @@ ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 class Worked:
     """A flow at the direction s, and its work: the change of H and the `heat`, or none where it is `balanced`.
 
-    `returned`: the part of the heat that reads the state z' it ends in. It finds the block x of z as `left(x)`.
+    `returned`: the part of the heat that reads the state z' it ends in. It finds the block x of z as `left(x)`. The
+    `heat` of a swap is what H falls by, which sums over the moves need to know of what has no work.
     """
 
     flow: Flow
@@ -132,8 +135,17 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     pieces = split(recipe, scheme, letters, frozen)
     worked = {letter: _worked(recipe, piece) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
-        worked[letter] = Worked(solve_jump(recipe, letter, jump, frozen), S.Zero, balanced=True)
+        flow = solve_jump(recipe, letter, jump, frozen)
+        worked[letter] = Worked(flow, _fall(recipe, jump, flow), balanced=True)
     return worked
+
+
+def _fall(recipe: Recipe, jump: Jump | Swap, flow: Flow) -> Expr:
+    """What H falls by in a swap; 0 for other jumps."""
+    if not flow.swaps or not isinstance(jump, Swap):
+        return S.Zero
+    (_, accepted), _ = flow.updates[jump.blocks[0]].args
+    return Piecewise((-jump.excess(recipe.H), accepted), (S.Zero, True))
 
 
 def _worked(recipe: Recipe, piece: Subsystem) -> Worked:

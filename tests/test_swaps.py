@@ -10,7 +10,9 @@ from same_step import all_ways_agree, noise_of, state_of
 
 import integrators
 import samplers
+from integrators import noise
 from integrators.backends.loading import load
+from integrators.metropolis import metropolised
 from recipe import (
     Energy,
     Recipe,
@@ -221,6 +223,51 @@ def test_every_layer_of_checks_passes_with_a_symbolic_energy():
     ).bind(U=lambda z: z**4 / 4 + z / 2)
     report = check(recipe)
     assert report.ok, report
+
+
+# ---- steps that are accepted by their work, of which a swap has none
+
+
+def replicas_of(recipe, chains, T=1.25):
+    """A state from exp(-H/T) of recipes with z^4/4 + z, at tau = 4."""
+    draw = np.random.default_rng(5)
+    z = np.linspace(-5, 4, 4001)
+
+    def position(heat):
+        weights = np.exp(-(z**4 / 4 + z) / heat)
+        return torch.as_tensor(draw.choice(z, size=(chains, 1), p=weights / weights.sum()))
+
+    state = {"x": position(T), "y": position(4 * T)}
+    if len(recipe.state) > 2:
+        of_heat = {"p": T, "q": 4 * T}
+        state |= {b: torch.as_tensor(draw.normal(0, heat**0.5, (chains, 1))) for b, heat in of_heat.items()}
+    direction = torch.as_tensor(draw.choice([-1.0, 1.0], size=chains))
+    return state | {
+        "direction": direction,
+        "work": torch.zeros_like(direction),
+        "accepted": torch.zeros_like(direction),
+    }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word", "h"),
+    [(REPLICAS, "Euler S", 0.01), (RARE, "Euler S", 0.01), (WITH_MOMENTA, "S B A O A B S", 0.1)],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_the_work_of_a_step_that_swaps_is_that_of_its_other_moves(recipe, word, h):
+    chains, T = 20_000, 1.25
+    state = replicas_of(recipe, chains)
+    step = metropolised(recipe, word, accept=False)
+    after = step(state, h, gradient=slope, value=value, noise=noise.Key(3, 0), temperature=T)
+    ratio = torch.exp(-after["work"] / T)
+    assert ratio.std() < 0.7
+    score = max(abs(float(ratio.mean()) - 1) - 0.005, 0) / (float(ratio.std()) / chains**0.5)
+    assert not CLAIMS["swaps accepted"].failures({recipe.name: score})
+
+
+def test_a_run_with_swaps_is_accepted_step_by_step():
+    draws = samplers.sample(REPLICAS, wells, metropolis=True, chains=50, warmup=100, steps=20, **RUN)
+    assert 0.5 < np.mean(draws.info["acceptance"]) < 1 and draws["x"].isfinite().all()
 
 
 # ---- runs: two wells, of which a cold chain does not leave its own
