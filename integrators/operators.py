@@ -291,6 +291,33 @@ class LowRank(Operator):
         return 0.0 if sign > 0 else 2.0
 
 
+SAVED: dict[str, Callable[..., Operator]] = {c.__name__: c for c in (Dense, Diagonal, Kronecker, Blocks, LowRank)}
+
+
+def taken_apart(value: Any) -> Any:
+    """A structured matrix as tensors by the name of its structure, which a file of tensors holds; all else as it is.
+
+    >>> taken_apart(Diagonal([1.0, 2.0]))
+    {'Diagonal': [tensor([1., 2.])]}
+    """
+    name = type(value).__name__
+    if SAVED.get(name) is not type(value):
+        return value
+    return {name: [taken_apart(b) for b in value.blocks] if isinstance(value, Blocks) else list(value.tensors)}
+
+
+def put_together(value: Any) -> Any:
+    """The structured matrix that has been `taken_apart`; all else as it is.
+
+    >>> put_together({"Diagonal": [torch.ones(2)]})
+    Diagonal((2,))
+    """
+    if not isinstance(value, Mapping) or len(value) != 1 or not value.keys() <= SAVED.keys():
+        return value
+    ((name, arguments),) = value.items()
+    return SAVED[name](*map(put_together, arguments))
+
+
 class _OfLowRank(Operator):
     """left (c + U (values - c) U^T) right, with diagonal matrices left and right."""
 

@@ -340,6 +340,37 @@ def test_mutants_are_seen(name, word, change):
 # ---- where operators go
 
 
+@pytest.mark.parametrize("name", ["matrix", "diagonal", "low rank", "blocks"])
+def test_the_state_of_a_training_loop_is_loaded_as_weights_only(name, tmp_path):
+    made = {
+        "matrix": lambda: matrices(3)["M"],
+        "diagonal": lambda: Diagonal([1.0, 2.0, 3.0]),
+        "low rank": lambda: LowRank(1.0, torch.ones(3, 1)),
+        "blocks": lambda: Blocks(Kronecker(torch.eye(1), matrices(2)["M"]), LowRank(2.0, [[0.5]])),
+    }
+    net = torch.nn.Linear(2, 1)
+
+    def trained(optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(torch.ones(4, 2)).square().mean().backward()
+            optimizer.step()
+        return torch.cat([w.detach().clone().reshape(-1) for w in net.parameters()])
+
+    def new(M):
+        return samplers.Optimizer(net.parameters(), RECIPES["preconditioned"], lr=0.01, num_data=100, M=M)
+
+    first = new(made[name]())
+    trained(first, 2)
+    torch.save({"optimizer": first.state_dict(), "net": net.state_dict()}, tmp_path / "state.pt")
+    expected = trained(first, 3)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    net.load_state_dict(state["net"])
+    second = new(Diagonal([1.0, 1.0, 1.0]))
+    second.load_state_dict(state["optimizer"])
+    assert torch.equal(trained(second, 3), expected)
+
+
 def test_a_training_loop_factorises_once_and_refuses_other_sizes(monkeypatch):
     calls = []
     eigh = torch.linalg.eigh

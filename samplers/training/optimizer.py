@@ -525,9 +525,10 @@ class Optimizer(torch.optim.Optimizer):
         return "\n".join(lines) + (f"\nRelaxation in steps: {_in_words(steps)}" if steps else "")
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, and what it is the state of."""
+        """The state, and what it is the state of, which `torch.load(weights_only=True)` reads."""
         self._take_time()
-        return super().state_dict()
+        state = super().state_dict()
+        return state | {"param_groups": _each_value(operators.taken_apart, state["param_groups"])}
 
     def _identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
         """What the state of a group is the state of."""
@@ -547,6 +548,7 @@ class Optimizer(torch.optim.Optimizer):
         Raises RecipeError, and keeps its own, for that of another sampler, seed, number of data or parameters.
         """
         where = f"{self.where}, load_state_dict"
+        state_dict = state_dict | {"param_groups": _each_value(operators.put_together, state_dict["param_groups"])}
         for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
             mine, other = (_without_frozen_blocks(g.get("sampler", {})) for g in (group, state))
             if other != mine:
@@ -601,6 +603,11 @@ class Optimizer(torch.optim.Optimizer):
             self._clipping = watch
             self._arrivals = watch.arrivals
             self._gauges = Gauges(self.recipe, self._arrivals)
+
+
+def _each_value(change: Callable[[Any], Any], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of parameters with their values changed."""
+    return [{name: change(value) for name, value in group.items()} for group in groups]
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
