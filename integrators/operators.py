@@ -298,7 +298,7 @@ def taken_apart(value: Any) -> Any:
     """A structured matrix as tensors by the name of its structure, which a file of tensors holds; all else as it is.
 
     >>> taken_apart(Diagonal([1.0, 2.0]))
-    {'Diagonal': [tensor([1., 2.])]}
+    {'Diagonal': [tensor([1., 2.], dtype=torch.float64)]}
     """
     name = type(value).__name__
     if SAVED.get(name) is not type(value):
