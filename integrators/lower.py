@@ -249,8 +249,7 @@ class _Assembly:
                 self._adapt_now()
                 anew = False
             if flows[letter].swaps and self.follows:
-                asked = (own for own in self.derivatives if own[0] == 1)
-                self.ahead = {own for own in asked if _is_read_from(k + 1, own, scheme, flows, recipe, follows=True)}
+                self.ahead = self._read_after(k, scheme, flows)
             self._move(flows[letter], fraction, draws[k], anew)
         if recipe.order != "same_step":
             self._adapt_now()
@@ -282,6 +281,11 @@ class _Assembly:
             self._swap(flow.swaps, updates, title, [*self._ahead_of(flow.swaps), *statements], drawn)
         else:
             self._append(title, statements, drawn, updates)
+
+    def _read_after(self, k: int, scheme: Scheme, flows: Mapping[str, Flow]) -> set[Asked]:
+        """The gradients that are read after the move k, before the target moves."""
+        asked = (own for own in self.derivatives if own[0] == 1)
+        return {own for own in asked if _is_read_from(k + 1, own, scheme, flows, self.recipe, follows=True)}
 
     def _ahead_of(self, places: Mapping[Block, Block]) -> list[Statement]:
         """The gradients that are read next, taken before a swap: with U at hand they cost less than after it."""
