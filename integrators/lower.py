@@ -234,6 +234,12 @@ class _Assembly:
         self.fresh: set[Asked] = set()
         self.ahead: set[Asked] = set()  # the gradients that are read after a swap, before the target moves
         self.first_gradients: dict[Potential | None, tuple[int, int]] = {}
+        self._enter(entry)
+        self._make_moves(scheme, flows, reuse_gradient)
+        self.program = self._finished(scheme, flows, entry, energy)
+
+    def _enter(self, entry: Mapping[Asked, str]) -> None:
+        """The stage of the derivatives that the step starts from."""
         if entry:
             self.stages.append(Stage("gradient", tuple(self._gradient(own, entry[own]) for own in entry)))
             self.fresh |= entry.keys()
@@ -241,8 +247,10 @@ class _Assembly:
             if order == 1:
                 self.first_gradients[U] = (0, place)
 
+    def _make_moves(self, scheme: Scheme, flows: Mapping[str, Flow], reuse_gradient: bool) -> None:
+        """The stages of all letters, and that of the adaptations."""
         draws = _named_draws(scheme, flows)
-        adapts_before = _first_read(scheme, flows) if recipe.order == "same_step" else None
+        adapts_before = _first_read(scheme, flows) if self.recipe.order == "same_step" else None
         for k, (letter, fraction) in enumerate(scheme.moves):
             anew = not reuse_gradient and not (k == 0 and self.first_gradients)
             if k == adapts_before:
@@ -251,21 +259,19 @@ class _Assembly:
             if flows[letter].swaps and self.follows:
                 self.ahead = self._read_after(k, scheme, flows)
             self._move(flows[letter], fraction, draws[k], anew)
-        if recipe.order != "same_step":
+        if self.recipe.order != "same_step":
             self._adapt_now()
+
+    def _finished(
+        self, scheme: Scheme, flows: Mapping[str, Flow], entry: Mapping[Asked, str], energy: Energy | None
+    ) -> Program:
+        """The program of these stages."""
         carried = [own for own, source in entry.items() if source == "carried"]
         stages = tuple(self.stages)
         if any(flow.swaps for flow in flows.values()):
             stages = _without_unread(stages, {g for own in carried for g in self.derivatives[own].values()})
-        self.program = Program(
-            recipe,
-            scheme,
-            self.constants.statements,
-            stages,
-            tuple(dict.fromkeys(order for order, _ in carried)),
-            energy,
-            scope,
-        )
+        orders = tuple(dict.fromkeys(order for order, _ in carried))
+        return Program(self.recipe, scheme, self.constants.statements, stages, orders, energy, self.constants.scope)
 
     def _move(self, flow: Flow, fraction: Expr, draws: Mapping[Variate, Variate], anew: bool) -> None:
         """The stage of one letter; with `anew` it takes derivatives of its own."""
