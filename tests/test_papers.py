@@ -111,6 +111,33 @@ def test_an_unknown_experiment_names_the_nearest(capsys):
     assert "psgld-gaussian" in capsys.readouterr().err
 
 
+def test_quick_and_full_at_once_are_refused(capsys):
+    import run
+
+    with pytest.raises(SystemExit) as refusal:
+        run.main(["psgld-gaussian", "--quick", "--full"])
+    assert refusal.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_says_where_its_results_are(tmp_path, capsys, monkeypatch):
+    import run
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run", interrupted)
+    assert run.main(["psgld-gaussian", f"--out={tmp_path}"]) == 130
+    assert f"the same command goes on from the results in {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_folder_of_data_that_is_not_there_is_named(tmp_path, capsys):
+    import run
+
+    assert run.main(["psgld-a9a", f"--data={tmp_path / 'absent'}", f"--out={tmp_path}"]) == 2
+    assert f"there is no folder {tmp_path / 'absent'}" in capsys.readouterr().err
+
+
 def test_missing_data_are_refused_before_the_first_result(tmp_path):
     from study import Experiment
 

@@ -137,8 +137,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("out/papers"), help="folder of results, pictures and table")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at a time, default 1")
-    parser.add_argument("--quick", action="store_true", help="next to nothing of each, to see that it works")
-    parser.add_argument("--full", action="store_true", help="all that the papers have; some want a GPU")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="next to nothing of each, whose verdicts mean nothing")
+    sizes.add_argument("--full", action="store_true", help="all that the papers have; some want a GPU")
     options = parser.parse_args(argv)
     scale = Scale.QUICK if options.quick else Scale.FULL if options.full else Scale.REDUCED
     try:
@@ -147,7 +148,8 @@ def main(argv: list[str] | None = None) -> int:
     except (RecipeError, OSError) as error:
         print("papers:", *str(error).split(), file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, BrokenProcessPool):  # the results so far are kept
+    except (KeyboardInterrupt, BrokenProcessPool):
+        print(f"papers: interrupted; the same command goes on from the results in {options.out}", file=sys.stderr)
         return 130
     return 0
 

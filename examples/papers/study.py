@@ -72,7 +72,9 @@ class Experiment:
     minutes: float = 5.0
 
     def check_data(self, data: Path | None) -> None:
-        """Raises RecipeError where a file is missing, before anything is computed."""
+        """Raises RecipeError where the folder or a file of it is missing, before anything is computed."""
+        if self.files and data is not None and not data.is_dir():
+            raise RecipeError(self.name, f"there is no folder {data}", do="Pass --data FOLDER, that of the data sets.")
         missing = [name for name in self.files if data is None or not _is_there(data / name)]
         if missing:
             where = "--data" if data is None else str(data)
