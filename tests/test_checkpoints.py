@@ -7,9 +7,11 @@ import signal
 import threading
 import time
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
+from covering import covering
 from crashes import LOGISTIC, RUNS, by_hand, crash, data
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
@@ -126,8 +128,10 @@ def undisturbed(name):
     return drawn(name)
 
 
-@pytest.mark.parametrize("saves", [1, 2, 3, 6])
-@pytest.mark.parametrize("name", CASES)
+BROKEN_OFF = [*product(CASES, [1]), ("kernel", 6), ("kernel, data", 3), ("torch", 2), ("phases", 3), ("sweep", 6)]
+
+
+@pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
     kept = dict(checkpoint=tmp_path / "run", checkpoint_every=0.0)

@@ -1,14 +1,12 @@
-"""Two ranks under torchrun: the draws of one process bit for bit, the weights of one process to rounding."""
+"""Two ranks: the draws of one process bit for bit, the weights of one process to rounding."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import ranks
 import torch
+from forked import on_ranks
 
 from recipe import RecipeError
 from samplers.files import storage
@@ -18,22 +16,7 @@ SCRIPT = Path(ranks.__file__)
 
 def launched(folder, processes):
     """Run the script on so many ranks; what each has found."""
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={processes}",
-            str(SCRIPT),
-            str(folder),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    on_ranks(processes, SCRIPT, folder)
     return [storage.read(folder / f"rank-{r}.safetensors", "found") for r in range(processes)]
 
 

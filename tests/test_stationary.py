@@ -14,6 +14,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
+from covering import EVERY_MECHANISM, covering
 from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
 
 import integrators
@@ -625,7 +626,7 @@ def scores_of(name) -> tuple[dict, dict]:
     return moments, {pair: standard_score(product) for pair, product in pairs.items()}
 
 
-@every
+@pytest.mark.parametrize("name", covering(RUNS, EVERY_MECHANISM))
 def test_the_chains_have_the_law_of_the_step_and_are_independent(name):
     moments, independence = scores_of(name)
     assert not CLAIMS["stock law"].failures(moments)

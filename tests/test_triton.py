@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from covering import EVERY_MECHANISM, covering
 from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
 from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of
@@ -27,7 +28,7 @@ from samplers.testing.devices import stepped
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", covering(KERNELS, [*set(KERNELS) & set(EVERY_MECHANISM)]))
 def test_a_kernel_is_the_step_of_the_torch_text(name):
     assert max(against_torch(name, "triton", 3, (5,), Key(2**63 + 1, 2**33 + 5, first_chain=3))) <= 1e-12
 

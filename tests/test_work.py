@@ -12,6 +12,7 @@ from functools import cache, partial
 import pytest
 import sympy
 import torch
+from covering import covering
 from sympy import S
 
 import integrators
@@ -158,7 +159,17 @@ def accounts(name, step, share=1.0):
     return account(step, exact_start(step, parameters), share * h, parameters)
 
 
-@pytest.mark.parametrize("name", CASES)
+ALWAYS = [
+    "MALA in a metric",
+    "GHMC",
+    "Langevin, friction inside and outside",
+    "HMC, randomised",
+    "SGNHT",
+    "Nose-Hoover",
+]
+
+
+@pytest.mark.parametrize("name", covering(CASES, ALWAYS))
 def test_the_accepted_step_is_exact_at_a_step_size_at_which_the_plain_one_is_far_off(name):
     recipe, word, h, parameters, repeat = CASES[name]
     exact = accounts(name, right(name))

@@ -1,0 +1,51 @@
+"""Ranks as torchrun starts them, but forked from one process that has imported what they use: imports are most of it.
+
+`python forked.py RANKS SCRIPT ARGUMENTS`; torchrun itself starts ranks in the slow tests.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+USED = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.checkpoint.state_dict")
+
+
+def on_ranks(ranks: int, script: Path, *arguments) -> None:
+    """Run `main` of a script on so many ranks; raises AssertionError where one of them fails."""
+    command = [sys.executable, __file__, ranks, script, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def main(ranks, script, folder, *arguments):
+    sys.path.insert(0, str(script.parent))
+    entry = importlib.import_module(script.stem).main
+    import torch.distributed as dist
+
+    import samplers
+
+    for module in USED:
+        importlib.import_module(module)
+    for name in samplers.__all__:
+        getattr(samplers, name)
+    store = tempfile.mkdtemp()
+    begin = f"file://{store}/store"
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if not child:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            init = dist.init_process_group
+            dist.init_process_group = lambda backend: init(backend, init_method=begin, rank=rank, world_size=ranks)
+            entry(folder, *arguments)
+            sys.exit(0)
+        children.append(child)
+    return any([os.waitpid(child, 0)[1] for child in children])
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]))
