@@ -1,6 +1,9 @@
 """The experiments of the papers: their harness, and the laws that each of them shows, in small runs."""
 
+import signal
+
 import pytest
+import torch
 from matplotlib.image import imread
 
 from recipe.errors import RecipeError
@@ -158,6 +161,33 @@ def test_damaged_data_are_refused_with_their_source(tmp_path):
 
 
 # ---- pSGLD on a Gaussian
+
+
+def test_ctrl_c_within_a_chain_leaves_no_result(study, monkeypatch):
+    """Where samplers.sample has its way it returns the draws so far."""
+    import run
+
+    import samplers
+    from samplers.running import watching
+
+    monkeypatch.setattr(watching, "EVERY", 0.0)
+
+    def pressed(scalars):
+        monkeypatch.setattr(watching, "EVERY", 1e9)  # once
+        signal.raise_signal(signal.SIGINT)
+
+    def cut_short(study):
+        energy, start = (lambda theta: theta.square().sum() / 2), torch.zeros(1)
+        samplers.sample("sgld", energy, init=start, steps=1000, step_size=0.1, seed=0, watch=pressed)
+        return {}
+
+    before = signal.signal(signal.SIGINT, run.interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            study.result(cut_short)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not list(study.folder.glob("*.json"))
 
 
 @pytest.fixture(scope="module")

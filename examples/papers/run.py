@@ -154,6 +154,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def interrupt(number: int, frame: Any) -> None:
+    """Ctrl-C ends a result unfinished; the handler of samplers.sample would end its run early, and that be kept."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     set_torch()
     sys.exit(main())
