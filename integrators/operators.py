@@ -478,6 +478,8 @@ def _differences(value: Field, point: torch.Tensor, factor: float) -> tuple[torc
 
 def _numbers(x: Any, what: str) -> torch.Tensor:
     """Finite real numbers as a tensor in float64."""
+    if isinstance(x, type):
+        raise RecipeError("operator", f"its {what} is the class {x.__name__}", do=f"Make one: {x.__name__}(...).")
     try:
         numbers = x if torch.is_tensor(x) else torch.as_tensor(x, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:

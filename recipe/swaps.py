@@ -78,11 +78,11 @@ def swap(first: Block | Sequence[Block], second: Block | Sequence[Block], rate: 
     """
     one, other = _side(first), _side(second)
     where = f"swap({first}, {second})"
-    advice = "Write swap(x, y), or swap((x, p), (y, q))."
+    advice = "Write swap(x, y), or swap((x, p), (y, q)), of blocks as vector() and scalar() make them."
     if len(one) != len(other) or not one:
         raise RecipeError(where, f"{len(one)} blocks and {len(other)} do not change places", do=advice)
     if not all(isinstance(b, Block) for b in one + other) or len({*one, *other}) < 2 * len(one):
-        raise RecipeError(where, "its arguments are different blocks", do=advice)
+        raise RecipeError(where, "it is of blocks, each of them once", do=advice)
     for a, b in zip(one, other):
         if a.is_vector != b.is_vector or a.domain != b.domain:
             kinds = [f"{c} is a {'vector' if c.is_vector else 'scalar'}, {c.domain.in_words}" for c in (a, b)]

@@ -468,6 +468,7 @@ BAD_VALUES = {
     "an eigenvalue is -1": -torch.eye(4),
     "an eigenvalue is 0": torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])),
     "is not made of numbers": "M",
+    "its matrix is the class LowRank": LowRank,
     "not made of finite real numbers": torch.full((4, 4), float("nan")),
     "made of finite real numbers": torch.eye(4, dtype=torch.cfloat),
     "Kronecker|rows": Kronecker(torch.eye(2), torch.eye(3)),

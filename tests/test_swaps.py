@@ -325,10 +325,10 @@ def test_minibatches_are_refused():
     [
         ((x, scalar("s")), "x is a vector, real, s is a scalar, real"),
         ((x, vector("r", domain="positive")), "one kind and one domain"),
-        ((x, x), "its arguments are different blocks"),
-        (((x, p), (y, x)), "its arguments are different blocks"),
+        ((x, x), "it is of blocks, each of them once"),
+        (((x, p), (y, x)), "it is of blocks, each of them once"),
         (((x, p), y), "2 blocks and 1 do not change places"),
-        ((x, 3), "its arguments are different blocks"),
+        ((x, 3), "it is of blocks, each of them once"),
     ],
 )
 def test_sides_that_do_not_fit_are_refused(sides, message):

@@ -199,7 +199,7 @@ def chosen(study: Study, optimizer: str, data: str, **size: int) -> Setting:
 def claims(study: Study) -> list[Claim]:
     """Each data set: the rows of Table 2, their order, and Figure 3."""
     epochs, trial, seeds, size, attacked = study.of_scale(
-        (2, 1, 1, 2, 20), (20, 4, 1, 32, 1000), (100, 10, 3, 32, 10_000)
+        (2, 1, 1, 2, 20), (6, 2, 1, 32, 1000), (100, 10, 3, 32, 10_000)
     )
     found = []
     curves = {}

@@ -363,7 +363,7 @@ def _outermost(coordinates: Coordinates) -> Coordinates:
 def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> None:
     if not isinstance(coordinates, Coordinates):
         what = f"coordinates are a map theta = f(z), got {coordinates!r}"
-        raise RecipeError(where, what, do="Pass samplers.coordinates.Affine(center, matrix).")
+        raise RecipeError(where, what, do="Pass samplers.coordinates.Affine(center, matrix), or Simplex().")
     if energy is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, there is no energy to map", do="Write it in H.")
     check_one_potential(recipe, where)

@@ -71,9 +71,9 @@ class Rates:
         parameters = operators.read(self.step.recipe, converted | own)
         for name in adapting(parameters):
             what = f"the operator {name} adapts to the chains of samplers.sample alone"
-            raise RecipeError(self.where, what, do=f"Show it gradients by observe(), and pass {name}.value.")
+            raise RecipeError(self.where, what, do=f"Show it a run by observe(theta, gradient), and pass {name}.value.")
         for M in self.step.recipe.fields:
-            do = "Sample with samplers.sample, or give a constant matrix."
+            do = f'Sample with samplers.sample, or declare operator("{M}"), a constant one.'
             raise RecipeError(self.where, f"the operator {M} moves with {M.at}, and is not checked here", do=do)
         self.step.check(h, temperature=temperature, **parameters)
         if budget:
