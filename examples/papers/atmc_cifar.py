@@ -329,5 +329,5 @@ def picture(study: Study, table: dict) -> None:
 
 
 EXPERIMENT = Experiment(
-    "atmc-cifar", "ATMC (Heek & Kalchbrenner 2019), Table 1 and Figure 2: CIFAR-10", claims, files=(EXACT,), minutes=40
+    "atmc-cifar", "ATMC (Heek & Kalchbrenner 2019), Table 1 and Figure 2: CIFAR-10", claims, files=(EXACT,), minutes=30
 )

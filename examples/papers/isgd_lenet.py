@@ -356,5 +356,5 @@ EXPERIMENT = Experiment(
     "i-SGD (Franzese et al. 2021), Tables 3 and A1, Figure 1: LeNet-5 on MNIST and letters",
     claims,
     files=[*(f"mnist/{name}" for name in IDX_FILES), f"notmnist/{IDX_FILES[2]}"],
-    minutes=30,
+    minutes=45,
 )
