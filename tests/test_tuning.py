@@ -199,6 +199,23 @@ def test_a_run_that_tunes_itself_goes_on_from_a_checkpoint_bit_for_bit(tmp_path,
         run(metropolis=True, checkpoint=tmp_path / "run", steps=STEPS, chains=5)
 
 
+@pytest.mark.parametrize("at", [1, 300, 1500])
+def test_ctrl_c_ends_tuning_and_no_settings_are_made_of_a_part_of_a_pilot(at):
+    """At the mode's search, in the first pilot run, in a later one."""
+    calls = []
+
+    def energy(theta):
+        calls.append(0)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return (theta**2).sum() / 2
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(SGLD, energy, init=torch.ones(1, dtype=F64), seed=3)
+    assert len(calls) <= at + 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 NOT_AUTOMATIC = {
     "a schedule": (dict(schedule=lambda k: 0.1), "schedule="),
     "phases": (dict(phases=[samplers.Phase(10)], warmup=0, steps=1000), "phases="),

@@ -10,6 +10,7 @@ import torch
 from recipe import Recipe
 
 from ..energies.coordinates import Affine
+from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import sample
 
@@ -36,11 +37,14 @@ class Pilot:
     words: int = 0
 
     def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
-        """So many steps at each of these step sizes: the draws of theta, and the work of each step."""
+        """So many steps at each of these step sizes: the draws of theta, and the work of each step.
+
+        Ctrl-C raises KeyboardInterrupt: what is chosen by a part of a run would not be what was asked.
+        """
         self.runs += 1
         self.words += len(step_sizes) * steps * repeat
         target = self.recipe.targets[0].name
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ended_by_interrupt():
             for what in ("accepted none of", "the energy raised an error"):  # step sizes are tried out
                 warnings.filterwarnings("ignore", f".*{what}", RuntimeWarning)
             draws = sample(

@@ -79,6 +79,7 @@ def tune(
     A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
     same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
     energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
+    Ctrl-C ends tuning with KeyboardInterrupt.
 
     Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
     (covariance); Sivak, Chodera & Crooks 2013 (work).
