@@ -1,9 +1,12 @@
 """The experiments of the papers: their harness, and the laws that each of them shows, in small runs."""
 
+import gzip
 import signal
 
+import numpy
 import pytest
 import torch
+from idx_files import idx
 from matplotlib.image import imread
 
 from recipe.errors import RecipeError
@@ -142,12 +145,38 @@ def test_a_folder_of_data_that_is_not_there_is_named(tmp_path, capsys):
 
 
 def test_missing_data_are_refused_before_the_first_result(tmp_path):
-    from study import Experiment
+    from study import Experiment, Scale, check_data
 
     experiment = Experiment("a9a", "pSGLD, Table 1", claims=lambda study: [], files=["a9a/a9a.npz"])
     for data in (None, tmp_path):
         with pytest.raises(RecipeError, match="a9a/a9a.npz"):
-            experiment.check_data(data)
+            check_data([experiment], data, Scale.REDUCED)
+
+
+def test_damaged_and_missing_data_of_a_late_experiment_are_named_before_the_first_one_begins(tmp_path, monkeypatch):
+    """A truncated npz file, an idx file with a byte too few, one that is not there, and one of the full scale alone."""
+    import run
+    from datasets import SOURCES
+    from study import Experiment, Scale
+
+    begun = []
+    files = ["a9a/a9a.npz", "mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte", "logistic/australian.npz"]
+    late = Experiment("late", "a paper", begun.append, files, full_files=["polymusic/muse.npz"])
+    chosen = {"early": Experiment("early", "a paper", begun.append, files[3:]), "late": late}
+    monkeypatch.setattr(run, "EXPERIMENTS", chosen)
+    for name in ("a9a", "mnist", "logistic"):
+        (tmp_path / name).mkdir()
+    numpy.savez(tmp_path / files[3], X=numpy.zeros((3, 2)), y=numpy.zeros(3))
+    (tmp_path / files[0]).write_bytes((tmp_path / files[3]).read_bytes()[:-30])
+    (tmp_path / f"{files[1]}.gz").write_bytes(gzip.compress(idx(torch.zeros(2, 28, 28, dtype=torch.uint8))[:-1]))
+    with pytest.raises(RecipeError, match="of 4 files 3 are") as refusal:
+        run.run(["early", "late"], tmp_path, tmp_path / "out", Scale.REDUCED)
+    lines = refusal.value.what.splitlines()
+    for line, name, fault in zip(lines[1:], files, ("cannot be read", "no intact idx file", "no such file")):
+        assert line.startswith("  late: ") and name in line and fault in line and SOURCES[name.split("/")[0]] in line
+    with pytest.raises(RecipeError, match="of 5 files 4 are"):
+        run.run(["early", "late"], tmp_path, tmp_path / "out", Scale.FULL)
+    assert not begun and not (tmp_path / "out").exists()
 
 
 def test_damaged_data_are_refused_with_their_source(tmp_path):

@@ -3,9 +3,10 @@
 mnist/, fashion-mnist/, notmnist/   the four idx files (two of notMNIST), plain or .gz
 a9a/a9a.npz                         X_train, y_train, X_test, y_test: LIBSVM's a9a and a9a.t, dense
 logistic/australian.npz             X, y: Statlog's Australian credit, raw
-uci-regression/NAME.npz             X, y of boston, wine, protein, naval, kin8nm, power
+uci-regression/NAME.npz             X, y, train_idx, test_idx of boston, wine, protein, naval, kin8nm, power
 polymusic/NAME.npz                  piano rolls of jsb, piano, nottingham, muse
 cifar10/cifar10_lossless_4k_1k.npz  X_train, y_train, X_test, y_test: exact pixels of 4000 and 1000 images
+cifar10/cifar10_jpeg_full.npz       all images as JPEG files, with --full
 """
 
 import gzip
@@ -41,15 +42,44 @@ SOURCES = {
 Data = tuple[Tensor, Tensor]  # inputs and labels
 
 
+def source_of(name: str) -> str:
+    """Where a file of the data folder is to be had."""
+    return SOURCES.get(Path(name).parts[0], "its source")
+
+
+def stored(path: Path) -> Path | None:
+    """The file, plain or gzipped; None where there is neither."""
+    return next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)
+
+
+def check_file(folder: Path, name: str) -> None:
+    """Raises RecipeError where a file of the data folder is missing, or damaged: it is read once, whole."""
+    if name.endswith(".npz"):
+        read_npz(folder, name)
+        return
+    path = stored(folder / name)
+    if path is None:
+        advice = f"Fetch it from {source_of(name)}."
+        raise RecipeError(str(folder / name), "there is no such file, plain or .gz", do=advice)
+    read_idx(path, dimensions_of(name), source_of(name))
+
+
 def read_npz(folder: Path, name: str, *arrays: str) -> list[np.ndarray]:
-    """Arrays of an npz file; nothing in it is executed. Raises RecipeError where it is not intact."""
+    """Arrays of an npz file, by default all; nothing in it is executed. Raises RecipeError where it is not intact."""
     path = folder / name
     try:
         with np.load(path, allow_pickle=False) as file:
-            return [file[array] for array in arrays]
+            return [file[array] for array in arrays or file.files]
+    except FileNotFoundError as error:
+        raise RecipeError(str(path), "there is no such file", do=f"Make it from {source_of(name)}.") from error
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        source = SOURCES.get(Path(name).parts[0], "its source")
-        raise RecipeError(str(path), f"it cannot be read ({error})", do=f"Fetch it again from {source}.") from error
+        advice = f"Fetch it again from {source_of(name)}."
+        raise RecipeError(str(path), f"it cannot be read ({error})", do=advice) from error
+
+
+def dimensions_of(name: str) -> int:
+    """The axes of an idx file: those of images, or of labels."""
+    return 3 if "images" in name else 1
 
 
 def read_idx(path: Path, dimensions: int, mirror: str) -> Tensor:
@@ -73,22 +103,21 @@ def read_idx(path: Path, dimensions: int, mirror: str) -> Tensor:
 
 def paths_in(folder: Path, mirror: str) -> list[Path]:
     """The four files, each plain or gzipped."""
-    candidates = {name: [folder / name, folder / f"{name}.gz"] for name in IDX_FILES}
-    present = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
-    missing = [name for name, paths in present.items() if not paths]
+    paths = {name: stored(folder / name) for name in IDX_FILES}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise RecipeError(
             str(folder),
             f"there is no {', no '.join(missing)}, plain or .gz",
             do=f"Fetch {'it' if len(missing) == 1 else 'them'} from {mirror} ({missing[0]}.gz ...).",
         )
-    return [paths[0] for paths in present.values()]
+    return [path for path in paths.values() if path is not None]
 
 
 def read_mnist(folder: Path, mirror: str = MNIST) -> tuple[Data, Data, list[str]]:
     """Images `(rows, 28, 28)` from 0 to 1 and labels `(rows,)`, of training and of test; the SHA-256 of each file."""
     paths = paths_in(folder, mirror)
-    parts = [read_idx(path, 3 if "images" in path.name else 1, mirror) for path in paths]
+    parts = [read_idx(path, dimensions_of(path.name), mirror) for path in paths]
     for x, y, path in ((*parts[:2], paths[1]), (*parts[2:], paths[3])):
         if x.shape[1:] != (28, 28) or len(x) != len(y) or y.max() > 9:
             raise RecipeError(

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from datasets import IDX_FILES, SOURCES, Data, read_idx, read_mnist
+from datasets import IDX_FILES, SOURCES, Data, read_idx, read_mnist, stored
 from networks import lenet
 from study import Claim, Experiment, Study, Verdict, spread
 from torch import Tensor
@@ -33,6 +33,7 @@ from samplers.schedules import Polynomial
 from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood, roc_auc
 
 BATCH = 128
+LETTERS = f"notmnist/{IDX_FILES[2]}"  # their images
 WHY = {  # an accuracy is another one
     "VSGD": "its step is so short that it stays at the baseline",
     "drop": "fewer steps than in the paper, at a small lr, from scratch",
@@ -56,18 +57,12 @@ def data_of(study: Study, rows: int | None, held_back: bool) -> tuple[Data, Data
     """Training data, test data (or those held back), and letters; `(rows, 1, 28, 28)`."""
     folder = study.data or Path()
     (x, y), (test_x, test_y), _ = read_mnist(folder / "mnist")
-    letters = read_idx(letters_in(folder), 3, SOURCES["notmnist"]) / 255
+    letters = read_idx(stored(folder / LETTERS) or folder / LETTERS, 3, SOURCES["notmnist"]) / 255
     x, y, test_x, test_y, letters = x[:rows], y[:rows], test_x[:rows], test_y[:rows], letters[:rows]
     if held_back:
         last = len(x) // 6
         x, test_x, y, test_y = x[:-last], x[-last:], y[:-last], y[-last:]
     return (x[:, None], y), (test_x[:, None], test_y), letters[:, None]
-
-
-def letters_in(folder: Path) -> Path:
-    """The images of notMNIST, plain or gzipped."""
-    plain = folder / "notmnist" / IDX_FILES[2]
-    return plain if plain.is_file() else plain.with_name(f"{plain.name}.gz")
 
 
 # ---- training
@@ -355,6 +350,6 @@ EXPERIMENT = Experiment(
     "isgd-lenet",
     "i-SGD (Franzese et al. 2021), Tables 3 and A1, Figure 1: LeNet-5 on MNIST and letters",
     claims,
-    files=[*(f"mnist/{name}" for name in IDX_FILES), f"notmnist/{IDX_FILES[2]}"],
+    files=[*(f"mnist/{name}" for name in IDX_FILES), LETTERS],
     minutes=45,
 )

@@ -40,7 +40,7 @@ import spike_classification
 import spike_networks
 import spike_regression
 import torch
-from study import Experiment, Scale, Study, table
+from study import Experiment, Scale, Study, check_data, table
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError, did_you_mean
@@ -118,10 +118,9 @@ def set_torch() -> None:
 
 
 def run(names: list[str], data: Path | None, out: Path, scale: Scale, jobs: int = 1) -> str:
-    """The tables of experiments, none of which begins where data are missing; all that are known are one file."""
+    """The tables of experiments; all that are known are one file. None begins where data of any cannot be read."""
     experiments = selected(names)
-    for experiment in experiments:
-        experiment.check_data(data)
+    check_data(experiments, data, scale)
     texts = []
     for text in outcomes([experiment.name for experiment in experiments], jobs, data, out, scale):
         texts.append(text)
@@ -146,7 +145,7 @@ def main(argv: list[str] | None = None) -> int:
         integer("--jobs", "jobs", options.jobs, least=1, what=f"got {options.jobs}", do="Pass a number of processes.")
         print(run(options.names, options.data, options.out, scale, options.jobs))
     except (RecipeError, OSError) as error:
-        print("papers:", *str(error).split(), file=sys.stderr)
+        print(f"papers: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, BrokenProcessPool):
         print(f"papers: interrupted; the same command goes on from the results in {options.out}", file=sys.stderr)

@@ -241,6 +241,7 @@ EXPERIMENT = Experiment(
     "santa-music",
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), polyphonic music, nats per time step",
     claims,
-    files=["polymusic/jsb.npz", "polymusic/piano.npz"],  # and those of the other sets with --full
+    files=["polymusic/jsb.npz", "polymusic/piano.npz"],
     minutes=30,
+    full_files=["polymusic/nottingham.npz", "polymusic/muse.npz"],
 )

@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import matplotlib
+from datasets import check_file
 
 from recipe.errors import RecipeError
 
@@ -63,28 +64,49 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores."""
+    """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores.
+
+    `full_files`: those that it reads beside at the full scale.
+    """
 
     name: str
     paper: str
     claims: "Callable[[Study], list[Claim]]"
     files: Sequence[str] = ()
     minutes: float = 5.0
+    full_files: Sequence[str] = ()
 
-    def check_data(self, data: Path | None) -> None:
-        """Raises RecipeError where the folder or a file of it is missing, before anything is computed."""
-        if self.files and data is not None and not data.is_dir():
-            raise RecipeError(self.name, f"there is no folder {data}", do="Pass --data FOLDER, that of the data sets.")
-        missing = [name for name in self.files if data is None or not _is_there(data / name)]
-        if missing:
-            where = "--data" if data is None else str(data)
-            do = "Pass --data FOLDER with them; examples/papers/datasets.py says where each is to be had."
-            raise RecipeError(f"{self.name}, {where}", f"there is no {', no '.join(missing)}", do=do)
+    def files_at(self, scale: Scale) -> list[str]:
+        """The files that it reads at this scale."""
+        return [*self.files, *(self.full_files if scale is Scale.FULL else ())]
 
 
-def _is_there(path: Path) -> bool:
-    """The file, plain or gzipped."""
-    return path.is_file() or path.with_name(f"{path.name}.gz").is_file()
+def check_data(experiments: Sequence[Experiment], folder: Path | None, scale: Scale) -> None:
+    """Refuse to begin where files of any of the experiments are missing or damaged; all of them are named.
+
+    Raises RecipeError, which says which files, whose, and where they are to be had.
+    """
+    readers: dict[str, list[str]] = {}
+    for experiment in experiments:
+        for name in experiment.files_at(scale):
+            readers.setdefault(name, []).append(experiment.name)
+    if not readers:
+        return
+    if folder is not None and not folder.is_dir():
+        raise RecipeError("--data", f"there is no folder {folder}", do="Pass --data FOLDER, that of the data sets.")
+    if folder is None:
+        do = "Pass --data FOLDER with them; examples/papers/datasets.py says where each is to be had."
+        raise RecipeError("--data", f"there is no {', no '.join(readers)}", do=do)
+    faults = []
+    for name, own in readers.items():
+        try:
+            check_file(folder, name)
+        except RecipeError as fault:
+            faults.append(f"\n  {', '.join(own)}: {fault}")
+    if faults:
+        what = f"of {len(readers)} files {len(faults)} are missing or damaged:{''.join(faults)}\nNothing has begun"
+        do = "examples/papers/datasets.py says what they hold. Or name experiments that read others."
+        raise RecipeError(f"--data {folder}", what, do=do)
 
 
 class Study:
