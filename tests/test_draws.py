@@ -281,6 +281,22 @@ def test_summary_of_an_autoregression_finds_its_known_sample_size():
     np.testing.assert_allclose(summary["ess_bulk"], 80000 * (1 - phi) / (1 + phi), rtol=0.1)
 
 
+def test_a_printed_summary_has_all_columns_and_of_many_rows_the_first_and_the_last():
+    def summary(sites):
+        noise = torch.Generator().manual_seed(0)
+        return Draws({"theta": torch.randn(2, 50, sites, generator=noise)}, info={}).summary()
+
+    table = summary(26)
+    lines = [line.split() for line in str(table).splitlines()]
+    assert lines[0] == list(table.columns) and [line[0] for line in lines[1:]] == list(table.index)
+    assert all(len(line) == 1 + len(table.columns) for line in lines[1:])
+    table = summary(200)
+    *lines, _, size = str(table).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*table.index[:10], "...", *table.index[-10:]]
+    assert len(lines[0].split()) == len(table.columns) and size == "[200 rows x 9 columns]"
+    assert len(str(table[["mean", "sd"]].tail(3)).splitlines()) == 4
+
+
 def test_summary_takes_one_name_or_several():
     assert list(run().summary("bias").index) == ["bias"]
     assert list(run().summary(["bias", "theta"]).index) == ["bias", "theta[0]", "theta[1]"]

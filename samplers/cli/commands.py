@@ -169,7 +169,7 @@ def sample(
         draws.plot().savefig(plot)
         files["plot"] = plot
     table = draws.summary()
-    text = [repr(draws), table.to_string(float_format="{:.4g}".format)]
+    text = [repr(draws), table.text()]
     report = draws.report()
     text.append(str(report))
     if tune:

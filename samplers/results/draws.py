@@ -242,16 +242,19 @@ class Draws(Mapping):
     def summary(self, var_names: str | Iterable[str] | None = None) -> Any:
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
-        Draws weigh equally, whatever their step sizes; see `average`. Chains that diverged are left out, with
-        a warning. With one chain r_hat is nan. What `accuracy` has stated stands beside it: `bias_step_mean`,
-        `bias_minibatches_sd` and so on. Raises RecipeError for an unknown name, or where no chain is left.
+        Printed it has all columns, to four digits, and of more than sixty rows the first and the last ten. Draws weigh
+        equally, whatever their step sizes; see `average`. Chains that diverged are left out, with a warning. With one
+        chain r_hat is nan. What `accuracy` has stated stands beside it: `bias_step_mean`, `bias_minibatches_sd` and so
+        on. Raises RecipeError for an unknown name, or where no chain is left.
 
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
         """
         sound = self.sound_chains("summary")
+        from .summary import Summary  # imports pandas
+
         posterior = Draws({name: self[name][sound] for name in self._names(var_names)}, info=self.info).to_arviz()
-        table = arviz_module().summary(posterior, kind="all", round_to="none")
+        table = Summary(arviz_module().summary(posterior, kind="all", round_to="none"))
         if self._accuracy is not None:
             for column, biases in self._accuracy.columns().items():
                 table[column] = [biases.get(name, np.nan) for name in table.index]
