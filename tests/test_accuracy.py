@@ -293,6 +293,16 @@ def test_equal_draws_state_equal_errors(draws):
     assert draws.accuracy().figures == draws.accuracy().figures
 
 
+def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_unless_it_is_switched_off(draws, capsys):
+    pairs = draws.accuracy(progress=False).pairs
+    assert capsys.readouterr().err == ""
+    draws.accuracy()
+    bars = capsys.readouterr().err
+    whole = pairs.warmup + pairs.steps
+    assert f"sgld, pairs: 100%|██████████| {whole}/{whole}" in bars
+    assert "sgld, divergence: 100%" in bars
+
+
 def test_draws_that_do_not_hold_their_run_say_so(draws, tmp_path):
     draws.save(tmp_path / "run")
     for others in (Draws.load(tmp_path / "run"), copy.copy(draws), pickle.loads(pickle.dumps(draws))):

@@ -12,7 +12,7 @@ from error_budget import CLAIMS
 import samplers
 from recipe import Energy, total, vector
 from samplers.results.divergence import Divergence
-from samplers.running.divergence import Worked
+from samplers.running.divergence import Stretches
 
 SITES, CHAINS = 20, 2000
 K, MASS, GAMMA, COLD = 2.3, 1.7, 1.0, 0.3
@@ -110,13 +110,13 @@ def test_kernels_state_the_same():
 def test_stretches_go_backwards_in_time(monkeypatch):
     """Those of exp(-H/T) start from chains of both directions, those of the law of the run from chains of its own."""
     calls = []
-    moved = Worked.moved
+    moved = Stretches._moved
 
-    def recording(self, step, state, h, steps, first):
-        calls.append((step.accepts, set(state["direction"].tolist()), steps, first))
-        return moved(self, step, state, h, steps, first)
+    def recording(self, step, state, h, steps):
+        calls.append((step.accepts, set(state["direction"].tolist()), steps, self.number))
+        return moved(self, step, state, h, steps)
 
-    monkeypatch.setattr(Worked, "moved", recording)
+    monkeypatch.setattr(Stretches, "_moved", recording)
     divergence(langevin(0.3), 10, chains=20)
     exact, own, *stretches = calls[:4]
     assert exact[:3] == (True, {1.0, -1.0}, 20) and own[:3] == (False, {1.0}, 10)

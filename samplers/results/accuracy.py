@@ -203,6 +203,7 @@ def accuracy_of(
     *,
     chains: int | None = None,
     steps: int | None = None,
+    progress: bool = False,
 ) -> Accuracy:
     """The errors of the draws of a run that can be run `again`; of the `sound` chains. `Draws.accuracy` says more."""
     where = "draws, accuracy"
@@ -214,15 +215,13 @@ def accuracy_of(
         raise RecipeError(where, f"there are {some.shape[1]} draws of a chain", do=f"Keep {LEAST} at least.")
     times = {name: _times(x) for name, x in values.items()}
     tau = max(float(t.nan_to_num(1.0).max()) for both in times.values() for t in both)
-    pairs = None
-    if again.order is not None or again.has_batches:
-        pairs = _paired(draws, sound, again, max(1.0, tau) * again.thin, chains, steps)
+    rerun = Rerun(draws, sound, again, max(1.0, tau) * again.thin, chains, steps, progress)
+    pairs = rerun.pairs() if again.order is not None or again.has_batches else None
     figures = [f for name, x in values.items() for f in _figures(name, x, times[name], pairs, again.order)]
     if not figures:
         raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
-    divergence = _divergence(draws, sound, again, max(1.0, tau) * again.thin, chains, steps)
-    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
+    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), rerun.divergence())
 
 
 def _check_counts(where: str, **counts: int | None) -> None:
@@ -238,36 +237,60 @@ def _times(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return number / sample_size_of_mean(centred), number / sample_size_of_mean(centred.square())
 
 
-def _paired(
-    draws: Mapping[str, torch.Tensor], sound: list[int], again: Again, tau: float, chains: int | None, steps: int | None
-) -> Pairs:
-    """Pairs of chains that start at draws from all over the run: as many steps in all as it had, each of 20 tau."""
-    kept = draws[again.targets[0]].shape[1]
-    budget = len(sound) * kept * again.thin
-    fewest, most = PAIRS
-    number = min(max(round(budget / (LENGTH * tau)), fewest), most) if chains is None else chains
-    length = min(max(budget // number, math.ceil(LENGTH * tau)), STEPS) if steps is None else steps
-    warmup = min(math.ceil(WARMUP * tau), length // 2)
-    longest = length if steps is not None else max(STEPS, length)
-    return again.pairs(draws, *_spread(number, sound, kept), warmup=warmup, steps=length - warmup, most=longest)
+@dataclass(frozen=True)
+class Rerun:
+    """How much of a run is made again: from draws of its `sound` chains, as the caller says or by `tau`.
 
+    `tau`: autocorrelation time in steps; `chains`, `steps`: those of the caller, None where that does not say.
+    """
 
-def _divergence(
-    draws: Mapping[str, torch.Tensor], sound: list[int], again: Again, tau: float, chains: int | None, steps: int | None
-) -> Divergence:
-    """The KL, of chains that start at draws from all over the run and go on for 3 tau at least."""
-    kept = draws[again.targets[0]].shape[1]
-    most = STEPS if steps is None else steps
-    length = min(math.ceil(STRETCH * tau), most // 2)
-    fewest, many = STRETCHES
-    number = min(max(len(sound) * kept * again.thin // (2 * length), fewest), many) if chains is None else chains
-    return again.divergence(draws, *_spread(number, sound, kept), steps=length, most=most)
+    draws: Mapping[str, torch.Tensor]
+    sound: list[int]
+    again: Again
+    tau: float
+    chains: int | None
+    steps: int | None
+    progress: bool
 
+    @property
+    def kept(self) -> int:
+        """The draws of a chain."""
+        return self.draws[self.again.targets[0]].shape[1]
 
-def _spread(number: int, sound: list[int], kept: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chains and the places of so many draws from all over the run."""
-    picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
-    return torch.tensor(sound, device="cpu")[picked // kept], picked % kept
+    @property
+    def budget(self) -> int:
+        """The steps of the run, of all its chains."""
+        return len(self.sound) * self.kept * self.again.thin
+
+    def pairs(self) -> Pairs:
+        """Pairs of chains that start at draws from all over the run: as many steps in all as it had, each of 20 tau."""
+        fewest, most = PAIRS
+        wanted = LENGTH * self.tau
+        number = min(max(round(self.budget / wanted), fewest), most) if self.chains is None else self.chains
+        length = min(max(self.budget // number, math.ceil(wanted)), STEPS) if self.steps is None else self.steps
+        warmup = min(math.ceil(WARMUP * self.tau), length // 2)
+        longest = length if self.steps is not None else max(STEPS, length)
+        return self.again.pairs(
+            self.draws,
+            *self._starts(number),
+            warmup=warmup,
+            steps=length - warmup,
+            most=longest,
+            progress=self.progress,
+        )
+
+    def divergence(self) -> Divergence:
+        """The KL, of chains that start at draws from all over the run and go on for 3 tau at least."""
+        most = STEPS if self.steps is None else self.steps
+        length = min(math.ceil(STRETCH * self.tau), most // 2)
+        fewest, many = STRETCHES
+        number = min(max(self.budget // (2 * length), fewest), many) if self.chains is None else self.chains
+        return self.again.divergence(self.draws, *self._starts(number), steps=length, most=most, progress=self.progress)
+
+    def _starts(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The chains and the places of so many draws from all over the run."""
+        picked = torch.arange(number, device="cpu") * (len(self.sound) * self.kept) // number
+        return torch.tensor(self.sound, device="cpu")[picked // self.kept], picked % self.kept
 
 
 def _figures(

@@ -260,7 +260,7 @@ class Draws(Mapping):
                 table[column] = [biases.get(name, np.nan) for name in table.index]
         return table
 
-    def accuracy(self, *, chains: int | None = None, steps: int | None = None) -> Accuracy:
+    def accuracy(self, *, chains: int | None = None, steps: int | None = None, progress: bool = True) -> Accuracy:
         """How wrong the mean and the sd of every coordinate of the target are, and what to change: `print` it.
 
         Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: pairs of
@@ -275,9 +275,10 @@ class Draws(Mapping):
 
         Both are of the law of the draws less the target's, with standard errors from the differences between pairs.
         `chains`: the number of pairs; `steps`: of each. By default as many in all as the run had, or 10,000 each, in
-        pairs of 20 autocorrelation times. Draws that are Metropolised have no bias of the step. They stay on record
-        here, for `summary`. Raises RecipeError for draws that were loaded, or otherwise not come from `sample`, and for
-        runs of schedules, of adaptations that go on, and at temperature 0.
+        pairs of 20 autocorrelation times. `progress` shows a bar, whose steps grow in number until the pairs have
+        settled. Draws that are Metropolised have no bias of the step. They stay on record here, for `summary`. Raises
+        RecipeError for draws that were loaded, or otherwise not come from `sample`, and for runs of schedules, of
+        adaptations that go on, and at temperature 0.
 
         `divergence`, where steps have a work W: that of the law rho_h of the draws, all blocks, to leading order,
 
@@ -291,7 +292,7 @@ class Draws(Mapping):
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2                                         # sd 1, at h 1/sqrt(1 - h/2)
         >>> draws = sample(SGLD, bowl, init=torch.zeros(1), steps=4000, step_size=0.4, progress=False)
-        >>> figure = draws.accuracy().by_name()["theta[0]", "sd"]
+        >>> figure = draws.accuracy(progress=False).by_name()["theta[0]", "sd"]
         >>> round(figure.step, 2)
         0.13
         """
@@ -302,7 +303,7 @@ class Draws(Mapping):
                 do="Call samplers.sample again with the same arguments; with checkpoint=, it makes no step twice.",
             )
         sound = self.sound_chains("accuracy")
-        self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps)
+        self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps, progress=progress)
         return self._accuracy
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Report:

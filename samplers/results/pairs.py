@@ -158,7 +158,14 @@ class Again(Protocol):
         """What makes the bias of the step, and that of the minibatches, smaller."""
 
     def divergence(
-        self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor, *, steps: int, most: int
+        self,
+        draws: Mapping[str, torch.Tensor],
+        chain: torch.Tensor,
+        draw: torch.Tensor,
+        *,
+        steps: int,
+        most: int,
+        progress: bool = False,
     ) -> Divergence:
         """The KL of the law of the draws, in stretches of at least so many steps that start at these draws."""
 
@@ -171,5 +178,6 @@ class Again(Protocol):
         warmup: int,
         steps: int,
         most: int,
+        progress: bool = False,
     ) -> Pairs:
         """Pairs of chains that start at these draws of these chains, longer than asked if they have not settled."""

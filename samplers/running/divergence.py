@@ -30,6 +30,7 @@ from .choice import mover_of
 from .inputs import Inputs
 from .phases import Phase
 from .plan import Plan, Setting, Stage
+from .watching import Bar
 
 FIRST = 2**42  # number of the step whose noise the stretches begin with; no run and no pairs get that far
 GOOD = 0.8  # acceptance of the chains of exp(-H/T), for which the step size is halved
@@ -75,36 +76,21 @@ class Worked:
     backend: str
     where: str
 
-    def divergence(self, start: Blocks, steps: int, most: int) -> Divergence:
+    def divergence(self, start: Blocks, steps: int, most: int, bar: Bar) -> Divergence:
         """The KL from chains that start here, in stretches of so many steps, doubled up to `most` until it settles."""
-        return Stretches(self, start).settle(steps, most)
-
-    def moved(self, step: Step, state: Blocks, h: float, steps: int, first: int) -> tuple[Chains, torch.Tensor]:
-        """Chains after so many steps from number `first` on, and their work over T in each half, `(2, chains)`."""
-        chains = Chains(step.recipe, dict(state), self.where)
-        size = Setting("step size", h, 0, self.where)
-        temperature = Setting("temperature", self.temperature, 0, self.where)
-        stage = Stage(Phase(steps), step, size, temperature, first, 0, 1)
-        mover = mover_of(Plan((stage,), False), chains.state, self.inputs, (WORK.name,), self.backend)
-        halves = torch.zeros(2, len(chains), dtype=torch.float64, device=chains.alive.device)
-        done = 0
-        for moves in mover.move(chains, stage, 0):
-            works = moves.kept[WORK.name].to(torch.float64) / self.temperature
-            left = max(steps // 2 - done, 0)
-            halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])
-            done += moves.steps
-        return chains, halves
+        return Stretches(self, start, bar).settle(steps, most)
 
 
 class Stretches:
-    """Chains of the law of a step, and of exp(-H/T), with the stretches that start from them."""
+    """Chains of the law of a step, and of exp(-H/T), with the stretches that start from them; a bar shows the steps."""
 
-    def __init__(self, worked: Worked, start: Blocks) -> None:
+    def __init__(self, worked: Worked, start: Blocks, bar: Bar) -> None:
         some = next(iter(start.values()))
         zero = some.new_zeros(len(some))
         turns = 1 - 2 * (torch.arange(len(some), device=some.device) % 2).to(some.dtype)
         own = {WORK.name: zero, ACCEPTED.name: zero}
         self.worked = worked
+        self.bar = bar
         self.number = FIRST
         self.h = worked.h
         self.of_run = start | own | {DIRECTION.name: torch.ones_like(zero)}
@@ -140,10 +126,29 @@ class Stretches:
         raise RecipeError(self.worked.where, f"no step size down to {self.h:.2g} is accepted", do="Look at H.")
 
     def _move(self, step: Step, state: Blocks, h: float, steps: int) -> Blocks:
-        chains, _ = self.worked.moved(step, state, h, steps, self.number)
+        chains, _ = self._moved(step, state, h, steps)
         self.number += steps
         self.alive &= chains.alive
         return _blocks(chains)
+
+    def _moved(self, step: Step, state: Blocks, h: float, steps: int) -> tuple[Chains, torch.Tensor]:
+        """Chains after so many steps, and their work over T in each half, `(2, chains)`."""
+        worked = self.worked
+        chains = Chains(step.recipe, dict(state), worked.where)
+        size = Setting("step size", h, 0, worked.where)
+        temperature = Setting("temperature", worked.temperature, 0, worked.where)
+        stage = Stage(Phase(steps), step, size, temperature, self.number, 0, 1)
+        mover = mover_of(Plan((stage,), False), chains.state, worked.inputs, (WORK.name,), worked.backend)
+        halves = torch.zeros(2, len(chains), dtype=torch.float64, device=chains.alive.device)
+        done = 0
+        self.bar.total += steps
+        for moves in mover.move(chains, stage, 0):
+            works = moves.kept[WORK.name].to(torch.float64) / worked.temperature
+            left = max(steps // 2 - done, 0)
+            halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])
+            done += moves.steps
+            self.bar.update(moves.steps)
+        return chains, halves
 
     def _logs(self, steps: int) -> tuple[torch.Tensor, float]:
         """What each half of the stretches adds to (log(rho/pi) in rho less in pi)/2; the variance of their work."""
@@ -151,7 +156,7 @@ class Stretches:
         for start in (self.of_run, self.exact):
             twice = {name: torch.cat([x, x]) for name, x in start.items()}
             twice[DIRECTION.name] = torch.full_like(twice[DIRECTION.name], -1)
-            chains, halves = self.worked.moved(self.worked.plain, twice, self.worked.h, steps, self.number)
+            chains, halves = self._moved(self.worked.plain, twice, self.worked.h, steps)
             self.alive &= chains.alive.reshape(2, -1).all(0)
             works.append(halves.cumsum(0).unflatten(1, (2, -1)))
         self.number += steps

@@ -23,6 +23,7 @@ from .divergence import Remaking
 from .inputs import Inputs, OfStep, Rows
 from .plan import Plan
 from .stepwise import StepCall
+from .watching import Bar
 
 SLOPES = 2**43  # number of the step whose batches the gradients at draws see; no run gets that far
 FIRST = 2**41  # number of the step whose noise the pairs begin with; no run gets that far
@@ -312,10 +313,12 @@ class PairedRun:
         warmup: int,
         steps: int,
         most: int,
+        progress: bool = False,
     ) -> Pairs:
         """Pairs of chains that start at these draws of these chains: `steps` steps, after `warmup`.
 
         While they have not settled, and `most` allows it, all steps so far count as warmup, and as many follow.
+        `progress` shows a bar.
 
         A step of the coarse chains has the noise and the batches of both steps of the fine ones: normals
         (x + x')/sqrt 2, and the mean of the two gradients. So coarse and fine have the same noise of minibatches in a
@@ -325,19 +328,28 @@ class PairedRun:
         levels = self._levels(start)
         numbers = range(FIRST, FIRST + 2 * (most + warmup + steps))
         reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
-        moves = self._moves(levels, zip(reads, reads, strict=True))
-        for _ in range(warmup):
-            next(moves)
-        while True:
-            settled = _look(levels, moves, steps)
-            if settled or warmup + 3 * steps > most:
-                return self._told_apart(levels, warmup, steps, settled)
-            warmup += steps
-            steps = warmup
+        with Bar(f"{self.recipe.name}, pairs", warmup + steps, shown=progress) as bar:
+            moves = _counted(self._moves(levels, zip(reads, reads, strict=True)), bar)
+            for _ in range(warmup):
+                next(moves)
+            while True:
+                settled = _look(levels, moves, steps)
+                if settled or warmup + 3 * steps > most:
+                    return self._told_apart(levels, warmup, steps, settled)
+                warmup += steps
+                steps = warmup
+                bar.total = warmup + steps
 
     @torch.no_grad()
     def divergence(
-        self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor, *, steps: int, most: int
+        self,
+        draws: Mapping[str, torch.Tensor],
+        chain: torch.Tensor,
+        draw: torch.Tensor,
+        *,
+        steps: int,
+        most: int,
+        progress: bool = False,
     ) -> Divergence:
         """The KL of the law of the draws, by the work of stretches of chains that start at these draws."""
         if self.order is None:
@@ -349,7 +361,8 @@ class PairedRun:
             worked = self.remaking.worked(
                 stage.step, stage.step_size(0), stage.temperature(0), self.inputs, f"{self.where}, accuracy"
             )
-            return worked.divergence(self._start(draws, chain, draw), steps, most)
+            with Bar(f"{self.recipe.name}, divergence", 0, shown=progress) as bar:
+                return worked.divergence(self._start(draws, chain, draw), steps, most, bar)
         except RecipeError as error:
             return Divergence(None, 0.0, reason=error.what)
 
@@ -448,6 +461,13 @@ def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> boo
         halves.append([(level.of_blocks - x) / number for level, x in zip(levels.values(), before)])
     alive = _alive(levels)
     return all(_agree((one - other)[alive]) for one, other in zip(*halves))
+
+
+def _counted(moves: Iterator[None], bar: Bar) -> Iterator[None]:
+    """Steps, of which a bar shows how many there have been."""
+    for move in moves:
+        bar.update()
+        yield move
 
 
 def _alive(levels: Mapping[str, Level]) -> torch.Tensor:

@@ -25,9 +25,15 @@ Scalars = dict[str, float]
 
 
 class Bar(tqdm):
-    """A progress bar with a lock of this process: tqdm's own is a semaphore of the system, which `kill -9` leaves."""
+    """A progress bar of steps, whose lock is of this process: tqdm's is the system's, which `kill -9` leaves.
+
+    `shown`: whether it is; a process without a console has none.
+    """
 
     _lock = threading.RLock()
+
+    def __init__(self, what: str, total: int, *, shown: bool) -> None:
+        super().__init__(total=total, disable=not shown or sys.stderr is None, unit="step", desc=what)
 
 
 class Progress:
@@ -55,9 +61,8 @@ class Progress:
         self.record = record
         self.layout = inputs.layout
         self.watch = watch
-        shown = shown and sys.stderr is not None  # a process without a console has none
-        self.bar = Bar(total=plan.length, disable=not shown, unit="step", desc=chains.recipe.name)
-        self.looks = watch is not None or (shown and not self.bar.disable)
+        self.bar = Bar(chains.recipe.name, plan.length, shown=shown)
+        self.looks = watch is not None or not self.bar.disable
         self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.looks else {}
         self.done = 0
         self.looked = time.monotonic()
