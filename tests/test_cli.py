@@ -16,7 +16,9 @@ import torch
 import integrators
 import samplers
 from samplers import SGHMC, SGLD, catalogue
-from samplers.cli import NUMBERS, find_energy, find_recipe, main
+from samplers.cli import main
+from samplers.cli.lookup import find_energy, find_recipe
+from samplers.cli.program import NUMBERS
 from samplers.energies.targets import TARGETS
 from samplers.results.draws import Draws
 from samplers.testing.layers import LAYERS
@@ -574,6 +576,25 @@ def test_what_only_reads_formulas_imports_neither_torch_nor_arviz():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "\n"
+
+
+@pytest.mark.parametrize("imported", ["sympy", "integrators.compiler", "torch"])
+def test_ctrl_c_while_modules_are_imported_ends_quietly(imported):
+    code = f"""
+import signal
+import sys
+
+class Pressing:
+    def find_spec(self, name, path, target=None):
+        if name == "{imported}":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Pressing())
+from samplers.cli import main
+sys.exit(main(["sample", "sgld", "--energy", "banana", "--steps", "1", "--no-progress"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("argv", [["list"], ["show", "sghmc"]])

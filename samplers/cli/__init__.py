@@ -4,8 +4,12 @@ Answers go to stdout, messages to stderr; the exit code is 0, 1 for a failed che
 code of the user's own and is run as such; nothing else on the command line is evaluated.
 """
 
-from .commands import Answer
-from .lookup import find_energy, find_function, find_recipe
-from .program import NUMBERS, main
 
-__all__ = ["NUMBERS", "Answer", "find_energy", "find_function", "find_recipe", "main"]
+def main(argv: list[str] | None = None) -> int:
+    """Run one command, print its answer and return the exit code: 130 at Ctrl-C, also while modules are imported."""
+    try:
+        from .program import run  # imports sympy
+
+        return run(argv)
+    except KeyboardInterrupt:
+        return 130

@@ -35,19 +35,17 @@ AUDIT: Defaults = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
+def run(argv: list[str] | None = None) -> int:
     """Run one command, print its answer and return the exit code."""
     try:
         options = vars(_parser().parse_args(argv))
-        run, as_json = options.pop("run"), options.pop("json")
+        command, as_json = options.pop("run"), options.pop("json")
         with redirect_stdout(sys.stderr), warnings.catch_warnings():  # stdout is for the answer alone
             warnings.showwarning = lambda message, *_, **__: _say(message)
-            answer = run(**options)
+            answer = command(**options)
     except (RecipeError, OSError) as error:
         _say(error)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return _print(answer, as_json)
 
 
