@@ -1,7 +1,12 @@
 """The experiments of the papers: their harness, and the laws that each of them shows, in small runs."""
 
 import gzip
+import math
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from operator import itemgetter
+from threading import Barrier
 
 import numpy
 import pytest
@@ -93,21 +98,57 @@ def test_an_interrupted_result_leaves_nothing_behind(study):
 
 
 def test_the_candidate_with_the_lowest_loss_is_taken_and_one_that_diverges_is_out(study):
-    losses = {0.1: 2.0, 0.2: 1.0, 0.4: float("nan"), 0.8: float("inf")}
-    assert study.best(list(losses), losses.__getitem__) == 0.2
+    losses = {0.1: 2.0, 0.2: 1.0, 0.4: math.nan, 0.8: math.inf}
+
+    def best(lrs):
+        return study.best(lrs, lambda study, lr: {"loss": losses[lr]}, lambda lr: {"lr": lr}, itemgetter("loss"))
+
+    assert best([0.1, 0.2, 0.4, 0.8]) == 0.2
     with pytest.raises(RecipeError, match="diverge"):
-        study.best([0.4, 0.8], losses.__getitem__)
+        best([0.4, 0.8])
 
 
-def test_a_candidate_whose_run_is_refused_is_told_and_out_and_the_only_one_is_not_tried(study, capsys):
-    def loss(lr):
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_candidate_whose_run_is_refused_is_told_and_out_and_the_only_one_is_not_tried(study, capsys, threads):
+    def run(study, lr):
         if lr > 0.1:
             raise RecipeError("sgld, step", "the gradient is not finite")
-        return -lr
+        return {"loss": -lr}
 
-    assert study.best([0.05, 0.1, 0.2], loss) == 0.1
-    assert "out: sgld, step: the gradient is not finite" in capsys.readouterr().out
-    assert study.best([0.2], loss) == 0.2
+    def best(lrs):
+        return study.best(lrs, run, lambda lr: {"lr": lr}, itemgetter("loss"))
+
+    with ThreadPoolExecutor(threads) if threads else nullcontext() as study.pool:
+        assert best([0.05, 0.1, 0.2]) == 0.1
+        assert "out: sgld, step: the gradient is not finite" in capsys.readouterr().out
+        assert best([0.2]) == 0.2
+
+
+def test_results_side_by_side_are_those_of_one_after_the_other(study):
+    """Each waits for all others of the pool; one that is there is read."""
+    together = Barrier(3, timeout=60)
+    calls = []
+
+    def square(study, x):
+        calls.append(x)
+        if x > 1:
+            together.wait()
+        return {"y": x**2}
+
+    study.result(square, x=1)
+    with ThreadPoolExecutor(3) as study.pool:
+        assert study.results(square, [{"x": x} for x in (1, 2, 3, 4)]) == [{"y": y} for y in (1, 4, 9, 16)]
+    assert sorted(calls) == [1, 2, 3, 4]
+
+
+def test_so_many_jobs_are_experiments_or_where_there_are_fewer_results_of_one(monkeypatch):
+    import run
+
+    monkeypatch.setattr(run, "outcome", lambda name, *where: (name, where[-1]))
+    monkeypatch.setattr(run, "ProcessPoolExecutor", lambda number, *context, **options: ThreadPoolExecutor(number))
+    assert list(run.outcomes(["one"], 5)) == [("one", 5)]
+    assert sorted(run.outcomes(["one", "other"], 5)) == [("one", 2), ("other", 2)]
+    assert sorted(run.outcomes(["one", "other"], 1)) == [("one", 1), ("other", 1)]
 
 
 def test_an_unknown_experiment_names_the_nearest(capsys):

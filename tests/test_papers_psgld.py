@@ -99,7 +99,7 @@ def test_an_average_has_settled_where_it_stays_near_the_mode(papers):
 
 
 def test_both_samplers_and_the_mode_learn_a_rule_of_binary_features(study, tmp_path, capsys):
-    """The label is the first feature, but for one row in twenty: the error goes to 5 %. In a process of its own."""
+    """The label is the first feature, but for one row in twenty: the error goes to 5 %. In two processes."""
     import numpy
     import psgld_a9a as example
     import run

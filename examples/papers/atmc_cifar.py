@@ -207,7 +207,7 @@ def claims(study: Study) -> list[Claim]:
     table = {}
     for method in PAPER:
         lr = chosen(study, method, common)
-        table[method] = [study.result(run, method=method, seed=seed, lr=lr, **common) for seed in seeds]
+        table[method] = study.results(run, [{"method": method, "seed": seed, "lr": lr} | common for seed in seeds])
     picture(study, table)
     return [*(row(method, results) for method, results in table.items()), *claims_of(table)]
 
@@ -218,10 +218,10 @@ def chosen(study: Study, method: str, common: dict) -> float:
         return 0.0
     shorter = common | {"epochs": max(1, common["epochs"] // 6), "cycle": max(1, common["epochs"] // 6)}
 
-    def held_back(lr: float) -> float:
-        return study.result(run, method=method, seed=0, lr=lr, held_back=True, **shorter)["single"]["nll"]
+    def held_back(lr: float) -> dict:
+        return {"method": method, "seed": 0, "lr": lr, "held_back": True} | shorter
 
-    return study.best((0.1, 0.03), held_back)
+    return study.best((0.1, 0.03), run, held_back, lambda result: result["single"]["nll"])
 
 
 def over_seeds(results: list[dict], which: str, score: str) -> list[float]:

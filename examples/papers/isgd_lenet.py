@@ -14,6 +14,7 @@ letters from digits by the entropy.
 import math
 from collections.abc import Callable
 from itertools import islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -244,7 +245,7 @@ def claims(study: Study) -> list[Claim]:
     table = {}
     for method in METHODS:
         lr = chosen(study, method, size | {"draws": max(3, draws // 5)})
-        table[method] = [study.result(run, method=method, seed=seed, **size, **lr) for seed in seeds]
+        table[method] = study.results(run, [{"method": method, "seed": seed} | size | lr for seed in seeds])
     picture(study, table)
     return [*(row(name, results) for name, results in table.items()), *claims_of(table)]
 
@@ -254,10 +255,10 @@ def chosen(study: Study, method: str, settings: dict) -> dict:
     if method not in CHOSEN:
         return {}
 
-    def held_back(lr: float) -> float:
-        return study.result(run, method=method, seed=0, held_back=True, lr=lr, **settings)["nll"]
+    def held_back(lr: float) -> dict:
+        return {"method": method, "seed": 0, "held_back": True, "lr": lr} | settings
 
-    return {"lr": study.best(CHOSEN[method], held_back)}
+    return {"lr": study.best(CHOSEN[method], run, held_back, itemgetter("nll"))}
 
 
 def mean(results: list[dict], score: str) -> float:

@@ -353,8 +353,8 @@ def claims(study: Study) -> list[Claim]:
     for name in sets:
         common = {"name": name, "splits": min(splits, 5) if name == "protein" else splits, "adam": adam}
         table[name] = {}
-        for held_back in (True, False):
-            study.result(baseline, name=name, splits=common["splits"], steps=adam, held_back=held_back)
+        start = {"name": name, "splits": common["splits"], "steps": adam}
+        study.results(baseline, [start | {"held_back": held_back} for held_back in (True, False)])
         for method in METHODS:
             length = {"draws": draws, "every": every}
             lr = chosen(study, method, common | {"draws": max(5, draws // 5), "every": every})
@@ -368,11 +368,13 @@ def chosen(study: Study, method: str, settings: dict) -> dict:
     if method not in ("SGHMC", "SGHMC T", "SWAG"):
         return {}
 
-    def held_back(lr: float) -> float:
-        result = study.result(run, method=method, held_back=True, lr=lr, **settings)
+    def held_back(lr: float) -> dict:
+        return {"method": method, "held_back": True, "lr": lr} | settings
+
+    def mnll(result: dict) -> float:
         return math.inf if result["failed"] else fmean(result["mnll"])
 
-    return {"lr": study.best(LR, held_back)}
+    return {"lr": study.best(LR, run, held_back, mnll)}
 
 
 def mean(results: dict, score: str) -> float:

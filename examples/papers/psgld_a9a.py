@@ -102,7 +102,8 @@ def settled(averages: list[float], anchor: float) -> int:
 def claims(study: Study) -> list[Claim]:
     """Table 1 and Figure 3."""
     steps, seeds = study.of_scale((1000, 2), (15_000, 3), (15_000, 10))
-    results = {name: study.result(sampler, name=name, steps=steps, seeds=seeds) for name in NAMES}
+    runs = study.results(sampler, [{"name": name, "steps": steps, "seeds": seeds} for name in NAMES])
+    results = dict(zip(NAMES, runs, strict=True))
     anchor = study.result(mode)["error"]
     picture(study, results, anchor)
     return claims_of(results, anchor)

@@ -42,8 +42,10 @@ def claims(study: Study) -> list[Claim]:
     rows = len(data_of(study, validate=False)[1][1])
     runs: dict[str, list[dict]] = {name: [] for name in SETTINGS}
     for seed in range(1, seeds + 1):  # the first seed of all before the second of any
-        for name, setting in SETTINGS.items():
-            runs[name].append(study.result(cnn, epochs=epochs, seed=seed, **asdict(setting)))
+        size = {"epochs": epochs, "seed": seed}
+        results = study.results(cnn, [size | asdict(setting) for setting in SETTINGS.values()])
+        for name, result in zip(SETTINGS, results, strict=True):
+            runs[name].append(result)
     table = {
         name: Row(setting, runs[name], "last" if name in LAST else "average") for name, setting in SETTINGS.items()
     }

@@ -261,13 +261,15 @@ def learned(
 def chosen(study: Study, method: Method, hidden: int, epochs: int) -> Setting:
     """One axis after another, the value with the lowest error on the data held back; what diverges is out."""
 
-    def loss(setting: Setting) -> float:
-        run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
+    def settings(setting: Setting) -> dict:
+        return {"hidden": hidden, "epochs": epochs, "seed": 0, "validate": True} | asdict(setting)
+
+    def loss(run: dict) -> float:
         return run[method.predictions]["error"]
 
     setting = Setting(**{axis: values[0] for axis, values in method.axes.items()})
     for axis, values in method.axes.items():
-        setting = study.best([replace(setting, **{axis: value}) for value in values], loss)
+        setting = study.best([replace(setting, **{axis: value}) for value in values], network, settings, loss)
     return setting
 
 
@@ -304,10 +306,12 @@ def table_of(study: Study, hidden: int) -> dict[str, Row]:
     distil = settings["RMSprop"].lr
     runs: dict[str, list[dict]] = {name: [] for name in (*settings, "deep ensemble")}
     for seed in range(1, seeds + 1):  # the first seed of all before the second of any
+        of_seed = {}
         for name, setting in (settings | {"deep ensemble": ensemble}).items():
-            own = {"hidden": hidden, "epochs": epochs, "seed": seed} | asdict(setting)
-            own |= {"distil": distil} if name == DISTILLED else {}
-            runs[name].append(study.result(network, **own))
+            of_seed[name] = {"hidden": hidden, "epochs": epochs, "seed": seed} | asdict(setting)
+            of_seed[name] |= {"distil": distil} if name == DISTILLED else {}
+        for name, run in zip(of_seed, study.results(network, list(of_seed.values())), strict=True):
+            runs[name].append(run)
     table = {name: Row(settings[name], runs[name], METHODS[name].predictions) for name in METHODS}
     return table | {
         "distilled": replace(table[DISTILLED], predictions="distilled"),
@@ -396,10 +400,10 @@ def of_length(study: Study, hidden: int, table: dict[str, Row]) -> list[Claim]:
     if study.scale is Scale.FULL:
         return []
     epochs = study.of_scale(4, 100, None)
+    settings = [table[name].setting for name in ORDERS[0]]
+    runs = study.results(network, [{"hidden": hidden, "epochs": epochs, "seed": 1} | asdict(own) for own in settings])
     found = []
-    for name in ORDERS[0]:
-        setting = table[name].setting
-        run = study.result(network, hidden=hidden, epochs=epochs, seed=1, **asdict(setting))
+    for name, setting, run in zip(ORDERS[0], settings, runs, strict=True):
         words = f"{hidden} units, {epochs} epochs: {name}"
         found.append(of_row(words, PRINTED[name][0], Row(setting, [run])))
     return found

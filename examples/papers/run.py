@@ -2,7 +2,7 @@
 
     python examples/papers/run.py --data FOLDER                       # all of them: hours, and it goes on where it was
     python examples/papers/run.py --data FOLDER psgld-a9a --quick     # one of them, to see that it works
-    python examples/papers/run.py --data FOLDER --jobs 2              # two at a time, each in a process of its own
+    python examples/papers/run.py --data FOLDER --jobs 2              # two at a time; of one experiment, two results
 
 Step sizes and the like are the paper's where it prints them, else chosen on validation data that is a part of the
 training data; no test set is looked at before the end. The table says what a paper claims, what it prints, what came
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -78,25 +79,37 @@ def selected(names: list[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in names or EXPERIMENTS]
 
 
-def outcome(name: str, data: Path | None, out: Path, scale: Scale) -> str:
-    """The table of an experiment, which is written beside its results."""
+def outcome(name: str, data: Path | None, out: Path, scale: Scale, jobs: int = 1) -> str:
+    """The table of an experiment, which is written beside its results; so many of them are computed at a time."""
     experiment = EXPERIMENTS[name]
     print(f"{name}: {experiment.paper}", flush=True)
-    study = Study(out / name, data, scale, log=lambda line: print(f"{name} {line}", flush=True))
-    text = table(experiment, experiment.claims(study), study.seconds)
+    with processes(jobs) as pool:
+        study = Study(out / name, data, scale, log=lambda line: print(f"{name} {line}", flush=True), pool=pool)
+        text = table(experiment, experiment.claims(study), study.seconds)
     study.write(TABLE, text)
     return text
 
 
 def outcomes(names: list[str], jobs: int, *where: Any) -> Iterator[str]:
-    """The tables of experiments, as they come, so many at a time, each in a process of its own."""
-    if jobs == 1:
-        yield from (outcome(name, *where) for name in names)
+    """The tables of experiments, as they come: so many at a time, or so many results of one where there are fewer."""
+    abreast = min(jobs, len(names))
+    with processes(abreast, max_tasks_per_child=1) as pool:
+        if pool is None:
+            yield from (outcome(name, *where, jobs) for name in names)
+            return
+        for future in as_completed([pool.submit(outcome, name, *where, jobs // abreast) for name in names]):
+            yield future.result()
+
+
+@contextmanager
+def processes(number: int, **options: Any) -> Iterator[ProcessPoolExecutor | None]:
+    """So many processes beside this one; none for one. What has not begun does not where the block is left early."""
+    if number == 1:
+        yield None
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), begin, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(number, get_context("spawn"), begin, **options) as pool:
         try:
-            for future in as_completed([pool.submit(outcome, name, *where) for name in names]):
-                yield future.result()
+            yield pool
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -135,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}; by default all")
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("out/papers"), help="folder of results, pictures and table")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at a time, default 1")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments or results at a time, default 1")
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="next to nothing of each, whose verdicts mean nothing")
     sizes.add_argument("--full", action="store_true", help="all that the papers have; some want a GPU")

@@ -182,11 +182,10 @@ def network(study: Study, hidden: int, epochs: int, seed: int, validate: bool = 
 def chosen(study: Study, candidates: list[Setting], hidden: int, epochs: int) -> Setting:
     """The lowest error on the data held back, in short runs; what diverges is out."""
 
-    def loss(setting: Setting) -> float:
-        run = study.result(network, hidden=hidden, epochs=epochs, seed=0, validate=True, **asdict(setting))
-        return run["last"]["error"]
+    def held_back(setting: Setting) -> dict:
+        return {"hidden": hidden, "epochs": epochs, "seed": 0, "validate": True} | asdict(setting)
 
-    return study.best(candidates, loss)
+    return study.best(candidates, network, held_back, lambda result: result["last"]["error"])
 
 
 def claims(study: Study) -> list[Claim]:
@@ -207,9 +206,10 @@ def table_of(study: Study, settings: dict[str, Setting], hidden: int, epochs: in
     """The rows by method, the first seed of all before the second of any."""
     runs: dict[str, list[dict]] = {name: [] for name in settings}
     for seed in range(1, seeds + 1):
-        for name, setting in settings.items():
-            own = {"hidden": hidden, "epochs": epochs, "seed": seed} | asdict(setting)
-            runs[name].append(study.result(network, **own))
+        size = {"hidden": hidden, "epochs": epochs, "seed": seed}
+        results = study.results(network, [size | asdict(setting) for setting in settings.values()])
+        for name, result in zip(settings, results, strict=True):
+            runs[name].append(result)
     return {name: Row(setting, runs[name], "last") for name, setting in settings.items()}
 
 

@@ -197,7 +197,8 @@ def best_of(study: Study, candidates: list[Setting], seeds: int, size: dict[str,
     for setting in candidates:
         try:
             own = size | asdict(setting)
-            runs.append([study.result(learned, **own, seed=seed) | asdict(setting) for seed in range(1, seeds + 1)])
+            results = study.results(learned, [own | {"seed": seed} for seed in range(1, seeds + 1)])
+            runs.append([result | asdict(setting) for result in results])
         except RecipeError as refusal:
             study.log(f"  out: {refusal}")
     if not runs:

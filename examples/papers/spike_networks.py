@@ -189,11 +189,10 @@ def chosen(study: Study, optimizer: str, data: str, **size: int) -> Setting:
     """The lr with the lowest error on the data held back, in short runs; what diverges is out."""
     candidates = [Setting(optimizer, lr) for lr in RATES[optimizer]]
 
-    def loss(setting: Setting) -> float:
-        own = {"data": data, "seed": 0, "attacked": 0, "validate": True} | size | asdict(setting)
-        return -study.result(learned, **own)["accuracy"]
+    def held_back(setting: Setting) -> dict:
+        return {"data": data, "seed": 0, "attacked": 0, "validate": True} | size | asdict(setting)
 
-    return study.best(candidates, loss)
+    return study.best(candidates, learned, held_back, lambda result: -result["accuracy"])
 
 
 def claims(study: Study) -> list[Claim]:
@@ -208,7 +207,7 @@ def claims(study: Study) -> list[Claim]:
         for method, optimizer in OPTIMIZERS.items():
             setting = chosen(study, optimizer, data, epochs=trial, size=size)
             own = {"data": data, "epochs": epochs, "size": size, "attacked": attacked} | asdict(setting)
-            runs[method] = [study.result(learned, **own, seed=seed) for seed in range(1, seeds + 1)]
+            runs[method] = study.results(learned, [own | {"seed": seed} for seed in range(1, seeds + 1)])
         rows = len(data_of(study, data, validate=False)[1][1])
         curves[data] = {
             method: [fmean(column) for column in zip(*(run["robust"] for run in of_method), strict=True)]

@@ -13,12 +13,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from datasets import check_file
@@ -27,6 +28,7 @@ from recipe.errors import RecipeError
 
 matplotlib.use("Agg")
 
+Candidate = TypeVar("Candidate")
 LONGEST = 180  # characters of the name of a result; folders take no more than 255
 
 
@@ -112,16 +114,24 @@ def check_data(experiments: Sequence[Experiment], folder: Path | None, scale: Sc
 class Study:
     """The results of one experiment at one scale, in a folder.
 
-    `data` is the folder of the data sets, `log` what is told on the way.
+    `data` is the folder of the data sets, `log` what is told on the way. Results that do not depend on one another are
+    computed side by side where there is a `pool` of processes.
     """
 
     def __init__(
-        self, folder: Path, data: Path | None = None, scale: Scale = Scale.REDUCED, log: Callable[[str], Any] = print
+        self,
+        folder: Path,
+        data: Path | None = None,
+        scale: Scale = Scale.REDUCED,
+        log: Callable[[str], Any] = print,
+        pool: Executor | None = None,
     ) -> None:
+        self.place = (folder, data, scale)
         self.folder = folder / scale.value
         self.data = data
         self.scale = scale
         self.log = log
+        self.pool = pool
         self.seconds = 0.0  # of the processor, that the results took when they were computed
         self._counted: set[Path] = set()
 
@@ -134,7 +144,7 @@ class Study:
 
         A file that is damaged is told and computed again.
         """
-        path = self.folder / f"{_name(function, settings)}.json"
+        path = self._path(function, settings)
         kept = self._read(path)
         if kept is None or kept["settings"] != json.loads(json.dumps(settings)):
             began = time.process_time()
@@ -149,27 +159,47 @@ class Study:
             self._counted.add(path)
         return kept["value"]
 
+    def results(self, function: Callable[..., dict], settings: Sequence[dict]) -> list[dict]:
+        """`result` of each, side by side where there is a pool; the function is then one of a module."""
+        self._ahead(function, settings)
+        return [self.result(function, **own) for own in settings]
+
+    def _ahead(self, function: Callable[..., dict], settings: Sequence[dict]) -> None:
+        """Compute those that are not there in the pool; what is refused is so again when it is asked for."""
+        absent = [own for own in settings if not self._path(function, own).exists()]
+        if self.pool and len(absent) > 1:
+            for future in as_completed([self.pool.submit(_computed, self.place, function, own) for own in absent]):
+                for line in future.result():
+                    self.log(line)
+
     def scratch(self, function: Callable[..., dict], **settings: Any) -> Path:
         """A folder for the checkpoints of a result that takes long, of these settings alone; gone with the result."""
         return self.folder / f"{_name(function, settings)}.run"
 
-    def best(self, candidates: Sequence[Any], loss: Callable[[Any], float]) -> Any:
-        """The candidate with the lowest loss on validation data; the only one is not tried.
+    def best(
+        self,
+        candidates: Sequence[Candidate],
+        function: Callable[..., dict],
+        settings: Callable[[Candidate], dict],
+        loss: Callable[[dict], float],
+    ) -> Candidate:
+        """The candidate whose result, `function` of its `settings`, has the lowest loss; the only one is not tried.
 
         One whose loss is not a number, or whose run is refused, as one that diverges is, is out. Raises RecipeError
         where none is left.
         """
         if len(candidates) == 1:
             return candidates[0]
-        losses = [self._loss(loss, candidate) for candidate in candidates]
+        self._ahead(function, [settings(candidate) for candidate in candidates])
+        losses = [self._loss(function, settings(candidate), loss) for candidate in candidates]
         finite = [k for k, value in enumerate(losses) if math.isfinite(value)]
         if not finite:
             raise RecipeError("best", f"all of {list(candidates)} diverge", do="Give smaller step sizes.")
         return candidates[min(finite, key=losses.__getitem__)]
 
-    def _loss(self, loss: Callable[[Any], float], candidate: Any) -> float:
+    def _loss(self, function: Callable[..., dict], settings: dict, loss: Callable[[dict], float]) -> float:
         try:
-            return loss(candidate)
+            return loss(self.result(function, **settings))
         except RecipeError as refusal:
             self.log(f"  out: {refusal}")
             return math.inf
@@ -191,6 +221,9 @@ class Study:
         finally:
             pyplot.close(figure)
 
+    def _path(self, function: Callable, settings: dict) -> Path:
+        return self.folder / f"{_name(function, settings)}.json"
+
     def _read(self, path: Path) -> dict | None:
         try:
             kept = json.loads(path.read_text())
@@ -208,6 +241,14 @@ class Study:
         partial = path.with_suffix(".partial")
         partial.write_text(text)
         os.replace(partial, path)
+
+
+def _computed(place: tuple[Path, Path | None, Scale], function: Callable[..., dict], settings: dict) -> list[str]:
+    """Compute a result in a process of a pool; what is told on the way."""
+    lines: list[str] = []
+    with suppress(RecipeError):
+        Study(*place, log=lines.append).result(function, **settings)
+    return lines
 
 
 def _name(function: Callable, settings: dict) -> str:
