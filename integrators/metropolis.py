@@ -85,7 +85,7 @@ def metropolised(
     formulas = {letter: worked[letter].formula for letter in word.letters}
     backend = "torch" if backend == "auto" else backend
     return MetropolisedStep(
-        both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas
+        both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas, repeat
     )
 
 
@@ -94,12 +94,13 @@ class MetropolisedStep(Step):
     """A Step that knows its work, and is accepted or rejected as a whole where it `accepts`.
 
     `plain` is the recipe without direction and work. `work_formulas`: the work of each flow by its letter, where z is
-    the state before the flow, z' the one after it, and x_left the block x of z.
+    the state before the flow, z' the one after it, and x_left the block x of z. `repeat`: the words of a proposal.
     """
 
     plain: Recipe | None = None
     accepts: bool = True
     work_formulas: dict[str, str] = field(default_factory=dict)
+    repeat: int = 1
 
     needs_heat = True
 
@@ -115,7 +116,8 @@ class MetropolisedStep(Step):
 
     def __str__(self):
         how = "accepted or rejected by its work: exact at every step size" if self.accepts else "with its work"
-        title = f"{self.recipe.name}, {self.scheme}, {how}"
+        words = f"; a proposal is {self.repeat} words of h each" if self.repeat > 1 else ""
+        title = f"{self.recipe.name}, {self.scheme}, {how}{words}"
         return "\n".join([title, *(f"  {flow}" for flow in self.flows.values())])
 
 

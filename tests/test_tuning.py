@@ -306,3 +306,6 @@ def test_proposals_of_a_given_length_are_no_resonance():
     settings = tune(HMC, lambda t: t @ precision @ t / 2, init=torch.zeros(2, dtype=torch.float64), repeat=4)
     assert "coordinates" in settings.arguments and 1.2 < 4 * settings.arguments["step_size"] < 2.0
     assert "a quarter period of the slowest direction" in settings.reasons["step_size"]
+    assert settings.reasons["repeat"].startswith(
+        f"4: words of h are a proposal, {4 * settings.arguments['step_size']:.3g} of time"
+    )

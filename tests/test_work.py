@@ -423,6 +423,18 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path, monkeypat
         assert resumed.info["acceptance"] == whole.info["acceptance"]
 
 
+def test_the_step_size_is_the_time_of_a_word_whether_words_or_groups_are_repeated():
+    """Eight leapfrogs of .3 are 8 words of h = .3, or a word of h = 2.4; the first form stands where it is printed."""
+    settings = dict(init=torch.ones(2, dtype=torch.float64), steps=20, progress=False)
+    words = sample("hmc", quartic, step_size=0.3, repeat=8, **settings)
+    group = sample("hmc", quartic, step_size=2.4, scheme="R (B A B)*8", **settings)
+    torch.testing.assert_close(words["theta"], group["theta"])
+    assert (words.info["repeat"], group.info["repeat"]) == (8, 1)
+    assert str(words).startswith("hmc, R B A B, repeat 8: 4 chains x 20 draws")
+    assert str(group).startswith("hmc, R (B A B)*8: 4 chains x 20 draws")
+    assert "a proposal is 8 words of h each" in str(integrators.metropolised(HMC, repeat=8))
+
+
 def interrupting(scalars):
     """Ctrl-C at the thirtieth step."""
     if scalars["step"] == 30:

@@ -127,6 +127,8 @@ class Draws(Mapping):
 
     def _title(self) -> str:
         run = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"
+        if self.info.get("repeat", 1) > 1:
+            run += f", repeat {self.info['repeat']}"
         return f"{run}: {self.chains} chains x {self.draws} draws"
 
     @property

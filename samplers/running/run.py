@@ -7,6 +7,7 @@ from typing import Any
 
 from integrators import operators
 from integrators.adapting import constant
+from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
 from recipe.errors import warn
 
@@ -131,6 +132,8 @@ class Run:
             **self.chains.account(),
             "backend": self.mover.backend,
         }
+        if isinstance(self.plan.step, MetropolisedStep):
+            account["repeat"] = self.plan.step.repeat
         if self.inputs.layout.coordinates is not None:
             account["coordinates"] = str(self.inputs.layout.coordinates)
         if self.asked["phases"] is not None:

@@ -126,10 +126,11 @@ def sample(
     law where H is quadratic in them, else at 0 (1 on a positive domain). `device`: where the chains are; that of `init`
     if left out. Draws are in the host's memory.
 
-    Length. `step_size` is in units of time, or "auto": then `samplers.tune` chooses it, the parameters that are not
-    given, `repeat` and the start, and `init` is where it looks for the mode; `draws.info["tuned"]` says why.
-    `schedule(k)` stands for it at step k, counted from the start of the warmup. `phases` stand for warmup and steps
-    where the settings change. `freeze` names blocks and adapted quantities that stay as they are.
+    Length. `step_size` is h, the time of one word of the scheme, of which each letter has its shares, or "auto": then
+    `samplers.tune` chooses it, the parameters that are not given, `repeat` and the start, and `init` is where it looks
+    for the mode; `draws.info["tuned"]` says why. `schedule(k)` stands for it at step k, counted from the start of the
+    warmup. `phases` stand for warmup and steps where the settings change. `freeze` names blocks and adapted quantities
+    that stay as they are.
 
     Noise. It is a pure function of the seed, the step, the chain and the site; that of chain i is of the number
     `first_chain` + i. `temperature`: T, a number or a function of the step number. `temperatures`: several that rise,
@@ -139,7 +140,7 @@ def sample(
 
     Execution. `scheme` and `pieces` are those of `integrators.compile`. With `metropolis` every step is accepted or
     rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`; left out, it is
-    as the recipe is meant: True for MALA, HMC and GHMC. Then `repeat` words of the scheme are one step, and
+    as the recipe is meant: True for MALA, HMC and GHMC. Then `repeat` words of h each are one step, and
     `draws.info["acceptance"]` is the share of its steps that each chain accepted in the last phase. With the scope
     "tensor" the totals and scalar blocks are per tensor of the target. `coordinates`: a map theta = f(z) of
     `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its parameters and auxiliary

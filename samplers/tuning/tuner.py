@@ -117,7 +117,8 @@ class Tuner:
             asked = "of a quarter period of the slowest direction: longer ones come back"
         self.reasons["step_size"] = f"{accepted}, {asked}"
         if self.has_momenta:
-            self.reasons["repeat"] = f"{best.repeat}: {in_words(self.trials)}"
+            proposal = f"words of h are a proposal, {best.repeat * best.step_size:.3g} of time"
+            self.reasons["repeat"] = f"{best.repeat}: {proposal}; {in_words(self.trials)}"
         self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
 
     def unadjusted(self, bias: float, order: int) -> None:
