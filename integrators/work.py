@@ -224,9 +224,7 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     where = f"{recipe.name}, work of {flow.letter!r}"
     blocks = list(flow.updates)
     own = {d.block: d for d in flow.draws}
-    normal = all(isinstance(d, Normal) for d in flow.draws) and set(own) == set(blocks)
-    led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in blocks)
-    if not normal or led_back or _predicts(piece):
+    if not _is_gaussian(piece, flow):
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do="Let every block that moves have a noise of its own, or cut it finer.")
     spreads = ImmutableMatrix([[diff(new, own[b]) for b in blocks] for new in flow.updates.values()])
@@ -237,29 +235,39 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     there: list[Expr] = []
     back: list[Expr] = []
     for b, new in flow.updates.items():
-        draw = own[b]
         if new.has(Crossing):
-            of_operator, back_of_operator = _operator_log_ratio(b, new, draw, where)
-            there.append(_over_sites(of_operator, b))
-            back.append(_over_sites(back_of_operator, b))
-            continue
-        spread = diff(new, draw)
-        mean = new.xreplace({draw: S.Zero})
-        width = reversed_in_time(spread)
-        is_constant = width == spread and not spread.has(*blocks)
-        density = -T * (draw**2 / 2 + (0 if is_constant else log(spread)))
-        density_back = T * (((left(b) - reversed_in_time(mean)) / width) ** 2 / 2 + (0 if is_constant else log(width)))
-        if not spread.xreplace(WARM).is_positive:  # where the noise vanishes the mean is all
-            density = Piecewise((density, spread > 0), (-T * log(Abs(diff(mean, b))), True))
-            density_back = Piecewise((density_back, width > 0), (S.Zero, True))
+            density, density_back = _operator_log_ratio(b, new, own[b], where)
+        else:
+            density, density_back = _own_log_ratio(b, new, own[b], blocks)
         there.append(_over_sites(density, b))
         back.append(_over_sites(density_back, b))
     return Add(*there), Add(*back)
 
 
+def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
+    """Whether every block that moves has a normal number of its own, and is neither led back nor predicted."""
+    led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in flow.updates)
+    normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
+    return normal and not led_back and not _predicts(piece)
+
+
 def _predicts(piece: Subsystem) -> bool:
     """Whether a piece goes by way of predicted points, of which its noise is no linear function."""
     return piece.method is not None and METHODS[piece.method].predicts
+
+
+def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:
+    """The same per site of a block whose noise is its own, z' = mean + spread N, with -T log spread where it moves."""
+    spread = diff(new, draw)
+    width = reversed_in_time(spread)
+    mean = new.xreplace({draw: S.Zero})
+    is_constant = width == spread and not spread.has(*blocks)
+    density = -T * (draw**2 / 2 + (0 if is_constant else log(spread)))
+    density_back = T * (((left(b) - reversed_in_time(mean)) / width) ** 2 / 2 + (0 if is_constant else log(width)))
+    if spread.xreplace(WARM).is_positive:
+        return density, density_back
+    alone = -T * log(Abs(diff(mean, b)))  # where the noise vanishes the mean is all
+    return Piecewise((density, spread > 0), (alone, True)), Piecewise((density_back, width > 0), (S.Zero, True))
 
 
 def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[Expr, Expr]:

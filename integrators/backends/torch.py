@@ -62,32 +62,37 @@ def _module(title, writer, parts):
 
 def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     """The function `step(state, h, *, gradient, noise, ...)` of a Program."""
-    recipe, names = program.recipe, writer.names
-    blocks = ", ".join(names[b.name] for b in recipe.entries)
+    recipe = program.recipe
+    blocks = ", ".join(writer.names[b.name] for b in recipe.entries)
     values = ", ".join(f'state["{b.name}"]' for b in recipe.entries)
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
     body.append(f"{blocks} = {values}")
     if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
         body.append(_number_of_sites(writer))
-    operators = [writer.names[s.name] for s in recipe.operators if s not in recipe.fields]
-    body += [f"{name} = {writer.call('operator', name)}" for name in operators]
-    body += [_field(M, writer) for M in recipe.fields]
+    body += _operators(recipe, writer)
     body += _constants(program, writer)
     for stage in program.stages:
         if stage.title != "gradient":
             body.append(f"# {stage.title}")
         for statement in stage.statements:
             body += _statement(statement, writer, program)
-    result = ", ".join(f'"{b.name}": {names[b.name]}' for b in recipe.entries)
-    carried = "".join(f', "{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries)
-    body.append(f"return {{{result}{carried}}}")
+    body.append(f"return {_result(program, writer)}")
     return "\n".join([_signature(program, writer, name), *(f"    {line}".rstrip() for line in body)])
 
 
-def _field(M, writer):
-    """The line of an operator that is a function of a block, at the state where the step begins."""
-    name = writer.names[M.name]
-    return f"{name} = {writer.call('field', name, writer.names[M.at.name])}"
+def _operators(recipe, writer):
+    """Lines of the operators; a function of a block is taken where the step begins."""
+    constant = [writer.names[M.name] for M in recipe.operators if M not in recipe.fields]
+    moving = [(writer.names[M.name], writer.names[M.at.name]) for M in recipe.fields]
+    lines = [f"{name} = {writer.call('operator', name)}" for name in constant]
+    return lines + [f"{name} = {writer.call('field', name, at)}" for name, at in moving]
+
+
+def _result(program, writer):
+    """The new state, with the derivatives that the next step takes over."""
+    entries = [f'"{b.name}": {writer.names[b.name]}' for b in program.recipe.entries]
+    entries += [f'"{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries]
+    return "{" + ", ".join(entries) + "}"
 
 
 def _number_of_sites(writer):
@@ -177,30 +182,45 @@ KINDS_OF_NOISE = {
 
 def _shapes(program):
     """Lines that tell the shapes of a step's arguments."""
-    recipe = program.recipe
-    lines = [f"{b}: {_shape(b, program.scope)}" for b in recipe.entries]
+    lines = [f"{b}: {_shape(b, program.scope)}" for b in program.recipe.entries]
     if program.draws:
         lines.append(f"noise: {', '.join(_noise(program))}")
-    one = len(recipe.targets) == 1
-    at = _point(recipe.targets)
-    kind = f"of the shape of {at}" if one else "a dict of the same blocks"
-    sources = {s.source for s in program.statements if isinstance(s, Gradient) and s.order == 1}
-    if "given" in sources:
-        lines.append(f"gradient: grad U at the state, {kind}")
-    elif recipe.has_several_potentials:
-        keys = {U: key_of(program, U) for U in recipe.potentials}
-        lines += [f"gradient{key}({_point(U.blocks)}) -> grad {U.symbol}, in its shape" for U, key in keys.items()]
-    elif sources:
-        lines.append(f"gradient({at}) -> grad U, {kind}")
+    at = _point(program.recipe.targets)
+    lines += _gradients(program, at)
     if program.observations:
         lines.append(f"observe: {', '.join(program.observations)}, functions of {at}")
     if program.needs_curvature:
-        lines.append(f"curvature({at}) -> the Hessian diagonal of U, {kind}")
-    if program.needs_value and recipe.has_several_potentials:
-        lines += [f"value{key_of(program, U)}({_point(U.blocks)}) -> {U.symbol}, (chains,)" for U in recipe.potentials]
-    elif program.needs_value:
-        lines.append(f"value({at}) -> U, (chains,)")
+        lines.append(f"curvature({at}) -> the Hessian diagonal of U, {_form(program, at)}")
+    if program.needs_value:
+        lines += _values(program, at)
     return [*lines, "h: the step size, in units of time; U is on the sum scale"]
+
+
+def _gradients(program, at):
+    """Lines of the gradient of U, or of that of each potential."""
+    sources = {s.source for s in program.statements if isinstance(s, Gradient) and s.order == 1}
+    if "given" in sources:
+        return [f"gradient: grad U at the state, {_form(program, at)}"]
+    if program.recipe.has_several_potentials:
+        return [f"gradient{_call(program, U)} -> grad {U.symbol}, in its shape" for U in program.recipe.potentials]
+    return [f"gradient({at}) -> grad U, {_form(program, at)}"] if sources else []
+
+
+def _values(program, at):
+    """Lines of U, or of each potential."""
+    if program.recipe.has_several_potentials:
+        return [f"value{_call(program, U)} -> {U.symbol}, (chains,)" for U in program.recipe.potentials]
+    return [f"value({at}) -> U, (chains,)"]
+
+
+def _form(program, at):
+    """What has the form of the target."""
+    return f"of the shape of {at}" if len(program.recipe.targets) == 1 else "a dict of the same blocks"
+
+
+def _call(program, U):
+    """How a function of a potential is called."""
+    return f"{key_of(program, U)}({_point(U.blocks)})"
 
 
 def _point(blocks):
