@@ -77,26 +77,32 @@ def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) ->
         return energy
     if energy is None:
         return None
+    functions = _by_key(recipe, energy, where)
+    first = {U.key: U.blocks for U in reversed(recipe.potentials)}
+    of_one = {key: _of_one_chain(f, first[key], f"{where}, energy {key!r}") for key, f in functions.items()}
+    if has_data:
+        of_one = {key: f if _takes_batch(f) else Unbatched(f) for key, f in of_one.items()}
+        if all(isinstance(f, Unbatched) for f in of_one.values()):
+            raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
+    return Energies(recipe, of_one)
+
+
+def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
+    """The energy of each potential, in the order of the recipe."""
     keys = dict.fromkeys(U.key for U in recipe.potentials)
     if recipe.is_by_name and not isinstance(energy, Mapping):
         what = f"the recipe has the potentials {', '.join(keys)}, and the energy is {type(energy).__name__}"
         raise RecipeError(
             f"{where}, energy", what, do=f"Pass a dict by name: {{{', '.join(f'{key!r}: ...' for key in keys)}}}."
         )
-    functions = dict(energy) if isinstance(energy, Mapping) else {"U": energy}
+    functions = energy if isinstance(energy, Mapping) else {"U": energy}
     for name in functions.keys() - keys.keys():
         raise RecipeError(f"{where}, energy", f"there is no potential {name!r}", do=did_you_mean(str(name), list(keys)))
     for name in keys.keys() - functions.keys():
         raise RecipeError(
             f"{where}, energy", f"that of the potential {name!r} is missing", do="Give one for each name."
         )
-    first = {U.key: U.blocks for U in reversed(recipe.potentials)}
-    of_one = {key: _of_one_chain(functions[key], first[key], f"{where}, energy {key!r}") for key in keys}
-    if has_data:
-        of_one = {key: f if _takes_batch(f) else Unbatched(f) for key, f in of_one.items()}
-        if all(isinstance(f, Unbatched) for f in of_one.values()):
-            raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
-    return Energies(recipe, of_one)
+    return {key: functions[key] for key in keys}
 
 
 def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callable:

@@ -19,14 +19,7 @@ def predictions_of(
 ) -> torch.Tensor:
     """What a model says of the rows of X at every `thin`-th draw, `(chains, draws, data, ...)`. See `Draws.predict`."""
     integer(WHERE, "thin", thin, least=1)
-    tensors = X if isinstance(X, tuple) else (X,)
-    if not tensors or not all(torch.is_tensor(x) and x.dim() for x in tensors):
-        raise RecipeError(WHERE, f"X is a {type(X).__name__}", do="Pass a tensor, or a tuple of tensors, of rows.")
-    if len({len(x) for x in tensors}) > 1 or not len(tensors[0]):
-        raise RecipeError(WHERE, f"X has {[len(x) for x in tensors]} rows", do="Pass tensors of the same rows.")
-    rows = len(tensors[0])
-    size = rows if batch_size is None else integer(WHERE, "batch_size", batch_size, least=1)
-    parts = list(zip(*(x.split(size) for x in tensors)))
+    parts = _parts(X, batch_size)
     thinned = {name: x[:, ::thin] for name, x in draws.items()}
     chains, number = next(iter(thinned.values())).shape[:2]
     function = _of_module(model, thinned) if isinstance(model, torch.nn.Module) else model
@@ -43,6 +36,17 @@ def predictions_of(
     if result is None:
         raise RecipeError(WHERE, "there are no draws", do="Sample longer.")
     return result
+
+
+def _parts(X: Any, batch_size: int | None) -> list[tuple[torch.Tensor, ...]]:
+    """The tensors of X, so many rows at a time."""
+    tensors = X if isinstance(X, tuple) else (X,)
+    if not tensors or not all(torch.is_tensor(x) and x.dim() for x in tensors):
+        raise RecipeError(WHERE, f"X is a {type(X).__name__}", do="Pass a tensor, or a tuple of tensors, of rows.")
+    if len({len(x) for x in tensors}) > 1 or not len(tensors[0]):
+        raise RecipeError(WHERE, f"X has {[len(x) for x in tensors]} rows", do="Pass tensors of the same rows.")
+    size = len(tensors[0]) if batch_size is None else integer(WHERE, "batch_size", batch_size, least=1)
+    return list(zip(*(x.split(size) for x in tensors)))
 
 
 def _theta(values: dict[str, torch.Tensor], by_name: bool) -> Any:
