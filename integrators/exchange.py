@@ -87,7 +87,7 @@ class Exchange:
         step, names = self._level, [b.name for b in self.recipe.entries]
         at = {name: state[name] for name in names} | {VALUE.name: U}
         at |= {b.name: U for b in (LEVEL, RATIO)}
-        level = _made(step, at, {"temperature": temperature, **parameters})[LEVEL.name]
+        level = _after(step, at, {"temperature": temperature, **parameters})[LEVEL.name]
         return level.double() / temperature
 
     def _moved(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
@@ -99,7 +99,7 @@ class Exchange:
         like = next(iter(x for name, x in source.items() if name in names))
         numbers = like.new_full((len(like),), ratio)
         at = {name: arrived[name] for name in names} | {b.name: numbers for b in OWN}
-        moved = _made(self._rescaling, at, parameters)
+        moved = _after(self._rescaling, at, parameters)
         return arrived | {name: moved[name] for name in self.rescaled}
 
     @cached_property
@@ -141,7 +141,7 @@ def _compiled(recipe: Recipe, flows: dict[str, Flow]) -> Step:
     return Step(recipe, word, flows, lower(recipe, word, flows))
 
 
-def _made(step: Step, state: State, settings: Mapping) -> State:
+def _after(step: Step, state: State, settings: Mapping) -> State:
     """The state after a step without noise and gradient, whose arguments the run has checked."""
     return step.function(state, 1.0, **step.arguments(gradient=None, noise={}), **step.spelled(settings))
 

@@ -87,5 +87,5 @@ def norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _of_each(tensors, order):
     """Norms by as few kernels as there are; an empty tensor has none."""
     full = [t for t in tensors if t.numel()]
-    found = iter(torch._foreach_norm(full, order) if full else ())
-    return torch.stack([next(found) if t.numel() else t.new_zeros(()) for t in tensors])
+    norms_of_full = iter(torch._foreach_norm(full, order) if full else ())
+    return torch.stack([next(norms_of_full) if t.numel() else t.new_zeros(()) for t in tensors])

@@ -618,20 +618,20 @@ def _applied_apart(updates: Updates, names: _Names) -> tuple[list[Statement], di
     apart: dict[Expr, Local] = {}
     if not any(e.has(Applied) for e in updates.values()):
         return [], {}, updates
-    found = Counter(x for e in updates.values() for x in preorder_traversal(e) if isinstance(x, Applied))
+    uses = Counter(x for e in updates.values() for x in preorder_traversal(e) if isinstance(x, Applied))
 
     def name(e: Expr, extract: Extraction) -> Symbol:
         inside = times(e.formula, extract(e.argument))
-        apart[e] = Local(names.fresh("x") if found[e] > 1 else f"once {len(apart)}", True)
+        apart[e] = Local(names.fresh("x") if uses[e] > 1 else f"once {len(apart)}", True)
         inner[apart[e]] = inside
         return apart[e]
 
     inner: dict[Symbol, Expr] = {}
     extract = Extraction(name, Applied)
     updates = {b: extract(e) for b, e in updates.items()}
-    once = {apart[e]: inner[apart[e]] for e in apart if found[e] == 1}
+    once = {apart[e]: inner[apart[e]] for e in apart if uses[e] == 1}
     whole = {s: _restored(e, once) for s, e in inner.items()}
-    lets: list[Statement] = [Let(s, whole[s]) for e, s in apart.items() if found[e] > 1]
+    lets: list[Statement] = [Let(s, whole[s]) for e, s in apart.items() if uses[e] > 1]
     return lets, {s: whole[s] for s in once}, updates
 
 

@@ -408,11 +408,11 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
         noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
         points = torch.cat([x, x + noise / 2])
         try:
-            found = values[M.name].at(points)
-            _check_shapes(where, found, points)
-            for matrix in found.matrix:
+            there = values[M.name].at(points)
+            _check_shapes(where, there, points)
+            for matrix in there.matrix:
                 check_kind(where, M.matrix_kind, Dense(matrix))
-            for point, divergence in zip(points, found.divergence, strict=True):
+            for point, divergence in zip(points, there.divergence, strict=True):
                 _check_divergence(where, values[M.name], point, divergence.double())
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             if isinstance(error, RecipeError):
@@ -430,10 +430,10 @@ def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torc
     return known
 
 
-def _check_shapes(where: str, found: AtStates, points: torch.Tensor) -> None:
+def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
     """Refuse matrices and divergences of other shapes than those of the sites."""
     sites = points[0].numel()
-    shapes = {"matrix": (found.matrix, (sites, sites)), "divergence": (found.divergence, tuple(points.shape[1:]))}
+    shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
     for name, (values, shape) in shapes.items():
         if tuple(values.shape[1:]) != shape:
             what = f"its {name} has the shape {tuple(values.shape[1:])}, and a chain has {sites} sites"

@@ -92,18 +92,18 @@ def check_gamma_draws(
 
 def check_names(program: Program, *, state: Iterable, noise: Iterable | None, observe: Iterable) -> None:
     """Refuse a state, noise or observations in which a name is missing; noise that is drawn inside is None."""
-    wanted = {
+    required = {
         "state": [b.name for b in program.recipe.entries],
         "noise": [d.name for d in program.draws],
         "observe": list(program.observations),
     }
     for what, values in (("state", state), ("noise", noise), ("observe", observe)):
-        missing = [] if values is None else [name for name in wanted[what] if name not in values]
+        missing = [] if values is None else [name for name in required[what] if name not in values]
         if missing:
             raise RecipeError(
                 f"{program.recipe.name}, step",
                 f"{what}[{missing[0]!r}] is missing",
-                do=f"It takes {', '.join(name for names in wanted.values() for name in names)}.",
+                do=f"It takes {', '.join(name for names in required.values() for name in names)}.",
             )
 
 
@@ -181,10 +181,10 @@ def _check_value(where: str, s: Parameter, value: Any) -> None:
         raise RecipeError(where, f"'{s.name}' is not finite", do="Pass a finite number.")
     allowed = {"positive": low > 0, "nonnegative": low >= 0, "fraction": 0 <= low and high <= 1}
     if not allowed.get(s.sign, True):
-        wanted = "between 0 and 1" if s.sign == "fraction" else s.sign
+        allowed_in_words = "between 0 and 1" if s.sign == "fraction" else s.sign
         worst = high if s.sign == "fraction" and low >= 0 else low
         raise RecipeError(
-            where, f"'{s.name}' must be {wanted}, got {worst:g}", do=s.doc or f"It is a {s.sign} parameter."
+            where, f"'{s.name}' must be {allowed_in_words}, got {worst:g}", do=s.doc or f"It is a {s.sign} parameter."
         )
 
 

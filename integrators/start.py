@@ -57,12 +57,12 @@ def complete_state(
     recipe = step.recipe
     scope = step.program.scope
     state = init | _placeholders(step, init, sizes)
-    wanted = [a for a in recipe.adapted if a.name not in init]
-    if wanted:
+    missing = [a for a in recipe.adapted if a.name not in init]
+    if missing:
         adapt = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, scope)
         adapt = replace(adapt, spread=step.spread)
         adapted = adapt(state, 1.0, gradient=gradient, observe=observe, sizes=sizes, **parameters)
-        state |= {a.name: adapted[a.name] for a in wanted}
+        state |= {a.name: adapted[a.name] for a in missing}
         for a in recipe.adapted:
             _check_first_value(step, a, state[a.name])
     draw = replace(stationary_start(recipe, scope), spread=step.spread)

@@ -225,17 +225,17 @@ def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
     if ranks > 1:
         dist.barrier()
     present = sorted(p.name for p in folder.glob("rank-*"))
-    wanted = [f"rank-{r}-of-{ranks}" for r in range(ranks)]
+    expected = [f"rank-{r}-of-{ranks}" for r in range(ranks)]
     if ranks > 1:
         dist.barrier()
-    if present and present != sorted(wanted):
-        missing = [name for name in wanted if name not in present] or present
+    if present and present != sorted(expected):
+        missing = [name for name in expected if name not in present] or present
         raise RecipeError(
             where,
             f"{folder} holds {', '.join(present)}: {', '.join(missing)} is missing or of another number of ranks",
             do="Bring the folders of all ranks together, and start as many as there were.",
         )
-    return folder / wanted[rank]
+    return folder / expected[rank]
 
 
 def _part(

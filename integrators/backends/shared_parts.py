@@ -40,15 +40,15 @@ def shared_parts(e: Expr, meaning: Callable[[Expr], Expr]) -> tuple[list[Shared]
 
 def _frictions(e, meaning):
     """The pairs e^x and phi1(2x), with the roots of phi1(2x) and of a factor beside it in one."""
-    found = []
+    pairs = []
     for slope in sorted(e.atoms(phi1), key=str):
         for decay in sorted(e.atoms(exp), key=str):
             if expand(meaning(slope.args[0]) - 2 * meaning(decay.args[0])) == 0:
                 names = Dummy("decay"), Dummy("slope")
-                found.append(Shared("friction", names, decay.args[0]))
+                pairs.append(Shared("friction", names, decay.args[0]))
                 e = _under_one_root(e.xreplace({decay: names[0], slope: names[1]}), names[1])
                 break
-    return found, e
+    return pairs, e
 
 
 def _under_one_root(e, positive):
@@ -67,10 +67,10 @@ def _under_one_root(e, positive):
 
 def _inverse_roots(e):
     """The bases by site of both x^-1 and x^(-1/2)."""
-    found = []
+    roots = []
     for root in sorted(e.atoms(Pow), key=str):
         if root.exp == -S.Half and 1 / root.base in e.atoms(Pow) and any(map(is_by_site, root.free_symbols)):
             name = Dummy("root")
-            found.append(Shared("inverse_root", (name,), root.base))
+            roots.append(Shared("inverse_root", (name,), root.base))
             e = e.xreplace({root: name, 1 / root.base: name**2})
-    return found, e
+    return roots, e

@@ -98,17 +98,17 @@ class _Writer:
         if not d.is_vector:
             return self._draw_of_chain(d)
         k = self.draws[d]
-        given = f"tl.load({self._begin('drawn', k)} + spot, mask=mask, other=0)"
-        return self._given_or_drawn(d, given, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
+        loaded = f"tl.load({self._begin('drawn', k)} + spot, mask=mask, other=0)"
+        return self._given_or_drawn(d, loaded, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
 
     def _draw_of_chain(self, d):
         k = self.draws[d]
-        given = f"tl.load(tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain)"
-        return self._given_or_drawn(d, given, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
+        loaded = f"tl.load(tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain)"
+        return self._given_or_drawn(d, loaded, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
 
-    def _given_or_drawn(self, d, given, drawn):
+    def _given_or_drawn(self, d, loaded, drawn):
         name = self.stem(d)
-        return ["if GIVEN:", *inner([f"{name} = {given}"]), "else:", *inner([f"{name} = {drawn}"])]
+        return ["if GIVEN:", *inner([f"{name} = {loaded}"]), "else:", *inner([f"{name} = {drawn}"])]
 
     def _assignment(self, statement, value, loop):
         text = self._typed(value)

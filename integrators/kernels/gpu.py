@@ -86,12 +86,12 @@ class Graph:
         self.kept = tuple(fixed)  # so that no other tensor comes to bear the identity of one
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """What the function makes of these."""
-        read = tree_leaves(given)
+        read = tree_leaves(arguments)
         if self.graph is None:
             with on(read[0].device):
-                self._capture(given)
+                self._capture(arguments)
         moving = [(to, x) for to, x in zip(self.read, read) if to is not x]
         if moving:
             torch._foreach_copy_([to for to, _ in moving], [x for _, x in moving])

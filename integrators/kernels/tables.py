@@ -99,11 +99,11 @@ class Tables:
 
     def put(self, table: np.ndarray, row: int, what: str, tensors: Sequence[torch.Tensor]) -> None:
         """Put the addresses of a row into one of the tables; refused for what `addresses` refuses."""
-        found = addresses(f"{self.name}, {what}", tensors)
+        row_addresses = addresses(f"{self.name}, {what}", tensors)
         if table.ndim == 1:
-            (table[row],) = found
+            (table[row],) = row_addresses
         else:
-            table[row, : len(found)] = found
+            table[row, : len(row_addresses)] = row_addresses
         self._kept[id(table), row] = tensors
 
     def draw_inside(self) -> None:

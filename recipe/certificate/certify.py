@@ -200,9 +200,9 @@ def smooth(case: _Case) -> Finding:
     question, recipe = "the formulas have no jumps", case.recipe
     if all(smoothness.is_smooth(e) for e in (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())):
         return Finding(question, "they are made of smooth functions", "proved", "smooth")
-    found = smoothness.jumps(case.explicit)
-    if found:
-        return Finding(question, str(found[0]), "failed", "smooth")
+    jumps = smoothness.jumps(case.explicit)
+    if jumps:
+        return Finding(question, str(jumps[0]), "failed", "smooth")
     return Finding(question, "none on lines through random states", "checked", "smooth")
 
 
@@ -307,9 +307,9 @@ def explosion(case: _Case) -> Finding:
     question, recipe = "chains do not run off to infinity", case.recipe
     if ends.is_integrable(recipe):
         return Finding(question, "D and Q have finite means under exp(-H)", "proved", "explosion")
-    found = ends.explosions(case.one_site)
-    if found:
-        z, at = found[0].coordinate, found[0].at
+    infinities = ends.explosions(case.one_site)
+    if infinities:
+        z, at = infinities[0].coordinate, infinities[0].at
         answer = f"{z} reaches {at} in a finite time: D grows faster there than exp(H), by Feller's test"
         return Finding(question, answer, "failed", "explosion")
     entry = ends.entry_without_mean(case.one_site)
@@ -347,8 +347,8 @@ def _unmoved(case: _Case) -> tuple[str, str] | None:
 
 def _walled(case: _Case) -> tuple[str, str] | None:
     """A wall inside of the domain, at one site, and what is beyond it at more."""
-    found = ends.walls(case.one_site)
-    if not found:
+    walls = ends.walls(case.one_site)
+    if not walls:
         D = case.recipe.D
         may_vanish = D.has(*case.recipe.state) and not D.has(AppliedUndef)
         point = surfaces.wall(case.unlike) if may_vanish else None
@@ -356,7 +356,7 @@ def _walled(case: _Case) -> tuple[str, str] | None:
             return None
         at = ", ".join(f"{z} = {x:.2g}" for z, x in point.items())
         return f"no chain passes a surface through {at}, where D vanishes: invariant, but not ergodic", "warning"
-    wall = f"no chain passes {found[0].coordinate} = {found[0].at:g}, where D vanishes"
+    wall = f"no chain passes {walls[0].coordinate} = {walls[0].at:g}, where D vanishes"
     if case.recipe.D.has(Total) and not ends.walls(case.explicit):
         return f"of one site {wall}; of more it may", "open"
     return f"{wall}: invariant, but not ergodic", "warning"
@@ -431,6 +431,6 @@ def _is_settled(recipe: Dynamics, claim: str) -> bool:
     """Whether the findings are all that the claim is about."""
     if claim == "exact":
         return True
-    given = re.fullmatch(r"given (?:frozen|constant) (.*)", claim)
+    conditions = re.fullmatch(r"given (?:frozen|constant) (.*)", claim)
     constants = {str(s) for s in (*recipe.adapted, *recipe.parameters)}
-    return given is not None and set(given[1].split(", ")) <= constants
+    return conditions is not None and set(conditions[1].split(", ")) <= constants

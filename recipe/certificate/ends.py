@@ -76,13 +76,13 @@ def walls(explicit: Explicit) -> list[End]:
     varying = [z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or z in infinite]
     lines = _lines(explicit, varying) if varying else ()
     times = Counter((str(z), block, at) for z, block, line in lines if line.has_noise for at in line.walls())
-    found = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
-    return [end for end in found if not end.block.domain.wraps or _are_two(end, found)]
+    closed = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
+    return [end for end in closed if not end.block.domain.wraps or _are_two(end, closed)]
 
 
-def _are_two(end: End, found: list[End]) -> bool:
+def _are_two(end: End, closed: list[End]) -> bool:
     """Whether a circle has another wall: a chain goes round a single one."""
-    return sum(other.coordinate == end.coordinate for other in found) > 1
+    return sum(other.coordinate == end.coordinate for other in closed) > 1
 
 
 def is_integrable(recipe: Dynamics) -> bool:

@@ -85,12 +85,12 @@ def is_smooth(e: Expr) -> bool:
 
 def jumps(explicit: Explicit) -> list[Jump]:
     """The jumps of H and of the entries of D and Q, one for each function."""
-    found = []
+    first = []
     for label, e in _functions(explicit):
         jump = next(_along_lines(explicit, e), None)
         if jump is not None:
-            found.append(Jump(label, *jump))
-    return found
+            first.append(Jump(label, *jump))
+    return first
 
 
 def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:

@@ -37,7 +37,7 @@ def wall(explicit: Explicit) -> dict[Symbol, float] | None:
 
 def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[np.ndarray]:
     """The points between a and b (size,) at which the least eigenvalue of D is 0, against a usual one."""
-    found = []
+    zeros = []
 
     def least(t: np.ndarray) -> np.ndarray:
         return fields.least(a[:, None] + (b - a)[:, None] * t)
@@ -52,8 +52,8 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
             left, right = least(np.array([low + third, high - third]))
             low, high = (low, high - third) if left < right else (low + third, high)
         if least(np.array([low]))[0] < TINY * usual:
-            found.append(a + (b - a) * low)
-    return found
+            zeros.append(a + (b - a) * low)
+    return zeros
 
 
 class _Fields:

@@ -90,7 +90,7 @@ class Annealing:
     seed: int
     first_chain: int
     state: State
-    made: int = 0
+    steps: int = 0
     place: Place | None = None
 
     def gap(self) -> torch.Tensor:
@@ -105,8 +105,8 @@ class Annealing:
         state = {name: self.state[name] for name in blocks}
         before = state["accepted"]
         for _ in range(self.moves):
-            key = noise.Key(self.seed, self.made, self.first_chain)
-            u = noise.uniform(self.seed, self.made, noise.JITTER, 1, (), dtype=torch.float64, device="cpu")
+            key = noise.Key(self.seed, self.steps, self.first_chain)
+            u = noise.uniform(self.seed, self.steps, noise.JITTER, 1, (), dtype=torch.float64, device="cpu")
             state = self.step(
                 state,
                 h * (1 + float(u[0])) / 2,
@@ -116,7 +116,7 @@ class Annealing:
                 temperature=1.0,
                 **self.parameters,
             )
-            self.made += 1
+            self.steps += 1
         self.state = state
         return float((state["accepted"] - before).mean()) / self.moves
 

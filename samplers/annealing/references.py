@@ -139,8 +139,8 @@ def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -
     """Refuse a law of other blocks than the target."""
     by_block = set(parts) == set(names)
     if not parts or (explicit and not by_block):
-        given = ", ".join(map(str, parts)) or "nothing"
-        what = f"it is a law of {given}, and the target is {', '.join(names)}"
+        blocks = ", ".join(map(str, parts)) or "nothing"
+        what = f"it is a law of {blocks}, and the target is {', '.join(names)}"
         raise RecipeError(where, what, do="Give a law for each block of the target, in a dict by its name.")
 
 

@@ -63,11 +63,11 @@ class Data:
         for d, t in zip(energy.data, self.tensors):
             if t.is_complex():
                 raise RecipeError(WHERE, f"the column {d} is {t.dtype}", do="Pass real numbers: x.real, say.")
-            wanted = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
-            if tuple(t.shape) != wanted:
+            shape = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
+            if tuple(t.shape) != shape:
                 raise RecipeError(
                     WHERE,
-                    f"the column {d} has the shape {tuple(t.shape)}, not {wanted}",
+                    f"the column {d} has the shape {tuple(t.shape)}, not {shape}",
                     do="It has one number per row and site." if d.is_vector else "It has one number per row.",
                 )
         numbers = tuple(plain(WHERE, t.to(theta.dtype)) for t in self.tensors)

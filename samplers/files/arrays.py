@@ -63,13 +63,13 @@ def check_whole(path: Path, values: torch.Tensor) -> None:
     recipe.errors.RecipeError: .../x.draws: it has 4 bytes, the run has made it of 12: somebody has cut or replaced \
 it. Restore the file from a copy, or start in another folder.
     """
-    wanted = values.numel() * values.element_size()
+    expected = values.numel() * values.element_size()
     size = size_of(path)
-    if size != wanted:
+    if size != expected:
         now = "is gone" if size is None else f"has {size} bytes"
         raise RecipeError(
             str(path),
-            f"it {now}, the run has made it of {wanted}: somebody has cut or replaced it",
+            f"it {now}, the run has made it of {expected}: somebody has cut or replaced it",
             do="Restore the file from a copy, or start in another folder.",
         )
 

@@ -95,14 +95,14 @@ class Pairs:
 
         (E_h - E_{h/2}) 2^p/(2^p - 1) for a step of order p, and 2 (E_V - E_{V/2}) for a gradient of covariance V.
         """
-        found = {}
+        biases = {}
         coarse = self.moments["coarse"][name]
         if "fine" in self.moments and order is not None:
             share = 2**order / (2**order - 1)
-            found["step"] = (coarse, *_scaled(share, coarse.less(self.moments["fine"][name])))
+            biases["step"] = (coarse, *_scaled(share, coarse.less(self.moments["fine"][name])))
         if "one" in self.moments:
-            found["minibatches"] = (self.of_run(name), *_scaled(2.0, self.of_run(name).less(coarse)))
-        return found
+            biases["minibatches"] = (self.of_run(name), *_scaled(2.0, self.of_run(name).less(coarse)))
+        return biases
 
 
 def _scaled(share: float, both: tuple[Excess, Excess]) -> tuple[Excess, Excess]:

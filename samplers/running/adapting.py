@@ -59,9 +59,9 @@ def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> No
     """
     for name, M in adapting(parameters).items():
         sites = target[0].numel()
-        seen = len(target) * ((M.last or 0) - M.after)
-        if seen <= sites:
-            what = f"it would be made of {seen} states, {len(target)} of each step, and has {sites} rows"
+        states = len(target) * ((M.last or 0) - M.after)
+        if states <= sites:
+            what = f"it would be made of {states} states, {len(target)} of each step, and has {sites} rows"
             raise RecipeError(f"{where}, operator {name}", what, do="Adapt longer, or to more chains.")
         M.place(target)
 

@@ -335,7 +335,7 @@ class PairedRun:
             while True:
                 settled = _look(levels, moves, steps)
                 if settled or warmup + 3 * steps > most:
-                    return self._told_apart(levels, warmup, steps, settled)
+                    return self._moments(levels, warmup, steps, settled)
                 warmup += steps
                 steps = warmup
                 bar.total = warmup + steps
@@ -402,7 +402,7 @@ class PairedRun:
                 levels["fine"].move(2 * k + 1, b.noise, [b.rows])
             yield
 
-    def _told_apart(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
+    def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
         """The moments of the pairs of which no chain was lost."""
         alive = _alive(levels)
         lost = int((~alive).sum())

@@ -134,17 +134,17 @@ def _by_parameter(recipe: Recipe, init: Mapping[str, Any], starting: Starting) -
     if len(recipe.targets) > 1:
         name = next(iter(init))
         raise RecipeError(where, f"there is no block '{name}'", do=did_you_mean(name, [b.name for b in recipe.entries]))
-    given = {
+    points = {
         name: one_point(x, f"{where}[{name!r}]", starting.device)
         for name, x in init.items()
         if not isinstance(x, Distribution)
     }
     if starting.per_chain is None:
-        check_unambiguous({name: init[name] for name in given}, starting.chains, where)
+        check_unambiguous({name: init[name] for name in points}, starting.chains, where)
     return {
         name: _drawn(x, i, starting)
         if isinstance(x, Distribution)
-        else _of_all(given[name], f"{where}[{name!r}]", starting, per_chain=bool(starting.per_chain))
+        else _of_all(points[name], f"{where}[{name!r}]", starting, per_chain=bool(starting.per_chain))
         for i, (name, x) in enumerate(init.items())
     }
 

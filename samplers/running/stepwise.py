@@ -22,7 +22,7 @@ BYTES_AHEAD = 2**28  # of the targets of these steps
 
 
 @dataclass
-class _Made:
+class _Pending:
     """A step that has been made: the new state, the rows of its gradient, and whether no chain is lost, once known.
 
     `state`: the new one but for chains that were lost before.
@@ -59,22 +59,22 @@ class Stepwise:
         one is, they are made anew from there.
         """
         while done < stage.steps:
-            for made in self._made(chains, stage, done):
-                chains.advance(made.new, rows=made.rows, is_fine=made.is_fine)
+            for pending in self._pending(chains, stage, done):
+                chains.advance(pending.new, rows=pending.rows, is_fine=pending.is_fine)
                 k, done = done, done + 1
                 if stage.until_kept(k):
                     yield Moves(1)
                 else:
-                    yield Moves(1, [made.h], {name: chains.state[name][:, None] for name in self.keep})
-                if made.is_fine is False:
+                    yield Moves(1, [pending.h], {name: chains.state[name][:, None] for name in self.keep})
+                if pending.is_fine is False:
                     break
 
-    def _made(self, chains: Chains, stage: Stage, done: int) -> Iterator["_Made"]:
+    def _pending(self, chains: Chains, stage: Stage, done: int) -> Iterator["_Pending"]:
         """The steps from number `done` on, in order; those that are made ahead when their verdict has come."""
         target = chains.state[chains.recipe.targets[0].name]
         ahead = 0 if is_near(target) else min(self.ahead, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
         arrivals = Arrivals()
-        coming: deque[_Made] = deque()
+        coming: deque[_Pending] = deque()
         numbers = range(stage.first + done, stage.first + stage.steps)
         evaluations = Evaluations(self.inputs.derivatives)
         call = StepCall(stage.step, evaluations.functions(), self.inputs, self.backend)
@@ -85,13 +85,13 @@ class Stepwise:
             k = of_step.number - stage.first
             h = stage.step_size(k)
             new = call(state, of_step.number, of_step.noise, h, stage.temperature(k))
-            made = _Made(new, evaluations.latest if "gradient" in new else None, h)
+            pending = _Pending(new, evaluations.latest if "gradient" in new else None, h)
             if not ahead:
-                yield made
+                yield pending
                 continue
-            made.state = chains.merged(made.new, state)
-            arrivals.send(chains.verdict(made.new), made.judge)
-            coming.append(made)
+            pending.state = chains.merged(pending.new, state)
+            arrivals.send(chains.verdict(pending.new), pending.judge)
+            coming.append(pending)
             if len(coming) > ahead:
                 arrivals.wait()
             arrivals.look()
@@ -114,8 +114,8 @@ class StepCall:
         if self.by_kernel:
             self.fixed = {**functions, **inputs.constants, "pool": Pool(1, keep_constants=True)}
         else:
-            given = step.arguments(noise={}, sizes=inputs.layout.sizes, **functions)
-            self.fixed = {**given, **step.spelled(inputs.constants)}
+            arguments = step.arguments(noise={}, sizes=inputs.layout.sizes, **functions)
+            self.fixed = {**arguments, **step.spelled(inputs.constants)}
         self.numbered = self.by_kernel or step.program.reads(step_number)
 
     @torch.no_grad()

@@ -156,9 +156,9 @@ def _read(of_steps: Sequence[OfStep], *, has_data: bool) -> tuple[dict[str, torc
 def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str:
     """Why the steps have no graph; "" where they have one, of the numbers that they have without it."""
     try:
-        made, _, _ = compiled(state, *read)
-        plain, _, total = several(state, *read)
-        return "" if not math.isfinite(total) or agree(made, plain) else "its numbers differ"
+        compiled_state, _, _ = compiled(state, *read)
+        plain_state, _, total = several(state, *read)
+        return "" if not math.isfinite(total) or agree(compiled_state, plain_state) else "its numbers differ"
     except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 

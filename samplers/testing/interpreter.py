@@ -469,15 +469,15 @@ def _move(chain, updates, answers, first_gradient=None):
 
 def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answers) -> dict[Any, np.ndarray]:
     """The derivatives of U that formulas take at other points than the target's, inner ones first; `values` as `at`."""
-    found: dict[Any, np.ndarray] = {}
+    derivatives: dict[Any, np.ndarray] = {}
     for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
         there = copy(chain)
-        known = {**values, **found}
+        known = {**values, **derivatives}
         point = {b: np.asarray(evaluate(x, known, chain.full, chain.sizes)) for b, x in asked.point.items()}
         there.at = {**known, **point}
         order = len(asked.value.variables) if isinstance(asked.value, Partial) else 0
-        found[asked] = there.derivatives(getattr(answers, DERIVATIVES[order]), order)[asked.value]
-    return found
+        derivatives[asked] = there.derivatives(getattr(answers, DERIVATIVES[order]), order)[asked.value]
+    return derivatives
 
 
 def _draw(chain, flow, names, answers):

@@ -166,13 +166,13 @@ class KernelEngine(TextEngine):
         parameters["num_data"] = num_data
         if self.prior:
             parameters["prior_precision"] = num_data * weight_decay
-        found = self.as_gradients.addresses(gradients)
-        if not self.written_before_read.isdisjoint(found):  # a gradient that is its parameter
+        addresses = self.as_gradients.addresses(gradients)
+        if not self.written_before_read.isdisjoint(addresses):  # a gradient that is its parameter
             gradients = [g.clone() for g in gradients]
-            found = self.as_gradients.addresses(gradients)
-        at: Sequence[int] | np.ndarray = found if found or self.walk is None else self.walk.gradients
+            addresses = self.as_gradients.addresses(gradients)
+        at: Sequence[int] | np.ndarray = addresses if addresses or self.walk is None else self.walk.gradients
         if not self.whole:
-            at = np.array(found, np.int64)[self.parameter_of] + self.bytes_before
+            at = np.array(addresses, np.int64)[self.parameter_of] + self.bytes_before
         self.sweep.step(h, key if self.clock is None else replace(key, step=0), at, observe, **parameters)
         if self.clock is not None:
             self.clock.add_(1)

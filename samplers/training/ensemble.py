@@ -62,7 +62,7 @@ class Ensemble(torch.nn.Module):
             _check_maker(networks)
         self.members = numbers_of(WHERE, len(own) if own and members is None else members)
         if own is None:
-            own = list(_made(networks, self.members, seed))
+            own = list(_networks(networks, self.members, seed))
         _check_forms(own, self.members)
         self.network = _stacked(own, self.members.start)
         self._in_turn = False
@@ -151,15 +151,15 @@ def _check_maker(network: object) -> None:
         )
 
 
-def _made(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
+def _networks(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
     """A network for each member, made under its seed."""
     seeds = noise.integers(seed, 0, START, len(members), (), high=2**31, device="cpu", first_chain=members.start)
     for own in seeds.tolist():
         with seeded(own):
-            made = network()
-        if not isinstance(made, torch.nn.Module):
-            raise RecipeError(WHERE, f"the function returns a {type(made).__name__}", do="Return an nn.Module.")
-        yield made
+            module = network()
+        if not isinstance(module, torch.nn.Module):
+            raise RecipeError(WHERE, f"the function returns a {type(module).__name__}", do="Return an nn.Module.")
+        yield module
 
 
 def _check_forms(networks: Sequence[Any], members: range) -> None:

@@ -124,8 +124,8 @@ class Gauges:
                 self.rows.setdefault(label, []).append(row)
 
         like = params[0]
-        seen = [x.to(like.dtype).reshape(()) for x in numbers.values()]
-        self.arrivals.send(torch.stack(seen) if seen else like.new_zeros(0), read)
+        looked_at = [x.to(like.dtype).reshape(()) for x in numbers.values()]
+        self.arrivals.send(torch.stack(looked_at) if looked_at else like.new_zeros(0), read)
 
     def late(self, label: str, spread: Spread | None = None) -> dict[str, torch.Tensor]:
         """The numbers by name over the later half of the steps of a chain; with a `spread` all ranks ask together."""
