@@ -63,14 +63,16 @@ def lower(
 
     With `reuse_gradient` a gradient serves until the target moves, across steps too; without, each piece that reads
     grad U evaluates a fresh one. `given_gradient` starts from the caller's gradient (the optimizer form). With `value`
-    formulas may read U itself. Raises RecipeError where one asks for more of U than its gradient and Hessian diagonal.
+    formulas may read U itself, which the caller gives where it gives the gradient. Raises RecipeError where one asks
+    for more of U than its gradient and Hessian diagonal.
     """
 
     def assembled(entry: Mapping[Asked, str]) -> _Assembly:
         return _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope, value, entry)
 
     if given_gradient:
-        program = assembled({(1, U): "given" for U in _potentials(recipe)}).program
+        orders = (1, 0) if value else (1,)
+        program = assembled({(order, U): "given" for order in orders for U in _potentials(recipe)}).program
     else:
         asked = [(order, U) for order in CARRIED for U in _potentials(recipe)]
         if any(flow.swaps for flow in flows.values()):
@@ -90,24 +92,30 @@ def optimizer_form(
     flows: Mapping[str, Flow],
     adapt: Mapping[Adapted, Expr] | None = None,
     scope: str = "chain",
+    *,
+    value: bool = False,
 ) -> Program:
     """The cyclic rotation of the word that starts right after its one gradient, as a training loop needs it.
 
-    Raises RecipeError if the word needs more than one gradient per step, or gradients of several potentials.
+    `value`: whether the loop hands in U beside its gradient, for formulas that read it. Raises RecipeError if the word
+    needs more than one gradient per step, or gradients of several potentials.
     """
     if recipe.has_several_potentials:
         what = "a loss has one gradient, and H asks for those of several potentials"
         raise RecipeError(f"{recipe.name}, optimizer form", what, do="Sample with it: samplers.sample.")
+    reads_value = reads_U((adapt or {}).values(), 0) or any(flow.reads(0) for flow in flows.values())
+    if reads_value and not value:
+        what = "its formulas read U itself, and here there are gradients alone"
+        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.Optimizer, or samplers.sample.")
+    _refuse_networks(recipe)
     semigroups = [letter for letter, flow in flows.items() if flow.exact]
     for k in range(len(scheme.moves)):
         rotated = scheme.rotated(k).merged(semigroups)
         first, _ = rotated.moves[0]
-        if not flows[first].reads_gradient:
+        if not (flows[first].reads_gradient or flows[first].reads(0)):
             continue
-        _refuse_value(recipe, rotated, flows, adapt or {})
-        _refuse_networks(recipe)
-        program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope)
-        if program.gradients_per_step == 0 and not program.needs_curvature:
+        program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope, value=reads_value)
+        if program.evaluates_nothing:
             return program
     raise RecipeError(
         f"{recipe.name}, optimizer form",
@@ -121,13 +129,6 @@ def _refuse_networks(recipe: Recipe) -> None:
     bound = sorted({f.family.name for e in recipe.formulas for f in e.atoms(Bound)})
     if bound:
         what = f"the function {bound[0]!r} is bound to a network, which its text cannot hold"
-        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.sample.")
-
-
-def _refuse_value(recipe: Recipe, scheme: Scheme, flows: Mapping[str, Flow], adapt: Mapping[Adapted, Expr]) -> None:
-    """Refuse formulas that read U itself, of which a training loop has the gradient of a batch alone."""
-    if reads_U(adapt.values(), 0) or any(flows[letter].reads(0) for letter in scheme.letters):
-        what = "its formulas read U itself, and a training loop hands in gradients alone"
         raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.sample.")
 
 
@@ -234,6 +235,7 @@ class _Assembly:
         self.fresh: set[Asked] = set()
         self.ahead: set[Asked] = set()  # the gradients that are read after a swap, before the target moves
         self.first_gradients: dict[Potential | None, tuple[int, int]] = {}
+        self.given = {own for own, source in entry.items() if source == "given"}
         self._enter(entry)
         self._make_moves(scheme, flows, reuse_gradient)
         self.program = self._finished(scheme, flows, entry, energy)
@@ -397,6 +399,9 @@ class _Assembly:
         if not self.adapt:
             return
         updates: Updates = dict(self.adapt)
+        if self.recipe.order != "same_step":  # U that the caller has given is of where its gradient is
+            given = {e: g for own in self.given if own[0] == 0 for e, g in self._partials(own).items()}
+            updates = {a: e.xreplace(given) for a, e in updates.items()}
         first = self.first_gradients if self.recipe.order != "same_step" else {}
         for U, place in sorted(first.items(), key=lambda item: item[1], reverse=True):
             updates = {a: e.xreplace(self._partials((1, U))) for a, e in updates.items()}

@@ -214,6 +214,11 @@ class Program:
         """How often grad U is evaluated in one step."""
         return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)
 
+    @property
+    def evaluates_nothing(self) -> bool:
+        """Whether all that is asked of U is given to the step."""
+        return all(s.source == "given" for s in self.statements if isinstance(s, Gradient))
+
     @cached_property
     def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
         """The names of what is asked of U, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""

@@ -259,7 +259,7 @@ class Step:
         gradient: object,
         noise: Mapping,
         curvature: Callable | None = None,
-        value: Callable | None = None,
+        value: object = None,
         observe: Mapping | None = None,
         sizes: Sequence[int] | None = None,
     ) -> dict[str, Any]:

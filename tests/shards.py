@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.parallel import DistributedDataParallel
 
 import samplers
-from recipe import RecipeError
+from recipe import Recipe, RecipeError, potential, vector
 from samplers.files import storage
 
 F64 = torch.float64
@@ -175,6 +175,19 @@ def loops(mesh, folder, found, said):
     found["half"] = whole(half)
 
 
+def valued(params):
+    """A step that reads U itself."""
+    theta = vector("theta")
+    U = potential(theta)
+    recipe = Recipe(name="contour", state=(theta,), H=2 * U + U**2, D={theta: 1}, marginal=2 * U + U**2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        optimizer = samplers.Optimizer(params, recipe, step_size=1e-3, num_data=N)
+    for p in params:
+        p.grad = p.detach().clone()
+    optimizer.step(lambda: 1.0)
+
+
 def refusals(mesh, rank, said):
     rows = lambda: sharded(mesh, PLACED["rows"])  # noqa: E731
     said["lr"] = says(lambda: walked("sghmc", rows(), lr=0.01 + rank, steps=1))
@@ -183,6 +196,7 @@ def refusals(mesh, rank, said):
     pending = DTensor.from_local(torch.ones(3, dtype=F64), mesh, [Partial()])
     said["partial"] = says(lambda: made("sghmc", [torch.nn.Parameter(pending)]))
     said["mixed"] = says(lambda: made("sghmc", [*rows(), torch.nn.Parameter(torch.ones(2, dtype=F64))]))
+    said["value"] = says(lambda: valued(rows()))
     folder = Path(tempfile.gettempdir()) / "no-folder"
     checkpoint = samplers.Checkpoint(folder, optimizer=walked("sghmc", rows(), steps=1))
     said["checkpoint"] = says(lambda: checkpoint.save()) if rank == 0 else ""

@@ -117,6 +117,7 @@ def test_gradients_that_ddp_accumulates_make_the_weights_of_one_process(two):
         "seed": "ranks differ in seed: here seed = ",
         "recipe": "ranks differ in momentum, recipe, scheme, parameters: here momentum = ",
         "partial": "it is a sum over ranks that is pending, Partial. Redistribute it",
+        "value": "contour, Optimizer, sharded parameters: its formulas read U itself, and each rank has",
         "mixed": "parameter 4 is no DTensor, the first on .* Give the parameters of each mesh a group of their own",
     }.items(),
 )

@@ -153,12 +153,6 @@ def test_a_gradient_without_its_value_is_refused():
         samplers.sample(Contour, gradient=lambda z: z, init=torch.zeros(2), steps=5, step_size=0.01, progress=False)
 
 
-@pytest.mark.parametrize("recipe", [Contour, Levelled], ids=lambda recipe: recipe.name)
-def test_a_training_loop_has_no_value(recipe):
-    with pytest.raises(RecipeError, match="its formulas read U itself.*samplers.sample"):
-        samplers.Optimizer([torch.nn.Parameter(torch.zeros(3))], recipe, lr=1e-3, num_data=10)
-
-
 def test_no_stock_sampler_reads_it():
     assert not any(reads_U(recipe.drift, 0) for recipe in samplers.catalogue.values())
 

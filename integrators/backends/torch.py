@@ -198,7 +198,7 @@ def _shapes(program):
 
 def _gradients(program, at):
     """Lines of the gradient of U, or of that of each potential."""
-    sources = {s.source for s in program.statements if isinstance(s, Gradient) and s.order == 1}
+    sources = _sources(program, 1)
     if "given" in sources:
         return [f"gradient: grad U at the state, {_form(program, at)}"]
     if program.recipe.has_several_potentials:
@@ -210,7 +210,12 @@ def _values(program, at):
     """Lines of U, or of each potential."""
     if program.recipe.has_several_potentials:
         return [f"value{_call(program, U)} -> {U.symbol}, (chains,)" for U in program.recipe.potentials]
-    return [f"value({at}) -> U, (chains,)"]
+    return ["value: U at the state, (chains,)" if "given" in _sources(program, 0) else f"value({at}) -> U, (chains,)"]
+
+
+def _sources(program, order):
+    """Where the derivatives of an order come from."""
+    return {s.source for s in program.statements if isinstance(s, Gradient) and s.order == order}
 
 
 def _form(program, at):

@@ -167,6 +167,7 @@ class Sweep:
         key: Key,
         gradient: Sequence[int] | np.ndarray,
         observe: Mapping,
+        value: torch.Tensor | None = None,
         /,
         *,
         temperature: float = 1.0,
@@ -176,7 +177,7 @@ class Sweep:
         """One step of an optimizer form, whose bound tensors have not moved.
 
         `gradient`: where a tensor for each part begins, each in memory as the part is; the caller keeps them.
-        `observe`: the observations by name.
+        `observe`: the observations by name; `value`: U of each chain, `(chains,)`, where the step reads it.
         """
         self._set_constants(h, temperature, step_number, parameters)
         self.tables.draw_inside()
@@ -184,6 +185,8 @@ class Sweep:
             self._tell_written = written(self._moved)
         for k, segment in enumerate(self.plan.segments):
             match segment.before:
+                case Gradient(_, _, 0) as statement:
+                    self._place(statement, [value])
                 case Gradient(((_, g),), _):
                     self.tables.array_out[self._arrays[g]] = gradient
                 case Observe(name, observed) as statement:

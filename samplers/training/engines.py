@@ -79,20 +79,21 @@ class TextEngine:
         gradients: Sequence[torch.Tensor],
         key: Key,
         observe: Mapping[str, torch.Tensor],
+        value: torch.Tensor | None = None,
         /,
         *,
         num_data: int,
         weight_decay: float,
         **parameters: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss and the noise of a key."""
+        """One step of size h, by the gradients of the mean loss and the noise of a key; `value` is U of each chain."""
         state = {self.target: end_to_end(self.params, self.chains)}
         state |= {b: end_to_end(tensors, self.chains) for b, tensors in self.vectors.items()} | self.scalars
         gradient = gradient_of_U(self.params, gradients, num_data, weight_decay, self.chains)
         new = self.step.function(
             state,
             h,
-            **self.step.arguments(gradient, self.step.drawn(key, state), observe=as_functions(observe)),
+            **self.step.arguments(gradient, self.step.drawn(key, state), value=value, observe=as_functions(observe)),
             **self.step.spelled(parameters | {"num_data": num_data}),
         )
         put_back(new[self.target], self.params)
@@ -156,6 +157,7 @@ class KernelEngine(TextEngine):
         gradients: Sequence[torch.Tensor],
         key: Key,
         observe: Mapping[str, torch.Tensor],
+        value: torch.Tensor | None = None,
         /,
         *,
         num_data: int,
@@ -173,7 +175,7 @@ class KernelEngine(TextEngine):
         at: Sequence[int] | np.ndarray = addresses if addresses or self.walk is None else self.walk.gradients
         if not self.whole:
             at = np.array(addresses, np.int64)[self.parameter_of] + self.bytes_before
-        self.sweep.step(h, key if self.clock is None else replace(key, step=0), at, observe, **parameters)
+        self.sweep.step(h, key if self.clock is None else replace(key, step=0), at, observe, value, **parameters)
         if self.clock is not None:
             self.clock.add_(1)
 

@@ -76,10 +76,23 @@ class Ensemble(torch.nn.Module):
     ) -> torch.Tensor:
         """The sum over members of their losses, `function(network(inputs), *targets)`, a 0-dim tensor.
 
-        A sum, and no mean, so that `backward()` leaves in every member the gradient of its own mean loss. Inputs and
-        targets begin with the axis of members, `(members, batch, ...)`, as Minibatches(..., members=...) have them;
-        with `shared` they are one batch for all, `(batch, ...)`, and then members are coupled through its noise.
-        Raises RecipeError for other shapes, and a function that returns more than one number.
+        A sum, and no mean, so that `backward()` leaves in every member the gradient of its own mean loss. The arguments
+        are those of `losses`.
+        """
+        return self.losses(function, inputs, *targets, shared=shared).sum()
+
+    def losses(
+        self, function: Callable[..., torch.Tensor], inputs: Any, *targets: Any, shared: bool = False
+    ) -> torch.Tensor:
+        """The loss of each member, `function(network(inputs), *targets)`, `(members,)`.
+
+        Inputs and targets begin with the axis of members, `(members, batch, ...)`, as Minibatches(..., members=...)
+        have them; with `shared` they are one batch for all, `(batch, ...)`, and then members are coupled through its
+        noise. Raises RecipeError for other shapes, and a function that returns more than one number.
+
+        >>> ensemble, batch = Ensemble(lambda: torch.nn.Linear(3, 1), members=4), (torch.ones(20, 3), torch.ones(20, 1))
+        >>> ensemble.losses(torch.nn.functional.mse_loss, *batch, shared=True).shape
+        torch.Size([4])
         """
         self._check_batches(inputs, targets, shared)
 
@@ -91,7 +104,7 @@ class Ensemble(torch.nn.Module):
             shape = tuple(losses.shape[1:]) if torch.is_tensor(losses) else type(losses).__name__
             what = f"it returns {shape} for a member"
             raise RecipeError(f"{WHERE}, loss", what, do="Return the mean over the batch, a 0-dim tensor.")
-        return losses.sum()
+        return losses
 
     def member(self, number: int) -> torch.nn.Module:
         """A copy of the network with the parameters and buffers of the member of this number.

@@ -44,6 +44,7 @@ from .tensors import (
     precise,
     usable_gradients,
 )
+from .values import values_of
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
@@ -120,6 +121,7 @@ class Optimizer(torch.optim.Optimizer):
                 "here; how far that is off grows with the step size and the noise of gradients. Of a training loop are "
                 "'sgld', 'sghmc' and 'underdamped-langevin'."
             )
+        self._meet_values()
         key = noise.Key(seed, 0, chain)  # refuses what is none
         self.seed = key.seed
         self.chain = key.first_chain
@@ -141,8 +143,20 @@ class Optimizer(torch.optim.Optimizer):
         step = integrators.compile(self.recipe, self.word, pieces=self.pieces, freeze=freeze, backend=self.backend)
         _check_target(self.where, self.recipe)
         adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in step.frozen}
-        self.program = optimizer_form(self.recipe, step.scheme, step.flows, adapt)
+        self.program = optimizer_form(self.recipe, step.scheme, step.flows, adapt, value=True)
         self.rotated = Step(self.recipe, self.program.scheme, step.flows, self.program, frozen=step.frozen)
+
+    def _meet_values(self) -> None:
+        """Say of formulas that read U itself what a batch makes of them."""
+        if not self.program.needs_value:
+            return
+        if self.capturable:
+            what = "capturable = True, and its formulas read U itself, which a graph does not take from a closure"
+            raise RecipeError(self.where, what, do="Step without a graph.")
+        warn(
+            f"{self.where}: the formulas read U itself, of which the loss of a minibatch is an estimate: the law is "
+            "not exp(-H). Return the loss of all data from the closure of step() for one that is."
+        )
 
     def freeze(self, *names: str) -> None:
         """Hold these blocks and adapted quantities still from the next step on, as after a burn-in; no names free all.
@@ -221,8 +235,10 @@ class Optimizer(torch.optim.Optimizer):
     ) -> Any:
         """One step; returns the loss of `closure`, if there is one, which computes it and its gradient anew.
 
-        `observe` has the statistics that a recipe asks for, by name. Raises RecipeError, before the group moves, for
-        gradients that are missing or sparse, and for observations that are missing. Gradients that are not finite are
+        `observe` has the statistics that a recipe asks for, by name. A recipe whose formulas read U itself asks for a
+        closure, of whose loss U = num_data loss + num_data weight_decay theta^2/2 is made; of an ensemble it returns
+        that of each member. Raises RecipeError, before the group moves, for gradients that are missing or sparse, and
+        for observations and losses that are missing. Gradients that are not finite are
         refused every 50th step, and on the CPU where the shortest of a group has such numbers, as it does after a loss
         that is not finite; weights and state are then those of the step before. A GPU is not waited for: what is
         checked there is refused some steps later.
@@ -248,15 +264,20 @@ class Optimizer(torch.optim.Optimizer):
                     f"the observation '{name}' is missing",
                     do=f"Pass observe={{{name!r}: tensor}}.",
                 )
+        values: list[torch.Tensor | None] = [None] * len(self.param_groups)
+        if self.program.needs_value:
+            values = values_of(f"{self.where}, step", self.param_groups, loss)
         for index, group in enumerate(self.param_groups):
             if group["params"] and group["lr"] != 0:
-                self._move(index, group, observe)
+                self._move(index, group, observe, values[index])
                 group["step_number"] += 1
             elif not group["step_number"]:
                 hold_places(self.recipe, group, self.state)
         return loss
 
-    def _move(self, index: int, group: dict[str, Any], observe: Mapping[str, torch.Tensor]) -> None:
+    def _move(
+        self, index: int, group: dict[str, Any], observe: Mapping[str, torch.Tensor], value: torch.Tensor | None
+    ) -> None:
         engine = self._engines.get(index)
         whole, group = group, self._part(group)
         if observe:
@@ -271,6 +292,7 @@ class Optimizer(torch.optim.Optimizer):
             gradients,
             noise.Key(self.seed, group["step_number"], self._chain(index)),
             observe,
+            value,
             temperature=setting.temperature,
             num_data=group["num_data"],
             weight_decay=group["weight_decay"],
@@ -659,6 +681,8 @@ def _parts(states: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch
 def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: bool) -> None:
     """Refuse what is not made for sharded parameters."""
     fault = ""
+    if step.program.needs_value:
+        fault = "its formulas read U itself, and each rank has the loss of its own data"
     if capturable:
         fault = "capturable = True: a graph would have to hold messages between ranks"
     if step.program.has_operators:

@@ -90,14 +90,15 @@ class OnCopies:
         gradients: Sequence[torch.Tensor],
         key: Key,
         observe: Mapping[str, torch.Tensor],
+        value: torch.Tensor | None = None,
         /,
         **settings: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss and the noise of a key."""
+        """One step of size h, by the gradients of the mean loss and the noise of a key; `value` is U."""
         if not self._are_as_written():
             self._renew()
         torch._foreach_copy_(self.gradients, list(gradients))
-        self.engine.move(h, self.gradients, key, observe, **settings)
+        self.engine.move(h, self.gradients, key, observe, value, **settings)
         torch._foreach_copy_(self.weights, self.copies)
         self._see_written()
 
