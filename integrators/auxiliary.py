@@ -52,7 +52,8 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     laws, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
     flows = {}
     for law in reversed(laws):
-        b, draw = law.block, Normal(law.block)
+        b = law.block
+        draw = Normal(law.block)
         update = law.mean + times(sqrt(T / law.precision), draw)
         equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
         flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)

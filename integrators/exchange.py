@@ -84,7 +84,8 @@ class Exchange:
 
     def level(self, state: State, U: "Tensor", temperature: float, parameters: Mapping) -> "Tensor":
         """H/T of chains, in float64."""
-        step, names = self._level, [b.name for b in self.recipe.entries]
+        step = self._level
+        names = [b.name for b in self.recipe.entries]
         at = {name: state[name] for name in names} | {VALUE.name: U}
         at |= {b.name: U for b in (LEVEL, RATIO)}
         level = _after(step, at, {"temperature": temperature, **parameters})[LEVEL.name]
@@ -126,7 +127,8 @@ class Exchange:
 
     @cached_property
     def _level(self) -> Step:
-        H, U = self.recipe.H, self.recipe.potential
+        H = self.recipe.H
+        U = self.recipe.potential
         return _compiled(self.recipe, {LEVEL.name: _flow(LEVEL, H.xreplace({U: VALUE}) if U else H, "level")})
 
 

@@ -115,7 +115,8 @@ def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
     if affine is None:
         return None
     A, (c,) = affine
-    (x,), a = piece.moving, A[0, 0]
+    (x,) = piece.moving
+    a = A[0, 0]
     if is_operator(a) and not _commutes(a, piece):
         return None
     mean, spread = (_operator_mean_and_spread if is_operator(a) else _mean_and_spread)(x, a, c)
@@ -319,7 +320,8 @@ def _vanishes_at_random(equation: Expr, draw: random.Random, points: int = 3) ->
 def _agree(one: Expr, other: Expr) -> bool:
     """Whether two formulas have the same value at a random point."""
     both, _ = masked(Tuple(one, other), *OPAQUE)
-    symbols, draw = sorted(both.free_symbols, key=lambda s: s.name), random.Random(2015)
+    symbols = sorted(both.free_symbols, key=lambda s: s.name)
+    draw = random.Random(2015)
     value, expected = numeric(symbols, both)([random_value(s, draw) for s in symbols])
     return abs(value - expected) <= 1e-8 * (1 + abs(expected))
 

@@ -96,7 +96,8 @@ def linear_chain(
     """
     import torch
 
-    recipe, program = step.recipe, step.program
+    recipe = step.recipe
+    program = step.program
     if len(recipe.targets) > 1:
         raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
     if recipe.fields:

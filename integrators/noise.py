@@ -49,7 +49,8 @@ class Places:
 
     def within_groups(self, device: Device) -> torch.Tensor:
         """Where the sites are among those of `groups`."""
-        starts, end = [], 0
+        starts = []
+        end = 0
         for first, n in self.runs:
             starts.append((end + first % 4, n))
             end += 4 * (-(-(first + n) // 4) - first // 4)

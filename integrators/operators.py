@@ -163,7 +163,9 @@ class _OfKronecker(Operator):
     """A matrix of these eigenvalues, whose eigenvectors are Kronecker products of these."""
 
     def __init__(self, values: torch.Tensor, vectors: list[torch.Tensor]) -> None:
-        self.values, self.vectors, self.sites = values, vectors, len(values)
+        self.values = values
+        self.vectors = vectors
+        self.sites = len(values)
         self.tensors = (values, *vectors)
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
@@ -247,7 +249,8 @@ class LowRank(Operator):
     """
 
     def __init__(self, diagonal: Any, factor: Any) -> None:
-        self.diagonal, self.factor = _numbers(diagonal, "diagonal"), _numbers(factor, "factor")
+        self.diagonal = _numbers(diagonal, "diagonal")
+        self.factor = _numbers(factor, "factor")
         shapes = tuple(self.diagonal.shape), tuple(self.factor.shape)
         if len(shapes[1]) != 2 or shapes[0] not in ((), shapes[1][:1]):
             what = f"a diagonal {shapes[0]} and a factor {shapes[1]} do not meet"
@@ -322,8 +325,13 @@ class _OfLowRank(Operator):
     """left (c + U (values - c) U^T) right, with diagonal matrices left and right."""
 
     def __init__(self, c, values, U, left, right):
-        self.c, self.values, self.U, self.left, self.right = c, values, U, left, right
-        self.sites, self.tensors = len(U), (c, values, U, left, right)
+        self.c = c
+        self.values = values
+        self.U = U
+        self.left = left
+        self.right = right
+        self.sites = len(U)
+        self.tensors = (c, values, U, left, right)
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         c, values, U, left, right = (t.to(x.dtype) for t in self.tensors)
@@ -540,9 +548,11 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
 
 def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
     """Refuse values of operators that have not one row per site of a block `(chains, *shape)`, or lie elsewhere."""
-    sites, values = like[0].numel() if len(like) else 0, read(recipe, values)
+    sites = like[0].numel() if len(like) else 0
+    values = read(recipe, values)
     for M in recipe.operators:
-        where, value = f"{recipe.name}, operator {M}", values.get(M.name)
+        where = f"{recipe.name}, operator {M}"
+        value = values.get(M.name)
         if value is None or M.at is not None:
             continue
         if len(like) and value.sites not in (None, sites):

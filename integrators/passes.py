@@ -122,13 +122,15 @@ class Plan:
         """
         segments = []
         for segment in self.segments:
-            before, passes = segment.before, list[Pass]()
+            before = segment.before
+            passes = list[Pass]()
             for p in segment.passes:
                 if not p.sites.sums:
                     passes.append(p)
                     continue
                 segments.append(Segment(before, (*passes, Pass(p.sites, Loop())), segment.written))
-                before, passes = None, [Pass(Loop(), p.chain)]
+                before = None
+                passes = [Pass(Loop(), p.chain)]
             segments.append(Segment(before, tuple(passes), segment.written))
         return replace(self, segments=tuple(segments))
 

@@ -104,7 +104,8 @@ def _repeated(word: str) -> str:
     group = re.compile(r"\(([^()]*)\)\s*\*\s*(\d+)")
     rest = word
     while match := group.search(rest):
-        inside, times = match[1].strip(), int(match[2])
+        inside = match[1].strip()
+        times = int(match[2])
         if not inside or not 1 <= times or times * len(inside) > LONGEST:
             what = f"{match[0]} stands for {times} times {inside!r}"
             raise RecipeError(f"scheme {word!r}", what, do=f"Repeat letters once or more, up to {LONGEST} characters.")

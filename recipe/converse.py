@@ -91,7 +91,8 @@ def recover(
     H = formula(H, "recover, H")
     potential = next(iter(H.atoms(Potential)), None)
     reversible = Recipe(name="recover", state=state, target=potential and potential.blocks, H=H, D=D)
-    state, D = reversible.state, reversible.D
+    state = reversible.state
+    D = reversible.D
     f = _column(drift, reversible)
     functions = [formula(g, "recover, functions") for g in functions]
     _known_symbols([*f, *functions], reversible)
@@ -291,7 +292,8 @@ def _first_moments(R: Expr, recipe: Recipe) -> list[str]:
     """E_pi[L phi] = E_pi[phi R] for H and the worst monomial, at the defaults, for one site, U a quartic."""
     import numpy
 
-    state, U = recipe.state, recipe.potential
+    state = recipe.state
+    U = recipe.potential
     quartic = sum(b**4 / 4 + b**2 / 2 - S(2) / 5 * b for b in U.blocks) if U else None
     H = _one_site(recipe.H, U, quartic)
     R = _one_site(R, U, quartic)

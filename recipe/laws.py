@@ -273,7 +273,8 @@ def _of_site(term: Expr, block: Block) -> Expr | None:
     if outside.has(block) or len(reading) != 1:
         return None
     (name,) = reading
-    factor, integrand = derivative(outside, name), sums[name].integrand
+    factor = derivative(outside, name)
+    integrand = sums[name].integrand
     if factor.has(name) or any(inner.has(block) for inner in integrand.atoms(Total)):
         return None
     return factor.xreplace(sums) * integrand

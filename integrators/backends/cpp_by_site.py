@@ -52,7 +52,9 @@ class _Writer:
     """
 
     def __init__(self, plan: Plan, sites: int):
-        self.plan, self.program, self.sites = plan, plan.program, sites
+        self.plan = plan
+        self.program = plan.program
+        self.sites = sites
         self.stem = Names().stem
         self.gradients = {s.order: s for s in self.program.statements if isinstance(s, Gradient)}
         self.carried = [g for _, g in self.program.carried]
@@ -75,7 +77,8 @@ class _Writer:
 
     def text(self) -> str:
         """The whole text."""
-        program, tile = self.program, 16 if self.sites <= 64 else 64
+        program = self.program
+        tile = 16 if self.sites <= 64 else 64
         derivatives = [f"\n{self._derivative(order)}\n" for order in sorted(self.gradients)]
         noise = [line for number, d in enumerate(program.draws) for line in self._noise(number, d)]
         run = filled(
@@ -189,7 +192,8 @@ class _Writer:
         ]
 
     def _assignment(self, statement, value):
-        target, text = self.name(subject(statement)), self.write(value)
+        target = self.name(subject(statement))
+        text = self.write(value)
         if subject(statement) in self.registers:
             return f"const R {target} = {text};"
         return f"{target} += {text};" if isinstance(statement, Sum) else f"{target} = {text};"

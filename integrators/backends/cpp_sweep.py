@@ -71,7 +71,8 @@ class _Writer:
 
     def _start(self, loop):
         """What is read before the sites of an item: where its values lie, and what has one value per chain."""
-        stem, row = self.stem, self.plan.arrays.index
+        stem = self.stem
+        row = self.plan.arrays.index
         lines = [
             f"const R* {stem(s)}from = a.array_{loop.side(s)}[{row(s)} * a.parts + part] + at;" for s in loop.loads
         ]
@@ -149,7 +150,8 @@ class _Writer:
         return f"{self.stem(d)}noise.run({given} ? {given} + at : nullptr, place, {CHAIN});"
 
     def _assignment(self, statement, value):
-        name, text = self.stem(subject(statement)), CPP.text(value, self.name)
+        name = self.stem(subject(statement))
+        text = CPP.text(value, self.name)
         match statement:
             case Let():
                 return f"const R {name} = {text};"

@@ -126,7 +126,8 @@ TRITON = Dialect(
 
 class _Text:
     def __init__(self, dialect, name):
-        self.dialect, self.name = dialect, name
+        self.dialect = dialect
+        self.name = name
 
     def of(self, e):
         match e:
@@ -209,7 +210,8 @@ class _Text:
                 f"there is no {self.dialect.name} form of {function}: {e}",
                 do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.",
             )
-        joined, call = args[0], self.dialect.calls[function]
+        joined = args[0]
+        call = self.dialect.calls[function]
         if function in ("Max", "Min"):
             for a in args[1:]:
                 joined = f"{call}({joined}, {a})"

@@ -26,7 +26,8 @@ def filled(text: str, **parts: str | Sequence[str]) -> str:
     """
 
     def part(place: re.Match) -> str:
-        before, value = place[1], parts[place[2]]
+        before = place[1]
+        value = parts[place[2]]
         return before + (value if isinstance(value, str) else f"\n{before}".join(value))
 
     return _PLACE.sub(part, text)

@@ -40,7 +40,8 @@ def standalone_source(program: Program, rotated: Program | None, start: Program,
 
     `rotated` is the optimizer form, `start` gives the adapted quantities their first values.
     """
-    recipe, writer = program.recipe, Writer(program)
+    recipe = program.recipe
+    writer = Writer(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain.is_real:
@@ -133,7 +134,8 @@ def parameter_arguments(program: Program, writer: Writer) -> list[str]:
 
 def _constants(program, writer):
     """Lines that compute what depends on h and the parameters alone, per-site values in float64 first."""
-    like, names = writer.like, writer.names
+    like = writer.like
+    names = writer.names
     inside = _read(program.statements)
     read = inside | _read(program.constants)
     per_site = [s for s in program.recipe.parameters if s.per and s in read]
@@ -333,7 +335,8 @@ def key_of(program: Program, U: Potential) -> str:
 
 def _whole(value, block, writer):
     """The text of a block's new value, in the block's own shape where the formula alone would not have it."""
-    level, name = writer.level(value), writer.names[block.name]
+    level = writer.level(value)
+    name = writer.names[block.name]
     if level == "number":
         return f"torch.full_like({name}, {writer.text(value)})"
     text = writer.text(value, "site" if block.is_vector else None)

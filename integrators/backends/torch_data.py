@@ -37,7 +37,8 @@ class _Derivative:
 
     def __init__(self, program: Program, energy: Energy, *, one_number: bool = False):
         self.one_number = one_number
-        self.recipe, self.energy = program.recipe, energy
+        self.recipe = program.recipe
+        self.energy = energy
         self.columns = {
             d: (Local if d.is_vector else OfRow)(f"column {i}", d.is_vector) for i, d in enumerate(energy.data)
         }
@@ -58,7 +59,8 @@ class _Derivative:
 
     def body(self, derivatives: Sequence[Expr]) -> list[str]:
         """The lines of the function."""
-        writer, sums = self.writer, taken_apart([e.xreplace(self.places) for e in derivatives])
+        writer = self.writer
+        sums = taken_apart([e.xreplace(self.places) for e in derivatives])
         lines = self._unpacked(counts_sites=any(e.has(total(1)) for e in derivatives))
         writer.like = "theta"
         lines += [f"{writer.name(t.name)} = ({self._text(t.integrand, 'site')}).sum()" for t in sums.chain]
@@ -110,7 +112,8 @@ class _Derivative:
 
     def _sum_over_rows(self, s: RowSum) -> str:
         """The sum over rows of a weight times a factor."""
-        by_row, factor = reads_rows(s.weight), s.factor
+        by_row = reads_rows(s.weight)
+        factor = s.factor
         weight = _closed(self._text(s.weight))
         if reads_rows(factor):
             inside = _closed(self._text(factor, "site"))

@@ -250,7 +250,8 @@ class Writer:
         return f"{'math' if self.level(e) == 'number' else 'torch'}.sqrt({self.text(e)})"
 
     def _call(self, e, own):
-        name, is_number = type(e).__name__, own == "number"
+        name = type(e).__name__
+        is_number = own == "number"
         if isinstance(e, Bound):
             return f"{FUNCTIONS}[{name!r}]({', '.join(self.text(a, own if own == 'site' else None) for a in e.args)})"
         if name == "Piecewise":
@@ -343,7 +344,8 @@ class WriterOfEigenvalues(Writer):
 
     def __init__(self, writer: Writer, operator: Symbol):
         super().__init__(writer.program, writer.sites)
-        self.names, self._locals = writer.names, writer._locals
+        self.names = writer.names
+        self._locals = writer._locals
         self.eigenvalues = operator
         self.is_complex = getattr(operator, "matrix_kind", "") == "skew"
 

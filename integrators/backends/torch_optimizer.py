@@ -142,7 +142,8 @@ def _check_of_values(defaults, rate):
     if not defaults:
         return []
     differs = " or ".join(f"{_of_group(name)} != {default!r}" for name, default in defaults.items())
-    names, follow = ", ".join(defaults), "follow" if len(defaults) > 1 else "follows"
+    names = ", ".join(defaults)
+    follow = "follow" if len(defaults) > 1 else "follows"
     message = f"{names} {follow} from {rate}: give step_size and {names}, or neither"
     return [f"if {differs}:", f'    raise ValueError("{message}")']
 

@@ -68,7 +68,8 @@ class _Writer:
 
     def over_chains(self, loop: Loop) -> list[str]:
         """The lines of a loop over chains, for one of them."""
-        stem, count = self.stem, len(loop.sums)
+        stem = self.stem
+        count = len(loop.sums)
         lines = self._constants(loop)
         sums = enumerate(loop.sums)
         lines += [f"{stem(s)} = total_of(sums, items, chain, {count}, {k}, CHAINS).to(R)" for k, s in sums]

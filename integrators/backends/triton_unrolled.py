@@ -205,7 +205,8 @@ class _Writer(Unrolled):
     def _gradient(self):
         """The text of `gradient`: the rows of what is carried of U, from those of the target."""
         targets = self.program.recipe.targets
-        self.evaluations, self.started = 0, ""
+        self.evaluations = 0
+        self.started = ""
         load = [self._load(r) for r, (b, _) in enumerate(self.rows) if b in targets]
         store = [self._store(r) for r, row in enumerate(self.rows) if row in self.carried]
         return filled(GRADIENT, sites=str(self.sites), load=load, body=self.of_carried(), store=store)

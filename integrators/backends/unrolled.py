@@ -46,7 +46,9 @@ class Unrolled:
     dialect: Dialect
 
     def __init__(self, program: Program, sites: int):
-        self.program, self.sites, self.names = program, sites, Names()
+        self.program = program
+        self.sites = sites
+        self.names = Names()
         self.entries = [(b, i) for b in program.recipe.entries for i in sites_of(b, sites)]
         self.slopes = [(g, i) for g in dict.fromkeys(supplied(program)) for i in sites_of(g, sites)]
         self.carried = [(g, i) for _, g in program.carried for i in sites_of(g, sites)]

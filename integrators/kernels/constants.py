@@ -42,8 +42,10 @@ class Constants:
     """
 
     def __init__(self, program: Program, wanted: Sequence[Symbol], shape: Sequence[int]):
-        self.program, self.where = program, program.recipe.name
-        self.wanted, self.shape = wanted, tuple(shape)
+        self.program = program
+        self.where = program.recipe.name
+        self.wanted = wanted
+        self.shape = tuple(shape)
         self.names = marked_names(program)
         like = torch.empty((1,) * (1 + bool(shape)), dtype=torch.float64, device="cpu")
         self.like = like.expand(1, *shape) if shape else like
@@ -85,7 +87,8 @@ class Constants:
     def _rows_by(self, together, settings, numbers, parameters):
         """The same by one call for all steps."""
         first = self.row(float(settings[0, 0]), float(settings[0, 1]), numbers[0], parameters)  # which looks at shapes
-        steps, ones = len(settings), tuple(1 for _ in self.shape)
+        steps = len(settings)
+        ones = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
         h, temperature, number = of_steps.T.reshape(3, steps, *ones)
         spelled = {self.names.get(name, name): _here(v) for name, v in parameters.items()}

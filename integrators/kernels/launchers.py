@@ -124,7 +124,9 @@ class TritonLauncher:
 
         source = triton_source(plan, self.real.name)
         self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
-        self.plan, self.parts, self.tables = plan, parts, tables
+        self.plan = plan
+        self.parts = parts
+        self.tables = tables
         self.width = _width(parts)
         blocks, self.even = _blocks(parts)
         if parts.spread is not None and not len(blocks):

@@ -141,7 +141,8 @@ class _Caller:
         return at if len(at) > 1 else next(iter(at.values()))
 
     def _derivative(self, segment, source, statement):
-        what, U = DERIVATIVES[statement.order], statement.potential
+        what = DERIVATIVES[statement.order]
+        U = statement.potential
         if source == "given":
             return self.functions[what]
         if source == "carried" and self.begun.get(what) is not None:

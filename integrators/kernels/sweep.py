@@ -36,7 +36,8 @@ class Sweep:
     """
 
     def __init__(self, program: Program, state: Mapping, backend: str = "cpp", spread: Spread | None = None):
-        self.program, self.recipe = program, program.recipe
+        self.program = program
+        self.recipe = program.recipe
         whole = plan(program)
         self.has_passes = sum(len(segment.passes) for segment in whole.segments) > 1
         self.plan = whole if spread is None else whole.cut_at_sums()

@@ -106,7 +106,8 @@ class Trajectory:
         self.where = f"{recipe.name}, {self.backend}"
         check_numbers(self.where, target.dtype, target.device, self.devices())
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), target[:, None])
-        self.shape, self.chains = vector.shape[1:], len(target)
+        self.shape = vector.shape[1:]
+        self.chains = len(target)
         self.sites = self.shape.numel()
         self._check_coordinates()
         self.compile(target)
@@ -138,7 +139,8 @@ class Trajectory:
 
     def _check_coordinates(self):
         """Refuse an energy of other coordinates than the state has, and a state without any."""
-        recipe, energy = self.program.recipe, self.program.energy
+        recipe = self.program.recipe
+        energy = self.program.energy
         coordinates = self.sites if recipe.target_is_vector else len(recipe.targets)
         fits = energy is None or energy.is_sitewise or len(energy.coordinates) == coordinates
         if not fits or not self.chains * self.sites:
@@ -248,7 +250,8 @@ class Trajectory:
         """Take what the first step carries of U, where the chains are."""
         of_data: tuple = ()
         if self.by_site:
-            step, seed = ctypes.c_uint64(self.gradient_step), ctypes.c_uint64(self.seed)
+            step = ctypes.c_uint64(self.gradient_step)
+            seed = ctypes.c_uint64(self.seed)
             of_data = (ctypes.c_int64(self.first_chain), step, seed, ctypes.byref(self.rows_of_data))
         self.library.gradient(_at(self.numbers), ctypes.c_int64(self.numbers.shape[1]), *of_data)
 

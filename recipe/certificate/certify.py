@@ -59,7 +59,9 @@ class _Case:
     """A recipe, or what moves of it, at a temperature and at values of its parameters."""
 
     def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
-        self.declared, self.temperature, self.values = recipe, temperature, values
+        self.declared = recipe
+        self.temperature = temperature
+        self.values = values
         self.still = tuple(b for b in recipe.state if b.name in freeze)
         self.recipe = remainder(recipe, self.still)
 
@@ -152,7 +154,8 @@ def definite(case: _Case) -> Finding:
 
 def stationary(case: _Case) -> Finding:
     """Whether the Fokker-Planck residual vanishes."""
-    question, recipe = "exp(-H) is stationary", case.recipe
+    question = "exp(-H) is stationary"
+    recipe = case.recipe
     if case.still:
         rest = residual(case.drift, recipe.H / T, T * recipe.D, recipe.state)
         held = "is" if len(case.still) == 1 else "are"
@@ -197,7 +200,8 @@ def _exchange(case: _Case, swap: Swap) -> Finding:
 
 def smooth(case: _Case) -> Finding:
     """Whether D, Q and H have no jumps, through which mass would flow that no formula has."""
-    question, recipe = "the formulas have no jumps", case.recipe
+    question = "the formulas have no jumps"
+    recipe = case.recipe
     if all(smoothness.is_smooth(e) for e in (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())):
         return Finding(question, "they are made of smooth functions", "proved", "smooth")
     jumps = smoothness.jumps(case.explicit)
@@ -282,7 +286,8 @@ def normalisable_energy(energy: Energy, domain: Domain = REAL, *, temperature: f
 
 def boundary(case: _Case) -> Finding:
     """Whether chains stay inside of their domains."""
-    question, recipe = "chains stay inside of their domains", case.recipe
+    question = "chains stay inside of their domains"
+    recipe = case.recipe
     if not any(b.domain.ends for b in recipe.state):
         return Finding(question, "there is no boundary", "proved", "boundary")
     touched = []
@@ -304,7 +309,8 @@ def boundary(case: _Case) -> Finding:
 
 def explosion(case: _Case) -> Finding:
     """Whether chains stay finite."""
-    question, recipe = "chains do not run off to infinity", case.recipe
+    question = "chains do not run off to infinity"
+    recipe = case.recipe
     if ends.is_integrable(recipe):
         return Finding(question, "D and Q have finite means under exp(-H)", "proved", "explosion")
     infinities = ends.explosions(case.one_site)
@@ -336,7 +342,8 @@ def reached(case: _Case) -> Finding:
 
 def _unmoved(case: _Case) -> tuple[str, str] | None:
     """What nothing random moves: a latent that no jump draws, or all of a recipe without noise."""
-    recipe, redrawn = case.recipe, case.redrawn
+    recipe = case.recipe
+    redrawn = case.redrawn
     stuck = [b for b in recipe.latents if b not in redrawn]
     if stuck:
         return f"{stuck[0]} is {stuck[0].domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"

@@ -105,7 +105,8 @@ class _Writer:
     """Expressions of a recipe as those of explicit sites, all with the same numbers."""
 
     def __init__(self, recipe: Dynamics, sites: int, at_temperature: float, values: Mapping[str, float]):
-        self.recipe, self.sites = recipe, sites
+        self.recipe = recipe
+        self.sites = sites
         self.temperature = Rational(repr(float(at_temperature)))
         self.values = values
         self.draw = random.Random(SEED)

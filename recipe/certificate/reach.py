@@ -172,7 +172,8 @@ def _sensitivities(
     start: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable
 ) -> np.ndarray:
     """The derivative of the endpoint of a path in all its controls, by central differences."""
-    step, number = 1e-4, controls.size
+    step = 1e-4
+    number = controls.size
     shifts = step * np.concatenate([np.eye(number), -np.eye(number)]).T.reshape(*controls.shape, 2 * number)
     ends = _endpoints(
         np.repeat(start[:, None], 2 * number, axis=1), controls[..., None] + shifts, length, field, columns

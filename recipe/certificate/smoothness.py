@@ -145,7 +145,8 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
             return
         low, high = _halved(function, x[k], x[k + 1])
         sides = float(function(low)), float(function(high))
-        rest, largest = abs(sides[1] - sides[0]), max(map(abs, sides))
+        rest = abs(sides[1] - sides[0])
+        largest = max(map(abs, sides))
         is_pole = largest > 1e6 * (scale + change[k]) and not is_energy
         is_jump = rest > 0.1 * change[k] and 1e-6 * largest < rest and largest < 1e3 * (scale + change[k])
         if is_pole or is_jump:

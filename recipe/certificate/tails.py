@@ -153,7 +153,8 @@ class _Valley:
 
     def growth(self) -> Growth:
         """Follow the valleys outwards."""
-        draw, size = np.random.default_rng(2015), len(self.coordinates)
+        draw = np.random.default_rng(2015)
+        size = len(self.coordinates)
         if size > MOST:
             return Growth(float("nan"), {}, f"{size} coupled coordinates are too many to search")
         kept = np.empty((0, size))
@@ -198,7 +199,8 @@ class _Valley:
 
     def x_of(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coordinates x (size, N) of points y (N, size), and log |dx/dy| of each point."""
-        x, jacobian = [], np.zeros(len(y))
+        x = []
+        jacobian = np.zeros(len(y))
         for z, v in zip(self.coordinates, y.T, strict=True):
             x.append(charts.point(self.domains[z], v))
             jacobian += charts.log_slope(self.domains[z], v)

@@ -161,7 +161,8 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
 
     Raises RecipeError where more than `most` bridges are needed.
     """
-    bridges, sizes = [0.0], []
+    bridges = [0.0]
+    sizes = []
     length = 0.0
     while True:
         h = _accepted(annealing, bridges[-1], h)

@@ -99,7 +99,9 @@ class Unrolled:
         """The steps of a graph, as a function of the state, the noise of each, and its batch."""
         functional = self.inputs.derivatives.functional
         assert functional is not None
-        function, h, T = stage.step.function, stage.step_size(0), stage.temperature(0)
+        function = stage.step.function
+        h = stage.step_size(0)
+        T = stage.temperature(0)
         fixed = StepCall(stage.step, {"gradient": None}, self.inputs).fixed
         keep = list(self.keep)
         entries = [b.name for b in stage.step.recipe.entries]

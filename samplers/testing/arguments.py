@@ -65,7 +65,8 @@ def inputs(
     >>> at.state["theta"].shape, at.state["xi"].shape, sorted(at.noise)
     ((2, 3), (2,), ['p'])
     """
-    random, values = np.random.default_rng(seed), case_of(step.recipe).parameters
+    random = np.random.default_rng(seed)
+    values = case_of(step.recipe).parameters
     state, noise = _state_and_noise(step, random, chains, shape, sizes)
     parameters = {
         s.name: value_of(s, random, shape)

@@ -60,7 +60,8 @@ class Walked:
     """Blocks that are independent of all others, known by their energy alone."""
 
     def __init__(self, blocks: tuple[Block, ...], energy: Callable):
-        self.blocks, self.energy = blocks, energy
+        self.blocks = blocks
+        self.energy = energy
         self.known: Points = {}
 
     def draw(self, size: int, random: np.random.Generator) -> Points:
@@ -99,7 +100,8 @@ class Composition:
     """
 
     def __init__(self, H: Expr, coordinates: Sequence[Block], *, temperature: float = 1.0, degree: int = 4):
-        self.coordinates, self.degree = tuple(coordinates), degree
+        self.coordinates = tuple(coordinates)
+        self.degree = degree
         self.temperature = formula(temperature, "density, temperature")
         self.gaussians, rest = eliminate_gaussians(H, self.coordinates)
         self.rest = rest.xreplace({T: self.temperature})

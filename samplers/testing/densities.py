@@ -46,7 +46,8 @@ def density(
     0.85
     """
     number = one_site(temperature=temperature, values=values, energy=energy)
-    H, integrands = number(H), [number(e) for e in integrands]
+    H = number(H)
+    integrands = [number(e) for e in integrands]
     laws = [law_of(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, state)]
     points: dict[Block, np.ndarray] = {}
     weights = size = np.ones(1)

@@ -14,7 +14,8 @@ from integrators.backends.torch import value_module
 from recipe import Energy, Recipe, grad, potential, total, vector
 from recipe.symbols import Block
 
-theta, n = vector("theta"), total(1)
+theta = vector("theta")
+n = total(1)
 
 
 def quartic(coordinates: Sequence[Block]) -> Energy:

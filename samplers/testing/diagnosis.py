@@ -94,7 +94,8 @@ class Diagnosis:
         lines = []
         for blocks, rate in self.heating.items():
             if abs(rate) > BOUND:
-                verb, names = "heats" if rate > 0 else "cools", ", ".join(map(str, blocks))
+                verb = "heats" if rate > 0 else "cools"
+                names = ", ".join(map(str, blocks))
                 lines.append(f"  {verb:8}  {names}: the energy in it changes at the rate {rate:.3g}")
         if self.worst and abs(self.worst[1]) > BOUND:
             lines.append(f"  worst     E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms")
@@ -132,7 +133,8 @@ def diagnose(
     tau = formula(temperature, "diagnose, temperature")
     if not (tau.is_number and tau > 0):
         raise RecipeError("diagnose, temperature", f"it is {temperature}", do="Give a positive number.")
-    H, state = formula(H, "diagnose, H").xreplace({T: tau}), state_of(state, "diagnose")
+    H = formula(H, "diagnose, H").xreplace({T: tau})
+    state = state_of(state, "diagnose")
     if energy is not None and not isinstance(energy, Energy):
         formula(energy, "diagnose, energy")
     D = matrix_of(D, state, +1, "diagnose, D").xreplace({T: tau})
@@ -150,7 +152,8 @@ def diagnose(
     Q = None if Q is None else (Q / tau).applyfunc(expand).xreplace(back)
     missing = {b: e.xreplace(back) for b, e in missing.items()}
 
-    values, stand_ins = _values(formulas, parameters or {}), _stand_ins(formulas)
+    values = _values(formulas, parameters or {})
+    stand_ins = _stand_ins(formulas)
     closed = [e.xreplace(stand_ins).doit() for e in formulas]
     defects: dict[Expr, float] = {}
     heating: dict[tuple[Block, ...], float] = {}

@@ -92,7 +92,10 @@ class Generator:
         temperature: float = 1.0,
         drawn: bool = False,
     ):
-        self.state, self.H, self.weights, self.drawn = tuple(state), H, weights, drawn
+        self.state = tuple(state)
+        self.H = H
+        self.weights = weights
+        self.drawn = drawn
         self.points = [points[b] for b in self.state]
         self.drift = [(b, self.at(e)) for b, e in zip(self.state, drift) if e != 0]
         # what moves a block without noise of its own, and turns with it at the end of a box
@@ -130,7 +133,8 @@ class Generator:
         blocks = [b for b in self.state if not b.domain.is_discrete]
         chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects], self.turned)
         of_blocks = [phi for phi in chosen if phi not in self.state or phi in blocks]
-        values, defects = cache(self.at), {}
+        values = cache(self.at)
+        defects = {}
 
         def derivative(phi, *by):
             if not phi.is_polynomial(*blocks):

@@ -249,7 +249,8 @@ class Chain:
         sizes: Sequence[int] | None = None,
         answers: "Answers | None" = None,
     ):
-        self.recipe, self.sizes = recipe, sizes
+        self.recipe = recipe
+        self.sizes = sizes
         self.answers = answers or Answers()
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
         self.at: dict[Any, Any] = {
@@ -347,7 +348,8 @@ def interpret(
     **parameters: Any,
 ) -> dict[str, Any]:
     """One step by the statements of its Program, in their order."""
-    program, chain = step.program, Chain(step.recipe, state, h, parameters, sizes)
+    program = step.program
+    chain = Chain(step.recipe, state, h, parameters, sizes)
     answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     for statement in (*program.constants, *program.statements):
         if isinstance(statement, Gradient):
@@ -433,8 +435,10 @@ def flow_by_flow(
     Adaptations see the first gradient of the step. In the order "same_step" they come before the first flow that reads
     it (the last flow, if none does), else after the step, where they see the new blocks.
     """
-    recipe, moves = step.recipe, step.scheme.moves
-    chain, draws = Chain(recipe, state, h, parameters, sizes), iter(step.program.draws)
+    recipe = step.recipe
+    moves = step.scheme.moves
+    chain = Chain(recipe, state, h, parameters, sizes)
+    draws = iter(step.program.draws)
     answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)

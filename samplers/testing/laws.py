@@ -54,7 +54,10 @@ class Laws:
     """
 
     def __init__(self, recipe: Recipe, sites: Sites, temperature: float, values: Mapping):
-        self.recipe, self.sites, self.temperature, self.values = recipe, sites, temperature, values
+        self.recipe = recipe
+        self.sites = sites
+        self.temperature = temperature
+        self.values = values
         self._without_grid: set[Expr] = set()
         self._laws: dict[Expr, Law] = {}
         self._compositions: dict[Expr, Composition] = {}
@@ -131,7 +134,8 @@ class Laws:
                 return self._defects_on_a_grid(sde, energy)
             except Unresolved:
                 self._without_grid.add(self._closed_energy(energy))
-        composition, degree = self.composition(energy), fitting_degree(len(self.features), DEGREE)
+        composition = self.composition(energy)
+        degree = fitting_degree(len(self.features), DEGREE)
         fine, coarse = (composition.rule(n, MOST_OF_THE_GENERATOR) for n in self._two_numbers_of_nodes(composition))
         if fine is not None and coarse is not None:
             defects, others = (
@@ -153,13 +157,15 @@ class Laws:
         return NODES[-2:]
 
     def _defects_on_a_grid(self, sde, energy):
-        recipe, options = self.recipe, {"energy": energy, "values": self.values, "temperature": self.temperature}
+        recipe = self.recipe
+        options = {"energy": energy, "values": self.values, "temperature": self.temperature}
         return generator_at_one_site(sde.tempered_drift, sde.D, recipe.H, recipe.state, **options).defects(
             features=self.features
         )
 
     def _generator(self, sde, energy, points, weights, drawn=False):
-        number, sites = self.closed(energy), self.sites
+        number = self.closed(energy)
+        sites = self.sites
         drift = sites.column([number(e) for e in sde.tempered_drift])
         D = sites.matrix(sde.D.applyfunc(number))
         return Generator(sites.coordinates, drift, D, points, weights, temperature=self.temperature, drawn=drawn)

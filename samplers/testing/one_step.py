@@ -51,7 +51,9 @@ def transition(
     `gradient_noise`: the variance that every gradient of the step adds, an axis of so many `gradient_nodes` too, +-1
     where these are 2; it may be a function of the coordinates. Points of weights below `least` are left out.
     """
-    recipe, draws, size = step.recipe, step.program.draws, len(law)
+    recipe = step.recipe
+    draws = step.program.draws
+    size = len(law)
     constants = constants or {}
     assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
     noisy = step.program.gradients_per_step if gradient_noise else 0
@@ -191,7 +193,8 @@ def _poisson(counts, factors):
     """The counts as a function of their rate, which leaves their probabilities in `factors`."""
 
     def draw(rate):
-        x, k = _of_points(rate, counts), counts.flatten().numpy()
+        x = _of_points(rate, counts)
+        k = counts.flatten().numpy()
         factors.append(np.exp(k * np.log(x) - x - gammaln(k + 1)))
         return counts
 
@@ -240,7 +243,8 @@ def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> n
     >>> moments([np.array([1.0, 3.0])], np.array([0.5, 0.5]), 2)
     array([1., 2., 5.])
     """
-    size, table = degree + 1, np.zeros((degree + 1) ** len(values))
+    size = degree + 1
+    table = np.zeros((degree + 1) ** len(values))
     for first in range(0, len(weights), AT_ONCE):
         products = weights[None, first : first + AT_ONCE]
         *factors, last = [_powers(v[first : first + AT_ONCE], degree) for v in values]

@@ -141,7 +141,8 @@ def _pieces(step):
 def pieces_sum_to_the_sde(step: Step, at: Inputs | None = None, energy: Energy | None = None) -> None:
     """sum over pieces of dE[z]/dt = -(D+Q) grad H + T Gamma, and of dCov[z]/dt = 2(T D - supplied), at t = 0."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
-    recipe, chain = step.recipe, _chain(step, at, slopes, 1e-3)
+    recipe = step.recipe
+    chain = _chain(step, at, slopes, 1e-3)
     rates: Counter = Counter()
     for flow in _pieces(step).values():
         for key, rate in _rates(chain, flow).items():
@@ -237,7 +238,8 @@ def volume_is_preserved(
 
 def _alone(step, letter):
     """The step of one piece."""
-    word, flows = Scheme(letter, ((letter, S.One),)), {letter: step.flows[letter]}
+    word = Scheme(letter, ((letter, S.One),))
+    flows = {letter: step.flows[letter]}
     return Step(step.recipe, word, flows, lower(step.recipe, word, flows, reuse_gradient=False))
 
 

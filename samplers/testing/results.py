@@ -136,7 +136,8 @@ def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
 def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:
     """The results, each with the time that it took to come, and what their generator returns."""
     stamped: list[Result] = []
-    results, started = iter(results), time.perf_counter()
+    results = iter(results)
+    started = time.perf_counter()
     while True:
         try:
             result = next(results)

@@ -24,7 +24,8 @@ class Sites:
     """
 
     def __init__(self, state: Sequence[Block], number: int = 1):
-        self.state, self.number = tuple(state), number
+        self.state = tuple(state)
+        self.number = number
         self.of = {b: self._coordinates_of(b) for b in self.state}
 
     def _coordinates_of(self, block):

@@ -260,7 +260,8 @@ def _thermostatted(draw, a, b, m, more):
     H, D, Q = potential(theta) + total(p**2 / m) / 2, {p: a * m + sum(more)}, {(theta, p): -1}
     for x in chosen:
         over, size = (total, 1) if x.is_vector else (lambda e: n * e, n)
-        mu, centre = draw(scales), draw(st.sampled_from([S.Zero, a]))
+        mu = draw(scales)
+        centre = draw(st.sampled_from([S.Zero, a]))
         H += over(mu * (x - centre) ** 2) / 2
         Q[p, x] = p / (size * mu)
         D |= {x: draw(scales) / size} if draw(st.booleans()) else {}

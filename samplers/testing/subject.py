@@ -199,7 +199,8 @@ class Subject:
 
     def is_by_quadrature(self, name: str) -> bool:
         """Whether state and noise of one step are integrated over; else they are drawn."""
-        law, program = self.laws[name], self.still.program
+        law = self.laws[name]
+        program = self.still.program
         several = self.sites.number > 1
         if law.drawn or several and (any(self.recipe.supplied) or any(d.kind != "normal" for d in program.draws)):
             return False
@@ -222,14 +223,16 @@ class Subject:
 
     def energy(self, name: str) -> Any:
         """U of the target blocks, a formula."""
-        U, blocks = self.energies[name], self.recipe.targets
+        U = self.energies[name]
+        blocks = self.recipe.targets
         return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
 
     # ---- its gradients
 
     def derivative(self, name: str, order: int) -> Callable[[Any], Any]:
         """The derivatives of U by each coordinate, of tensors or of dicts by block."""
-        U, blocks = self.energy(name), self.recipe.targets
+        U = self.energy(name)
+        blocks = self.recipe.targets
         by_block = {b.name: sympy.lambdify(blocks, sympy.diff(U, b, order), [_TORCH, "math"]) for b in blocks}
 
         def at(theta):
@@ -260,7 +263,8 @@ class Subject:
         if not any(self.recipe.supplied):
             return 0.0
         budget, factor = self._budget_and_factor
-        at, shape = {**self.numbers, step_size: h, **points}, np.shape(next(iter(points.values())))
+        at = {**self.numbers, step_size: h, **points}
+        shape = np.shape(next(iter(points.values())))
         budget, factor = evaluate(budget, at, shape), evaluate(factor, at, shape)
         return 2 * self.still.program.gradients_per_step * budget / (h * factor**2)
 
@@ -268,7 +272,8 @@ class Subject:
     def _budget_and_factor(self) -> tuple[sympy.Expr, sympy.Expr]:
         """S and c of the first block whose gradients are noisy."""
         row = next(i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0)
-        drift, g = self.recipe.drift[row], sympy.Dummy()
+        drift = self.recipe.drift[row]
+        g = sympy.Dummy()
         (slope,) = drift.atoms(Partial)
         return self.recipe.supplied[row, row], sympy.diff(drift.xreplace({slope: g}), g)
 
@@ -298,7 +303,10 @@ def subject_of(
         recipe = named(recipe, "check")
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe
-        recipe, scheme, pieces, backend = step.declared, step.scheme, step.pieces, step.backend
+        recipe = step.declared
+        scheme = step.scheme
+        pieces = step.pieces
+        backend = step.backend
     if not isinstance(recipe, Recipe):
         what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
         raise RecipeError("check", what, do="Pass recipe.Recipe(...).")
@@ -338,7 +346,8 @@ def _between_ends(blocks):
     for name, new in (("quartic", "one well"), ("double well", "two wells")):
         terms = []
         for z, b in zip(plain, blocks):
-            middle, width = (b.domain.low + b.domain.high) / 2, b.domain.width
+            middle = (b.domain.low + b.domain.high) / 2
+            width = b.domain.width
             angle = 2 * sympy.pi * (z - middle) / width
             terms.append(OF_AN_ANGLE[name].subs(x, angle) if b.domain.is_compact else ENERGIES[name].U.subs(x, z))
         energies[new] = Energy(plain, U=sympy.Add(*terms))

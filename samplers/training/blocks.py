@@ -81,7 +81,8 @@ def hold_places(recipe: Recipe, group: Mapping[str, Any], states: States) -> Non
 
 
 def _start(b: Block, p: torch.Tensor) -> torch.Tensor:
-    start, dtype = float(b.domain.start), precise(p.dtype)
+    start = float(b.domain.start)
+    dtype = precise(p.dtype)
     if b.is_vector:
         return torch.full_like(p, start, dtype=dtype, requires_grad=False)
     return torch.full((1,), start, dtype=dtype, device=p.device)

@@ -417,7 +417,8 @@ class Optimizer(torch.optim.Optimizer):
         backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
 
         def kernel() -> KernelEngine:
-            prior, clock = bool(group["weight_decay"]), self._clock(index, group)
+            prior = bool(group["weight_decay"])
+            clock = self._clock(index, group)
             return KernelEngine(step, parts, states, prior=prior, backend=backend, chains=chains, clock=clock)
 
         compiled = None if backend == "torch" else kernel_or_none(self.backend, kernel)

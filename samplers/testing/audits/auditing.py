@@ -53,10 +53,12 @@ def audit(
     >>> audit(langevin, time=4, chains=2000, alpha=1e-9, progress=False).verdict
     'vanishing bias'
     """
-    started, name = perf_counter(), getattr(run, "__name__", type(run).__name__)
+    started = perf_counter()
+    name = getattr(run, "__name__", type(run).__name__)
     check_function(run)
     plan = Plan(step_size, time, chains, temperatures, alpha, seed, limit)
-    numpy_state, threads = np.random.get_state(), torch.get_num_threads()
+    numpy_state = np.random.get_state()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
     try:
         with torch.random.fork_rng(devices=[]), tqdm(total=RUNS, disable=not progress, unit="run", desc=name) as bar:

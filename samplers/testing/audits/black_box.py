@@ -23,7 +23,10 @@ class BlackBox:
     """
 
     def __init__(self, run: Callable, name: str, bar: Any, limit: float | None = None):
-        self.run, self.where, self.bar, self.limit = run, f"{name}, audit", bar, limit
+        self.run = run
+        self.where = f"{name}, audit"
+        self.bar = bar
+        self.limit = limit
         self.started = perf_counter()
         self.runs = 0
 

@@ -14,7 +14,9 @@ class Experiment:
     """The runs of a black box, and what they showed; `time`, that of a run, grows until the start is forgotten."""
 
     def __init__(self, box: BlackBox, plan: Plan):
-        self.box, self.plan, self.time = box, plan, plan.time
+        self.box = box
+        self.plan = plan
+        self.time = plan.time
         self.cells: list[Cell] = []
         self.comparisons = Comparisons()
         self.generator = torch.Generator().manual_seed(plan.seed)

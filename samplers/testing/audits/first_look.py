@@ -15,7 +15,9 @@ def first_look(experiment: Experiment) -> Halves | None:
 
     Two seeds, and twice the time, on the first target.
     """
-    law, T, h = LAWS[0], experiment.plan.temperatures[0], experiment.plan.step_sizes[0]
+    law = LAWS[0]
+    T = experiment.plan.temperatures[0]
+    h = experiment.plan.step_sizes[0]
     init = experiment.draw(law, T)
     seed, other_seed = experiment.seed(), experiment.seed()
     theta = experiment.run(law, init, T, h, seed=seed)

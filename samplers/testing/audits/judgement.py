@@ -101,7 +101,8 @@ def _pooled(temperatures):
 
 def judge(experiment: Experiment, cells: list[Cell], biases: Biases, halves: Halves) -> None:
     """What is wrong with the limits; else the order of the bias, if there is one."""
-    comparisons, threshold = experiment.comparisons, experiment.plan.threshold
+    comparisons = experiment.comparisons
+    threshold = experiment.plan.threshold
     comparisons.results.append(
         Result("stability", "chains that leave the finite numbers", 0.0, 0.0, "theta stays finite")
     )
@@ -115,7 +116,8 @@ def judge(experiment: Experiment, cells: list[Cell], biases: Biases, halves: Hal
     if biases.surest and not _vanishes(experiment, biases.surest):
         return
     error = biases.series[-1].error
-    at_h, in_the_limit = error[0, 0], 2 * hypot(1.5 * error[2, 0], error[1, 0])
+    at_h = error[0, 0]
+    in_the_limit = 2 * hypot(1.5 * error[2, 0], error[1, 0])
     seen = (threshold + SEEN) * np.array([at_h, in_the_limit])
     seen = np.where(seen < 1, seen / np.maximum(1 - seen, 1e-9), np.inf)  # the errors grow with the temperature
     comparisons.findings.append(
@@ -166,7 +168,8 @@ def _judge_reuse(experiment, before, after):
 
 def _judge_coordinates(experiment, cells):
     """Coordinates of a separable target are independent at every step size."""
-    threshold, smallest = experiment.plan.threshold, experiment.plan.step_sizes[-1]
+    threshold = experiment.plan.threshold
+    smallest = experiment.plan.step_sizes[-1]
     separable = [cell for cell in cells if cell.law.separable and cell.step_size == smallest]
     biases, errors = [], []
     for cell in separable:
@@ -188,7 +191,8 @@ def _judge_coordinates(experiment, cells):
 
 def _judge_temperature(experiment, series):
     """The temperature of the draws is a power of the one asked for: the first."""
-    asked, threshold = experiment.plan.temperatures, experiment.plan.threshold
+    asked = experiment.plan.temperatures
+    threshold = experiment.plan.threshold
     one, other = (limits(s.bias, s.error)[:2] for s in series[-3:-1])
     t, u = (max(1e-9, 1 + limit.item()) for limit, _ in (one, other))
     octaves = log2(asked[1] / asked[0])

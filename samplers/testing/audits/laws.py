@@ -76,7 +76,8 @@ def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
     >>> gaussian_law("pair", (1, 2), 0.5).potential(torch.ones(2))
     tensor(0.5000)
     """
-    sd, index = np.array(sds, float), np.arange(len(sds))
+    sd = np.array(sds, float)
+    index = np.arange(len(sds))
     covariance = np.outer(sd, sd) * correlation ** abs(index[:, None] - index)
     precision, root = torch.tensor(np.linalg.inv(covariance)), torch.tensor(np.linalg.cholesky(covariance))
 

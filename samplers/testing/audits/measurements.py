@@ -17,7 +17,8 @@ ROUNDS = 5  # of measurements, until nothing changes with time
 
 def measured(experiment: Experiment) -> Biases | None:
     """The biases of all cells, once nothing changes with time; None where something is wrong before."""
-    plan, comparisons = experiment.plan, experiment.comparisons
+    plan = experiment.plan
+    comparisons = experiment.comparisons
     settings = [(law, T, h) for law in LAWS for T in plan.temperatures for h in plan.step_sizes]
     before = len(comparisons.results)
     change = inf
@@ -84,7 +85,9 @@ def measure(experiment: Experiment, law: Law, T: float, h: float) -> Cell | None
 
 def _forgets(experiment, law, T, h, apart):
     """Whether chains from two starts agree."""
-    where, worst, time = f"{law.name}, T = {T:g}, h = {h:g}", law.labels[int(apart.argmax())], experiment.time
+    where = f"{law.name}, T = {T:g}, h = {h:g}"
+    worst = law.labels[int(apart.argmax())]
+    time = experiment.time
     return experiment.comparisons.keeps(
         "start",
         f"distance of two starts by the {worst}, in standard errors",

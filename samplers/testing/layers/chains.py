@@ -31,7 +31,8 @@ def _coupled(recipe: Recipe) -> bool:
 
 def exact_start(subject: Subject, energy: str, chains: int) -> State:
     """A state from exp(-H/T), its adapted quantities at their constants."""
-    law, sites = subject.laws[energy], sites_of_a_run(subject)
+    law = subject.laws[energy]
+    sites = sites_of_a_run(subject)
     if subject.sites.number > 1:
         points = subject.sites.arrays(law.draws((chains,), subject.seed))
     else:
@@ -61,7 +62,8 @@ def moved_chains(
     subject: Subject, energy: str, state: State, h: float, noise_of_steps: list[dict[str, Any]], sign: int = 1
 ) -> State:
     """The state after a step for each of the noises; gradients are as noisy as their budget, with errors of a sign."""
-    step, slope = subject.still, subject.derivative(energy, 1)
+    step = subject.still
+    slope = subject.derivative(energy, 1)
     generator = torch.Generator().manual_seed(subject.seed)
 
     def noisy_slope(theta):

@@ -30,7 +30,8 @@ def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "o
     order = subject.right.live.order
     hs = _step_sizes(subject, order)
     norms = [_norm(subject, energy, h) for h in hs]
-    equation, about = f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)", f"{subject.still.scheme}, {energy}"
+    equation = f"E[phi(step)] - E[phi] = O(h^{order + 1}) under exp(-H/T)"
+    about = f"{subject.still.scheme}, {energy}"
     if norms[0] <= 1e-8:
         yield Result(layer, f"norm of the defect at h = {hs[0]}", norms[0], 1e-8, equation, about)
         return None
@@ -82,7 +83,8 @@ def moved(
     subject: Subject, energy: str, h: float, law: Law | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
     """Points of exp(-H/T), or of another law, where the frozen step takes them, both by coordinate, and weights."""
-    recipe, law = subject.recipe, law or subject.laws[energy]
+    recipe = subject.recipe
+    law = law or subject.laws[energy]
     blocks = subject.sites.arrays(law.points) if subject.sites.number > 1 else law.points
     values = [np.asarray(blocks[b]) for b in recipe.state]
 

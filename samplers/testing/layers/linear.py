@@ -24,7 +24,8 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
 
     The gradient is exact, and budgets for its noise are 0.
     """
-    recipe, step = subject.recipe, subject.still
+    recipe = subject.recipe
+    step = subject.still
     if not is_affine(recipe) or any(e.has(Total) for e in recipe.drift):
         return Inapplicable("the step is not affine for a quadratic U, site by site")
     budgets = _budgets(recipe)

@@ -94,7 +94,8 @@ def _run(subject: Subject, energy: str) -> Run:
 def _right_run(right: Subject, energy: str) -> Run:
     """The right chains, at a step at which they do not run away from where they start."""
     h = 0.05 if right.still.order == 2 else 0.01
-    start, numbers = exact_start(right, energy, right.chains), noise_of(right, STEPS, right.chains)
+    start = exact_start(right, energy, right.chains)
+    numbers = noise_of(right, STEPS, right.chains)
     widest = {b: 10 * (start[b.name].abs().max() + start[b.name].std()) for b in right.recipe.state}
     for k in range(HALVINGS):
         end = moved_chains(right, energy, start, h, numbers)
@@ -122,19 +123,22 @@ def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
     features = features_of(subject.recipe)
     expected, change = _of_the_right_step(subject.right, energy, run.h)
     before, after = (features_by_site(subject.recipe, side) for side in (run.start, run.end))
-    worst, name = 0.0, ""
+    worst = 0.0
+    name = ""
     for powers in _powers(len(features)):
         start, values = (monomial(side, powers) for side in (before, after))
         if expected is None:
             values, centre = values - start, 0.0
             spread = values.std()
         else:  # that of the law, since a wrong chain may spread so far that nothing stands out
-            centre, spread = expected[powers], start.std()
+            centre = expected[powers]
+            spread = start.std()
         error = spread / run.chains**0.5
         off = max(abs(values.mean() - centre) - 3 * STEPS * abs(change[powers]), 0)
         score = off / error if error else (np.inf if off else 0.0)
         if not score <= worst:
-            worst, name = score, "*".join(f"{f}^{n}" for f, n in zip(features, powers) if n)
+            worst = score
+            name = "*".join(f"{f}^{n}" for f, n in zip(features, powers) if n)
     return float(worst), name
 
 
@@ -155,7 +159,8 @@ Moments = dict[tuple[int, ...], float]
 @lru_cache(maxsize=4)
 def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[Moments | None, Moments]:
     """E[phi] under exp(-H/T), if it is known better than by draws, and its change by one step, by exponents of phi."""
-    recipe, sites = subject.recipe, subject.sites
+    recipe = subject.recipe
+    sites = subject.sites
     if not is_resolved(subject, energy):
         return None, _drawn_change(subject, energy, h)
     before, after, mass = moved(subject, energy, h)
