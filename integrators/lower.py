@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from sympy import Dummy, Expr, Piecewise, S, Symbol, cse, numbered_symbols, preorder_traversal
 from sympy.core.function import AppliedUndef
@@ -67,20 +68,21 @@ def lower(
     for more of U than its gradient and Hessian diagonal.
     """
 
-    def assembled(entry: Mapping[Asked, str]) -> _Assembly:
+    def assembled(entry: Mapping[Derivative, str]) -> _Assembly:
         return _Assembly(recipe, scheme, flows, reuse_gradient, energy, adapt or {}, scope, value, entry)
 
     if given_gradient:
         orders = (1, 0) if value else (1,)
-        program = assembled({(order, U): "given" for order in orders for U in _potentials(recipe)}).program
+        given = {Derivative(order, U): "given" for order in orders for U in _potentials(recipe)}
+        program = assembled(given).program
     else:
-        asked = [(order, U) for order in CARRIED for U in _potentials(recipe)]
+        derivatives = [Derivative(order, U) for order in CARRIED for U in _potentials(recipe)]
         if any(flow.swaps for flow in flows.values()):
             left = assembled({}).fresh
         else:
-            left = {own for own in asked if _is_left(own, scheme, flows, recipe, adapt or {})}
-        kept = [own for own in asked if reuse_gradient and own in left]
-        carried = [own for own in kept if _is_read_from(0, own, scheme, flows, recipe, follows=not adapt)]
+            left = {d for d in derivatives if _is_left(d, scheme, flows, recipe, adapt or {})}
+        kept = [d for d in derivatives if reuse_gradient and d in left]
+        carried = [d for d in kept if _is_read_from(0, d, scheme, flows, recipe, follows=not adapt)]
         program = assembled(dict.fromkeys(carried, "carried")).program
     verify(program)
     return program
@@ -157,48 +159,55 @@ def of_the_loss(program: Program, *, prior: bool) -> Program:
     return replace(program, stages=tuple(stages))
 
 
-Asked = tuple[int, Potential | None]  # the order of a derivative, and the potential, None where there is none
+class Derivative(NamedTuple):
+    """A derivative of U: its order, 0 for U itself, and the potential, None where a recipe has none."""
+
+    order: int
+    U: Potential | None
+
+    def blocks(self, recipe: Recipe) -> tuple[Block, ...]:
+        """The blocks that it is a function of."""
+        return self.U.blocks if self.U else recipe.targets
+
+    def exchanged(self, places: Mapping[Block, Block]) -> "Derivative":
+        """The one that a swap of these places brings to the place of this."""
+        return Derivative(self.order, self.U and self.U.xreplace(places))
 
 
 def _potentials(recipe: Recipe) -> tuple[Potential | None, ...]:
     return recipe.potentials or (None,)
 
 
-def _blocks(own: Asked, recipe: Recipe) -> tuple[Block, ...]:
-    """The blocks that a derivative is a function of."""
-    return own[1].blocks if own[1] else recipe.targets
-
-
 def _is_read_from(
-    k: int, own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, *, follows: bool
+    k: int, d: Derivative, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, *, follows: bool
 ) -> bool:
     """Whether the move k of a step, or one of those after it, asks for a derivative of U before the target moves.
 
     `follows`: whether derivatives follow swaps, which are no moves then.
     """
     for letter, _ in (*scheme.moves[k:], *scheme.moves[:k]):
-        if flows[letter].reads(*own):
+        if flows[letter].reads(*d):
             return True
-        moves = any(b in _blocks(own, recipe) for b in flows[letter].updates)
+        moves = any(b in d.blocks(recipe) for b in flows[letter].updates)
         if moves and not (follows and flows[letter].swaps):
             return False
     return False
 
 
 def _is_left(
-    own: Asked, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
+    d: Derivative, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
 ) -> bool:
     """Whether a step that starts without derivatives of U has one at the target where it ends."""
     word = [flows[letter] for letter, _ in scheme.moves]
-    moves = [k for k, flow in enumerate(word) if any(b in _blocks(own, recipe) for b in flow.updates)]
+    moves = [k for k, flow in enumerate(word) if any(b in d.blocks(recipe) for b in flow.updates)]
     rest = max(moves, default=-1) + 1  # from this move on the target stays
-    if any(flow.reads(*own) for flow in word[rest:]):
+    if any(flow.reads(*d) for flow in word[rest:]):
         return True
-    if not reads_U(adapt.values(), *own):
+    if not reads_U(adapt.values(), *d):
         return False
     if recipe.order == "same_step":
         return _first_read(scheme, flows) >= rest
-    return own[0] != 1 or not any(flow.reads(*own) for flow in word)  # else they read the first one of the step
+    return d.order != 1 or not any(flow.reads(*d) for flow in word)  # else they read the first one of the step
 
 
 Updates = dict[Block, Expr]
@@ -221,29 +230,29 @@ class _Assembly:
         adapt: Mapping[Adapted, Expr],
         scope: str,
         value: bool,
-        entry: Mapping[Asked, str],
+        entry: Mapping[Derivative, str],
     ):
         self.recipe = recipe
         self.adapt = adapt
         self.reads_value = value
         self.follows = reuse_gradient and not adapt  # derivatives follow swaps
         self.constants = Constants(scope)
-        self.derivatives = {(k, U): _names(recipe, k, U) for k in (1, 2, 0) for U in _potentials(recipe)}
+        self.derivatives = {Derivative(k, U): _names(recipe, k, U) for k in (1, 2, 0) for U in _potentials(recipe)}
         of_derivatives = [g for values in self.derivatives.values() for g in values.values()]
         self.names = _Names([*recipe.entries, *recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
-        self.fresh: set[Asked] = set()
-        self.ahead: set[Asked] = set()  # the gradients that are read after a swap, before the target moves
+        self.fresh: set[Derivative] = set()
+        self.ahead: set[Derivative] = set()  # the gradients that are read after a swap, before the target moves
         self.first_gradients: dict[Potential | None, tuple[int, int]] = {}
-        self.given = {own for own, source in entry.items() if source == "given"}
+        self.given = {d for d, source in entry.items() if source == "given"}
         self._enter(entry)
         self._make_moves(scheme, flows, reuse_gradient)
         self.program = self._finished(scheme, flows, entry, energy)
 
-    def _enter(self, entry: Mapping[Asked, str]) -> None:
+    def _enter(self, entry: Mapping[Derivative, str]) -> None:
         """The stage of the derivatives that the step starts from."""
         if entry:
-            self.stages.append(Stage("gradient", tuple(self._gradient(own, entry[own]) for own in entry)))
+            self.stages.append(Stage("gradient", tuple(self._gradient(d, entry[d]) for d in entry)))
             self.fresh |= entry.keys()
         for place, (order, U) in enumerate(entry):
             if order == 1:
@@ -265,13 +274,13 @@ class _Assembly:
             self._adapt_now()
 
     def _finished(
-        self, scheme: Scheme, flows: Mapping[str, Flow], entry: Mapping[Asked, str], energy: Energy | None
+        self, scheme: Scheme, flows: Mapping[str, Flow], entry: Mapping[Derivative, str], energy: Energy | None
     ) -> Program:
         """The program of these stages."""
-        carried = [own for own, source in entry.items() if source == "carried"]
+        carried = [d for d, source in entry.items() if source == "carried"]
         stages = tuple(self.stages)
         if any(flow.swaps for flow in flows.values()):
-            stages = _without_unread(stages, {g for own in carried for g in self.derivatives[own].values()})
+            stages = _without_unread(stages, {g for d in carried for g in self.derivatives[d].values()})
         orders = tuple(dict.fromkeys(order for order, _ in carried))
         return Program(self.recipe, scheme, self.constants.statements, stages, orders, energy, self.constants.scope)
 
@@ -290,18 +299,18 @@ class _Assembly:
         else:
             self._append(title, statements, drawn, updates)
 
-    def _read_after(self, k: int, scheme: Scheme, flows: Mapping[str, Flow]) -> set[Asked]:
+    def _read_after(self, k: int, scheme: Scheme, flows: Mapping[str, Flow]) -> set[Derivative]:
         """The gradients that are read after the move k, before the target moves."""
-        asked = (own for own in self.derivatives if own[0] == 1)
-        return {own for own in asked if _is_read_from(k + 1, own, scheme, flows, self.recipe, follows=True)}
+        gradients = (d for d in self.derivatives if d.order == 1)
+        return {d for d in gradients if _is_read_from(k + 1, d, scheme, flows, self.recipe, follows=True)}
 
     def _ahead_of(self, places: Mapping[Block, Block]) -> list[Statement]:
         """The gradients that are read next, taken before a swap: with U at hand they cost less than after it."""
         near = self.fresh | self.ahead
-        taken = [own for own in self.derivatives if own in self.ahead - self.fresh and _other(own, places) in near]
-        taken = [own for own in taken if _other(own, places) != own]
+        taken = [d for d in self.derivatives if d in self.ahead - self.fresh and d.exchanged(places) in near]
+        taken = [d for d in taken if d.exchanged(places) != d]
         self.fresh |= {*taken}
-        return [self._gradient(own) for own in taken]
+        return [self._gradient(d) for d in taken]
 
     def _swap(
         self,
@@ -318,17 +327,17 @@ class _Assembly:
         whether = self.constants.hoist(first, Piecewise((S.One, accepted), (S.Zero, True)))
         lets, settled = self._settled({first: whether})
         exchanged: dict[Block | Local, Block | Local] = {**places}
-        known: set[Asked] = set()
-        for own in self.derivatives:
-            other = _other(own, places)
-            if self.follows and other != own and {own, other} <= self.fresh:
-                known.add(own)
+        known: set[Derivative] = set()
+        for d in self.derivatives:
+            other = d.exchanged(places)
+            if self.follows and other != d and {d, other} <= self.fresh:
+                known.add(d)
                 new = self.derivatives[other]
-                exchanged |= {g: new[places.get(b, b)] for b, g in self.derivatives[own].items()}
+                exchanged |= {g: new[places.get(b, b)] for b, g in self.derivatives[d].items()}
         moved = {b: Piecewise((other, swapped > 0), (b, True)) for b, other in exchanged.items()}
         statements += [*(Draw(d) for d in drawn), *lets, Let(swapped, settled[first])]
         self.stages.append(Stage(title, (*statements, *_simultaneous(moved, self.names, Set))))
-        self.fresh = {own for own in self.fresh if own in known or not {*_blocks(own, self.recipe)} & {*places}}
+        self.fresh = {d for d in self.fresh if d in known or not {*d.blocks(self.recipe)} & {*places}}
 
     def _append(self, title: str, statements: list[Statement], drawn: Iterable[Variate], updates: Updates) -> None:
         """A stage that ends with these updates, after statements and draws."""
@@ -338,13 +347,13 @@ class _Assembly:
         statements += [Draw(d) for d in drawn if d not in in_lets]
         statements += [*lets, *_simultaneous(updates, self.names, Set)]
         self.stages.append(Stage(title, tuple(statements)))
-        self.fresh = {own for own in self.fresh if not any(b in updates for b in _blocks(own, self.recipe))}
+        self.fresh = {d for d in self.fresh if not any(b in updates for b in d.blocks(self.recipe))}
 
-    def _gradient(self, own: Asked, source: str = "evaluated") -> Gradient:
+    def _gradient(self, d: Derivative, source: str = "evaluated") -> Gradient:
         """The statement of a derivative."""
-        order, U = own
+        order, U = d
         return Gradient(
-            tuple(self.derivatives[own].items()), source, order, U if self.recipe.has_several_potentials else None
+            tuple(self.derivatives[d].items()), source, order, U if self.recipe.has_several_potentials else None
         )
 
     def _move_by_way_of(
@@ -382,15 +391,15 @@ class _Assembly:
     def _derivatives_at(self, visit: Visit) -> list[Statement]:
         """Statements that take derivatives of U where the target stands, and keep them by their names."""
         statements: list[Statement] = []
-        for own in self.derivatives:
-            order, U = own
-            known = self._partials(own)
+        for d in self.derivatives:
+            order, U = d
+            known = self._partials(d)
             asked = {name: known[value] for value, name in visit.values.items() if value in known}
             if not asked:
                 continue
             if order == 1 and U not in self.first_gradients:
                 self.first_gradients[U] = len(self.stages), len(statements)
-            statements.append(self._gradient(own))
+            statements.append(self._gradient(d))
             statements += [Let(name, g) for name, g in asked.items()]
         return statements
 
@@ -400,11 +409,11 @@ class _Assembly:
             return
         updates: Updates = dict(self.adapt)
         if self.recipe.order != "same_step":  # U that the caller has given is of where its gradient is
-            given = {e: g for own in self.given if own[0] == 0 for e, g in self._partials(own).items()}
+            given = {e: g for d in self.given if d.order == 0 for e, g in self._partials(d).items()}
             updates = {a: e.xreplace(given) for a, e in updates.items()}
         first = self.first_gradients if self.recipe.order != "same_step" else {}
         for U, place in sorted(first.items(), key=lambda item: item[1], reverse=True):
-            updates = {a: e.xreplace(self._partials((1, U))) for a, e in updates.items()}
+            updates = {a: e.xreplace(self._partials(Derivative(1, U))) for a, e in updates.items()}
             if self._gradients(U) > 1:
                 updates = self._remembering(U, place, updates)
         statements, updates = self._with_derivatives(updates, "adapt", anew=False)
@@ -417,13 +426,14 @@ class _Assembly:
 
     def _gradients(self, U: Potential | None) -> int:
         """How often the gradient of a potential is taken."""
-        names = tuple(self.derivatives[1, U].items())
+        names = tuple(self.derivatives[Derivative(1, U)].items())
         return sum(isinstance(s, Gradient) and s.names == names for stage in self.stages for s in stage.statements)
 
     def _remembering(self, U: Potential | None, place: tuple[int, int], updates: Updates) -> Updates:
         """The updates in terms of a copy of the gradient at a place, which the step overwrites later."""
         k, after = place
-        copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.derivatives[1, U].values()}
+        slopes = self.derivatives[Derivative(1, U)].values()
+        copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in slopes}
         before = self.stages[k].statements
         lets = [Let(copy, g) for g, copy in copies.items()]
         self.stages[k] = Stage(self.stages[k].title, (*before[: after + 1], *lets, *before[after + 1 :]))
@@ -432,26 +442,26 @@ class _Assembly:
     def _with_derivatives(self, updates: Updates, letter: str, anew: bool) -> tuple[list[Statement], Updates]:
         """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
         statements: list[Statement] = []
-        for own in self.derivatives:
-            order, U = own
+        for d in self.derivatives:
+            order, U = d
             if order == 0:  # what is left are derivatives that have no name, and U itself
                 _refuse_more_of_U(self.recipe, letter, updates, self.reads_value)
-            known = self._partials(own)
+            known = self._partials(d)
             if not known or not any(e.has(*known) for e in updates.values()):
                 continue
-            if own not in self.fresh or anew:
+            if d not in self.fresh or anew:
                 if order == 1 and U not in self.first_gradients:
                     self.first_gradients[U] = len(self.stages), len(statements)
-                statements.append(self._gradient(own))
-                self.fresh.add(own)
+                statements.append(self._gradient(d))
+                self.fresh.add(d)
             updates = {b: e.xreplace(known) for b, e in updates.items()}
         return statements, updates
 
-    def _partials(self, own: Asked) -> dict[Partial, Local]:
-        order, U = own
+    def _partials(self, d: Derivative) -> dict[Partial, Local]:
+        order, U = d
         if U is None:
             return {}
-        return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[own].items()}
+        return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[d].items()}
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
         """Totals, draws, observations and repeated subexpressions of one flow as statements of their own."""
@@ -460,12 +470,6 @@ class _Assembly:
             return lets, updates
         shared, updates = _shared(updates, self.names, self.constants)
         return [*lets, *shared], updates
-
-
-def _other(own: Asked, places: Mapping[Block, Block]) -> Asked:
-    """The derivative that a swap brings to the place of one."""
-    order, U = own
-    return order, U and U.xreplace(places)
 
 
 def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[Stage, ...]:
@@ -496,7 +500,7 @@ def _share(fraction: Expr) -> str:
 
 def _names(recipe: Recipe, order: int, U: Potential | None) -> dict[Block, Local]:
     """A name for the derivative of U by each of its blocks; for U itself beside the first of them."""
-    blocks = _blocks((order, U), recipe)
+    blocks = Derivative(order, U).blocks(recipe)
     stem = {0: "U", 1: "g", 2: "c"}[order]
     if order == 0:
         blocks = blocks[:1]
