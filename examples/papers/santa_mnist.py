@@ -78,6 +78,7 @@ METHODS = {  # the candidates, of which one is chosen where there are several
     "SGD-M": [Setting("momentum", lr) for lr in (0.1, 0.05, 0.2)],
     "SGD": [Setting("sgd", lr) for lr in (0.5, 0.25, 1.0)],
 }
+SANTAS = ("Santa, poster", "Santa, released")
 PRINTED = {
     "Santa, poster": 1.21,
     "Santa, released": 1.21,
@@ -179,6 +180,16 @@ def network(study: Study, hidden: int, epochs: int, seed: int, validate: bool = 
     return {"last": learner.score(), "curve": learner.curve.rows}
 
 
+def memory(study: Study, hidden: int, **setting: Any) -> dict:
+    """How many steps the momenta of Santa remember, 1/(h xi), after an epoch: of the mean and of the least friction."""
+    own = Setting(**setting)
+    learner = Learner(study, own, hidden, seed=1, validate=True)
+    learner.train(1, study.scratch(memory, hidden=hidden, **setting))
+    xi = torch.cat([learner.optimizer.state[p]["xi"].flatten() for p in learner.network.parameters()])
+    h = (own.lr / len(learner.data[0])) ** 0.5
+    return {"mean": 1 / (h * float(xi.mean())), "longest": 1 / (h * float(xi.min()))}
+
+
 def chosen(study: Study, candidates: list[Setting], hidden: int, epochs: int) -> Setting:
     """The lowest error on the data held back, in short runs; what diverges is out."""
 
@@ -196,10 +207,11 @@ def claims(study: Study) -> list[Claim]:
     settings = {name: chosen(study, candidates, hidden, trial) for name, candidates in METHODS.items()}
     table = table_of(study, settings, hidden, epochs, seeds)
     picture(study, table)
-    found = claims_of(study, table, epochs)
+    why = {name: remembered(study.result(memory, hidden=hidden, **asdict(settings[name]))) for name in SANTAS}
+    found = claims_of(study, table, epochs, why)
     if whole == epochs:
         return found
-    return found + claims_of(study, table_of(study, settings, hidden, whole, 1), whole)
+    return found + claims_of(study, table_of(study, settings, hidden, whole, 1), whole, why)
 
 
 def table_of(study: Study, settings: dict[str, Setting], hidden: int, epochs: int, seeds: int) -> dict[str, Row]:
@@ -213,12 +225,24 @@ def table_of(study: Study, settings: dict[str, Setting], hidden: int, epochs: in
     return {name: Row(setting, runs[name], "last") for name, setting in settings.items()}
 
 
-def claims_of(study: Study, table: dict[str, Row], epochs: int) -> list[Claim]:
-    """The rows after so many epochs, and their order."""
+def remembered(steps: dict) -> str:
+    """What the friction of Santa is worth at its step size."""
+    mean, longest = (f"{steps[which]:.0f}" for which in ("mean", "longest"))
+    spread = "" if mean == longest else f", some of them in {longest}"
+    return f"its momenta forget in {mean} steps{spread}, those of SGD-M in 10"
+
+
+def claims_of(study: Study, table: dict[str, Row], epochs: int, why: dict[str, str]) -> list[Claim]:
+    """The rows after so many epochs, and their order; `why` is of Santa's."""
     rows = len(data_of(study, validate=False)[1][1])
-    rivals = [name for name in METHODS if not name.startswith("Santa")]
-    orders = [of_order(santa, rival, table, epochs, rows) for santa in list(METHODS)[:2] for rival in rivals]
-    return [*(of_row(name, row, epochs) for name, row in table.items()), *orders]
+    rivals = [name for name in METHODS if name not in SANTAS]
+    found = [of_row(name, row, epochs) for name, row in table.items()]
+    for santa in SANTAS:
+        for rival in rivals:
+            printed = f"{PRINTED[santa]} against {PRINTED[rival]}"
+            words = f"{santa} below {rival}, {epochs} epochs"
+            found.append(difference(words, printed, table[santa], table[rival], rows, why[santa]))
+    return found
 
 
 def of_row(name: str, row: Row, epochs: int) -> Claim:
@@ -227,12 +251,6 @@ def of_row(name: str, row: Row, epochs: int) -> Claim:
     words = f"{name}, test error after {epochs} epochs"
     why = f"lr = {row.setting.lr:g}" + ("" if epochs == EPOCHS else f"; the paper has {EPOCHS} epochs")
     return Claim(words, f"{PRINTED[name]} %", f"{spread(row.errors)} %", Verdict.of(same), why)
-
-
-def of_order(first: str, second: str, table: dict[str, Row], epochs: int, rows: int) -> Claim:
-    """Whether the first has the lower error, paired on the test data."""
-    printed = f"{PRINTED[first]} against {PRINTED[second]}"
-    return difference(f"{first} below {second}, {epochs} epochs", printed, table[first], table[second], rows)
 
 
 def picture(study: Study, table: dict[str, Row]) -> None:
