@@ -211,9 +211,9 @@ def vector(name: str, *, domain: DomainName = "real") -> Block:
     `domain` is "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves it is frozen and
     flagged like one that diverges. The ends (a, b) make a box, in which chains are reflected at both, momenta with
     them. "periodic" is an angle from -pi to pi, ("periodic", P) one of another period, from -P/2 to P/2: formulas have
-    that period, and chains go round. A "binary" block is 0 or 1, one of ("categories", K) is 0, ..., K - 1; both
-    move by jumps alone. Raises RecipeError for a
-    name that cannot stand in emitted code, for an unknown domain, and for ends that are not finite or a >= b.
+    that period, and chains go round. A "binary" block is 0 or 1, one of ("categories", K) is 0, ..., K - 1; both move
+    by jumps alone. Raises RecipeError for a name that cannot stand in emitted code, for an unknown domain, and for ends
+    that are not finite or a >= b.
 
     >>> vector("theta").is_vector
     True

@@ -3,8 +3,10 @@
 import json
 import math
 import re
+import signal
 from collections import Counter
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from covering import covering
 from scipy import stats
 from scipy.integrate import quad
 
+import samplers
 from recipe.errors import RecipeError
 from samplers import cli
 from samplers.cli import lookup
@@ -493,6 +496,23 @@ def test_an_audit_that_runs_out_of_time_says_what_it_has():
 def test_errors_of_the_black_box_are_its_own():
     with pytest.raises(ZeroDivisionError):
         audit(bad(lambda init: 1 / 0), **SMALL)
+
+
+def test_ctrl_c_within_a_run_of_samplers_ends_the_audit():
+    """By itself samplers.sample returns the draws so far, which would be judged as all."""
+    calls = count()
+
+    def by_samplers(potential, init, *, steps, step_size, temperature, seed):
+        def pressed(theta):
+            if next(calls) == 30:  # after the energy has been looked at
+                signal.raise_signal(signal.SIGINT)
+            return potential(theta)
+
+        settings = dict(steps=steps, step_size=step_size, temperature=temperature, seed=seed, progress=False)
+        return samplers.sample("sgld", pressed, init=init, chains=len(init), per_chain=True, **settings)["theta"]
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(by_samplers, **SMALL, progress=False)
 
 
 # ---- on the command line

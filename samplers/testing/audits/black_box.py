@@ -9,6 +9,7 @@ import torch
 
 from recipe.errors import RecipeError
 
+from ...running.interrupts import ended_by_interrupt
 from .laws import Law
 
 
@@ -36,9 +37,10 @@ class BlackBox:
         """Where the chains end that start at `init`, (chains, dim)."""
         steps = max(1, round(time / step_size))
         self.bar.set_postfix_str(f"{law.name}, T = {temperature:g}, {steps} steps of {step_size:g}")
-        theta = self.run(
-            law.potential, init.clone(), steps=steps, step_size=step_size, temperature=temperature, seed=seed
-        )
+        with ended_by_interrupt():  # samplers.sample would return its draws so far
+            theta = self.run(
+                law.potential, init.clone(), steps=steps, step_size=step_size, temperature=temperature, seed=seed
+            )
         self.runs += 1
         self.bar.total = max(self.bar.total, self.runs)
         self.bar.update()
