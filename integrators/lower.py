@@ -14,7 +14,6 @@ from sympy import Dummy, Expr, Piecewise, S, Symbol, cse, numbered_symbols, preo
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe
-from recipe.bound import Bound
 from recipe.errors import RecipeError
 from recipe.operators import Applied, bare, times
 from recipe.symbols import Adapted, Block, Observed, Partial, Potential, Total, is_site, num_data
@@ -109,7 +108,6 @@ def optimizer_form(
     if reads_value and not value:
         what = "its formulas read U itself, and here there are gradients alone"
         raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.Optimizer, or samplers.sample.")
-    _refuse_networks(recipe)
     semigroups = [letter for letter, flow in flows.items() if flow.exact]
     for k in range(len(scheme.moves)):
         rotated = scheme.rotated(k).merged(semigroups)
@@ -124,14 +122,6 @@ def optimizer_form(
         f"the word {scheme} needs more than one gradient per step",
         do="Choose a word with one, such as 'B A O A B' or 'F A'.",
     )
-
-
-def _refuse_networks(recipe: Recipe) -> None:
-    """Refuse functions that are bound to networks, whose text a training loop would need."""
-    bound = sorted({f.family.name for e in recipe.formulas for f in e.atoms(Bound)})
-    if bound:
-        what = f"the function {bound[0]!r} is bound to a network, which its text cannot hold"
-        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Use samplers.sample.")
 
 
 def of_the_loss(program: Program, *, prior: bool) -> Program:

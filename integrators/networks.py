@@ -1,16 +1,18 @@
-"""Networks as functions of a recipe: `recipe.bind(f=network(module))`.
+"""Networks as functions of a recipe: `recipe.bind(f=network(module))`, or `network(module)(U, p)` in a formula.
 
-A network is applied to every site alone, so that f is a function of the blocks at one site, and the derivatives that
-Gamma asks for are those of one output by its own inputs: torch's autograd has them exactly, and no formula is expanded.
+A network is applied to every site alone, so that f is a function of what a site sees: blocks, U, its gradient. The
+derivatives that Gamma asks for are those of one output by its own inputs, which torch's autograd has exactly, times
+those of the inputs; no formula is expanded.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sympy import Expr
+
 from recipe import Recipe
 from recipe.bound import Bound, Family
 from recipe.errors import RecipeError
-from recipe.symbols import Block
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,9 +22,9 @@ POINTS = 64  # where a network is tried
 
 
 def network(module: "Module", *, name: str = "network", sign: str = "real") -> Callable[..., Bound]:
-    """A torch module as a function of blocks, site by site, for `recipe.bind`.
+    """A torch module as a function, site by site: for `recipe.bind`, or of formulas, such as U, p and grad(U).
 
-    `module`: takes `(sites, blocks)`, returns `(sites, 1)` or `(sites,)`, each row by itself; it is used in the type
+    `module`: takes `(sites, inputs)`, returns `(sites, 1)` or `(sites,)`, each row by itself; it is used in the type
     and on the device of its own parameters. `sign`: "real" or "positive", as that of the function it is bound to.
     Raises RecipeError, when it is bound, for another shape, rows that mix, numbers that are drawn anew, values that
     are not finite or of another sign, and for what autograd does not reach from the inputs.
@@ -35,6 +37,10 @@ def network(module: "Module", *, name: str = "network", sign: str = "real") -> C
     >>> learned = Recipe(name="learned", state=(theta,), H=potential(theta), D={theta: f}, scheme="Euler")
     >>> learned.bind(f=network(net, name="f", sign="positive")).gamma
     Matrix([[Derivative(f(theta), theta)]])
+    >>> U = potential(theta)
+    >>> f = network(net, name="f", sign="positive")(U)
+    >>> Recipe(name="learned", state=(theta,), H=U, D={theta: f}, scheme="Euler").gamma
+    Matrix([[Derivative(f(U(theta)), U(theta))*grad(U)]])
     """
     where = f"network {name!r}"
     if not callable(getattr(module, "forward", None)):
@@ -42,16 +48,16 @@ def network(module: "Module", *, name: str = "network", sign: str = "real") -> C
     if sign not in ("real", "positive"):
         raise RecipeError(where, f"sign={sign!r}", do='Use "real" or "positive".')
 
-    def of_blocks(*blocks: Block) -> Bound:
-        _tried(module, len(blocks), sign, where)
+    def of_formulas(*inputs: Expr) -> Bound:
+        _tried(module, len(inputs), sign, where)
 
         def compute(orders: tuple[int, ...], *values: "Tensor") -> "Tensor":
             return derivative_of(module, orders, *values)
 
-        family = Family(name, len(blocks), compute, is_positive=sign == "positive")
-        return family.of((0,) * len(blocks))(*blocks)
+        family = Family(name, len(inputs), compute, is_positive=sign == "positive")
+        return family.of((0,) * len(inputs))(*inputs)
 
-    return of_blocks
+    return of_formulas
 
 
 def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") -> "Tensor":
@@ -67,15 +73,15 @@ def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") 
 
     own = next(module.parameters(), values[0])
     columns = torch.broadcast_tensors(*values)
-    with torch.enable_grad():
-        inputs = [c.detach().reshape(-1).to(own.device, own.dtype).requires_grad_() for c in columns]
+    inputs = [c.detach().reshape(-1).to(own.device, own.dtype) for c in columns]
+    by = [x.requires_grad_() for x, order in zip(inputs, orders) for _ in range(order)]
+    with torch.set_grad_enabled(bool(by)):
         y = module(torch.stack(inputs, -1)).reshape(-1)
-        for x, order in zip(inputs, orders):
-            for _ in range(order):
-                if not y.requires_grad:
-                    y = torch.zeros_like(x)
-                    break
-                (y,) = torch.autograd.grad(y.sum(), x, create_graph=True, materialize_grads=True)
+        for left, x in zip(reversed(range(len(by))), by):
+            if not y.requires_grad:
+                y = torch.zeros_like(x)
+                break
+            (y,) = torch.autograd.grad(y.sum(), x, create_graph=left > 0, materialize_grads=True)
     return y.detach().reshape(columns[0].shape).to(columns[0].device, columns[0].dtype)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sympy import Derivative, Expr, Function
+from sympy import Derivative, Expr, Function, Symbol
 
 
 class Bound(Function):
@@ -21,19 +21,18 @@ class Bound(Function):
         raised = [n + (k == argindex) for k, n in enumerate(self.orders, 1)]
         return self.family.of(tuple(raised))(*self.args)
 
-    @property
-    def opaque(self) -> Expr:
-        """The same of an open function, of which nothing but its sign is known."""
-        signs = {"real": True, "positive": True} if self.family.is_positive else {"real": True}
-        f = Function(self.family.name, **signs)(*self.args)
-        by = [x for x, n in zip(self.args, self.orders) for _ in range(n)]
+    def _written(self, names: list[Expr]) -> Expr:
+        """As an open function of arguments by their names, or its derivative."""
+        f = Function(self.family.name)(*names)
+        by = [x for x, n in zip(names, self.orders) for _ in range(n)]
         return Derivative(f, *by) if by else f
 
     def _sympystr(self, printer: Any) -> str:
-        return printer._print(self.opaque)
+        return printer._print(self._written([x if x.is_Symbol else Symbol(printer._print(x)) for x in self.args]))
 
     def _latex(self, printer: Any, exp: Any = None) -> str:
-        body = printer._print(self.opaque)
+        names = [x if x.is_Symbol else Symbol(f"{{{printer._print(x)}}}") for x in self.args]
+        body = printer._print(self._written(names))
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 

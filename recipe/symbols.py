@@ -622,8 +622,12 @@ def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
     """
     valid_name(name, "function")
     if not blocks or not all(isinstance(b, Block) for b in blocks):
-        advice = f"Write function({name!r}, theta)."
-        raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}", do=advice)
+        advice = f"Write function({name!r}, theta)"
+        if blocks and all(isinstance(b, Expr) for b in blocks):
+            read = sorted({s.name for b in blocks for s in b.free_symbols | b.atoms(Block)}, reverse=True)
+            own = ", ".join(read) or "theta"
+            advice = f"Write function({name!r}, {own}), and bind({name}=lambda {own}: ...) a formula that reads more"
+        raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}", do=f"{advice}.")
     return Function(name, **_assumptions(sign, f"function {name!r}"))(*blocks)
 
 

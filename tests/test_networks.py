@@ -1,6 +1,7 @@
 """Functions of a recipe that torch modules compute: formulas hold them unexpanded, Gamma has torch's derivatives."""
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 import samplers
 from integrators import compile, metropolised
 from integrators.networks import derivative_of, network
-from recipe import Energy, Recipe, RecipeError, function, potential, total, vector
+from recipe import Energy, Recipe, RecipeError, function, grad, potential, total, vector
 from samplers.testing.one_step import slopes
 from samplers.testing.properties import emitted_equals_interpreted, pieces_sum_to_the_sde
 from samplers.testing.quadrature import gaussian
@@ -123,6 +124,126 @@ def test_a_run_keeps_weights_and_randomness_as_they_are():
     assert torch.allclose(one, other, atol=1e-5) and one.isfinite().all()
 
 
+# ---- networks of U and of its gradient: friction and coupling of Gong, Li & Hernandez-Lobato 2019
+
+
+def of_energy_and_gradient(q, d):
+    """Q = q(U, p) and D = q(U, p)^2/2 + d(U, p, grad U), of functions that take formulas."""
+    U = potential(theta)
+    coupling = q(U, p)
+    return Recipe(
+        name="meta",
+        state=(theta, p),
+        target=theta,
+        H=U + total(p**2) / 2,
+        D={p: coupling**2 / 2 + d(U, p, grad(U))},
+        Q={(theta, p): -coupling},
+        scheme="Euler",
+    )
+
+
+def meta(units=8):
+    q = network(net(units, 1), name="q")
+    return of_energy_and_gradient(q, network(net(units, 2, True, inputs=3), name="d", sign="positive"))
+
+
+def value(z):
+    return (z**2 / 2 + z**4 / 16).sum(-1)
+
+
+def test_gamma_follows_U_into_a_network():
+    """d q(U(theta), p)/dtheta is the network's derivative by its first input, times grad U."""
+    recipe = meta()
+    assert recipe.residual() == 0 and recipe.check().exact
+    assert "Derivative(q(U(theta), p), U(theta))*grad(U)" in str(recipe.gamma)
+    assert r"\frac{\partial}{\partial {U(\theta)}} q{\left({U(\theta)},p \right)}" in recipe.latex()
+    step = compile(recipe)
+    emitted_equals_interpreted(step)
+    pieces_sum_to_the_sde(step)
+
+
+def test_networks_of_U_are_the_same_functions_as_formulas():
+    from sympy import exp, log, sin, tanh
+
+    class Friction(nn.Module):
+        def forward(self, x):
+            return torch.log(1 + torch.exp(x[:, 0] / 9 - x[:, 1] / 3 + torch.sin(x[:, 2])))
+
+    class Coupling(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x[:, 0] / 4 + x[:, 1] / 2)
+
+    by_torch = of_energy_and_gradient(network(Coupling(), name="q"), network(Friction(), name="d", sign="positive"))
+    by_sympy = of_energy_and_gradient(
+        lambda u, p: tanh(u / 4 + p / 2), lambda u, p, g: log(1 + exp(u / 9 - p / 3 + sin(g)))
+    )
+    generator = torch.Generator().manual_seed(3)
+    state = {name: torch.randn(4, 3, dtype=torch.float64, generator=generator) for name in ("theta", "p")}
+    noise = {"p": torch.randn(4, 3, dtype=torch.float64, generator=generator)}
+    one, other = (compile(r)(state, 0.1, gradient=slope, value=value, noise=noise) for r in (by_torch, by_sympy))
+    assert all(torch.allclose(one[name], other[name], rtol=1e-12, atol=1e-12) for name in one)
+
+
+def test_an_open_function_may_be_bound_to_a_network_of_U():
+    U = potential(theta)
+    q, d = (network(net(4, seed, True), name=name, sign="positive") for seed, name in ((1, "q"), (2, "d")))
+    recipe = Learned.bind(f=lambda theta, p: d(U, p), g=lambda theta, p: q(U, p))
+    assert recipe.check().exact and "q(U(theta), p)" in str(recipe.drift)
+
+
+def test_an_open_function_of_U_says_how_to_bind_one():
+    with pytest.raises(RecipeError, match="its arguments are blocks, got .U.theta., p.*bind.q=lambda theta, p: ..."):
+        function("q", potential(theta), p)
+
+
+def test_a_network_of_the_gradient_in_Q_asks_for_the_hessian_diagonal():
+    U = potential(theta)
+    q = network(net(4), name="q")
+    recipe = Recipe(
+        name="bent", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): q(grad(U), p)}
+    )
+    step = compile(recipe, "Euler")
+    assert step.program.needs_curvature and recipe.residual() == 0
+    emitted_equals_interpreted(step)
+
+
+@pytest.mark.parametrize("name, index", [("d", 1), ("q", 0)])
+def test_exp_of_minus_H_is_invariant_with_the_derivative_by_each_input(name, index):
+    """The defect falls as h^2, and as h without the derivative of d by p, and without that of q by U."""
+    recipe = meta(units=4)
+    run = dict(hs=(0.01, 0.005), draw_nodes=7, value=value)
+    assert slopes(compile(recipe), start(), slope, **run)[0] > 1.9
+    step = compile(recipe)
+    orders = "".join(str(int(k == index)) for k in range(3 if name == "d" else 2))
+    assert f"bound_{name}_{orders}" in step.namespace["_functions"]
+    step.namespace["_functions"][f"bound_{name}_{orders}"] = lambda *values: torch.zeros_like(values[1])
+    assert slopes(step, start(), slope, **run)[0] < 1.2
+
+
+# ---- networks in a training loop
+
+
+@pytest.mark.parametrize("recipe", [bound(units=4), meta(units=4)], ids=["theta", "U"])
+def test_a_loop_makes_the_numbers_of_a_run(recipe):
+    at = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+    run = dict(step_size=0.05, seed=3)
+    expected = samplers.sample(recipe, value, init=at, steps=6, warmup=0, progress=False, **run)["theta"]
+    weights = nn.Parameter(at.clone())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of U, of which a minibatch has an estimate
+        optimizer = samplers.Optimizer([weights], recipe, num_data=10, **run)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = value(weights) / 10
+        loss.backward()
+        return loss
+
+    for _ in range(6):
+        optimizer.step(closure)
+    assert torch.allclose(weights.detach(), expected[0, -1], rtol=1e-12, atol=1e-12)
+
+
 # ---- what is refused, before the first step
 
 
@@ -167,11 +288,8 @@ def test_what_is_no_module_or_no_sign_is_refused():
 
 
 def test_a_network_has_no_text():
-    recipe = bound(units=4)
     with pytest.raises(RecipeError, match="standalone.*'f' is no text"):
-        compile(recipe).standalone()
-    with pytest.raises(RecipeError, match="'f' is bound to a network"):
-        samplers.Optimizer([nn.Parameter(torch.zeros(3))], recipe, lr=1e-3, num_data=10)
+        compile(bound(units=4)).standalone()
 
 
 def test_a_kernel_is_refused_where_it_is_asked_for():

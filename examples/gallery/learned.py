@@ -4,45 +4,39 @@ import torch
 from exhibit import Exhibit
 
 from integrators.networks import network
-from recipe import Recipe, function, potential, total, vector
+from recipe import Recipe, grad, numerical, potential, total, vector
 
 theta, p = vector("theta"), vector("p")
+U = potential(theta)
 
 
-def net(seed: int) -> torch.nn.Module:
-    """Sixteen tanh units of a site's (theta, p), the output between 1/2 and 3/2."""
+def net(seed: int, inputs: int) -> torch.nn.Module:
+    """Ten tanh units of what a site sees, the output between 0 and 1."""
     generator = torch.Generator().manual_seed(seed)
-    layers = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1), torch.nn.Sigmoid())
+    layers = torch.nn.Linear(inputs, 10), torch.nn.Tanh(), torch.nn.Linear(10, 1), torch.nn.Sigmoid()
+    module = torch.nn.Sequential(*layers)
     with torch.no_grad():
-        for weights in layers.parameters():
+        for weights in module.parameters():
             weights.copy_(0.7 * torch.randn(weights.shape, generator=generator))
-    return torch.nn.Sequential(layers, Shifted())
+    return module
 
 
-class Shifted(torch.nn.Module):
-    """x + 1/2."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its value."""
-        return x + 0.5
-
-
-# The meta-learned sampler: friction and coupling are networks of what a site sees. Here they see theta in the place of
-# the energy and of its gradient. Gong, Li & Hernandez-Lobato 2019.
-friction, coupling = function("friction", theta, p, sign="positive"), function("coupling", theta, p, sign="positive")
-open_recipe = Recipe(
+# The meta-learned sampler: the coupling Q sees the energy and the momentum of a site, the friction D its gradient, too.
+# Q = beta + q(U, p) and D = alpha Q^2 + d(U, p, grad U) + c, with weights that nobody has trained here: whatever they
+# are, Gamma makes the law right. Gong, Li & Hernandez-Lobato 2019.
+alpha, beta, c = 1.0, 0.5, 0.1
+Q = beta + network(net(1, 2), name="q", sign="positive")(U, p)
+D = alpha * Q**2 + network(net(2, 3), name="d", sign="positive")(U, p, grad(U)) + c
+meta = Recipe(
     name="meta-learned",
-    source="Gong, Li & Hernandez-Lobato 2019, section 3",
+    source="Gong, Li & Hernandez-Lobato 2019, section 3, with weights at random",
     state=(theta, p),
     target=theta,
-    H=potential(theta) + total(p**2) / 2,
-    D={p: friction},
-    Q={(theta, p): -coupling},
-    scheme="Euler",
-)
-meta = open_recipe.bind(
-    friction=network(net(1), name="friction", sign="positive"),
-    coupling=network(net(2), name="coupling", sign="positive"),
+    H=U + total(p**2) / 2,
+    D={p: D},
+    Q={(theta, p): -Q},
+    pieces={"B": numerical(p, "euler"), "A": numerical(theta, "euler")},
+    scheme="B A",
 )
 
-GALLERY = [Exhibit(meta, 0.02, steps=6000)]
+GALLERY = [Exhibit(meta, 0.02, steps=40_000)]

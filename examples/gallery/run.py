@@ -1,6 +1,6 @@
 """Samplers that do not come with the library, each in a few lines with its source, checked and run.
 
-    python examples/gallery/run.py                 # all of them, three minutes
+    python examples/gallery/run.py                 # all of them, four minutes
     python examples/gallery/run.py magnetic mixture --quick
 
 The table says what the certificate claims, the order of the step, and the largest error of a mean or variance of the

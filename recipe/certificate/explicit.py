@@ -205,7 +205,7 @@ class _Writer:
             case AppliedUndef():
                 return self.function(e, site)
             case Bound():
-                return self.at(e.opaque, site)
+                return self.bound(e, site)
         if not e.args:
             return e
         whole = e.func(*(self.at(a, site) for a in e.args))
@@ -234,8 +234,18 @@ class _Writer:
 
     def function(self, f: AppliedUndef, site: int | None) -> Expr:
         """A smooth function of its arguments' sum, of the sign that is declared."""
-        x = Add(*(self.at(a, site) for a in f.args))
-        return 1 + tanh(x) / 2 if f.is_positive or f.is_nonnegative else x / 3 + sin(x)
+        return _smooth(Add(*(self.at(a, site) for a in f.args)), is_positive=f.is_positive or f.is_nonnegative)
+
+    def bound(self, f: Bound, site: int | None) -> Expr:
+        """The same of a function that a network computes, and of its derivatives."""
+        x = Dummy(real=True)
+        derivative = diff(_smooth(x, is_positive=f.family.is_positive), x, sum(f.orders))
+        return derivative.xreplace({x: Add(*(self.at(a, site) for a in f.args))})
+
+
+def _smooth(x: Expr, *, is_positive: bool) -> Expr:
+    """A smooth function of no symmetry."""
+    return 1 + tanh(x) / 2 if is_positive else x / 3 + sin(x)
 
 
 def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, ndarray]":
