@@ -12,6 +12,7 @@ from integrators.predicted import At
 from recipe.symbols import Block, duration
 
 from .interpreter import Chain, elsewhere, evaluate
+from .quadrature import hermite, legendre
 
 Outcome = tuple[float, dict]
 
@@ -30,14 +31,14 @@ def _nodes(flow, draw):
     if draw.kind in ("poisson", "gamma"):
         return [(0.5, lambda mean, sign=sign: mean + sign * np.sqrt(mean)) for sign in (-1, 1)]
     if draw.kind == "uniform":
-        x, w = np.polynomial.legendre.leggauss(3)
+        x, w = legendre(3)
         return list(zip(w / 2, (x + 1) / 2))
     if any(e.has(At) for e in flow.updates.values()):  # of many draws, asked for at small times
-        x, w = np.polynomial.hermite_e.hermegauss(3)
-        return list(zip(w / w.sum(), x))
+        x, w = hermite(3)
+        return list(zip(w, x))
     if any(diff(e, draw).has(draw) for e in flow.updates.values()):
-        x, w = np.polynomial.hermite_e.hermegauss(20)
-        return list(zip(w / w.sum(), x))
+        x, w = hermite(20)
+        return list(zip(w, x))
     return [(0.5, -1.0), (0.5, 1.0)]
 
 

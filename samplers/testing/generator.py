@@ -14,7 +14,7 @@ import numpy as np
 from sympy import Expr, ImmutableMatrix, Mul, S, diff
 
 from recipe import Energy
-from recipe.arrays import of_arrays
+from recipe.arrays import of_arrays, whole_power
 from recipe.reading import drift_of, matrix_of
 from recipe.symbols import Block
 
@@ -107,6 +107,10 @@ class Generator:
 
     def at(self, e: Expr) -> np.ndarray:
         """The values of a formula at the points."""
+        powers = e.as_powers_dict()
+        if all(b in self.state and k.is_Integer and k > 0 for b, k in powers.items()):
+            factors = (whole_power(x, int(powers[b])) for b, x in zip(self.state, self.points) if b in powers)
+            return math.prod(factors, start=np.ones_like(self.weights))
         return np.broadcast_to(of_arrays([self.state], e)(self.points), self.weights.shape)
 
     def mean(self, derivative: Callable[..., Any]) -> tuple[float, float]:

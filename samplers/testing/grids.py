@@ -13,11 +13,11 @@ from sympy import Abs, Expr, Float, Heaviside, Max, Min, sign
 from sympy.core.relational import Relational
 
 from recipe import RecipeError
-from recipe.arrays import of_arrays
+from recipe.arrays import of_arrays, whole_power
 from recipe.symbols import Block, formula
 
 from .charts import Chart, charts_and_ranges, roots
-from .quadrature import Rule
+from .quadrature import Rule, legendre
 
 PANEL = 12.0  # the greatest length of a panel, in t
 NODES = (12, 16, 20, 26, 32, 40, 50, 64, 80, 100, 130, 160, 200, 250, 320, 400)
@@ -81,7 +81,7 @@ def _edges(formulas, block, chart, low, high):
 
 def _panels(edges, nodes):
     """Gauss-Legendre points and weights of all panels."""
-    x, w = np.polynomial.legendre.leggauss(nodes)
+    x, w = legendre(nodes)
     parts = [np.linspace(a, b, math.ceil((b - a) / PANEL), endpoint=False) for a, b in zip(edges, edges[1:])]
     ends = np.concatenate([*parts, edges[-1:]])
     low, high = ends[:-1, None], ends[1:, None]
@@ -145,7 +145,7 @@ class _Grid:
     def statistics(self, degree: int, integrands: Sequence[Callable]) -> np.ndarray:
         """The moments and the means of the integrands, and how far they may be off."""
         by_point = self.weights.sum(1)
-        means = [(u**k, by_point, 1e-11) for u in self.units for k in range(1, degree + 1)]
+        means = [(whole_power(u, k), by_point, 1e-11) for u in self.units for k in range(1, degree + 1)]
         means += [(f(*self.z), self.weights, 1e-9) for f in integrands]
         return np.array([[(x * w).sum(), tolerance * (abs(x) * w).sum()] for x, w, tolerance in means]).T
 

@@ -30,6 +30,7 @@ from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, 
 from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
+from recipe.arrays import whole_power
 from recipe.bound import Bound
 from recipe.operators import Applied, Divergence, operators_of
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
@@ -135,7 +136,7 @@ def _evaluate(e, again, full, sizes):
         case Mul():
             return reduce(operator.mul, map(again, e.args))
         case Pow():
-            return np.power(np.asarray(again(e.base), float), again(e.exp))
+            return _power(np.asarray(again(e.base), float), e.exp, again)
         case Piecewise():
             values, conditions = zip(*((again(value), again(condition)) for value, condition in e.args))
             return np.select(list(np.broadcast_arrays(*conditions)), list(np.broadcast_arrays(*values)), math.nan)
@@ -151,6 +152,12 @@ def _evaluate(e, again, full, sizes):
         inputs = [torch.as_tensor(np.array(x)) for x in np.broadcast_arrays(*map(again, e.args))]
         return e.family.compute(e.orders, *inputs).numpy()
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
+
+
+def _power(base, exponent, again):
+    if exponent.is_Integer and exponent > 0:
+        return whole_power(base, int(exponent))
+    return np.power(base, again(exponent))
 
 
 def _applied(matrix, x):

@@ -19,7 +19,7 @@ from integrators.step import Step
 from integrators.variates import Time
 
 from .devices import stepped
-from .quadrature import Rule, gamma, gaussian, grid
+from .quadrature import Rule, gamma, gaussian, grid, legendre
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 
@@ -106,7 +106,7 @@ def _nodes(draw, nodes):
         case "normal":
             return gaussian(0, 1, nodes)
         case "uniform" if isinstance(draw, Time):
-            x, w = np.polynomial.legendre.leggauss(nodes)
+            x, w = legendre(nodes)
             return (x + 1) / 2, w / 2
         case "uniform":
             return np.full(1, 0.5), np.ones(1)

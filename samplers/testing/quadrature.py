@@ -2,10 +2,30 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
 Rule = tuple[np.ndarray, np.ndarray]  # points and weights
+
+
+@cache
+def legendre(nodes: int) -> Rule:
+    """Gauss-Legendre points and weights on (-1, 1); they are shared, and not to be written to."""
+    return _fixed(np.polynomial.legendre.leggauss(nodes))
+
+
+@cache
+def hermite(nodes: int) -> Rule:
+    """Gauss-Hermite points and weights of the standard normal law; they are shared, and not to be written to."""
+    x, w = np.polynomial.hermite_e.hermegauss(nodes)
+    return _fixed((x, w / w.sum()))
+
+
+def _fixed(rule: Rule) -> Rule:
+    for array in rule:
+        array.flags.writeable = False
+    return rule
 
 
 def boltzmann(
@@ -20,7 +40,7 @@ def boltzmann(
     points, weights = [], []
     ends = [low, *sorted(k for k in kinks if low < k < high), high]
     for left, right in zip(ends, ends[1:]):
-        x, w = np.polynomial.legendre.leggauss(nodes)
+        x, w = legendre(nodes)
         points.append((left + right) / 2 + (right - left) / 2 * x)
         weights.append((right - left) / 2 * w * np.exp(-energy(points[-1]) / temperature))
     mass = np.concatenate(weights)
@@ -29,8 +49,8 @@ def boltzmann(
 
 def gaussian(mean: float, variance: float, nodes: int = 12) -> Rule:
     """Gauss-Hermite points and weights of a normal law."""
-    x, w = np.polynomial.hermite_e.hermegauss(nodes)
-    return mean + math.sqrt(variance) * x, w / w.sum()
+    x, w = hermite(nodes)
+    return mean + math.sqrt(variance) * x, w.copy()
 
 
 def gamma(shape: float, scale: float = 1.0, nodes: int = 12) -> Rule:

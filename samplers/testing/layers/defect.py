@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from recipe.arrays import whole_power
+
 from ..features import evaluated, features_over
 from ..generator import STANDARD_ERRORS
 from ..laws import Law
@@ -152,4 +154,4 @@ def _columns(subject, state):
 
 
 def _monomial(columns, power):
-    return np.prod([x**n for x, n in zip(columns, power) if n], axis=0)
+    return np.prod([whole_power(x, n) for x, n in zip(columns, power) if n], axis=0)
