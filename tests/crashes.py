@@ -134,7 +134,7 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
             "samplers.running.sampling",
             "samplers.training.optimizer",
             "samplers.results.predictive",
-            "scipy.stats",
+            "scipy.special",
             __name__ if __name__ != "__main__" else "torch",
         ]
     )

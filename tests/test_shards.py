@@ -18,6 +18,10 @@ ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps; 1e-6 is prom
 def launched(folder, ranks, what="quick"):
     """Run the script on so many ranks; what each has found, and said."""
     on_ranks(ranks, SCRIPT, folder, what)
+    return found(folder, ranks, what)
+
+
+def found(folder, ranks, what="quick"):
     return [storage.read(folder / f"{what}-{ranks}-{r}.safetensors", "found") for r in range(ranks)]
 
 
@@ -27,13 +31,19 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two(folder):
-    return launched(folder, 2)
+def launches(folder):
+    """Two ranks, and then four, which go on from what the two have saved."""
+    on_ranks((2, 4), SCRIPT, folder, "quick")
 
 
 @pytest.fixture(scope="module")
-def four(folder, two):
-    return launched(folder, 4)
+def two(folder, launches):
+    return found(folder, 2)
+
+
+@pytest.fixture(scope="module")
+def four(folder, launches):
+    return found(folder, 4)
 
 
 def alone(name, **how):

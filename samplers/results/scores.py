@@ -195,12 +195,11 @@ def roc_auc(inside: Any, outside: Any) -> float:
     >>> roc_auc([0.1, 0.2], [0.2, 0.3])
     0.875
     """
-    from scipy.stats import rankdata  # scipy.stats is slow to import
-
     inside, outside = _scores("roc_auc", inside, outside)
     n, m = len(inside), len(outside)
-    ranks = rankdata(torch.cat([outside, inside]).cpu().numpy())[:m]
-    return float((ranks.sum() - m * (m + 1) / 2) / (n * m))
+    _, place, count = torch.cat([outside, inside]).unique(return_inverse=True, return_counts=True)
+    twice_the_ranks = (2 * count.cumsum(0) - count + 1)[place[:m]]  # of equal scores the middle one
+    return (int(twice_the_ranks.sum()) - m * (m + 1)) / (2 * n * m)
 
 
 def _binned(where: str, probabilities: Any, labels: Any, bins: int) -> Reliability:

@@ -83,9 +83,10 @@ def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Tempe
 
 def temperature_of(mean: float, sites: int, temperature: float, level: float = 0.99) -> Temperature:
     """The kinetic temperature that is the mean of p^2/m over so many sites, with the band of T chi^2_d/d."""
-    from scipy.stats import chi2  # scipy.stats is slow to import
+    from scipy.special import gammaincinv  # scipy is slow to import
 
-    low, high = (temperature * float(chi2.ppf(q, sites)) / sites for q in ((1 - level) / 2, (1 + level) / 2))
+    ends = (2 * float(gammaincinv(sites / 2, q)) for q in ((1 - level) / 2, (1 + level) / 2))  # of chi^2_d
+    low, high = (temperature * end / sites for end in ends)
     return Temperature(mean, low, high, float(temperature))
 
 

@@ -115,7 +115,7 @@ class Progress:
         if not self.chains.alive.any():
             return scalars
         for name, mass in self.masses.items():
-            from ..results.temperatures import kinetic_temperature  # imports scipy.stats
+            from ..results.temperatures import kinetic_temperature  # imports scipy
 
             p = self.chains.state[name][self.chains.alive]
             t: Any = kinetic_temperature(p, mass, temperature=temperature)
