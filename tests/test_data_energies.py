@@ -1,9 +1,11 @@
 """Energies that sum over data: derivatives are those of autograd, kernels make the steps of the torch text."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
+from covering import covering
 from sympy import exp, log, symbols, tanh
 from torch.func import grad, hessian, vmap
 
@@ -363,7 +365,10 @@ def test_chains_are_lost_at_the_same_steps_by_every_backend():
 # ---- energies in torch
 
 
-def test_a_compiled_gradient_makes_the_run_of_a_plain_one(monkeypatch):
+@pytest.mark.parametrize("compiler", covering(["inductor", "aot_eager"], ["aot_eager"]))
+def test_a_compiled_gradient_makes_the_run_of_a_plain_one(compiler, monkeypatch):
+    """Traced and differentiated by torch.compile; the C++ that inductor writes of it is compiled in the slow tests."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     energy, by_hand = ENERGIES["logistic"]
     run = dict(

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from covering import slow
 
 MAKE = """
 import time
@@ -40,6 +41,7 @@ def first_draw(recipe, energy, sites):
 
 IN_PROCESSES_OF_THEIR_OWN = """
 import os, sys
+import samplers.running.sampling
 for formula in sys.argv[1:]:
     if not os.fork():
         begin = time.process_time()
@@ -54,8 +56,9 @@ for formula in sys.argv[1:]:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"terms(200)": 5, "coordinates(300)": 7, "product(200)": 4, "blocks(60)": 2.5},
-        pytest.param({"blocks(120)": 5}, marks=pytest.mark.slow),
+        {"terms(80)": 1.5, "coordinates(100)": 1.5, "product(80)": 1, "blocks(30)": 1},
+        slow({"terms(200)": 5, "coordinates(300)": 7, "product(200)": 4, "blocks(60)": 2.5}),
+        slow({"blocks(120)": 5}),
     ],
     ids=" ".join,
 )

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import pytest
+from covering import EVERY_MECHANISM, slow
+
 from samplers.testing.cases import CASES
 
 
@@ -20,18 +23,26 @@ def test_importing_draws_and_plots_imports_neither_arviz_nor_pandas_nor_matplotl
     assert not {"arviz", "pandas", "matplotlib"} & set(done.stdout.split())
 
 
-def test_compiling_each_stock_recipe_takes_less_than_a_second():
+# the longest of all, and one of each mechanism, by the word of its own
+MANY_FORMULAS = ("sgld-sa-classification-gibbs", "sghmc-sa-classification-gibbs", "sghmc-relativistic")
+QUICK = dict.fromkeys([*MANY_FORMULAS, *EVERY_MECHANISM], 1)
+WHOLE = {name: len(case.all_words) for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("words", [QUICK, slow(WHOLE)], ids=len)
+def test_compiling_each_stock_recipe_takes_less_than_a_second(words):
     # in a process of its own: neither the garbage of other tests nor their threads count
     code = (
-        "import time, integrators\n"
+        "import sys, time, integrators\n"
         "from samplers.testing.cases import CASES\n"
-        "for name, case in CASES.items():\n"
-        "    for word in case.all_words:\n"
+        "for name, number in eval(sys.argv[1]).items():\n"
+        "    case = CASES[name]\n"
+        "    for word in case.all_words[:number]:\n"
         "        begin = time.process_time()\n"
         "        assert integrators.compile(case.recipe, word).standalone()\n"
         "        print(time.process_time() - begin, name, word, sep='\\t')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(words)], capture_output=True, text=True, check=True)
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert {name for _, name, _ in rows} == set(CASES)
+    assert {name for _, name, _ in rows} == set(words)
     assert not [row for row in rows if float(row[0]) >= 1]
