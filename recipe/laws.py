@@ -322,5 +322,7 @@ def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
         rest = expand(expand_log(own - law.energy(block)))
         grades = [vanishes(derivative(rest, block))]
         factor = Mul(*map(_factor, Add.make_args(readers(rest, [block])[block])))
-    known = None if None in grades else "numeric" if "numeric" in grades else "symbolic"
+    known: str | None = "numeric" if "numeric" in grades else "symbolic"
+    if None in grades:
+        known = None
     return Comparison(factor, known)

@@ -121,7 +121,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         H=recipe.H,
         D=recipe.D.extract(rows, rows),
         Q=recipe.Q.extract(rows, rows),
-        target=targets if len(targets) > 1 else targets[0] if targets else state[0],
+        target=targets if len(targets) > 1 else next(iter(targets or state)),
         pieces=recipe.pieces,
         adapt=recipe.adapt,
         jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},

@@ -60,13 +60,13 @@ def reached_ends(explicit: Explicit) -> list[End]:
 
 def explosions(explicit: Explicit) -> list[End]:
     """The infinities that are reached in a finite time along a coordinate with noise of its own."""
-    return [
-        End(str(z), block, at)
-        for z, block, line in _lines(explicit)
-        for at in (math.inf, -math.inf)
-        if not block.domain.wraps and at in (block.domain.low, block.domain.high)
-        if line.has_noise and line.explodes(at)
-    ]
+    reached: list[End] = []
+    for z, block, line in _lines(explicit):
+        if block.domain.wraps or not line.has_noise:
+            continue
+        infinities = [at for at in (math.inf, -math.inf) if at in (block.domain.low, block.domain.high)]
+        reached += [End(str(z), block, at) for at in infinities if line.explodes(at)]
+    return reached
 
 
 def walls(explicit: Explicit) -> list[End]:

@@ -38,7 +38,9 @@ class Difference:
     @property
     def in_errors(self) -> float:
         """The difference in standard errors; beyond 3 it is hardly one by the choice of the data."""
-        return self.value / self.error if self.error else math.copysign(math.inf, self.value) if self.value else 0.0
+        if not self.error:
+            return math.copysign(math.inf, self.value) if self.value else 0.0
+        return self.value / self.error
 
 
 def paired(one: Any, other: Any) -> Difference:

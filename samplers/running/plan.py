@@ -193,12 +193,12 @@ class Plan:
 
     def every_setting(self) -> list[float]:
         """The step sizes and temperatures of all steps, of each stage no more than a million."""
-        return [
-            value
-            for stage in self.stages
-            for setting in (stage.step_size, stage.temperature)
-            for value in setting.over(range(0, stage.steps if callable(setting.value) else 1, 1 + stage.steps // MANY))
-        ]
+        values: list[float] = []
+        for stage in self.stages:
+            some = range(0, stage.steps, 1 + stage.steps // MANY)
+            for setting in (stage.step_size, stage.temperature):
+                values += setting.over(some if callable(setting.value) else some[:1])
+        return values
 
     def check(self, parameters: Mapping) -> None:
         """Refuse settings and parameters that a step cannot be made with, at the extremes of every stage."""

@@ -457,21 +457,28 @@ class Optimizer(torch.optim.Optimizer):
         for index, group in enumerate(self.param_groups):
             setting = self.settings(group, budget=False)
             names = group.get("param_names") or [f"{index}.{k}" for k in range(len(group["params"]))]
+            moved = group["params"] if group["step_number"] else []
+            begun = {name: p for name, p in zip(names, moved) if self.state.get(p) and p.numel()}
+            if not begun:
+                continue
             for block, mass in masses(self.recipe, setting.parameters).items():
-                begun = [(name, p) for name, p in zip(names, group["params"]) if self.state.get(p) and p.numel()]
-                if not group["step_number"] or not begun:
-                    continue
-                momenta = [self.state[p][block] for _, p in begun]
-                spread = self._spread(index, group)
-                if spread is not None:
-                    values = temperatures_over_ranks(momenta, mass, setting.temperature, spread)
-                    temperatures |= {f"{name}, {block}": value for (name, _), value in zip(begun, values)}
-                    continue
-                for (name, p), of_chains in zip(begun, momenta):
-                    for label, own in zip(labels(index, [p]), by_chain(of_chains, count([p]))):
-                        member = label.removeprefix(f"group {index}")
-                        temperature = kinetic_temperature(own, mass, temperature=setting.temperature)
-                        temperatures[f"{name}, {block}{member}"] = temperature
+                temperatures |= self._temperatures(index, group, block, mass, begun, setting.temperature)
+        return temperatures
+
+    def _temperatures(
+        self, index: int, group: dict[str, Any], block: str, mass: Any, begun: Mapping[str, Any], expected: float
+    ) -> dict[str, Temperature]:
+        """The kinetic temperatures of a block of momenta of a group, for the tensors that have `begun`, by name."""
+        momenta = [self.state[p][block] for p in begun.values()]
+        spread = self._spread(index, group)
+        if spread is not None:
+            values = temperatures_over_ranks(momenta, mass, expected, spread)
+            return {f"{name}, {block}": value for name, value in zip(begun, values)}
+        temperatures: dict[str, Temperature] = {}
+        for (name, p), of_chains in zip(begun.items(), momenta):
+            for label, own in zip(labels(index, [p]), by_chain(of_chains, count([p]))):
+                member = label.removeprefix(f"group {index}")
+                temperatures[f"{name}, {block}{member}"] = kinetic_temperature(own, mass, temperature=expected)
         return temperatures
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:

@@ -89,6 +89,8 @@ def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
 def _temperature(kind: str, series: torch.Tensor, kick: float, of: str, alpha: float, tolerance: float) -> Finding:
     average = average_of(series[None])
     half = average.half_width(alpha) + 2 * tolerance + kick
-    cure = CONFIGURATIONAL if kind == "configurational" else HOT if average.value > 1 else COLD
+    cure = HOT if average.value > 1 else COLD
+    if kind == "configurational":
+        cure = CONFIGURATIONAL
     band = 1 - half, 1 + half
     return Finding(f"{kind} temperature over T", of, average.value, average.error, *band, cure)
