@@ -141,7 +141,7 @@ def test_a_sampler_takes_the_step_sizes_of_a_schedule():
 
 def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
     code = (
-        "import sys, samplers; before = set(sys.modules); import samplers.schedules; "
+        "import sys, recipe, samplers; before = set(sys.modules); import samplers.schedules; "
         "print(sorted(set(sys.modules) - before), 'torch' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
