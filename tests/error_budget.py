@@ -185,11 +185,11 @@ CLAIMS = {
         times=20,
     ),
     "tuned": Claim(
-        "moments of chains that `tune` has set up, on a Gaussian of condition 1e4, a banana and a funnel",
+        "moments of chains that `tune` has set up, on a Gaussian, a banana, a funnel, and two potentials",
         "those of the target, by integration",
         "a variance 25 % off (200 chains of 150 draws or more, standard error 2 %)",
         12.0,
-        times=15,
+        times=17,
     ),
     "coordinates": Claim(
         "means of theta, and of products of theta and of its roots, of chains that move in other coordinates",

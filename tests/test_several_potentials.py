@@ -232,11 +232,10 @@ def test_a_dict_is_refused_for_one_potential():
         samplers.sample("sgld", {"fast": torch.sum}, init=torch.zeros(2), step_size=0.1)
 
 
-@pytest.mark.parametrize("setting", [{"temperatures": [1.0, 2.0]}, {"step_size": "auto"}], ids=lambda s: next(iter(s)))
-def test_what_compares_one_value_of_u_is_refused(setting):
+def test_what_compares_one_value_of_u_is_refused():
     energies = {"fast": torch.sum, "slow": torch.sum}
     with pytest.raises(RecipeError, match="this is for one U of the target"):
-        samplers.sample(RESPA, energies, init=torch.zeros(2), **({"step_size": 0.1} | setting))
+        samplers.sample(RESPA, energies, init=torch.zeros(2), step_size=0.1, temperatures=[1.0, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from error_budget import CLAIMS, standard_score
 from sympy import exp, symbols
 
 import samplers
-from recipe import Energy, RecipeError
+from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
 from samplers import HMC, SGLD, PreconditionedSGLD, UnderdampedLangevin, sample, tune
 from samplers.energies.targets import TARGETS
 from samplers.running import watching
@@ -158,6 +159,71 @@ def test_what_it_cannot_know_is_refused(case):
         tune(**{"recipe": UnderdampedLangevin} | arguments)
     for word in words:
         assert word in str(refusal.value)
+
+
+# ---- several potentials
+
+theta, p = vector("theta"), vector("p")
+gamma, m = positive("gamma", default=1.0), positive("m", default=1.0, per=theta)
+RESPA = Recipe(
+    name="respa",
+    state=(theta, p),
+    target=theta,
+    H=potential(theta, name="fast") + potential(theta, name="slow") + total(p**2 / m) / 2,
+    D={p: gamma * m},
+    Q={(theta, p): -1},
+    pieces={"F": kick("fast"), "S": kick("slow")},
+    scheme="S (F A O A F)*4 S",
+)
+STIFF = torch.tensor([39.0, 3.0], dtype=F64)
+PARTS = {"fast": lambda t: (STIFF * t**2).sum() / 2, "slow": lambda t: (t**2).sum() / 2}
+
+
+def test_of_several_potentials_it_is_their_sum_that_is_tuned():
+    """Where both kick together, the settings are those of the one energy."""
+    parts = {"fast": lambda t: (t**4).sum() / 4, "slow": lambda t: 3 * (t**2).sum() / 2}
+    how = dict(init=torch.ones(1, dtype=F64), seed=1, scheme="B A O A B")
+    together = tune(UnderdampedLangevin, lambda t: parts["fast"](t) + parts["slow"](t), **how)
+    apart = tune(replace(RESPA, pieces={}, scheme="B A O A B"), parts, **how)
+    for name in ("step_size", "repeat"):
+        assert apart.arguments[name] == pytest.approx(together.arguments[name], rel=1e-9)
+    for name in ("m", "gamma"):
+        assert torch.allclose(*(torch.as_tensor(s.arguments[name], dtype=F64) for s in (apart, together)), rtol=1e-9)
+
+
+def test_multiple_time_steps_are_tuned_and_their_exact_draws_are_right():
+    arguments = tune(RESPA, PARTS, init=torch.ones(2, dtype=F64), chains=200, seed=1, repeat=1).arguments
+    assert "coordinates" not in arguments and torch.allclose(arguments["m"], STIFF + 1, rtol=0.4)
+    draws = sample(RESPA, PARTS, warmup=30, steps=150, seed=2, progress=False, **arguments)["theta"]
+    squares = {f"theta[{i}]^2": standard_score(((STIFF[i] + 1) * draws[..., i] ** 2 - 1).mean(1)) for i in range(2)}
+    assert CLAIMS["tuned"].failures(squares) == {}
+
+
+X, Y = vector("x"), vector("y")
+ON_BATCH = {"fast": PARTS["fast"], "slow": lambda t, batch: PARTS["slow"](t) * batch.mean()}
+
+
+@pytest.mark.parametrize(
+    "recipe, how, message",
+    [
+        (RESPA, dict(energy=gaussian), "the potentials fast, slow, and the energy is function. Pass a dict by name"),
+        (RESPA, dict(energy={"fast": gaussian}), "that of the potential 'slow' is missing"),
+        (
+            RESPA,
+            dict(energy=ON_BATCH, data=torch.ones(9, dtype=F64), batch_size=3, metropolis=False),
+            "what the noise of minibatches does is not known",
+        ),
+        (
+            Recipe(name="copies", state=(X, Y), target=(X, Y), H=sum(copies(X, Y)), D={X: 1, Y: 1}),
+            dict(energy=gaussian, init={"x": torch.ones(2), "y": torch.ones(2)}),
+            "the target is the blocks x, y, whose scales and modes are apart. Give the step size",
+        ),
+    ],
+    ids=["one energy", "one is missing", "minibatches", "copies"],
+)
+def test_what_it_cannot_know_of_several_is_refused(recipe, how, message):
+    with pytest.raises(RecipeError, match=message):
+        tune(recipe, **{"init": torch.ones(2, dtype=F64)} | how)
 
 
 # ---- step_size="auto"

@@ -30,7 +30,7 @@ class Kick:
 
 
 def kick_of(recipe: Recipe) -> Kick | None:
-    """The row of the SDE that the gradient enters alone, with constants; None where there is no such.
+    """The row of the SDE that the gradient of one U enters alone, with constants; None where there is no such.
 
     `budget` is the parameter by which the recipe knows of the noise of the gradient.
 
@@ -39,7 +39,7 @@ def kick_of(recipe: Recipe) -> Kick | None:
     [(B, False), (None, True), (V, False)]
     """
     rows = [i for i, e in enumerate(recipe.drift) if e.has(Partial)]
-    if len(rows) != 1:
+    if len(rows) != 1 or recipe.has_several_potentials:
         return None
     row = rows[0]
     slope = next(iter(recipe.drift[row].atoms(Partial)))

@@ -11,6 +11,7 @@ from recipe import Energy, Recipe
 from ..energies.coordinates import Affine
 from ..energies.data import Data
 from ..energies.layout import Layout
+from ..energies.several import Energies
 from ..energies.values import differentiable_value
 
 
@@ -38,8 +39,10 @@ class Problem:
         step = self.step() if isinstance(self.energy, Energy) else None
         return differentiable_value(self.energy, step, self.layout, data)
 
-    def of_target(self) -> Energy | Callable:
-        """The energy as one of the tensor z."""
+    def of_target(self) -> Energy | Callable | dict[str, Callable]:
+        """The energy as one of the tensor z, those of several potentials by name."""
+        if isinstance(self.energy, Energies):
+            return {key: self.layout.energy(function) for key, function in self.energy.functions.items()}
         return self.energy if isinstance(self.energy, Energy) else self.layout.energy(self.energy)
 
     def within(self, coordinates: Affine, where: str) -> "Problem":

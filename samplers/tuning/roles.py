@@ -52,7 +52,7 @@ def scale_of(recipe: Recipe) -> Scale | None:
 
 def _is_the_same(recipe: Recipe, powers: Mapping[Block, int], parameter: Parameter, power: int) -> bool:
     """Whether H, D and Q stay where the blocks and the parameter are multiplied by powers of a unit."""
-    hidden: dict[Expr, Expr] = {} if recipe.potential is None else {recipe.potential: Dummy("U")}
+    hidden: dict[Expr, Expr] = {U: Dummy(U.symbol) for U in recipe.potentials}
     larger: dict[Expr, Expr] = {b: b * UNIT**k for b, k in powers.items()}
     larger[parameter] = parameter * UNIT**power
 

@@ -8,7 +8,6 @@ import torch
 
 import integrators
 from integrators.domains import is_bounded
-from integrators.requirements import check_one_potential
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
@@ -19,6 +18,7 @@ from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.model import Model
 from ..energies.over_chains import OfChains
+from ..energies.several import of_potentials
 from ..energies.with_gradient import with_gradient
 from ..running.sampling import is_accepted
 from ..running.start import given_state
@@ -76,6 +76,9 @@ def tune(
       where neither a budget nor a thermostat makes up for it. The pilot itself runs on all data;
     * the start: where pilot chains have ended.
 
+    Of several potentials, whose energies come by name, it is the mode and the curvature of their sum that are looked
+    at, and no dense coordinates are chosen; h is the time of a whole word, with all of its short kicks.
+
     A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
     same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
     energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
@@ -100,7 +103,7 @@ def tune(
     repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
     metropolis = is_accepted(recipe, metropolis, where)
     kick = _kick(recipe, batch_size, metropolis, where)
-    energy = with_gradient(energy, gradient, where)
+    energy = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=data is not None)
     bias = number(where, "bias", bias, above=0, below=1)
     coordinates, energy = moved_by(coordinates, recipe, energy, "chain", f"{where}, coordinates")
     step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
@@ -169,7 +172,9 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
 
 def _check_target(recipe: Recipe, where: str) -> None:
     """Refuse a target that has no mode to begin at: one with ends, or of explicit coordinates."""
-    check_one_potential(recipe, where)
+    if len(recipe.targets) > 1:
+        names = ", ".join(b.name for b in recipe.targets)
+        raise RecipeError(where, f"the target is the blocks {names}, whose scales and modes are apart", do=OURSELVES)
     if not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do=OURSELVES)
     if is_bounded(recipe.targets[0]):

@@ -15,9 +15,9 @@ FEWEST, MOST = 2, 200  # sites of which a dense covariance is estimated
 
 
 def may_be_dense(problem: Problem, near: Surroundings) -> bool:
-    """Whether there is a dense curvature to begin with, and an energy whose sites can be mixed."""
+    """Whether there is a dense curvature to begin with, and one energy, whose sites can be mixed."""
     sitewise = isinstance(problem.energy, Energy) and problem.energy.is_sitewise
-    return FEWEST <= near.mode.numel() <= MOST and not sitewise
+    return FEWEST <= near.mode.numel() <= MOST and not sitewise and not problem.recipe.has_several_potentials
 
 
 def shrunk(draws: torch.Tensor) -> torch.Tensor:
