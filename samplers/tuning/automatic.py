@@ -80,15 +80,15 @@ def _settings(asked: dict[str, Any]) -> Settings:
     if other:
         what = f"step_size='auto' is for a run of one law, and there is {other[0]}="
         raise RecipeError(where, what, do=f"Call samplers.tune, and sample with its numbers and {other[0]}.")
-    given = {name: asked[name] for name in TUNED}
-    given["metropolis"] = is_accepted(asked["recipe"], asked["metropolis"], where)
+    arguments = {name: asked[name] for name in TUNED}
+    arguments["metropolis"] = is_accepted(asked["recipe"], asked["metropolis"], where)
     repeat = asked["repeat"] if asked["repeat"] != 1 else None  # 1 is what is there where nothing is asked
     return tune(
         asked["recipe"],
         asked["energy"],
         temperature=asked["temperature"],
-        repeat=repeat if given["metropolis"] else None,
-        **given,
+        repeat=repeat if arguments["metropolis"] else None,
+        **arguments,
         **asked["parameters"],
     )
 

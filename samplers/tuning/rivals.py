@@ -18,24 +18,24 @@ MORE = 1.25  # the efficiency of dense coordinates, of that of scales, from whic
 
 
 def fastest(
-    problem: Problem, pilot: Pilot, near: Surroundings, given: Mapping[str, Any], repeat: int | None, where: str
+    problem: Problem, pilot: Pilot, near: Surroundings, held: Mapping[str, Any], repeat: int | None, where: str
 ) -> Tuner:
     """The tuner of the rival whose draws are worth more a gradient, settled; it says so.
 
-    `given`: parameters that stay as they are; `repeat`: the words of a proposal, if these are known.
+    `held`: parameters that stay as they are; `repeat`: the words of a proposal, if these are known.
     """
     parameters = dict(pilot.parameters)
-    plain = Tuner(problem, pilot, near, given, where)
+    plain = Tuner(problem, pilot, near, held, where)
     plain.settle()
     scale = scale_of(problem.recipe)
-    if (scale is not None and scale.parameter.name in given) or not may_be_dense(problem, near):
+    if (scale is not None and scale.parameter.name in held) or not may_be_dense(problem, near):
         return plain
     draws = plain.later.flatten(2)
     seen = condition(draws, draws.std((0, 1)) if scale is not None else torch.ones(draws.shape[-1]).to(draws))
     if seen < ALIKE:
         plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
         return plain
-    dense = _dense(plain, near, parameters, given, where)
+    dense = _dense(plain, near, parameters, held, where)
     dense.race(repeat, plain.axis)
     plain.pilot.runs = dense.pilot.runs  # of both
     plain.pilot.words = dense.pilot.words
@@ -52,7 +52,7 @@ def fastest(
 
 
 def _dense(
-    plain: Tuner, near: Surroundings, parameters: Mapping[str, Any], given: Mapping[str, Any], where: str
+    plain: Tuner, near: Surroundings, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str
 ) -> Tuner:
     """A tuner in coordinates that begin with the curvature at the mode, and go on with the covariance of draws."""
     coordinates = by_curvature(near)
@@ -65,7 +65,7 @@ def _dense(
         pilot = replace(
             pilot, energy=problem.of_target(), theta=z, parameters=dict(parameters), coordinates=coordinates
         )
-        tuner = Tuner(problem, pilot, around(near, coordinates), given, where, scaled=False, guess=guess)
+        tuner = Tuner(problem, pilot, around(near, coordinates), held, where, scaled=False, guess=guess)
         tuner.settle(windows=1)
         guess = tuner.guess
         theta = coordinates(pilot.theta)

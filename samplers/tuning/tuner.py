@@ -31,7 +31,7 @@ PATIENCE = 2  # trials below it
 class Tuner:
     """Chooses parameters and step size for the chains of a pilot: `chosen` by name, and `reasons` of each.
 
-    `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `given`:
+    `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `held`:
     parameters that stay as they are; `scaled`: whether each site is to have a scale;
     `guess`: of a step size.
     """
@@ -41,7 +41,7 @@ class Tuner:
         problem: Problem,
         pilot: Pilot,
         near: Surroundings,
-        given: Mapping[str, Any],
+        held: Mapping[str, Any],
         where: str,
         *,
         scaled: bool = True,
@@ -57,8 +57,8 @@ class Tuner:
         self.has_momenta = bool(pilot.recipe.momenta)
         self.words = UNDAMPED if self.has_momenta and damping is None else 1  # of a proposal in the windows
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
-        self.scale = scale if scale is not None and scale.parameter.name not in given else None
-        self.damping = damping if damping is not None and damping.parameter.name not in given else None
+        self.scale = scale if scale is not None and scale.parameter.name not in held else None
+        self.damping = damping if damping is not None and damping.parameter.name not in held else None
         if scale is None and scaled:
             self.reasons["scale"] = "none: the recipe has no parameter that is a unit of each site"
         self._rescale(near.sds())
@@ -126,7 +126,7 @@ class Tuner:
         h, self.reasons["step_size"] = step_size_of_bias(self.pilot, self.guess, bias, order, self.where)
         self.chosen = {"step_size": h}
 
-    def minibatches(self, kick: Kick, V: torch.Tensor, bias: float, given: Mapping[str, Any]) -> None:
+    def minibatches(self, kick: Kick, V: torch.Tensor, bias: float, held: Mapping[str, Any]) -> None:
         """A step size at which gradients of the variances V do little harm, and the budget that says what they do."""
         parameters = self.pilot.parameters
         most = greatest_step(kick, V, self.root_temperature**2, bias, parameters)
@@ -135,8 +135,8 @@ class Tuner:
         if most < self.chosen["step_size"]:
             self.chosen["step_size"] = most
             self.reasons["step_size"] = f"{most:.3g}: the most that the noise of minibatches allows, by {seen}"
-        if kick.budget is not None and kick.budget.name in given:
-            parameters[kick.budget.name] = given[kick.budget.name]
+        if kick.budget is not None and kick.budget.name in held:
+            parameters[kick.budget.name] = held[kick.budget.name]
         elif kick.budget is not None:
             name = kick.budget.name
             parameters[name] = budget_of(kick, V, self.chosen["step_size"], parameters)
