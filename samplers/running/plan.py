@@ -197,7 +197,7 @@ class Plan:
         for stage in self.stages:
             some = range(0, stage.steps, 1 + stage.steps // MANY)
             for setting in (stage.step_size, stage.temperature):
-                values += setting.over(some if callable(setting.value) else some[:1])
+                values.extend(setting.over(some if callable(setting.value) else some[:1]))
         return values
 
     def check(self, parameters: Mapping) -> None:
