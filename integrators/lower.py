@@ -102,8 +102,10 @@ def optimizer_form(
     needs more than one gradient per step, or gradients of several potentials.
     """
     if recipe.has_several_potentials:
-        what = "a loss has one gradient, and H asks for those of several potentials"
-        raise RecipeError(f"{recipe.name}, optimizer form", what, do="Sample with it: samplers.sample.")
+        names = ", ".join(U.symbol for U in recipe.potentials)
+        what = f"H has {names}, and a training loop hands in the gradient of one loss, at one point of a step"
+        do = "Declare one potential for the sum of the losses, or give samplers.sample an energy for each."
+        raise RecipeError(f"{recipe.name}, optimizer form", what, do=do)
     reads_value = reads_U((adapt or {}).values(), 0) or any(flow.reads(0) for flow in flows.values())
     if reads_value and not value:
         what = "its formulas read U itself, and here there are gradients alone"

@@ -10,7 +10,7 @@ import torch
 
 import integrators
 import samplers
-from recipe import Recipe, RecipeError, positive, potential, vector
+from recipe import Recipe, RecipeError, copies, positive, potential, vector
 from samplers import Optimizer
 from samplers.testing.cases import CASES
 
@@ -691,6 +691,17 @@ def test_a_recipe_in_the_place_of_the_parameters_is_refused(recipe):
 def test_steps_that_are_made_to_be_accepted_are_not_taken_without_a_word(name):
     with pytest.warns(RuntimeWarning, match=f"{name}, Optimizer: .*accepted or rejected.*'sghmc'"):
         Optimizer(parameters(), name, num_data=DATA, step_size=1e-3)
+
+
+def test_several_potentials_and_several_targets_are_refused_with_what_to_do():
+    theta, x, y = vector("theta"), vector("x"), vector("y")
+    fast, slow = (potential(theta, name=name) for name in ("fast", "slow"))
+    two = Recipe(name="two", state=(theta,), H=fast + slow, D={theta: 1})
+    with pytest.raises(RecipeError, match="H has U_fast, U_slow, .* Declare one potential for the sum of the losses"):
+        Optimizer(parameters(), two, num_data=DATA, step_size=1e-3)
+    both = Recipe(name="both", state=(x, y), target=(x, y), H=sum(copies(x, y)), D={x: 1, y: 1})
+    with pytest.raises(RecipeError, match="the blocks x, y, and a loop moves one set of weights. .*an Ensemble"):
+        Optimizer(parameters(), both, num_data=DATA, step_size=1e-3)
 
 
 def test_relaxation_names_the_group_where_there_are_several():

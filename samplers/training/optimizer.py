@@ -730,6 +730,10 @@ def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
 
 def _check_target(where: str, recipe: Recipe) -> None:
     """Refuse a recipe whose target cannot be weights."""
+    if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
+        names = ", ".join(b.name for b in recipe.targets)
+        what = f"the target is the blocks {names}, and a loop moves one set of weights"
+        raise RecipeError(where, what, do="Take a recipe of one, with an Ensemble for chains, or samplers.sample.")
     if len(recipe.targets) > 1 or not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
     target = recipe.targets[0]
