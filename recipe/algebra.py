@@ -15,6 +15,7 @@ from sympy import (
     Symbol,
     diff,
     expand,
+    expand_log,
     log,
     numer,
     simplify,
@@ -219,3 +220,26 @@ def _zero_at_random_points(expression: Expr, points: int = 12) -> bool:
         if not abs(value) <= 1e-12 * max(scale, 1e-300):
             return False
     return True
+
+
+def with_short_logs(e: Expr) -> Expr:
+    """The formula with logs in which nothing cancels, log(1 - S/(1 + S)) = -log(1 + S), of sums S over sites say.
+
+    >>> from sympy import exp, log
+    >>> from recipe import total, vector
+    >>> z = vector("z")
+    >>> S = total(exp(z))
+    >>> with_short_logs(log(1 - S/(1 + S)) + total(log(exp(z)/(1 + S))))
+    -log(total(exp(z)) + 1)*n - log(total(exp(z)) + 1) + total(z)
+    """
+
+    def is_log(x: Expr) -> bool:
+        return isinstance(x, log)
+
+    def short(x: Expr) -> Expr:
+        inside, sums = masked(x.args[0], Total)
+        return expand_log(log(together(inside))).xreplace(sums)
+
+    outside, sums = masked(e, Total)
+    moved = {name: Total(own.integrand.replace(is_log, short)) for name, own in sums.items()}
+    return outside.xreplace(moved).replace(is_log, short)

@@ -9,6 +9,7 @@ from typing import Any
 from sympy import Expr, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 
+from .algebra import with_short_logs
 from .arguments import text
 from .certificate import Certificate
 from .display import as_latex, as_text
@@ -147,6 +148,8 @@ class Recipe(Dynamics):
                 if isinstance(own, Potential):
                     arguments = tuple(self.maps[b].image if b in self.maps else b for b in own.blocks)
                 values[own] = formula(_applied(function, arguments, where), where)
+                if any(own.mixes for own in self.maps.values()):
+                    values[own] = with_short_logs(values[own])
 
         def bound(e: Expr) -> Expr:
             return e.xreplace(values).doit()

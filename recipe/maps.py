@@ -2,28 +2,51 @@
 
 With theta = f(z) the law exp(-H/T) of theta is that of exp(-H'/T) of z,
 
-    H'(z) = H(f(z)) - T total(log|f'(z)|),
+    H'(z) = H(f(z)) - T total(log|f'(z)|).
 
-and the formulas D and Q are those of z. If they are `carried` over, D_zz = D/f'^2 and Q_zp = Q/f', the chain is the one
+Where f reads sums over the sites, theta_i = f(z_i, S) with S_k = sum_j s_k(z_j), the Jacobian is a diagonal a = df/dz
+and a matrix of low rank, b_k = df/dS_k and c_k = ds_k/dz, and its determinant is prod(a) det(1 + total(c_k b_l/a)).
+
+The formulas D and Q are those of z. If they are `carried` over, D_zz = D/f'^2 and Q_zp = Q/f', the chain is the one
 of theta itself by Ito's formula. Source: Hsieh, Kavis, Rolland & Cevher (2018), "Mirrored Langevin dynamics", for the
 former, Zhang, Peyre, Fadili & Pereyra (2020), "Wasserstein control of mirror Langevin Monte Carlo", for the latter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from sympy import Derivative, Expr, Heaviside, S, cosh, diff, exp, expand_log, log, sign, simplify, solve
+from sympy import (
+    Add,
+    Derivative,
+    Expr,
+    Heaviside,
+    ImmutableMatrix,
+    S,
+    cosh,
+    diff,
+    exp,
+    expand_log,
+    eye,
+    log,
+    sign,
+    simplify,
+    solve,
+)
 from sympy.core.function import AppliedUndef
 
+from .algebra import with_short_logs
 from .declaration import Recipe
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece
 from .swaps import Swap
-from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, temperature, total
+from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, masked, temperature, total
 
 PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # where a map is looked at
+TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # sites of a map that reads sums over them
 CLOSE = 1e-9
+BY_A_RUN = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
 
 
 @dataclass(frozen=True)
@@ -36,14 +59,37 @@ class Map:
     inverse: Expr
 
     @property
+    def mixes(self) -> bool:
+        """Whether it reads sums over the sites."""
+        return self.image.has(Total)
+
+    @property
     def slope(self) -> Expr:
-        """dtheta/dz."""
-        return simplify(diff(self.image, self.z))
+        """dtheta/dz, at the sums over sites as they are."""
+        image, sums = masked(self.image, Total)
+        return simplify(diff(image, self.z)).xreplace(sums)
+
+    @cached_property
+    def coupling(self) -> Expr:
+        """det(1 + total(c_k b_l/a)): what the sums over sites make of the determinant."""
+        image, sums = masked(self.image, Total)
+        slopes = [diff(image, S_k).xreplace(sums) / self.slope for S_k in sums]
+        rows = [[total(diff(own.integrand, self.z) * b) for b in slopes] for own in sums.values()]
+        outside, inside = masked((eye(len(rows)) + ImmutableMatrix(len(rows), len(rows), sum(rows, []))).det(), Total)
+        return simplify(outside).xreplace(inside)
+
+    @property
+    def log_determinant(self) -> Expr:
+        """log|det dtheta/dz| of a chain."""
+        if not self.theta.is_vector:
+            return self.volume
+        coupling = self.coupling if at_sites(self.coupling, self.z, (0, 1))[0] > 0 else -self.coupling
+        return total(self.volume) + expand_log(log(coupling), force=True)
 
     @property
     def volume(self) -> Expr:
-        """log|dtheta/dz|, without the overflow of exp."""
-        slope = self.slope if self.slope.xreplace({self.z: S.Zero}).evalf() > 0 else -self.slope
+        """log|dtheta/dz| of a site, without the overflow of exp."""
+        slope = self.slope if at_sites(self.slope, self.z, (0, 1))[0] > 0 else -self.slope
 
         def is_softplus(x: Expr) -> bool:
             return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
@@ -68,13 +114,15 @@ def mapped(
 ) -> Recipe:
     """The same recipe in other coordinates z of its target, theta = by(z) at every site: `mapped(R, theta=z, by=exp)`.
 
-        H'(z) = H(f(z)) - T total(log|f'(z)|)
+        H'(z) = H(f(z)) - T log|det df/dz|,   log|det df/dz| = total(log|f'(z)|) where f is of one site
 
     The keyword is the name of the target, its value the block z, which is real. `by`: a monotone, smooth function, of
     which sympy finds the `inverse` where it is not given. D and Q are those of z; if `carried`, those of theta, so that
-    the SDE is the same one. Energies, starts and draws of `samplers.sample` are of theta, as is an Energy that is
-    bound; the gradient of a Step is by z. Raises RecipeError for a map that mixes sites, is not monotone, has no slope
-    somewhere, leaves the domain of theta, or whose inverse is not found or another one.
+    the SDE is the same one. It may read sums over the sites, `exp(z)/(1 + total(exp(z)))` say, the first d - 1 of d
+    shares; then the `inverse` is given, `log(theta/(1 - total(theta)))`, and nothing is carried over. Energies, starts
+    and draws of `samplers.sample` are of theta, as is an Energy that is bound; the gradient of a Step is by z. Raises
+    RecipeError for a map that is not monotone, has no slope or a singular Jacobian somewhere, leaves the domain of
+    theta, or whose inverse is not found or another one.
     Source: Hsieh et al. (2018); Zhang et al. (2020) if `carried`.
 
     >>> from recipe import positive, total, vector
@@ -88,8 +136,11 @@ def mapped(
         raise RecipeError("mapped", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
     where = f"{recipe.name}, mapped"
     own = _map_of(recipe, block, by, inverse, where)
+    if carried and own.mixes:
+        what = f"{own} mixes sites, and D and Q of theta are no formulas of one site of {own.z}"
+        raise RecipeError(where, what, do="Leave carried out: D and Q are those of the new coordinates then.")
     rule = _rule(recipe, own, carried)
-    volume = temperature * (total(own.volume) if own.theta.is_vector else own.volume)
+    volume = temperature * own.log_determinant
     state = tuple(own.z if b == own.theta else b for b in recipe.state)
     scale = [1 / own.slope if carried and b == own.theta else S.One for b in recipe.state]
 
@@ -99,16 +150,20 @@ def mapped(
             *moved.shape, {(i, j): e * scale[i] * scale[j] for (i, j), e in moved.todok().items()}
         ).as_immutable()
 
+    def energy_of_z(H: Expr) -> Expr:
+        moved = H.xreplace(rule)
+        return (with_short_logs(moved) if own.mixes else moved) - volume
+
     energy = recipe.energy_of_target
     return replace(
         recipe,
         state=state,
         target=tuple(own.z if b == own.theta else b for b in recipe.targets),
-        H=recipe.H.xreplace(rule) - volume,
+        H=energy_of_z(recipe.H),
         D=matrix(recipe.D),
         Q=matrix(recipe.Q),
         supplied=matrix(recipe.supplied),
-        marginal=None if energy is None else energy.xreplace(rule) - volume,
+        marginal=None if energy is None else energy_of_z(energy),
         adapt={rule.get(a, a): e.xreplace(rule) for a, e in recipe.adapt.items()},
         pieces={letter: _piece(piece, own) for letter, piece in recipe.pieces.items()},
         jumps={letter: _jump(jump, rule) for letter, jump in recipe.jumps.items()},
@@ -144,17 +199,64 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
     if not callable(by):
         raise RecipeError(where, f"by is a function of {z}, got {by!r}", do="Pass sympy's exp, or lambda z: exp(z).")
     image = formula(by(z), f"{where}, by")
+    if image.has(Total, Crossing):
+        return _mixing(image, theta, z, inverse, where)
     _check_monotone(image, z, where)
     _check_range(image, z, theta, where)
     return Map(theta, z, image, _inverse(image, theta, z, inverse, where))
 
 
+def at_sites(e: Expr, z: Block, points: Sequence[Any]) -> list[Any]:
+    """The values of a formula of z at every site of a chain, from the values of z there."""
+    inside, sums = masked(e, Total)
+    values = {name: Add(*at_sites(own.integrand, z, points)) for name, own in sums.items()}
+    return [inside.xreplace({**values, z: S(x)}).evalf(50) for x in points]
+
+
+def _mixing(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Map:
+    """A map that reads sums over the sites; refused where it is singular, or is not undone by its inverse."""
+    _check_sums(image, theta, z, where)
+    _check_determinant(Map(theta, z, image, S.Zero), where)
+    do = "Pass inverse=, the function from theta to z."
+    if inverse is None:
+        what = f"the inverse of {image} is not looked for, as it mixes sites"
+        raise RecipeError(f"{where}, inverse", what, do=do)
+    back = formula(inverse(Block(theta.name, theta.is_vector, theta.domain)), f"{where}, inverse")
+    there = {points: at_sites(image, z, points) for points in TOGETHER}
+    outside = [x for row in there.values() for x in row if not theta.domain.low < x < theta.domain.high]
+    if outside:
+        what = f"{image} is {float(outside[0]):.3g} somewhere, and {theta} is {theta.domain.in_words}"
+        raise RecipeError(f"{where}, by", what, do="Use a function to its domain.")
+    pairs = [pair for points, row in there.items() for pair in zip(at_sites(back, theta, row), points)]
+    if any(abs(complex(x - y)) > CLOSE * (1 + abs(y)) for x, y in pairs):
+        raise RecipeError(f"{where}, inverse", f"{back} is not the inverse of {image}", do=do)
+    return Map(theta, z, image, back)
+
+
+def _check_sums(image: Expr, theta: Block, z: Block, where: str) -> None:
+    """Refuse a map of a site that reads more than itself and sums over sites."""
+    if image.has(Crossing) or not theta.is_vector or any(own.integrand.has(Total) for own in image.atoms(Total)):
+        what = f"{image} mixes sites, and is no function of a site and of sums over sites"
+        raise RecipeError(f"{where}, by", what, do=BY_A_RUN)
+    if image.free_symbols != {z}:
+        others = ", ".join(sorted(map(str, image.free_symbols - {z})))
+        raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")
+    if image.has(Derivative, AppliedUndef):
+        raise RecipeError(f"{where}, by", f"the Jacobian of {image} is missing", do="Use a smooth function.")
+
+
+def _check_determinant(own: Map, where: str) -> None:
+    """Refuse a map whose Jacobian is singular, or changes its sign, between the points where it is looked at."""
+    for factor in (own.slope, own.coupling):
+        values = [complex(x) for points in TOGETHER for x in at_sites(factor, own.z, points)]
+        are_apart = all(not x.imag and CLOSE**2 < abs(x) < float("inf") for x in values)
+        if not are_apart or len({x.real > 0 for x in values}) > 1:
+            what = f"{own.image} mixes sites, and its Jacobian is singular somewhere"
+            raise RecipeError(f"{where}, by", what, do=BY_A_RUN)
+
+
 def _check_monotone(image: Expr, z: Block, where: str) -> None:
-    """Refuse a map that mixes sites, or whose slope is missing, vanishes, or changes its sign."""
-    if image.has(Total, Crossing):
-        what = f"{image} mixes sites, and a recipe is mapped site by site"
-        do = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
-        raise RecipeError(f"{where}, by", what, do=do)
+    """Refuse a map whose slope is missing, vanishes, or changes its sign."""
     if image.free_symbols != {z}:
         others = ", ".join(sorted(map(str, image.free_symbols - {z}))) or "nothing"
         raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")

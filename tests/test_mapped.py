@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sympy import Abs, Symbol, diff, exp, log, simplify, sin, sinh, symbols, tanh
+from sympy import Abs, Symbol, diff, exp, log, simplify, sin, sinh, sqrt, symbols, tanh
 
 import integrators
 import samplers
@@ -25,11 +25,12 @@ from recipe import (
     total,
     vector,
 )
-from samplers.energies.coordinates import Sitewise
+from samplers.energies.coordinates import Sitewise, map_of
 from samplers.testing.interpreter import flow_by_flow, interpret
 
 theta, z, p = vector("theta"), vector("z"), vector("p")
 above = vector("theta", domain="positive")
+share = vector("theta", domain="fraction")
 gamma, mass = positive("gamma", default=1.5), positive("mass", default=2.0, per=theta)
 CIR = Recipe(name="cir", state=above, H=total(above - 2 * log(above)), D={above: above})
 LANGEVIN = Recipe(
@@ -147,9 +148,16 @@ def test_the_map_is_printed():
 # ---- steps and runs
 
 
-@pytest.mark.parametrize("carried", [False, True])
-def test_text_kernel_and_both_interpreters_make_the_same_step(carried):
-    recipe = mapped(RIEMANN if carried else LANGEVIN, theta=z, by=softplus, carried=carried)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        mapped(LANGEVIN, theta=z, by=softplus),
+        mapped(RIEMANN, theta=z, by=softplus, carried=True),
+        mapped(LANGEVIN, theta=z, by=lambda x: exp(x) / (1 + total(exp(x))), inverse=lambda x: log(x / (1 - total(x)))),
+    ],
+    ids=["softplus", "carried", "shares"],
+)
+def test_text_kernel_and_both_interpreters_make_the_same_step(recipe):
     step, kernel = integrators.compile(recipe), integrators.compile(recipe, backend="cpp")
     generator = torch.Generator().manual_seed(4)
     state = {b.name: torch.randn(3, 2, generator=generator, dtype=torch.float64) for b in recipe.state}
@@ -227,6 +235,133 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
     assert torch.allclose(volume, slopes.abs().log().sum())
     if name in ("softplus", "tanh", "sigmoid"):
         assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
+
+
+# ---- maps that read sums over the sites
+
+
+def shares(x):
+    """The first d - 1 of d shares, by additive log-ratios."""
+    return exp(x) / (1 + total(exp(x)))
+
+
+def ratios(x):
+    return log(x / (1 - total(x)))
+
+
+def ball(x):
+    """A common shift, then a projection into the ball: three sums, n among them."""
+    n = total(1)
+    return (x + total(x) / 2) / sqrt(1 + total(x**2) + total(x) ** 2 * (1 + n / 4))
+
+
+def ball_inverse(x):
+    return (x - total(x) / (2 + total(1))) / sqrt(1 - total(x**2))
+
+
+SUMS = {
+    "shares": (shares, ratios),
+    "ball": (ball, ball_inverse),
+    "shift": (lambda x: x + total(x) / 2, lambda x: x - total(x) / (2 + total(1))),
+}
+
+
+def of_sums(recipe, name):
+    by, inverse = SUMS[name]
+    return mapped(recipe, theta=z, by=by, inverse=inverse)
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("recipe", [LANGEVIN, RIEMANN], ids=lambda r: r.name)
+def test_the_law_is_proved_where_sites_mix(recipe, name):
+    other = of_sums(recipe, name)
+    assert other.residual() == 0 and other.check().ok
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_volume_is_that_of_the_whole_jacobian(name):
+    """By the matrix determinant lemma, and by autograd over all sites; of the diagonal alone it is another."""
+    (own,) = of_sums(LANGEVIN, name).maps.values()
+    at = torch.tensor([[0.3, -1.0, 2.0], [0.1, 0.2, -0.7]], dtype=torch.float64)
+    coordinates = map_of(own).placed(map_of(own)(at), "here")
+    theta, volume = coordinates.with_volume(at)
+    jacobian = torch.func.vmap(torch.func.jacrev(coordinates))(at)
+    assert torch.allclose(volume, torch.linalg.slogdet(jacobian)[1], rtol=1e-12)
+    assert torch.allclose(coordinates.inverse(theta), at, atol=1e-12)
+    diagonal = jacobian.diagonal(dim1=1, dim2=2)
+    assert (volume - diagonal.abs().log().sum(1)).abs().min() > 0.1
+
+
+def test_sums_are_over_all_axes_of_a_point():
+    (own,) = of_sums(LANGEVIN, "shares").maps.values()
+    at = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    coordinates = map_of(own).placed(torch.full((5, 2, 3), 0.1, dtype=torch.float64), "here")
+    flat = map_of(own)(at.flatten(1))
+    assert torch.allclose(coordinates(at).flatten(1), flat) and float(flat.sum(1).max()) < 1
+
+
+def dirichlet(x):
+    """Of the weights 2, 3, 4, as a function of its first two shares."""
+    return -torch.log(x[0]) - 2 * torch.log(x[1]) - 3 * torch.log(1 - x.sum())
+
+
+EVEN = Energy(share, U=-total(log(share)) - 3 * log(1 - total(share)))  # of the weights 2, 2, 4
+DIRICHLETS = {
+    "torch": (dirichlet, (2, 3, 4)),
+    "by coordinates": (Energy((a, b), U=-log(a) - 2 * log(b) - 3 * log(1 - a - b)), (2, 3, 4)),
+    "by site": (EVEN, (2, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("energy", DIRICHLETS)
+def test_shares_have_their_dirichlet_law(energy):
+    """Accepted steps: means and squares of 500 chains at their end, alpha 1e-4 each."""
+    energy, weights = DIRICHLETS[energy]
+    draws = samplers.sample(
+        of_sums(LANGEVIN, "shares"),
+        energy,
+        init={"theta": torch.full((2,), 0.3)},
+        mass=1.0,
+        chains=500,
+        warmup=100,
+        steps=1,
+        step_size=0.4,
+        metropolis=True,
+        progress=False,
+        seed=1,
+    )
+    x, whole = draws["theta"][:, 0].double(), sum(weights)
+    assert (x > 0).all() and (x.sum(1) < 1).all()
+    for k in range(2):
+        w = weights[k]
+        mean, square = w / whole, w * (w + 1) / (whole * (whole + 1))
+        for of_chains, expected in ((x[:, k], mean), (x[:, k] ** 2, square)):
+            assert abs(float(of_chains.mean()) - expected) < 3.9 * float(of_chains.std()) / 500**0.5
+
+
+def test_a_bound_energy_cancels_nowhere():
+    """1 - total(theta) is 1/(1 + total(exp(z))), whatever z is."""
+    bound = of_sums(LANGEVIN, "shares").bind(U=lambda x: -total(log(x)) - 3 * log(1 - total(x)))
+    assert bound.check().ok
+    expected = 3 * log(1 + total(exp(z))) + log(1 + total(exp(z))) * total(1) - total(z)
+    assert simplify(bound.H - of_sums(LANGEVIN, "shares").H.xreplace({potential(z): expected})) == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how", "message"),
+    [
+        (LANGEVIN, dict(by=shares), "is not looked for, as it mixes sites. Pass inverse="),
+        (LANGEVIN, dict(by=shares, inverse=log), "is not the inverse of"),
+        (LANGEVIN, dict(by=shares, inverse=ratios, carried=True), "no formulas of one site of z. Leave carried out"),
+        (LANGEVIN, dict(by=lambda x: x - 2 * total(x) / (1 + total(1)), inverse=log), "Jacobian is singular somewhere"),
+        (LANGEVIN, dict(by=lambda x: gamma * x + total(x), inverse=log), "is of gamma"),
+        (LANGEVIN, dict(by=lambda x: x + total(exp(x + total(x))), inverse=log), "no function of a site and of sums"),
+        (CIR, dict(by=lambda x: x + total(x) / 2, inverse=log), "somewhere, and theta is positive"),
+    ],
+)
+def test_maps_of_sums_that_are_none_are_refused(recipe, how, message):
+    with pytest.raises(RecipeError, match=message):
+        mapped(recipe, theta=z, **how)
 
 
 # ---- refusals

@@ -13,15 +13,16 @@ from functools import cached_property, reduce
 from typing import Any
 
 import torch
-from sympy import Float, Integer, lambdify
+from sympy import Add, Float, Integer, lambdify
 
 from integrators.domains import is_bounded
 from integrators.requirements import check_one_potential
 from recipe import Energy, Recipe
+from recipe.algebra import with_short_logs
 from recipe.energy import without_overflow
 from recipe.errors import RecipeError
 from recipe.maps import Map
-from recipe.symbols import ELEMENTARY
+from recipe.symbols import ELEMENTARY, Total, masked
 
 SINGULAR = 1e-13  # the least singular value of a matrix, of its largest
 
@@ -260,6 +261,81 @@ class Sitewise(Coordinates):
         return str(self.map)
 
 
+@dataclass(frozen=True, eq=False)
+class Mixing(Sitewise):
+    """theta = f(z, S) at every site, with sums S over the sites of a chain, by the map of a recipe.
+
+    `axes`: those of a point of the target.
+
+    >>> from recipe import mapped, total, vector
+    >>> from samplers import SGLD
+    >>> from sympy import exp, log
+    >>> z = vector("z")
+    >>> by, inverse = lambda z: exp(z) / (1 + total(exp(z))), lambda theta: log(theta / (1 - total(theta)))
+    >>> Mixing(mapped(SGLD, theta=z, by=by, inverse=inverse).maps[z])(torch.zeros(3))
+    tensor([0.2500, 0.2500, 0.2500])
+    """
+
+    axes: int = 1
+
+    @cached_property
+    def _functions(self) -> list[Callable]:
+        """theta of z, log|det dtheta/dz| of z, and z of theta."""
+        own = self.map
+        pairs = [(own.z, own.image), (own.z, own.log_determinant), (own.theta, own.inverse)]
+        return [_of_sums(x, e) for x, e in pairs]
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """theta."""
+        return self._functions[0](z, self.axes)
+
+    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and log|det dtheta/dz| of one chain."""
+        return self(z), self._functions[1](z, self.axes).reshape(z.shape[: z.dim() - self.axes])
+
+    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z, by way of float64."""
+        return self._functions[2](theta.to(torch.float64), self.axes).to(theta.dtype)
+
+    def placed(self, theta: torch.Tensor, where: str) -> "Mixing":
+        """The same for targets like theta; refused where it is out of its range."""
+        placed = Mixing(self.map, theta.dim() - 1)
+        Sitewise.placed(placed, theta, where)
+        return placed
+
+    def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """The energy of z, by the same symbols, without the volume."""
+        own = self.map
+        inside, sums = masked(own.image, Total)
+        if energy.is_sitewise:
+            known = {name: S.xreplace({own.z: c}) for name, S in sums.items() for c in energy.coordinates}
+        else:
+            known = {
+                name: Add(*(S.integrand.xreplace({own.z: c}) for c in energy.coordinates)) for name, S in sums.items()
+            }
+        images = {c: inside.xreplace({own.z: c, **known}) for c in energy.coordinates}
+        return Energy(energy.coordinates, U=with_short_logs(energy.U.xreplace(images)), data=energy.data)
+
+
+def _of_sums(x: Any, e: Any) -> Callable:
+    """The function of a tensor and its site axes that a formula of x and of sums over the sites is."""
+    inside, sums = masked(e, Total)
+    integrands = [lambdify([x], without_overflow(own.integrand), modules=[_TORCH, "math"]) for own in sums.values()]
+    function = lambdify([x, *sums], without_overflow(inside), modules=[_TORCH, "math"])
+
+    def of_tensor(values: torch.Tensor, axes: int) -> torch.Tensor:
+        over = tuple(range(-axes, 0))
+        totals = [(f(values) + torch.zeros_like(values)).sum(over, keepdim=True) for f in integrands]
+        return function(values, *totals)
+
+    return of_tensor
+
+
+def map_of(own: Map) -> Sitewise:
+    """The coordinates of a recipe's map."""
+    return Mixing(own) if own.mixes else Sitewise(own)
+
+
 def _largest(*values: Any) -> torch.Tensor:
     """The largest of tensors and numbers."""
     like = next(x for x in values if torch.is_tensor(x))
@@ -336,7 +412,7 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
         if coordinates is not None or own is not None:
             what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
             raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")
-        coordinates = Sitewise(next(iter(recipe.maps.values())))
+        coordinates = map_of(next(iter(recipe.maps.values())))
         return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
     coordinates = own if coordinates is None else coordinates
     if coordinates is None:
