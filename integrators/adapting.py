@@ -18,7 +18,7 @@ from recipe.errors import RecipeError
 
 from .operators import Blocks, Dense, Function, Kronecker, Operator, check_kind, value_of
 
-GROWTH = 2  # what has been seen of late is kept alone when it is so many times what has been seen before
+RENEWAL = 2  # what has been seen of late is kept alone when it is so many times what has been seen before
 
 
 class Adapting(Operator):
@@ -27,7 +27,11 @@ class Adapting(Operator):
     `every`: the steps from one matrix to the next; `after`, `until`: the numbers of the steps between which it looks,
     `until` None for the end of a warmup. `start`: the value that it begins with, positive definite, which counts as
     `weight` observations beside those of the run, so that the matrix is never singular: as a preconditioner a
-    covariance that is too small is slow, one too large is not stable; of a Fisher matrix the contrary holds. Raises
+    covariance that is too small is slow, one too large is not stable; of a Fisher matrix the contrary holds.
+
+    `growth`: along no direction is a matrix more than so many times the one before it, a Fisher matrix less than its
+    part. A direction of which little is known looks longer or flatter than it is where observations are few or
+    correlated; before its steps are unstable they are so long that what is seen of it is independent. Raises
     RecipeError for numbers out of their range and a start that is not positive definite.
     """
 
@@ -35,13 +39,21 @@ class Adapting(Operator):
     needs_gradient = False
 
     def __init__(
-        self, *, every: int = 50, after: int = 0, until: int | None = None, start: Any = 1.0, weight: float = 1.0
+        self,
+        *,
+        every: int = 50,
+        after: int = 0,
+        until: int | None = None,
+        start: Any = 1.0,
+        weight: float = 1.0,
+        growth: float = 2.0,
     ) -> None:
         where = type(self).__name__
         self.every = integer(where, "every", every, least=1)
         self.after = integer(where, "after", after, least=0)
         self.until = None if until is None else integer(where, "until", until, least=self.after + 1)
         self.weight = number(where, "weight", weight, above=0)
+        self.growth = number(where, "growth", growth, above=1)
         self.start = value_of(start)
         check_kind(f"{where}, start", "definite", self.start)
         self.restart()
@@ -55,6 +67,10 @@ class Adapting(Operator):
     @abstractmethod
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The matrices that the value is made of, from sums over all that is remembered, and the start."""
+
+    @abstractmethod
+    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Factors of which the value is within the growth of the present one."""
 
     def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
         """The value made of such matrices."""
@@ -111,8 +127,8 @@ class Adapting(Operator):
         if not all(A.isfinite().all() for A in factors):
             what = "the products of what it has seen are beyond the numbers"
             raise RecipeError(type(self).__name__, what, do="Take a smaller step size.")
-        self._become(self.of_factors(factors))
-        if float(self.newer[0]) >= GROWTH * float(self.older[0]):
+        self._become(self.of_factors(self.nearby(factors, self.tensors)))
+        if float(self.newer[0]) >= RENEWAL * float(self.older[0]):
             self.older, self.newer = self.newer, [torch.zeros_like(s) for s in self.newer]
         return True
 
@@ -210,6 +226,10 @@ class Covariance(Adapting):
         scatter = second - torch.outer(first, first) / n.clamp(min=1)
         return [_symmetric(scatter + self._prior(first)) / (n + self.weight)]
 
+    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The covariance, at most `growth` times the present one along any direction."""
+        return [_between(factors[0], present[0], most=self.growth)]
+
 
 class Fisher(Adapting):
     """The mean of the products of gradients of U, which at exp(-U) is the mean of the Hessian.
@@ -222,7 +242,7 @@ class Fisher(Adapting):
     >>> M = Fisher(every=1, start=2.0)
     >>> M.observe(torch.zeros(1, 2), torch.tensor([[2.0, 2.0]]))
     True
-    >>> M.value.matrix
+    >>> M.value.matrix.round(decimals=6)
     tensor([[3., 2.],
             [2., 3.]], dtype=torch.float64)
     """
@@ -238,6 +258,10 @@ class Fisher(Adapting):
         """The mean product."""
         n, second = sums
         return [_symmetric(second + self._prior(second)) / (n + self.weight)]
+
+    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The mean product, at least 1/growth of the present one along any direction."""
+        return [_between(factors[0], present[0], least=1 / self.growth)]
 
 
 class KroneckerFisher(Adapting):
@@ -284,7 +308,7 @@ class KroneckerFisher(Adapting):
         return sums
 
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The factors of all axes, the first of each tensor divided by t^(k-1)."""
+        """The factors of all axes: of each tensor the first has the trace t, the others 1."""
         n, *rest = sums
         start = float(self.start.eigenvalues()[0])
         products = iter(rest)
@@ -295,9 +319,15 @@ class KroneckerFisher(Adapting):
                 noise = self.weight * start * math.prod(shape) / size
                 one = torch.eye(size, dtype=torch.float64, device=n.device)
                 own.append(_symmetric(next(products) + noise * one) / (n + self.weight))
-            own[0] = own[0] / own[0].trace() ** (len(shape) - 1)
-            factors += own
+            factors += [own[0], *(A / A.trace() for A in own[1:])]
         return factors
+
+    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The factors, those of a tensor with k axes at least 1/growth^(1/k) of the present ones."""
+        axes = [len(shape) for shape in self.shapes for _ in shape]
+        return [
+            _between(A, old, least=self.growth ** (-1 / k)) for A, old, k in zip(factors, present, axes, strict=True)
+        ]
 
     def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
         """A block for each tensor."""
@@ -307,6 +337,17 @@ class KroneckerFisher(Adapting):
 
 def _symmetric(A: torch.Tensor) -> torch.Tensor:
     return (A + A.mT) / 2
+
+
+def _between(A: torch.Tensor, B: torch.Tensor, least: float = 0.0, most: float = math.inf) -> torch.Tensor:
+    """A with its eigenvalues relative to those of B, both positive definite, within bounds; A itself where they are."""
+    L = torch.linalg.cholesky(B)
+    half = torch.linalg.solve_triangular(L, A, upper=False)
+    ratios, V = torch.linalg.eigh(_symmetric(torch.linalg.solve_triangular(L, half.mT, upper=False)))
+    if least <= ratios[0] and ratios[-1] <= most:
+        return A
+    axes = L @ V
+    return _symmetric((axes * ratios.clamp(least, most)) @ axes.mT)
 
 
 def adapting(parameters: Mapping[str, Any]) -> dict[str, Adapting]:

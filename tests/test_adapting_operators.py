@@ -38,6 +38,7 @@ KINETIC = U + total(p * M(p)) / 2  # masses are the inverse of the covariance
 
 RECIPES = {
     "preconditioned": Recipe(name="preconditioned", state=theta, H=U, D={theta: M}),
+    "natural": Recipe(name="natural", state=theta, H=U, D={theta: 1 / M}),
     "scoring": Recipe(
         name="scoring", state=theta, H=U, D={theta: G}, supplied={theta: temperature * step_size * G**2 * F / 2}
     ),
@@ -86,7 +87,7 @@ def test_the_covariance_is_that_of_all_positions_and_the_start():
 
 
 def test_the_fisher_matrix_is_the_mean_product_of_gradients():
-    value = Fisher(every=2, after=1, until=3, start=torch.arange(1.0, 7))
+    value = Fisher(every=2, after=1, until=3, start=torch.arange(1.0, 7), growth=1e6)
     seen = batches(5)
     assert [value.observe(x, g) for x, g in seen] == [False, False, True, False, False]
     rows = torch.cat([g for _, g in seen[1:3]])
@@ -104,7 +105,7 @@ def kronecker_gradients():
 
 def error_of_kronecker(shape):
     gradients, expected = kronecker_gradients()
-    value = KroneckerFisher([shape], every=1, weight=1e-12)
+    value = KroneckerFisher([shape], every=1, weight=1e-12, growth=1e6)
     value.observe(torch.zeros(6, 6), gradients)
     return float((value @ torch.eye(6, dtype=torch.float64) - expected).abs().max() / expected.abs().max())
 
@@ -112,6 +113,32 @@ def error_of_kronecker(shape):
 def test_kronecker_factors_are_those_of_a_kronecker_product():
     assert error_of_kronecker((2, 3)) < 1e-10
     assert error_of_kronecker((3, 2)) > 0.1  # the mutant: its axes in another order
+
+
+GROWING = {
+    "covariance": (Covariance, 1.0),
+    "fisher": (Fisher, -1.0),
+    "kronecker": (lambda **options: KroneckerFisher([(2, 2), (2,)], **options), -1.0),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_along_no_direction_are_steps_more_than_twice_as_long_as_before(name):
+    """Few rows of a wide spectrum; where the growth is not limited they become far longer."""
+    build, sign = GROWING[name]
+
+    def longest(**options):
+        value, growths = build(every=1, weight=0.1, **options), []
+        value.place(torch.zeros(1, 6))
+        one = torch.eye(6, dtype=torch.float64)
+        for x, g in batches(12):
+            before = (value @ one).numpy()
+            value.observe(x * torch.logspace(0, 3, 6), g / torch.logspace(0, 3, 6))
+            growths.append((scipy.linalg.eigvalsh((value @ one).numpy(), before) ** sign).max())
+        return max(growths)
+
+    assert longest(growth=3.0) < 3 + 1e-9 and longest() < 2 + 1e-9
+    assert longest(growth=1e9) > 10
 
 
 def test_a_start_is_the_value_until_there_is_another():
@@ -163,7 +190,7 @@ def covariance_after_a_transient():
 
 def test_a_transient_is_forgotten(monkeypatch):
     assert covariance_after_a_transient() < 1.5
-    monkeypatch.setattr("integrators.adapting.GROWTH", np.inf)  # the mutant remembers all
+    monkeypatch.setattr("integrators.adapting.RENEWAL", np.inf)  # the mutant remembers all
     assert covariance_after_a_transient() > 1e4
 
 
@@ -270,7 +297,7 @@ def test_one_factorisation_serves_all_steps_between_two_matrices(monkeypatch):
     eigh = torch.linalg.eigh
     monkeypatch.setattr(torch.linalg, "eigh", lambda A: calls.append(1) or eigh(A))
     adapted("preconditioned", Covariance(every=25), warmup=100, steps=300)
-    assert 4 <= len(calls) <= 6
+    assert 8 <= len(calls) <= 11  # of each matrix one for its growth beside
 
 
 def test_the_law_says_what_is_frozen():
@@ -388,9 +415,24 @@ def test_an_adapted_covariance_makes_up_for_a_condition_of_10000(stiff):
     """The start is the step of the identity, so that nothing is known beforehand but a stable step."""
     h = 0.3
     value = Covariance(start=1 / STIFF.max())
-    adapted("preconditioned", value, lambda t: t @ (stiff @ t) / 2, sites=100, step_size=h, warmup=1500)
+    adapted("preconditioned", value, lambda t: t @ (stiff @ t) / 2, sites=100, step_size=h, warmup=2000)
     step = integrators.compile(RECIPES["preconditioned"])
     assert share(step, h, stiff, M=value.value) > 1000 * share(step, 1 / STIFF.max(), stiff, M=1.0)
+
+
+def test_an_adapted_fisher_matrix_makes_up_for_it_too_where_its_steps_grow_slowly(stiff):
+    """After 100 steps all it has seen are some ten independent states: of most directions next to nothing is known."""
+
+    def of(**options):
+        value = Fisher(start=STIFF.max(), **options)
+        adapted("natural", value, lambda t: t @ (stiff @ t) / 2, sites=100, step_size=h, warmup=1000)
+        return share(integrators.compile(RECIPES["natural"]), h, stiff, M=value.value)
+
+    h = 0.3
+    identity = share(integrators.compile(RECIPES["preconditioned"]), 1 / STIFF.max(), stiff, M=1.0)
+    assert of() > 1000 * identity
+    with pytest.raises(RecipeError, match="after step 100: .*it is not symmetric and positive definite"):
+        of(growth=1e9)  # the mutant diverges
 
 
 # ---- bad input
@@ -406,6 +448,7 @@ BAD = {
     "it has 6 rows, but a chain has 3 sites": dict(value=lambda: KroneckerFisher([(2, 3)])),
     "an integer >= 1, got 0": dict(value=lambda: Covariance(every=0)),
     "until is an integer >= 6": dict(value=lambda: Covariance(after=5, until=5)),
+    "growth is a number > 1, got 1.0": dict(value=lambda: Covariance(growth=1.0)),
     "weight is a number > 0": dict(value=lambda: Fisher(weight=0.0)),
     "Fisher, start: it is not symmetric and positive definite": dict(value=lambda: Fisher(start=-1.0)),
     "start is a number > 0": dict(value=lambda: KroneckerFisher([(3,)], start=0.0)),
