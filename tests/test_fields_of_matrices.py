@@ -201,9 +201,11 @@ def test_a_run_and_what_it_says(tmp_path):
     assert draws["theta"].dtype == torch.float32 and draws.info["law"] == "exact"
     assert draws.info["parameters"] == {"J": "Field", "M": "Field"}
     assert torch.equal(samplers.sample(RECIPES["both"], quartic, **VALUES_OF_BOTH, **run)["theta"], draws["theta"])
-    with pytest.raises(RecipeError, match="it holds a run of parameters"):
-        other = Field(lambda x: 2 * METRIC.matrix(x), lambda x: 2 * METRIC.divergence(x))
-        samplers.sample(RECIPES["both"], quartic, **{**VALUES_OF_BOTH, "M": other}, **run)
+    alike_at_0 = Field(lambda x: METRIC.matrix(2 * x), lambda x: 2 * METRIC.divergence(2 * x))
+    assert torch.equal(alike_at_0.matrix(torch.zeros(2)), METRIC.matrix(torch.zeros(2)))
+    for other in (alike_at_0, Field(METRIC.matrix, lambda x: METRIC.divergence(x) + 1e-7)):
+        with pytest.raises(RecipeError, match="it holds a run of parameters"):
+            samplers.sample(RECIPES["both"], quartic, **{**VALUES_OF_BOTH, "M": other}, **run)
     assert "weak order 1" in str(integrators.compile(RECIPES["both"]))
     assert "nabla" in RECIPES["both"].latex()
 
