@@ -237,6 +237,28 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
         assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
 
 
+def test_a_mapped_recipe_is_tuned_as_the_energy_of_z():
+    """The settings are those of LANGEVIN at U(exp z) - total(z); starts are of theta, and the run takes them."""
+    how = dict(mass=1.0, repeat=2, chains=64, seed=1)
+    of_theta = samplers.tune(
+        mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], init={"theta": torch.ones(2, dtype=torch.float64)}, **how
+    )
+    of_z = samplers.tune(
+        LANGEVIN,
+        lambda x: ENERGIES["torch"](torch.exp(x)) - x.sum(),
+        init=torch.zeros(2, dtype=torch.float64),
+        **how,
+    )
+    for name in ("step_size", "gamma"):
+        assert of_theta.arguments[name] == pytest.approx(of_z.arguments[name], rel=1e-6)
+    ((_, start),), ((_, logs),) = (s.arguments["init"].items() for s in (of_theta, of_z))
+    assert torch.allclose(start.log(), logs, atol=1e-6)
+    draws = samplers.sample(
+        mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], steps=2, progress=False, **of_theta.arguments
+    )
+    assert (draws["theta"] > 0).all()
+
+
 # ---- maps that read sums over the sites
 
 

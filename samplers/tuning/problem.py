@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 import integrators
 from integrators.step import Step
 from recipe import Energy, Recipe
 
-from ..energies.coordinates import Affine
+from ..energies.coordinates import Affine, Sitewise
 from ..energies.data import Data
 from ..energies.layout import Layout
 from ..energies.several import Energies
@@ -35,9 +37,18 @@ class Problem:
         return integrators.compile(self.recipe, self.scheme, pieces=self.pieces, energy=symbolic)
 
     def value(self, data: Data | None) -> Callable:
-        """U of many z, `(chains,)`, for autograd, on these data."""
+        """U of many z, `(chains,)`, for autograd, on these data; of a mapped recipe with the volume, as in H."""
         step = self.step() if isinstance(self.energy, Energy) else None
-        return differentiable_value(self.energy, step, self.layout, data)
+        value = differentiable_value(self.energy, step, self.layout, data)
+        of_recipe = self.layout.coordinates
+        if not isinstance(of_recipe, Sitewise):
+            return value
+        volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1])
+
+        def with_volume(z: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+            return value(z, rows) - self.layout.temperature * volumes(z)
+
+        return with_volume
 
     def of_target(self) -> Energy | Callable | dict[str, Callable]:
         """The energy as one of the tensor z, those of several potentials by name."""

@@ -13,7 +13,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.coordinates import moved_by
+from ..energies.coordinates import moved_by, of_z
 from ..energies.derivatives import check_energy_is_asked_for, data_of
 from ..energies.gradients import check_energy
 from ..energies.model import Model
@@ -77,7 +77,8 @@ def tune(
     * the start: where pilot chains have ended.
 
     Of several potentials, whose energies come by name, it is the mode and the curvature of their sum that are looked
-    at, and no dense coordinates are chosen; h is the time of a whole word, with all of its short kicks.
+    at; h is the time of a whole word, with all of its short kicks. No dense coordinates are chosen for these, nor for a
+    recipe that is `mapped`, of whose z scales and mode are.
 
     A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
     same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
@@ -113,7 +114,7 @@ def tune(
     start, layout = given_state(
         step,
         energy,
-        init,
+        of_z(recipe, init),
         chains=chains,
         device=device,
         parameters=parameters,
@@ -128,12 +129,13 @@ def tune(
         energy = check_energy(energy, z[0], layout, rows)
         if isinstance(energy, OfChains):
             energy.check_value(where, "the mode of U, and steps that are accepted, are found by its value")
-    problem = Problem(recipe, energy, replace(layout, temperature=temperature), rows, scheme, pieces)
+    of_target = replace(recipe, maps={})  # which the layout has
+    problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme, pieces)
     near = surroundings(Landscape(problem.value(rows), where), z[0], temperature)
 
     fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
-    pilot = Pilot(recipe, problem.of_target(), fixed, seed, starts, without(kick, parameters))
+    pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters))
     tuner = fastest(problem, pilot, near, parameters, repeat if metropolis else 1, where)
     if metropolis:
         tuner.choose(repeat)
@@ -150,7 +152,7 @@ def tune(
     )
     if not of_model:
         chosen["per_chain"] = layout.shapes is None
-    if tuner.problem.layout.coordinates is not None:
+    if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
     return Settings(arguments, recipe.name, _account(near, layout.shapes is None or of_model, tuner))

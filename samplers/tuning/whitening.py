@@ -6,7 +6,7 @@ import torch
 
 from recipe import Energy
 
-from ..energies.coordinates import Affine
+from ..energies.coordinates import Affine, Sitewise
 from ..results.statistics import sample_size_of_mean
 from .landscape import Surroundings
 from .problem import Problem
@@ -15,9 +15,11 @@ FEWEST, MOST = 2, 200  # sites of which a dense covariance is estimated
 
 
 def may_be_dense(problem: Problem, near: Surroundings) -> bool:
-    """Whether there is a dense curvature to begin with, and one energy, whose sites can be mixed."""
+    """Whether there is a dense curvature to begin with, and one energy of theta, whose sites can be mixed."""
+    if problem.recipe.has_several_potentials or isinstance(problem.layout.coordinates, Sitewise):
+        return False
     sitewise = isinstance(problem.energy, Energy) and problem.energy.is_sitewise
-    return FEWEST <= near.mode.numel() <= MOST and not sitewise and not problem.recipe.has_several_potentials
+    return FEWEST <= near.mode.numel() <= MOST and not sitewise
 
 
 def shrunk(draws: torch.Tensor) -> torch.Tensor:
