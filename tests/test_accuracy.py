@@ -207,17 +207,13 @@ def test_the_bias_of_minibatches_is_twice_what_batches_twice_as_large_take_off(n
 SUM = 50
 
 
-def quadratic(t, row):
-    return SUM * ((row - t) ** 2).mean() / 2
-
-
 @pytest.fixture(scope="module")
 def noisy():
     """SGLD on the mean of normals: h V_g is half of the temperature."""
     data = NUMBERS[:SUM]
     start = torch.zeros(1, dtype=torch.float64)
     return samplers.sample(
-        samplers.SGLD, quadratic, init=start, data=data, batch_size=25, step_size=0.01, steps=4000, warmup=100,
+        samplers.SGLD, NORMAL, init=start, data=data, batch_size=25, step_size=0.01, steps=4000, warmup=100,
         progress=False,
     )  # fmt: skip
 
@@ -254,14 +250,14 @@ def test_a_budget_for_the_noise_takes_its_bias_off():
     setting |= dict(step_size=h, steps=2000, warmup=100, C=h * V)
     biases = {}
     for B in (0.0, h * V / 2):
-        draws = samplers.sample(samplers.SGHMC, quadratic, B=B, seed=1, **setting)
+        draws = samplers.sample(samplers.SGHMC, NORMAL, B=B, seed=1, **setting)
         sd = draws.accuracy(chains=200, steps=200).by_name()["theta[0]", "sd"]
         biases[B] = sd.minibatches / sd.scale
     assert biases[0.0] > 0.15 and abs(biases[h * V / 2]) < 0.02
 
 
 def test_the_budget_of_a_run_without_minibatches_is_refused():
-    draws = samplers.sample(samplers.SGHMC, bowl, init=torch.zeros(1), step_size=0.1, steps=20, progress=False, B=0.2)
+    draws = samplers.sample(samplers.SGHMC, BOWL, init=torch.zeros(1), step_size=0.1, steps=20, progress=False, B=0.2)
     with pytest.raises(RecipeError, match="the draws are too cold"):
         draws.accuracy()
 
@@ -270,11 +266,14 @@ def bowl(t):
     return (t**2).sum() / 2
 
 
+BOWL = Energy(theta, U=total(theta**2) / 2)
+
+
 @pytest.fixture(scope="module")
 def draws():
     start = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros((), dtype=torch.float64)}
     return samplers.sample(
-        samplers.SGLD, lambda t: bowl(t["a"]) + bowl(t["b"]) / 4, init=start, step_size=0.5, steps=3000, progress=False
+        samplers.SGLD, lambda t: (t["a"] ** 2).sum() / 2 + t["b"] ** 2 / 8, init=start, step_size=0.5, steps=3000, progress=False
     )
 
 
@@ -290,7 +289,8 @@ def test_it_stands_in_the_summary_and_in_print(draws):
 
 
 def test_equal_draws_state_equal_errors(draws):
-    assert draws.accuracy().figures == draws.accuracy().figures
+    first, second = (draws.accuracy(chains=50, steps=60) for _ in range(2))
+    assert first.figures == second.figures
 
 
 def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_unless_it_is_switched_off(draws, capsys):
@@ -314,18 +314,18 @@ def test_draws_that_do_not_hold_their_run_say_so(draws, tmp_path):
 def test_a_run_that_has_ended_in_its_folder_is_asked_there(tmp_path):
     setting = dict(init=torch.zeros(1, dtype=torch.float64), step_size=0.5, steps=300, progress=False)
     setting |= dict(checkpoint=tmp_path / "run", C=1.0)
-    results = [samplers.sample(samplers.SGHMC, bowl, **setting).accuracy(chains=20, steps=60) for _ in range(2)]
+    results = [samplers.sample(samplers.SGHMC, BOWL, **setting).accuracy(chains=20, steps=60) for _ in range(2)]
     assert results[0].figures == results[1].figures
 
 
 def test_more_draws_show_less_error(draws):
-    few = Draws({name: x[:, :100] for name, x in draws.items()}, info={}, again=draws._again).accuracy()
-    assert few.sizes["monte_carlo"] > 3 * draws.accuracy().sizes["monte_carlo"]
+    few = Draws({name: x[:, :100] for name, x in draws.items()}, info={}, again=draws._again).accuracy(chains=50, steps=60)
+    assert few.sizes["monte_carlo"] > 3 * draws.accuracy(chains=50, steps=60).sizes["monte_carlo"]
 
 
 def test_draws_of_another_law_than_that_of_the_step_are_seen():
     start = torch.full((20, 1), 30.0, dtype=torch.float64)
-    draws = samplers.sample(samplers.SGLD, bowl, init=start, chains=20, step_size=0.2, steps=400, progress=False)
+    draws = samplers.sample(samplers.SGLD, BOWL, init=start, chains=20, step_size=0.2, steps=400, progress=False)
     result = draws.accuracy(chains=50, steps=400)
     assert any("take a longer warmup" in doubt for doubt in result.doubts)
 
@@ -333,7 +333,7 @@ def test_draws_of_another_law_than_that_of_the_step_are_seen():
 def test_a_thermostat_that_has_not_settled_is_seen():
     start = {"theta": torch.zeros(1, dtype=torch.float64), "xi": torch.full((4,), 30.0, dtype=torch.float64)}
     setting = dict(step_size=0.05, steps=500, mu=20.0, progress=False)
-    draws = samplers.sample(samplers.SGNHT, bowl, init=start, **setting)
+    draws = samplers.sample(samplers.SGNHT, BOWL, init=start, **setting)
     result = draws.accuracy(chains=20, steps=100)
     assert not result.pairs.settled
     assert "The pairs have not settled after 50 steps: pass more steps." in result.doubts
@@ -354,7 +354,7 @@ def test_pairs_that_are_lost_are_said():
 def test_metropolised_draws_have_no_bias(others):
     start = torch.zeros(1, dtype=torch.float64)
     setting = dict(init=start, step_size=0.8, steps=400, metropolis=True, progress=False)
-    result = samplers.sample(samplers.SGLD, bowl, **setting | others).accuracy()
+    result = samplers.sample(samplers.SGLD, BOWL, **setting | others).accuracy()
     assert result.pairs is None and result.by_name()["theta[0]", "mean"].step is None
     assert result.verdict.startswith("The Monte Carlo error is the largest") and "unseen" not in result.verdict
     assert [line.split()[-2:] for line in str(result).splitlines()[1:3]] == [["0", "0"]] * 2
@@ -391,7 +391,7 @@ def test_a_phase_that_keeps_its_adaptation_still_is_accepted():
     phases = [samplers.Phase(200, keep=False), samplers.Phase(2000, freeze=("V",))]
     start = torch.ones(1, dtype=torch.float64)
     draws = samplers.sample(
-        samplers.PSGLD, bowl, init=start, step_size=0.2, phases=phases, progress=False, alpha=0.9, lam=0.3
+        samplers.PSGLD, BOWL, init=start, step_size=0.2, phases=phases, progress=False, alpha=0.9, lam=0.3
     )
     assert draws.accuracy(chains=20, steps=100).by_name()["theta[0]", "sd"].step > 0
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from covering import covering
+from covering import covering, slow
 from error_budget import CLAIMS, Z, beyond
 
 from integrators import compile
@@ -150,7 +150,10 @@ FROZEN = {  # what is frozen, and the bias that the step itself may have
 }
 
 
-@pytest.mark.parametrize("name", covering(RUNS, [*FROZEN, "psgld-gamma, 0.9", "isgd"]))
+ALWAYS = ("psgld, 0.99", "santa")  # without momenta, and with them
+
+
+@pytest.mark.parametrize("name", covering(RUNS, [*ALWAYS, "psgld-gamma, 0.9", "isgd"]))
 def test_a_running_adaptation_has_its_stated_bias(name):
     assert not CLAIMS["known bias"].failures({name: beyond(excess_of(name) - RUNS[name].bias, 0.5)})
 
@@ -158,9 +161,9 @@ def test_a_running_adaptation_has_its_stated_bias(name):
 @pytest.mark.parametrize(
     "name, other, difference",
     [
-        ("psgld-same-step, noisy", "psgld, noisy", 4.2),  # the batch that preconditions itself
+        slow(("psgld-same-step, noisy", "psgld, noisy", 4.2)),  # the batch that preconditions itself
         ("psgld, 0.9", "psgld-gamma, 0.9", 13.6),
-        ("psgld, 0.99", "psgld-gamma, 0.99", 0.6),  # what Gamma takes away
+        slow(("psgld, 0.99", "psgld-gamma, 0.99", 0.6)),  # what Gamma takes away
     ],
 )
 def test_two_orders_on_the_same_noise_differ_by_as_much(name, other, difference):
@@ -189,7 +192,7 @@ def test_the_docstring_states_the_bias(recipe, text):
     assert text in recipe.doc
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", covering(FROZEN, ALWAYS))
 def test_the_bias_goes_with_the_adaptation(name):
     still, of_the_step = FROZEN[name]
     assert not CLAIMS["known bias"].failures({name: beyond(RUNS[name].excess(freeze=still), of_the_step)})

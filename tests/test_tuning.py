@@ -229,7 +229,7 @@ def test_what_it_cannot_know_of_several_is_refused(recipe, how, message):
 # ---- step_size="auto"
 
 
-STEPS = 3000  # more than a second, so that the run is watched
+STEPS = 1000  # which are watched where the bar looks at every moment
 
 
 def run(**how):
