@@ -218,10 +218,12 @@ def run(
     return samplers.Draws({"theta": coordinates.theta(draws["theta"])}, info=draws.info), draws["xi"].mean((0, 1))
 
 
-def tuned_run(model: LogisticRegression, steps: int, chains: int) -> tuple[samplers.Draws, samplers.Settings]:
-    """Metropolised Langevin dynamics of theta itself: nothing is given but the energy and the chains."""
+def tuned_run(
+    model: LogisticRegression, steps: int, chains: int, repeat: int | None = None
+) -> tuple[samplers.Draws, samplers.Settings]:
+    """Metropolised Langevin dynamics of theta itself: nothing need be given but the energy and the chains."""
     zeros = torch.zeros(len(model.names))
-    settings = samplers.tune(samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, seed=4)
+    settings = samplers.tune(samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, repeat=repeat, seed=4)
     draws = samplers.sample(samplers.UnderdampedLangevin, model.energy, steps=steps, seed=5, **settings.arguments)
     return draws, settings
 
@@ -379,7 +381,7 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     generator = torch.Generator().manual_seed(2015)
     started = time.monotonic()
-    duration, warmup, chains, draws = (120, 30, 16, 150) if options.quick else (1200, 60, 32, 2000)
+    duration, warmup, chains, draws = (60, 20, 32, 150) if options.quick else (1200, 60, 32, 2000)
 
     show_sampler()
 
@@ -398,7 +400,7 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     double, _ = run(model, q, step_size=MINI_STEP, batch_size=2 * BATCH, seed=3, **kind)
 
     print("settings of exact chains, by samplers.tune")
-    exact, settings = tuned_run(model, draws // 2, 2 * chains)
+    exact, settings = tuned_run(model, draws // 2, **(dict(chains=32, repeat=6) if options.quick else dict(chains=64)))
     print(settings)
 
     true = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()

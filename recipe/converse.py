@@ -219,9 +219,10 @@ def _at_points(
     import numpy
 
     at = [constants.get(s) or numpy.array([float(z[s]) for z in points]) for s in symbols]
+    entries = list(dict.fromkeys([*A, *b]))  # most of them are 0
     with numpy.errstate(all="ignore"):
-        entries = of_arrays([symbols], [*A, *b])(at)
-    values = numpy.array([numpy.broadcast_to(v, len(points)) for v in entries], dtype=float)
+        numbers = dict(zip(entries, of_arrays([symbols], entries)(at)))
+    values = numpy.array([numpy.broadcast_to(numbers[e], len(points)) for e in (*A, *b)], dtype=float)
     values[:, ~numpy.isfinite(values).all(0)] = 0
     M = values[: -A.rows].reshape(A.rows, A.cols, len(points)).swapaxes(1, 2).reshape(-1, A.cols)
     return M, values[-A.rows :].ravel()

@@ -165,7 +165,14 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
 def _rowwise(explicit: Explicit, formulas: list) -> Callable:
     """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
     compiled = of_arrays([explicit.coordinates], formulas, cse=True)
-    return lambda z: np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in compiled(z)])
+
+    def values(z):
+        rows = np.empty((len(formulas), *z.shape[1:]))
+        for row, value in zip(rows, compiled(z)):
+            row[...] = value
+        return rows
+
+    return values
 
 
 def _sensitivities(
