@@ -223,7 +223,9 @@ def tuned_run(
 ) -> tuple[samplers.Draws, samplers.Settings]:
     """Metropolised Langevin dynamics of theta itself: nothing need be given but the energy and the chains."""
     zeros = torch.zeros(len(model.names))
-    settings = samplers.tune(samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, repeat=repeat, seed=4)
+    settings = samplers.tune(
+        samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, repeat=repeat, seed=4
+    )
     draws = samplers.sample(samplers.UnderdampedLangevin, model.energy, steps=steps, seed=5, **settings.arguments)
     return draws, settings
 

@@ -1,5 +1,6 @@
 """One thread, for the tensors of these tests are small; kernels find their headers read, or are interpreted."""
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -63,6 +64,13 @@ def pytest_configure(config):
     if not header.exists():
         precompile(command, flags, header)
     native.FLAGS = (*flags, "-include", str(header))
+
+
+def pytest_collection_finish():
+    """What has been imported stays: the collector need not look at it again and again, nor so often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def precompile(command, flags, header: Path):

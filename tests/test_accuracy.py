@@ -273,7 +273,12 @@ BOWL = Energy(theta, U=total(theta**2) / 2)
 def draws():
     start = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros((), dtype=torch.float64)}
     return samplers.sample(
-        samplers.SGLD, lambda t: (t["a"] ** 2).sum() / 2 + t["b"] ** 2 / 8, init=start, step_size=0.5, steps=3000, progress=False
+        samplers.SGLD,
+        lambda t: (t["a"] ** 2).sum() / 2 + t["b"] ** 2 / 8,
+        init=start,
+        step_size=0.5,
+        steps=3000,
+        progress=False,
     )
 
 
@@ -319,7 +324,9 @@ def test_a_run_that_has_ended_in_its_folder_is_asked_there(tmp_path):
 
 
 def test_more_draws_show_less_error(draws):
-    few = Draws({name: x[:, :100] for name, x in draws.items()}, info={}, again=draws._again).accuracy(chains=50, steps=60)
+    few = Draws({name: x[:, :100] for name, x in draws.items()}, info={}, again=draws._again).accuracy(
+        chains=50, steps=60
+    )
     assert few.sizes["monte_carlo"] > 3 * draws.accuracy(chains=50, steps=60).sizes["monte_carlo"]
 
 

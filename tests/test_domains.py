@@ -168,7 +168,7 @@ def test_other_methods_are_not_folded(method):
 T = 0.8
 
 
-def standard_errors(recipe: Recipe, step: integrators.step.Step, size: int = 80_000, h: float = 0.02) -> float:
+def standard_errors(recipe: Recipe, step: integrators.step.Step, size: int = 40_000, h: float = 0.02) -> float:
     """By how many standard errors the worst of four means of the target is off, 150 small steps after exact draws."""
     (b,) = recipe.targets
     random = torch.Generator().manual_seed(5)
@@ -195,7 +195,7 @@ def law(b):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_small_steps_have_the_law_that_quadrature_gives(name):
-    """80,000 independent ends; the bias of h = 0.02 is below two standard errors."""
+    """40,000 independent ends; the bias of h = 0.02 is below two standard errors."""
     recipe = SAMPLERS[name]
     assert standard_errors(recipe, integrators.compile(recipe)) < 4.5
 

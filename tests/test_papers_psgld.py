@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from covering import slow
 from idx_files import idx
 
 from recipe.errors import RecipeError
@@ -98,11 +99,13 @@ def test_an_average_has_settled_where_it_stays_near_the_mode(papers):
     assert settled([15.1, 15.0], anchor=15.0) == BURN_IN + THIN
 
 
-def test_both_samplers_and_the_mode_learn_a_rule_of_binary_features(study, tmp_path, capsys):
-    """The label is the first feature, but for one row in twenty: the error goes to 5 %. In two processes."""
+@pytest.mark.parametrize("jobs", [1, slow(2)])
+def test_both_samplers_and_the_mode_learn_a_rule_of_binary_features(jobs, study, tmp_path):
+    """The label is the first feature, but for one row in twenty: the error goes to 5 %. Two jobs are two processes."""
     import numpy
     import psgld_a9a as example
     import run
+    from study import Scale
 
     random = numpy.random.default_rng(0)
     arrays = {}
@@ -111,8 +114,8 @@ def test_both_samplers_and_the_mode_learn_a_rule_of_binary_features(study, tmp_p
         arrays |= {f"X_{part}": x, f"y_{part}": x[:, 0] ^ (random.random(rows) < 0.05)}
     (tmp_path / "a9a").mkdir()
     numpy.savez(tmp_path / "a9a" / "a9a.npz", **arrays)
-    assert run.main(["psgld-a9a", "--quick", "--jobs=2", f"--data={tmp_path}", f"--out={tmp_path}"]) == 0
-    assert "| pSGLD, test error of the average | 14.85 % |" in capsys.readouterr().out
+    table = run.run(["psgld-a9a"], tmp_path, tmp_path, Scale.QUICK, jobs)
+    assert "| pSGLD, test error of the average | 14.85 % |" in table
     study.folder = tmp_path / "psgld-a9a" / "quick"
     study.data = None  # all results are there
     wrong = 100 * (arrays["X_test"][:, 0] != arrays["y_test"]).mean()

@@ -64,7 +64,7 @@ def all_hold(data, recipe):
 
 
 @given(st.data())
-@examples(4)
+@examples(3)
 def test_every_property_holds_for_recipes_of_sites(data):
     all_hold(data, data.draw(recipes("sites")))
 
@@ -76,13 +76,13 @@ def test_every_property_holds_for_explicit_coordinates(data):
 
 
 @given(st.data())
-@examples(16)
+@examples(8)
 def test_every_property_holds_where_flows_have_closed_forms(data):
     all_hold(data, data.draw(recipes("linear", "thermostatted")))
 
 
 @given(st.data())
-@examples(5)
+@examples(3)
 def test_every_property_holds_beside_adaptations_and_jumps(data):
     all_hold(data, data.draw(recipes(adapt=True, jumps=True)))
 
@@ -314,7 +314,7 @@ def test_recipes_are_of_every_kind_and_size():
 
 
 @given(recipes())
-@examples(10)
+@examples(6)
 def test_the_certificate_of_a_recipe_has_no_failures(R):
     assert R.check().ok, str(R.check())
 
