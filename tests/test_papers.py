@@ -62,12 +62,14 @@ def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study)
 
 
 def test_a_scratch_folder_goes_with_the_result(study):
-    def begun(study, x):
-        study.scratch(begun, x=x).mkdir(parents=True)
+    def begun(study, x, y=0):
+        if y:
+            study.result(begun, x=x)
+        study.scratch(begun, y=y, x=x).mkdir(parents=True)  # in another order, with what is left out
         return {}
 
-    study.result(begun, x=1)
-    assert [path.suffix for path in study.folder.iterdir()] == [".json"]
+    study.result(begun, x=1, y=2)
+    assert [path.suffix for path in study.folder.iterdir()] == [".json"] * 2
 
 
 def test_what_the_first_run_returns_is_what_the_next_one_reads(study):

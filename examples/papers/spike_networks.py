@@ -148,7 +148,7 @@ def data_of(study: Study, name: str, validate: bool) -> tuple[Data, Data]:
 def learned(
     study: Study, data: str, epochs: int, size: int, attacked: int, seed: int, validate: bool = False, **setting: Any
 ) -> dict:
-    """The accuracy in per cent, which data are wrong, the accuracies of the first images under attack, the last sigma."""
+    """The accuracy in per cent, which data are wrong, accuracies of the first images under attack, the last sigma."""
     own = {"data": data, "epochs": epochs, "size": size, "attacked": attacked, "seed": seed, "validate": validate}
     known, (x, y) = data_of(study, data, validate)
     how = Setting(**setting)

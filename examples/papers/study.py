@@ -134,6 +134,7 @@ class Study:
         self.pool = pool
         self.seconds = 0.0  # of the processor, that the results took when they were computed
         self._counted: set[Path] = set()
+        self._folders: list[Path] = []  # of checkpoints of the result that is being computed
 
     def of_scale(self, quick: Any, reduced: Any, full: Any) -> Any:
         """The value for this study's scale."""
@@ -147,17 +148,26 @@ class Study:
         path = self._path(function, settings)
         kept = self._read(path)
         if kept is None or kept["settings"] != json.loads(json.dumps(settings)):
-            began = time.process_time()
-            value = function(self, **settings)
-            kept = {"settings": settings, "seconds": round(time.process_time() - began, 3), "value": value}
-            self._write(path, json.dumps(kept, allow_nan=True))
-            shutil.rmtree(self.scratch(function, **settings), ignore_errors=True)
-            kept = json.loads(json.dumps(kept))  # what a later run will read
+            kept = self._computed(path, function, settings)
             self.log(f"  {path.stem}: {kept['seconds']:.1f} s")
         if path not in self._counted:  # a result that others are made of is asked for by each
             self.seconds += kept["seconds"]
             self._counted.add(path)
         return kept["value"]
+
+    def _computed(self, path: Path, function: Callable[..., dict], settings: dict) -> dict:
+        """Compute a result and keep it; the checkpoints on the way go."""
+        outer, self._folders = self._folders, []
+        try:
+            began = time.process_time()
+            value = function(self, **settings)
+            kept = {"settings": settings, "seconds": round(time.process_time() - began, 3), "value": value}
+            self._write(path, json.dumps(kept, allow_nan=True))
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            self._folders = outer
+        return json.loads(json.dumps(kept))  # what a later run will read
 
     def results(self, function: Callable[..., dict], settings: Sequence[dict]) -> list[dict]:
         """`result` of each, side by side where there is a pool; the function is then one of a module."""
@@ -174,7 +184,9 @@ class Study:
 
     def scratch(self, function: Callable[..., dict], **settings: Any) -> Path:
         """A folder for the checkpoints of a result that takes long, of these settings alone; gone with the result."""
-        return self.folder / f"{_name(function, settings)}.run"
+        folder = self.folder / f"{_name(function, settings)}.run"
+        self._folders.append(folder)
+        return folder
 
     def best(
         self,
