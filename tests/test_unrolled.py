@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.backends.registry import lookup_backend
 
 import samplers
 from samplers.running import sampling, unrolled
@@ -138,9 +139,17 @@ def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backe
     """Its front end sees through the text of a step and the derivatives of its energy, with no call left outside."""
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     monkeypatch.setattr(unrolled, "AT_ONCE", 2)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    plain = run("sghmc", chains=1, backend="torch")["theta"]
+    calls = []
+
+    def counted(graph, inputs):
+        compiled = lookup_backend(backend)(graph, inputs)
+        return lambda *given: calls.append(graph) or compiled(*given)
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
+    plain = run("sghmc", chains=1, backend="torch")
+    assert not calls
     monkeypatch.setattr(unrolled.Inputs, "compiled", None)  # what runs where there is no graph
-    compiled = run("sghmc", chains=1)["theta"]
+    compiled = run("sghmc", chains=1)
     torch._dynamo.reset()  # it keeps tensors of its trace
-    assert 0 < (compiled - plain).abs().max() < 1e-12
+    assert same(compiled, plain)
+    assert len(calls) == 1 + 43 // 2 and len(set(calls)) == 1  # a trial, and all steps but the first two
