@@ -3,7 +3,7 @@ BIN := .venv/bin
 KILLS ?= 200
 JOBS ?= 1
 
-.PHONY: demo test slow lint format docs wheel scorecard bench gpu crashtest papers clean
+.PHONY: demo test slow roundings lint format docs wheel scorecard bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -13,6 +13,9 @@ test: .venv/ready
 
 slow: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+
+roundings: .venv/ready
+	$(BIN)/python tests/roundings.py $(NAMES)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,4 +1,7 @@
-"""One thread, for the tensors of these tests are small; kernels find their headers read, or are interpreted."""
+"""One thread if nothing is said, for the tensors of these tests are small; kernels find their headers read.
+
+Where there is no GPU, Triton's kernels are interpreted. The seeds of all random numbers may be shifted.
+"""
 
 import gc
 import hashlib
@@ -14,7 +17,8 @@ from idx_files import write_blurs
 
 from integrators.kernels import native
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+SHIFT = pytest.StashKey()
 PAPERS = Path(__file__).parent.parent / "examples" / "papers"
 
 
@@ -54,16 +58,44 @@ HEADERS = """#include <cmath>
 """
 
 
+def pytest_addoption(parser):
+    parser.addoption("--seed-shift", type=int, default=0, help="what is added to the seeds of all random numbers")
+
+
 def pytest_configure(config):
+    if config.getoption("seed_shift"):
+        from shifted_seeds import Shift
+
+        config.stash[SHIFT] = Shift(config.getoption("seed_shift"))
+        config.stash[SHIFT].install()
+    precompile_headers()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Known answers are of the seed that they state."""
+    shift = item.config.stash.get(SHIFT, None)
+    stated = isinstance(item, pytest.DoctestItem) or item.get_closest_marker("stated_seed")
+    if shift is None or not stated:
+        return (yield)
+    by, shift.by = shift.by, 0
+    try:
+        return (yield)
+    finally:
+        shift.by = by
+
+
+def precompile_headers():
     """Half of what a kernel takes to compile are the system's headers: GCC reads them once for all kernels of a run."""
-    if native.compiler() is None or "clang" in native.compiler()[1]:
+    compiler = native.compiler()
+    if compiler is None or "clang" in compiler.version:
         return
-    (command, version), flags = native.compiler(), native.FLAGS
-    key = hashlib.sha256("\0".join([*command, version, *flags, native.processor(), HEADERS]).encode()).hexdigest()[:16]
+    command = (*compiler.command, *native.FLAGS, *compiler.flags)
+    key = hashlib.sha256("\0".join([*command, compiler.version, native.processor(), HEADERS]).encode()).hexdigest()[:16]
     header = native.folder() / f"headers-{key}" / "headers.hpp"
     if not header.exists():
-        precompile(command, flags, header)
-    native.FLAGS = (*flags, "-include", str(header))
+        precompile(command, header)
+    native.FLAGS = (*native.FLAGS, "-include", str(header))
 
 
 def pytest_collection_finish():
@@ -73,11 +105,11 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
-def precompile(command, flags, header: Path):
+def precompile(command, header: Path):
     """Where this fails, the header is read as it stands."""
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(HEADERS)
     own = header.with_suffix(f".{os.getpid()}")
-    done = subprocess.run([*command, *flags, "-x", "c++-header", str(header), "-o", str(own)], capture_output=True)
+    done = subprocess.run([*command, "-x", "c++-header", str(header), "-o", str(own)], capture_output=True)
     if done.returncode == 0:
         os.replace(own, f"{header}.gch")

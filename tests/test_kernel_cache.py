@@ -200,7 +200,7 @@ def test_a_library_without_the_functions_of_the_text_is_made_again(cold):
     """Sealed as ours, of another text: its functions are looked for when it is loaded."""
     number, other = next(numbers), next(numbers)
     library = planted(cold, number, other)
-    contents = native._compiled('extern "C" int other() { return 1; }', native.compiler()[0], native.FLAGS)
+    contents = native._compiled('extern "C" int other() { return 1; }', native.compiler().command, native.FLAGS)
     library.write_bytes(contents)
     library.with_suffix(".sha256").write_text(hashlib.sha256(contents).hexdigest())
     assert in_child(number) == number

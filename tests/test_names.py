@@ -72,7 +72,7 @@ ENDINGS = "_ __ _0 _1 1 2 _s0 _s1 _r0 _r1 _from _to _per _noise _sum _new1 0".sp
 @cache
 def macros():
     """The macros that a kernel's text meets, of its own headers and of others."""
-    command, _ = native.compiler()
+    command = native.compiler().command
     includes = "".join(f"#include <{header}>\n" for header in HEADERS) + (FOLDER / "prelude.hpp").read_text()
     run = [*command, *native.FLAGS[:4], "-fopenmp", "-dM", "-E", "-x", "c++", "-"]
     text = subprocess.run(run, input=includes, capture_output=True, text=True, check=True).stdout
@@ -317,7 +317,7 @@ def test_no_header_knows_a_name_of_a_kernel():
     stems = [Names().stem(Symbol(macro)) for macro in [*macros(), *OF_CPP]]
     text = "\n".join(f"{stem}{ending}" for stem in stems for ending in endings)
     includes = "".join(f"#include <{header}>\n" for header in HEADERS) + (FOLDER / "prelude.hpp").read_text()
-    command, _ = native.compiler()
+    command = native.compiler().command
     run = [*command, *native.FLAGS[:4], "-fopenmp", "-DREAL=double", "-DWIDTH=16", "-E", "-P", "-x", "c++", "-"]
     mark = "where_the_names_begin"
     out = subprocess.run(run, input=f"{includes}\n{mark}\n{text}\n", capture_output=True, text=True, check=True).stdout

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import tempfile
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from recipe.errors import RecipeError
 
@@ -30,21 +32,27 @@ FLAGS = (
 LIMIT = 300.0  # seconds for one file
 
 
-@cache
-def compiler() -> tuple[tuple[str, ...], str] | None:
-    """The command and version of a C++ compiler: what the variable CXX says, else c++, g++ or clang++.
+class Compiler(NamedTuple):
+    """A C++ compiler: the command, the flags that come after all others, and what it says of itself."""
 
-    None if there is none.
-    """
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    version: str
+
+
+@cache
+def compiler() -> Compiler | None:
+    """What the variable CXX says, `clang++ -march=x86-64-v2` say, else c++, g++ or clang++; None if there is none."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError:  # an open quote
         return None
-    for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+    for name, *words in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         version = path and _version(path)
         if path and version is not None:
-            return (path, *flags), version
+            wrapped = tuple(takewhile(lambda word: not word.startswith("-"), words))
+            return Compiler((path, *wrapped), tuple(words[len(wrapped) :]), version)
     return None
 
 
@@ -82,9 +90,9 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
             f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
             do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
         )
-    command, version = known
-    flags = (*FLAGS, *(f"-D{d}" for d in defines), *flags)
-    key = hashlib.sha256("\0".join([source, *command, version, *flags, processor()]).encode()).hexdigest()[:32]
+    command = known.command
+    flags = (*FLAGS, *(f"-D{d}" for d in defines), *flags, *known.flags)
+    key = hashlib.sha256("\0".join([source, *command, known.version, *flags, processor()]).encode()).hexdigest()[:32]
     name = f"{key}.so"
     functions = re.findall(r'^extern "C" \w+ (\w+)\(', source, flags=re.M)
     try:

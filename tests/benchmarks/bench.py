@@ -58,7 +58,7 @@ def machine() -> dict:
     return {
         "date": str(date.today()),
         "processor": model.partition(": ")[2] or model,
-        "compiler": (native.compiler() or ("", "none"))[1],
+        "compiler": getattr(native.compiler(), "version", "none"),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", *PEERS) if name not in MISSING},
         "left out": MISSING,
     }
