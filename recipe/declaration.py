@@ -72,6 +72,8 @@ class Recipe(Dynamics):
                 "a name is a letter followed by letters, digits, _ . or -",
                 do="Choose such a name.",
             )
+        if self.doc is None:  # a module's __doc__ under python -OO
+            settle("doc", "")
         for field in ("source", "doc", "claim"):
             text(self.name, field, getattr(self, field))
         if not isinstance(self.metropolis, bool):

@@ -23,6 +23,7 @@ from samplers.diagnostics import (
     r_hat,
 )
 from samplers.results.draws import Draws
+from samplers.results.statistics import arviz_module
 
 plot = Draws.plot
 
@@ -59,12 +60,17 @@ def test_the_sample_size_is_that_of_ranks_and_the_time_that_of_the_values():
     np.testing.assert_allclose(effective_sample_size(draws, "theta"), effective_sample_size(of(y), "theta"))
 
 
-def test_they_are_those_of_the_summary_for_every_component():
-    draws = of(autoregression(0.5, 4, 300, 3, 2))
+def test_they_are_those_of_the_summary_for_every_component_and_the_summary_is_that_of_arviz():
+    draws = of(autoregression(0.5, 4, 300, 3, 2) + 5)
     summary = draws.summary()
     for name, result in (("ess_bulk", effective_sample_size(draws, "theta")), ("r_hat", r_hat(draws, "theta"))):
         assert result.shape == (3, 2) and result.dtype == torch.float64
-        np.testing.assert_allclose(result.flatten(), summary[name], rtol=1e-9)
+        np.testing.assert_array_equal(result.flatten(), summary[name])
+    theirs = arviz_module().summary(draws.to_arviz(), kind="all", round_to="none")
+    assert list(theirs.index) == list(summary.index)
+    if not arviz_module().__version__.startswith("0."):  # from 1.0 on its tails and intervals are others
+        theirs = theirs[["mean", "sd", "mcse_mean", "mcse_sd", "ess_bulk", "r_hat"]]
+    np.testing.assert_allclose(summary[theirs.columns], theirs, rtol=1e-9)
 
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x.float(), lambda x: 1e-20 * x, lambda x: -3 * x + 1e4])

@@ -22,7 +22,7 @@ from ..energies.model import Model
 from ..energies.over_chains import explained
 from ..energies.values import value_of
 from ..energies.with_gradient import with_gradient
-from ..results.statistics import arviz_module
+from ..results.statistics import functions_of_arrays
 from ..stock import named
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
@@ -191,7 +191,7 @@ def _tail(logs: torch.Tensor) -> float:
     finite = logs[logs.isfinite()]
     if len(finite) < LEAST or float(finite.max() - finite.min()) < 1e-3:
         return 0.0
-    return float(arviz_module().psislw(finite.cpu().numpy())[1])
+    return float(functions_of_arrays().psislw(finite.cpu().numpy())[1])
 
 
 def _jackknifed(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> tuple[float, float]:

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import product
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import torch
 
 from recipe.arguments import integer
@@ -14,7 +14,7 @@ from recipe.errors import RecipeError
 
 from .divergence import Divergence
 from .pairs import Again, Pairs
-from .statistics import LEAST, sample_size_of_mean, split_r_hat
+from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 
 LEVEL = 0.05  # probability that a bias is seen where there is none, over all statistics of a table
 PAIRS = 16, 1000  # the fewest and the most pairs of chains, where the caller does not say
@@ -213,11 +213,12 @@ def accuracy_of(
     some = next(iter(values.values()))
     if some.shape[1] < LEAST:
         raise RecipeError(where, f"there are {some.shape[1]} draws of a chain", do=f"Keep {LEAST} at least.")
-    times = {name: _times(x) for name, x in values.items()}
-    tau = max(float(t.nan_to_num(1.0).max()) for both in times.values() for t in both)
+    sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
+    number = some.shape[0] * some.shape[1]
+    tau = max(float((number / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
     rerun = Rerun(draws, sound, again, max(1.0, tau) * again.thin, chains, steps, progress)
     pairs = rerun.pairs() if again.order is not None or again.has_batches else None
-    figures = [f for name, x in values.items() for f in _figures(name, x, times[name], pairs, again.order)]
+    figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
     if not figures:
         raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
@@ -228,13 +229,6 @@ def _check_counts(where: str, **counts: int | None) -> None:
     for name, number in counts.items():
         if number is not None:
             integer(where, name, number, least=4)
-
-
-def _times(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The autocorrelation times of a coordinate and of its square about the mean, in draws."""
-    number = x.shape[0] * x.shape[1]
-    centred = x.to(torch.float64) - x.to(torch.float64).mean((0, 1))
-    return number / sample_size_of_mean(centred), number / sample_size_of_mean(centred.square())
 
 
 @dataclass(frozen=True)
@@ -294,23 +288,16 @@ class Rerun:
 
 
 def _figures(
-    name: str, x: torch.Tensor, times: tuple[torch.Tensor, torch.Tensor], pairs: Pairs | None, order: int | None
+    name: str, x: torch.Tensor, sizes: tuple[torch.Tensor, torch.Tensor], pairs: Pairs | None, order: int | None
 ) -> Iterable[Figure]:
     """The figures of every coordinate of a tensor of draws that is not constant."""
     x = x.to("cpu", torch.float64)
-    number = x.shape[0] * x.shape[1]
-    mean = x.mean((0, 1))
-    squares = (x - mean).square()
-    sd = squares.mean((0, 1)).sqrt()
-    errors = {
-        "mean": sd * (times[0] / number).sqrt(),
-        "sd": squares.std((0, 1)) * (times[1] / number).sqrt() / (2 * sd),
-    }
+    mean, sd = x.mean((0, 1)), x.std((0, 1), correction=0)
+    errors = dict(zip(("mean", "sd"), errors_of_moments(x, sizes)))
     stated = {} if pairs is None else _stated(name, pairs, order)
-    for index in product(*map(range, sd.shape)):
+    for label, index in zip(labels(name, sd.shape), np.ndindex(sd.shape)):
         if not sd[index] > 0:
             continue
-        label = f"{name}[{', '.join(map(str, index))}]" if index else name
         for statistic, value in (("mean", mean), ("sd", sd)):
             others = {key: float(numbers[index]) for key, numbers in stated.get(statistic, {}).items()}
             error = float(errors[statistic][index])

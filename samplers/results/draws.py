@@ -157,7 +157,7 @@ class Draws(Mapping):
         return {int(chain): step for chain, step in (self.info.get("diverged") or {}).items()}
 
     def to_arviz(self, *, log_likelihood: Any = None) -> Any:
-        """An arviz.InferenceData whose posterior group holds a float64 copy, with `info` as attributes.
+        """An arviz.InferenceData, with ArviZ 1 an xarray.DataTree: a float64 copy in its group posterior, and `info`.
 
         `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such by the name of the observed,
         as `predict` gives them; they are its group log_likelihood, which arviz.loo and arviz.waic read. Raises
@@ -173,9 +173,12 @@ class Draws(Mapping):
         posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-            return arviz_module().from_dict(
-                posterior=posterior, posterior_attrs=attributes, log_likelihood=self._log_likelihoods(log_likelihood)
-            )
+            arviz = arviz_module()
+            groups = {"posterior": posterior, "log_likelihood": self._log_likelihoods(log_likelihood)}
+            if arviz.__version__.startswith("0."):
+                return arviz.from_dict(**groups, posterior_attrs=attributes)
+            given = {name: group for name, group in groups.items() if group is not None}
+            return arviz.from_dict(given, attrs={"posterior": attributes}, check_conventions=False)
 
     def _log_likelihoods(self, values: Any) -> dict[str, np.ndarray] | None:
         """What `to_arviz` is given, by name."""
@@ -255,8 +258,7 @@ class Draws(Mapping):
         sound = self.sound_chains("summary")
         from .summary import Summary  # imports pandas
 
-        posterior = Draws({name: self[name][sound] for name in self._names(var_names)}, info=self.info).to_arviz()
-        table = Summary(arviz_module().summary(posterior, kind="all", round_to="none"))
+        table = Summary.of({name: self[name][sound] for name in self._names(var_names)})
         if self._accuracy is not None:
             for column, biases in self._accuracy.columns().items():
                 table[column] = [biases.get(name, np.nan) for name in table.index]

@@ -121,8 +121,7 @@ def _components(
     ess = statistics.sample_size_of_ranks(judged)
     r_hat = statistics.split_r_hat(judged)
     values = block[shown.chains].cpu().double().numpy()
-    for k, index in enumerate(itertools.islice(np.ndindex(shape), max_components)):
-        label = f"{name}[{', '.join(map(str, index))}]" if shape else name
+    for k, label in enumerate(itertools.islice(statistics.labels(name, shape), max_components)):
         yield Component(label, values[:, :, k], float(tau[k]), float(ess[k]), float(r_hat[k]))
 
 
@@ -155,7 +154,7 @@ def _density(axes: Any, chains: np.ndarray) -> None:
         if len(x) and x.min() == x.max():
             axes.plot(x[[0, 0]], [0, 1], color=f"C{number % 10}", linewidth=1, transform=axes.get_xaxis_transform())
         elif len(x):
-            at, density = statistics.arviz_module().kde(x - x[0])  # far from 0 its bins would have no width
+            at, density = statistics.functions_of_arrays().kde(x - x[0])[:2]  # far from 0 its bins would have no width
             axes.plot(x[0] + at, density, color=f"C{number % 10}", linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_yticks([])
@@ -170,7 +169,8 @@ def _autocorrelation(axes: Any, chains: np.ndarray, tau: float) -> None:
     axes.axhspan(-band, band, color="0.85")
     for number, x in enumerate(chains):
         if np.isfinite(x).all():  # of a constant it is nan
-            axes.plot(statistics.arviz_module().autocorr(x)[: lags + 1], color=f"C{number % 10}", linewidth=1)
+            covariances = statistics.autocovariances(torch.from_numpy(x)[None])[0, : lags + 1]
+            axes.plot(covariances / covariances[0], color=f"C{number % 10}", linewidth=1)
     axes.set_xlim(0, max(lags, 1))
 
 

@@ -6,12 +6,14 @@ autocorrelations end where Geyer 1992, "Practical Markov chain Monte Carlo", end
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
+import numpy as np
 import torch
 
 LEAST = 4  # draws that a statistic needs
+TAILS = (0.05, 0.95)
 AT_ONCE = 2**22  # numbers whose statistics are computed together
 
 
@@ -22,6 +24,16 @@ def arviz_module() -> ModuleType:
         import arviz
 
         return arviz
+
+
+def functions_of_arrays() -> ModuleType:
+    """Where ArviZ has `kde` and `psislw` of plain arrays."""
+    arviz = arviz_module()
+    if arviz.__version__.startswith("0."):
+        return arviz
+    from arviz_stats.base import array_stats
+
+    return array_stats
 
 
 def sample_size_of_ranks(values: torch.Tensor) -> torch.Tensor:
@@ -37,6 +49,51 @@ def sample_size_of_mean(values: torch.Tensor) -> torch.Tensor:
 def sample_size_within(values: torch.Tensor) -> torch.Tensor:
     """As `sample_size_of_ranks`, by the autocorrelation inside of the halves alone, whether or not they agree."""
     return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x)), between=False))
+
+
+def sample_size_of_tails(values: torch.Tensor) -> torch.Tensor:
+    """The smaller effective sample size of the two indicators x <= q, of the 5 % and the 95 % quantile q."""
+
+    def statistic(x: torch.Tensor) -> torch.Tensor:
+        quantiles = torch.from_numpy(np.quantile(x.flatten(0, 1).numpy(), TAILS, axis=0, method="lower"))
+        return torch.fmin(*(_sample_size(_halves((x <= q).double())) for q in quantiles))  # nan for a constant
+
+    return _per_component(values, statistic)
+
+
+def sample_sizes_of_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The effective sample sizes of the mean and of the variance, that is of x and of (x - E[x])^2."""
+    x = values.to("cpu", torch.float64)
+    x = x - x.mean((0, 1))
+    return sample_size_of_mean(x), sample_size_of_mean(x.square())
+
+
+def errors_of_moments(
+    values: torch.Tensor, sizes: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The standard errors of the mean, s/sqrt(ESS), and of s, sqrt(Var[y]/ESS)/(2 s) of y = (x - E[x])^2."""
+    x = values.to("cpu", torch.float64)
+    s = x.std((0, 1))
+    y = (x - x.mean((0, 1))).square()
+    return s / sizes[0].sqrt(), y.std((0, 1)) / sizes[1].sqrt() / (2 * s)
+
+
+def labels(name: str, shape: Sequence[int]) -> Iterator[str]:
+    """The names of the components of a block.
+
+    >>> list(labels("theta", (1, 2))), list(labels("xi", ()))
+    (['theta[0, 0]', 'theta[0, 1]'], ['xi'])
+    """
+    for index in np.ndindex(tuple(shape)):
+        yield f"{name}[{', '.join(map(str, index))}]" if index else name
+
+
+def highest_density(values: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ends of the shortest interval with this share of all draws, each `(*shape)` in float64."""
+    x = values.detach().to("cpu", torch.float64).flatten(0, 1).sort(0).values
+    inside = int(mass * len(x))
+    first = (x[inside:] - x[: len(x) - inside]).argmin(0, keepdim=True)
+    return x.gather(0, first)[0], x.gather(0, first + inside)[0]
 
 
 def autocorrelation_time(values: torch.Tensor) -> torch.Tensor:
@@ -80,6 +137,13 @@ def _normal_scores(x: torch.Tensor) -> torch.Tensor:
     return torch.special.ndtri((rank - 3 / 8) / (number + 1 / 4)).T.reshape(x.shape)
 
 
+def autocovariances(x: torch.Tensor) -> torch.Tensor:
+    """C_k = sum_t (x_t - m)(x_{t+k} - m)/draws of `(chains, draws, ...)` around the mean m of each chain, over k."""
+    draws = x.shape[1]
+    spectrum = torch.fft.rfft(x - x.mean(1, keepdim=True), n=2 * draws, dim=1).abs().square()
+    return torch.fft.irfft(spectrum, n=2 * draws, dim=1)[:, :draws] / draws
+
+
 def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
     """chains draws/tau with tau = -1 + 2 sum_t rho_t, over pairs of rho that are positive and fall: `(components,)`.
 
@@ -87,8 +151,7 @@ def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
     values, or of the chains alone where not `between`.
     """
     chains, draws = x.shape[:2]
-    spectrum = torch.fft.rfft(x - x.mean(1, keepdim=True), n=2 * draws, dim=1).abs().square()
-    covariance = torch.fft.irfft(spectrum, n=2 * draws, dim=1)[:, :draws].mean(0) / draws
+    covariance = autocovariances(x).mean(0)
     variance = covariance[0]
     if between and chains > 1:
         variance = variance + x.mean(1).var(0)

@@ -1,7 +1,14 @@
 """The table of a summary, which is printed with all of its columns."""
 
-import pandas
+from collections.abc import Mapping
 
+import numpy as np
+import pandas
+import torch
+
+from . import statistics
+
+MASS = 0.94  # of the interval of highest density
 ROWS = 60  # that are printed; of more, the first and the last
 SHORTENED = 20  # rows of a table of more
 FORMS = {"ess_bulk": " {:.0f}", "ess_tail": " {:.0f}", "r_hat": " {:.3f}"}
@@ -14,6 +21,13 @@ class Summary(pandas.DataFrame):
              mean ess_bulk  r_hat
     theta  0.1235    12346  1.001
     """
+
+    @classmethod
+    def of(cls, draws: Mapping[str, torch.Tensor]) -> "Summary":
+        """Moments, interval, errors and convergence of every component of `(chains, draws, *shape)`, by name."""
+        labels = [label for name, x in draws.items() for label in statistics.labels(name, x.shape[2:])]
+        columns = [_columns(x) for x in draws.values()]
+        return cls({name: np.concatenate([c[name].flatten().numpy() for c in columns]) for name in columns[0]}, labels)
 
     @property
     def _constructor(self) -> type:
@@ -32,3 +46,22 @@ class Summary(pandas.DataFrame):
             min_rows=SHORTENED,
             show_dimensions="truncate",
         )
+
+
+def _columns(draws: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The columns of one block."""
+    x = draws.detach().to("cpu", torch.float64)
+    errors = statistics.errors_of_moments(x, statistics.sample_sizes_of_moments(x))
+    tail = 100 * (1 - MASS) / 2
+    low, high = statistics.highest_density(x, MASS)
+    return {
+        "mean": x.mean((0, 1)),
+        "sd": x.std((0, 1)),
+        f"hdi_{tail:g}%": low,
+        f"hdi_{100 - tail:g}%": high,
+        "mcse_mean": errors[0],
+        "mcse_sd": errors[1],
+        "ess_bulk": statistics.sample_size_of_ranks(x),
+        "ess_tail": statistics.sample_size_of_tails(x),
+        "r_hat": statistics.split_r_hat(x),
+    }

@@ -251,11 +251,13 @@ def flat(state: Values) -> Values:
 def worst(result: Values, expected: Values) -> float:
     """The largest error relative to max(1, |expected|) over what two states have in common, all blocks at least."""
     result, expected = flat(result), flat(expected)
-    assert {k for k in result if "gradient" not in k} == {k for k in expected if "gradient" not in k}
+    if {k for k in result if "gradient" not in k} != {k for k in expected if "gradient" not in k}:
+        raise AssertionError(f"the blocks are {sorted(result)}, not {sorted(expected)}")
     errors = []
     for name in expected.keys() & result.keys():
         value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
-        assert value.shape == other.shape, name
+        if value.shape != other.shape:
+            raise AssertionError(f"the shape of {name} is {value.shape}, not {other.shape}")
         errors.append(largest_error(value, other))
     return math.inf if any(map(math.isnan, errors)) else max(errors)
 

@@ -200,7 +200,8 @@ def planted(step: Step, *changes: tuple) -> Step:
     """The step with its emitted text changed: (old, new), or (old, new, number of occurrences); old must be there."""
     source = step.source
     for old, new, *count in changes:
-        assert old in source, f"{old!r} is not in\n{source}"
+        if old not in source:
+            raise AssertionError(f"{old!r} is not in\n{source}")
         source = source.replace(old, new, *count)
     return _with_source(step, source)
 

@@ -55,7 +55,8 @@ def transition(
     draws = step.program.draws
     size = len(law)
     constants = constants or {}
-    assert not (gradient_noise and step.program.carries_gradient), "the noise of a carried gradient is not in the state"
+    if gradient_noise and step.program.carries_gradient:
+        raise AssertionError("the noise of a carried gradient is not in the state")
     noisy = step.program.gradients_per_step if gradient_noise else 0
     errors_of_gradients = [gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy
     axes = [_nodes(d, draw_nodes) for d in draws for _ in range(sites if d.is_vector else 1)]
@@ -324,5 +325,6 @@ def slopes(
         return np.linalg.norm(defect(step, law, gradient=gradient, **arguments))
 
     norms = [norm(h) for h in hs]
-    assert min(norms) > 1e-11, f"the defect {norms} is lost in rounding: the slope says nothing"
+    if not min(norms) > 1e-11:
+        raise AssertionError(f"the defect {norms} is lost in rounding: the slope says nothing")
     return [math.log(a / b) / math.log(g / f) for a, b, g, f in zip(norms, norms[1:], hs, hs[1:])]

@@ -39,7 +39,13 @@ def _agree(result, expected, bound, equation, names=None):
     for name in names or expected:
         value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
         error = largest_error(value, other)
-        assert error <= bound, f"{equation}: {name} is off by {error:.2g}, more than {bound:g}"
+        _claim(error <= bound, f"{equation}: {name} is off by {error:.2g}, more than {bound:g}")
+
+
+def _claim(holds: object, otherwise: str) -> None:
+    """An assert that python -O keeps."""
+    if not holds:
+        raise AssertionError(otherwise)
 
 
 def _name(step):
@@ -52,7 +58,7 @@ def _name(step):
 def residual_is_zero(recipe: Recipe) -> None:
     """sum_i(-dF_i/dz_i + F_i dH/dz_i) = 0 for F = f - rowdiv(D) + D grad H: exp(-H) is stationary."""
     rest = recipe.residual()
-    assert vanishes(rest), f"{recipe.name}: exp(-H) is not stationary, (L* rho)/rho = {rest}, not 0"
+    _claim(vanishes(rest), f"{recipe.name}: exp(-H) is not stationary, (L* rho)/rho = {rest}, not 0")
 
 
 def word_verifies(step: Step, at: Inputs | None = None, energy: Energy | None = None) -> None:
@@ -62,10 +68,11 @@ def word_verifies(step: Step, at: Inputs | None = None, energy: Energy | None = 
         shares[letter] += fraction
     for letter, share in shares.items():
         whole = abs(float(share) - 1) < 1e-12
-        assert whole, f"{_name(step)}: the fractions of piece {letter!r} add up to {share}, not 1"
+        _claim(whole, f"{_name(step)}: the fractions of piece {letter!r} add up to {share}, not 1")
     drawn = Counter(d.block for letter, _ in step.scheme.moves for d in step.flows[letter].draws)
-    assert drawn == Counter(d.block for d in step.program.draws), (
-        f"{_name(step)}: the Program draws other random numbers than its flows, {step.program.draws}"
+    _claim(
+        drawn == Counter(d.block for d in step.program.draws),
+        f"{_name(step)}: the Program draws other random numbers than its flows, {step.program.draws}",
     )
     try:
         verify(step.program)
@@ -228,9 +235,10 @@ def volume_is_preserved(
             continue
         J = _jacobian(_alone(step, letter), [b.name for b in flow.updates], one, slopes, h)
         error = abs(float(torch.linalg.det(J)) - 1)
-        assert error <= 1e-10, (
+        _claim(
+            error <= 1e-10,
             f"{_name(step)}: piece {letter!r} does not preserve volume, |det dF/dz - 1| = {error:.2g}, "
-            f"for {flow.equation}"
+            f"for {flow.equation}",
         )
         kept.append(letter)
     return tuple(kept)
