@@ -106,7 +106,7 @@ def test_a_member_is_the_same_whichever_others_are_there():
 def test_members_that_start_together_part_by_their_noise_alone():
     ensemble = Ensemble([network()] * 2)
     optimizer = Optimizer(ensemble.parameters(), "sgld", lr=0.01, num_data=DATA)
-    assert torch.equal(*ensemble(X))
+    torch.testing.assert_close(*ensemble(X), rtol=1e-12, atol=1e-12)
     ensemble.loss(mse_loss, X, Y, shared=True).backward()
     before = [p.detach().clone() for p in ensemble.parameters()]
     optimizer.step()
@@ -339,7 +339,7 @@ def test_what_torch_cannot_vectorise_is_computed_in_turn_and_warned_of_once():
         ensemble.loss(mse_loss, X, Y, shared=True).backward()
     for k in range(MEMBERS):
         model = ensemble.member(k)
-        assert torch.equal(model(X), together[k])
+        torch.testing.assert_close(model(X), together[k], rtol=1e-12, atol=1e-12)
         mse_loss(model(X), Y).backward()
         assert torch.allclose(model.linear.weight.grad, ensemble.network.linear.weight.grad[k])
 
@@ -349,7 +349,7 @@ def test_recurrent_networks_are_computed_in_turn_with_all_that_they_return():
     with pytest.warns(RuntimeWarning, match="one after another"):
         outputs, states = ensemble(X.view(8, 5, 3))
     assert outputs.shape == (2, 8, 5, 4) and states.shape == (2, 1, 8, 4)
-    assert torch.equal(outputs[1], ensemble.member(1)(X.view(8, 5, 3))[0])
+    torch.testing.assert_close(outputs[1], ensemble.member(1)(X.view(8, 5, 3))[0], rtol=1e-12, atol=1e-12)
 
 
 def test_a_dataset_has_a_batch_for_each_member():
