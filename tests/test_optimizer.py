@@ -529,21 +529,34 @@ def test_a_gradient_that_is_not_finite_is_named(late):
 
 @pytest.mark.parametrize(
     "clip",
-    [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 0.1), None],
+    [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 1.0), None],
     ids=["norm", "value", "none"],
 )
 def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
-    params = parameters()
+    """Of gradients with the noise of minibatches; about half of the 44 entries are clipped by value."""
+    params, random = parameters(), torch.Generator().manual_seed(0)
     optimizer = built("sghmc", params)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(30):
             optimizer.zero_grad()
             (loss_of(params) * DATA).backward()
+            for p in params:
+                p.grad += torch.randn(p.shape, generator=random, dtype=p.dtype)
             if clip:
                 clip(params)
             optimizer.step()
     assert len([w for w in seen if "clipped" in str(w.message)]) == (clip is not None)
+
+
+def test_a_norm_that_comes_twice_does_not_hide_that_gradients_are_clipped():
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = Optimizer([weight], samplers.SGLD, lr=1e-3, num_data=10, backend="torch")
+    with pytest.warns(RuntimeWarning, match="clipped") as seen:
+        for other in (0.1, 0.3, 0.5, 0.3, 0.7, 0.9):  # beside an entry of 1, which is the largest
+            weight.grad = torch.tensor([1.0, other], dtype=torch.float64)
+            optimizer.step()
+    assert len(seen) == 1
 
 
 def weights(count=3):

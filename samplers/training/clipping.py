@@ -74,7 +74,7 @@ class ClippingWatch:
         of_one_norm = sum(other.only_norm_is(size) for other in self.sizes)
         of_one_largest = sum(other.only_largest_is(size) for other in self.sizes)
         self.sizes.append(size)
-        if biggest and max(of_one_norm, of_one_largest) == ALIKE - 1:
+        if biggest and max(of_one_norm, of_one_largest) >= ALIKE - 1:
             warn(
                 f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
                 "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
