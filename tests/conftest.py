@@ -13,11 +13,15 @@ from pathlib import Path
 import devices  # noqa: F401, says whether Triton interprets
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from idx_files import write_blurs
 
 from integrators.kernels import native
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+gc.disable()  # until everything is imported
+sys.dont_write_bytecode = False  # pytest keeps the asserts that it has rewritten, else every process does it again
+os.environ.setdefault("MPLBACKEND", "Agg")
 SHIFT = pytest.StashKey()
 PAPERS = Path(__file__).parent.parent / "examples" / "papers"
 
@@ -68,7 +72,17 @@ def pytest_configure(config):
 
         config.stash[SHIFT] = Shift(config.getoption("seed_shift"))
         config.stash[SHIFT].install()
+    config.pluginmanager.register(Doctests())
     precompile_headers()
+
+
+class Doctests:
+    """Files that show no example are not imported to look for one."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path):
+        found = yield
+        return [c for c in found if not isinstance(c, DoctestModule) or ">>> " in file_path.read_text()]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,8 +114,8 @@ def precompile_headers():
 
 def pytest_collection_finish():
     """What has been imported stays: the collector need not look at it again and again, nor so often."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 20)
 
 

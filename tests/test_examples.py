@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
-from matplotlib.image import imread
+from pictures import width
 from sympy import diff
 
 import integrators
@@ -101,7 +101,7 @@ def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
         *demo.breast_cancer().names,
     ):
         assert text in printed, text
-    assert imread(tmp_path / "marginals.png").shape[1] > 1500
+    assert width(tmp_path / "marginals.png") > 1500
     assert samplers.Draws.load(tmp_path / "full.safetensors")["theta"].shape[2:] == (31,)
     assert samplers.Draws.load(tmp_path / "minibatch.safetensors").info["batch_size"] == demo.BATCH
 
@@ -181,7 +181,7 @@ def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_p
     rows = json.loads((tmp_path / "digits.json").read_text())
     assert [[run["nll"] for run in row["runs"]] for row in rows] == [[run.nll for run in row.runs] for row in result]
     assert {row["temperature"] for row in rows} == {"-", "0", "1", "0, 1"}
-    assert imread(tmp_path / "digits.png").shape[1] > 1000
+    assert width(tmp_path / "digits.png") > 1000
 
 
 def test_the_learning_rate_of_digits_is_chosen_on_images_that_are_not_tested_on(monkeypatch, float32):

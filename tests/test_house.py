@@ -129,7 +129,7 @@ def test_dir_and_star_have_the_public_names():
 # ---- rooms
 
 PACKAGES = ("recipe", "integrators", "samplers")
-SOURCES = {path: ast.parse(path.read_text()) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 # The rooms, and whom each may import besides `recipe` and itself; integrators are open to samplers.
 ROOMS = {
@@ -153,10 +153,15 @@ def module_of(path):
 MODULES = {module_of(path): path for path in SOURCES}
 
 
-def imports(path, tree):
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+def imports(path):
     """The modules of ours that a file imports, wherever in it the import stands."""
     package = module_of(path) if path.name.startswith("__init__") else module_of(path).rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -173,8 +178,8 @@ def arrows():
     edges = {}
     for module, path in MODULES.items():
         stub = path.with_suffix(".pyi")
-        trees = [SOURCES[path], *([ast.parse(stub.read_text())] if stub.exists() else [])]
-        edges[module] = {name for tree in trees for name in imports(path, tree) if name in MODULES} - {module}
+        files = [path, stub] if stub.exists() else [path]
+        edges[module] = {name for file in files for name in imports(file) if name in MODULES} - {module}
     return edges
 
 
@@ -251,19 +256,21 @@ def is_annotated(function, is_method):
 
 
 # Emitted steps begin with these texts, in their style.
-OURS = {module_of(path): tree for path, tree in SOURCES.items() if not path.name.endswith("_prelude.py")}
+@cache
+def ours():
+    return {module_of(path): parsed(path) for path in SOURCES if not path.name.endswith("_prelude.py")}
 
 
 def test_everything_public_has_a_docstring():
-    missing = [module for module, tree in OURS.items() if not ast.get_docstring(tree)]
-    for module, tree in OURS.items():
+    missing = [module for module, tree in ours().items() if not ast.get_docstring(tree)]
+    for module, tree in ours().items():
         missing += [f"{module}: {name}" for name, node, _ in public_definitions(tree) if not ast.get_docstring(node)]
     assert not missing, "\n".join(missing)
 
 
 def test_every_public_function_is_annotated():
     missing = []
-    for module, tree in OURS.items():
+    for module, tree in ours().items():
         for name, node, is_method in public_definitions(tree):
             if isinstance(node, ast.FunctionDef) and not is_annotated(node, is_method):
                 missing.append(f"{module}: {name}")
@@ -292,7 +299,7 @@ def test_lines_of_prose_end_at_120_columns():
 
 def test_dotted_names_in_docstrings_and_pages_lead_to_something():
     texts = [page.read_text() for page in PAGES]
-    for tree in OURS.values():
+    for tree in ours().values():
         documented = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
         texts += [ast.get_docstring(node) or "" for node in documented]
     names = {name for text in texts for name in re.findall(r"`((?:recipe|integrators|samplers)(?:\.\w+)+)", text)}

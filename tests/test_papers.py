@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 from idx_files import idx
-from matplotlib.image import imread
+from pictures import width
 
 from recipe.errors import RecipeError
 
@@ -273,7 +273,7 @@ def gaussian(tmp_path_factory):
         patch.setattr(Study, "of_scale", lambda *_: (1500, 400))
         patch.setattr(example, "claims_of", lambda *results: results, raising=True)
         sgld, psgld = example.claims(study)
-    assert imread(study.folder / "gaussian.png").shape[1] > 600
+    assert width(study.folder / "gaussian.png") > 600
     return example, sgld, psgld[0.99]
 
 

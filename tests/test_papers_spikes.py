@@ -3,7 +3,7 @@
 import numpy
 import pytest
 import torch
-from matplotlib.image import imread
+from pictures import width
 
 from samplers.schedules import Polynomial
 
@@ -111,14 +111,14 @@ def test_the_regression_has_every_method_beside_the_paper(tmp_path):
     printed = quick_table(tmp_path, "spike-regression")
     for words in ("SGLD-SA hardly depends", "printed steps", "EMVS", "SGLD overfits", "marginal", "posteriors"):
         assert words in printed, words
-    assert imread(tmp_path / "spike-regression" / "quick" / "posteriors.png").shape[1] > 1000
+    assert width(tmp_path / "spike-regression" / "quick" / "posteriors.png") > 1000
 
 
 def test_the_classification_has_every_method_beside_the_paper(tmp_path):
     printed = quick_table(tmp_path, "spike-classification")
     for words in ("SGLD-SA is best", "printed steps", "ESM", "SGLD overfits", "calibrated", "marginal", "posteriors"):
         assert words in printed, words
-    assert imread(tmp_path / "spike-classification" / "quick" / "posteriors.png").shape[1] > 1000
+    assert width(tmp_path / "spike-classification" / "quick" / "posteriors.png") > 1000
 
 
 def test_the_gain_of_esm_stays_at_one():
@@ -179,7 +179,7 @@ def test_the_double_well_says_what_each_stage_does(tmp_path):
     printed = quick_table(tmp_path, "santa-double-well")
     for words in ("P(left)", "in the place of eta^(3/2)", "crosses to the global minimum", "both stages"):
         assert words in printed, words
-    assert imread(tmp_path / "santa-double-well" / "quick" / "double_well.png").shape[1] > 1000
+    assert width(tmp_path / "santa-double-well" / "quick" / "double_well.png") > 1000
 
 
 def test_santa_learns_images_explores_then_refines(images, tmp_path):
@@ -191,7 +191,7 @@ def test_santa_learns_images_explores_then_refines(images, tmp_path):
         for epochs in (3, 4):
             assert f"| {name}, test error after {epochs} epochs |" in printed, name
     assert example.RELEASED.check().exact
-    assert imread(tmp_path / "santa-mnist" / "quick" / "mnist.png").shape[1] > 400
+    assert width(tmp_path / "santa-mnist" / "quick" / "mnist.png") > 400
 
 
 def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, tmp_path):
@@ -225,7 +225,7 @@ def test_networks_have_a_row_for_each_method_and_are_attacked(images, tmp_path):
     for data in example.PRINTED:
         for name in (*example.METHODS, "SGHMC above Vanilla", "under attack"):
             assert f"| {data}: {name}" in printed, name
-    assert imread(tmp_path / "spike-networks" / "quick" / "attacks.png").shape[1] > 600
+    assert width(tmp_path / "spike-networks" / "quick" / "attacks.png") > 600
 
     network = example.network_of((2, 4), 20, 0.0, seed=1)
     optimizer = example.optimizer_of(example.Setting("sghmc-sa", 0.1), network, 100, 50, seed=1)
@@ -278,7 +278,7 @@ def test_music_has_a_row_for_each_method_and_padding_is_not_heard(music, tmp_pat
     printed = quick_table(tmp_path, "santa-music", music)
     for name in example.METHODS:
         assert f"| JSB: {name}, test NLL |" in printed, name
-    assert imread(tmp_path / "santa-music" / "quick" / "music.png").shape[1] > 400
+    assert width(tmp_path / "santa-music" / "quick" / "music.png") > 400
 
     network, rolls = example.Listener(4), example.sequences(music, "jsb", "test")
     with torch.no_grad():

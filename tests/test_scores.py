@@ -3,10 +3,8 @@
 import math
 import sys
 
-import matplotlib
 import numpy as np
 import pytest
-import sklearn.metrics
 import torch
 from devices import DEVICES
 
@@ -21,7 +19,6 @@ from samplers.results.scores import (
     roc_auc,
 )
 
-matplotlib.use("Agg")
 F64 = torch.float64
 
 
@@ -59,11 +56,13 @@ def test_scores_of_a_table(score, p, labels, value):
 
 
 def test_scores_are_those_of_scikit_learn():
+    from sklearn import metrics
+
     p, y = labelled()
     assert 0.3 < accuracy(p, y) < 0.9
-    assert accuracy(p, y) == pytest.approx(sklearn.metrics.accuracy_score(y, p.argmax(-1)), rel=1e-14)
-    assert negative_log_likelihood(p, y) == pytest.approx(sklearn.metrics.log_loss(y, p.numpy()), rel=1e-12)
-    expected = sklearn.metrics.brier_score_loss(y, p.numpy(), scale_by_half=False)
+    assert accuracy(p, y) == pytest.approx(metrics.accuracy_score(y, p.argmax(-1)), rel=1e-14)
+    assert negative_log_likelihood(p, y) == pytest.approx(metrics.log_loss(y, p.numpy()), rel=1e-12)
+    expected = metrics.brier_score_loss(y, p.numpy(), scale_by_half=False)
     assert brier(p, y) == pytest.approx(expected, rel=1e-12)
 
 
@@ -191,9 +190,11 @@ def scores_with_ties(seed=0):
     ],
 )
 def test_the_curve_and_its_area_are_those_of_scikit_learn(scores):
+    from sklearn import metrics
+
     labels, both = np.repeat([0, 1], [len(x) for x in scores]), torch.cat(scores).numpy()
-    assert roc_auc(*scores) == pytest.approx(sklearn.metrics.roc_auc_score(labels, both), rel=1e-14)
-    false, true, _ = sklearn.metrics.roc_curve(labels, both, drop_intermediate=False)
+    assert roc_auc(*scores) == pytest.approx(metrics.roc_auc_score(labels, both), rel=1e-14)
+    false, true, _ = metrics.roc_curve(labels, both, drop_intermediate=False)
     np.testing.assert_allclose(torch.stack(roc(*scores)), [false, true], rtol=1e-14)
 
 
