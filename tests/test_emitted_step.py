@@ -43,6 +43,7 @@ from sympy import (
     tan,
     tanh,
 )
+from zoo import CURVED, GENERALISED_LANGEVIN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
 from integrators import compile
 from integrators.backends.loading import load
@@ -97,184 +98,107 @@ U = potential(theta)
 
 PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
 
-
-def langevin():
-    return UnderdampedLangevin
-
-
-def one_thermostat():
-    return SGNHT
-
-
-def shared_and_private():
-    """A Langevin friction with one thermostat per chain and another per site."""
-    return Recipe(
-        name="shared-and-private",
-        state=(theta, p, xi, zeta),
-        target=theta,
-        H=U + total(p**2 / m) / 2 + n * mu * (xi - A) ** 2 / 2 + total(nu * zeta**2) / 2,
-        D={p: A * m},
-        Q={(theta, p): -1, (p, xi): p / (n * mu), (p, zeta): p / nu},
-    )
-
-
-def generalised_langevin():
-    """Friction with memory: p is coupled to s, and s is damped."""
-    return Recipe(
-        name="gle",
-        state=(theta, p, s),
-        target=theta,
-        H=U + total(p**2) / 2 + total(s**2) / 2,
-        D={s: a},
-        Q={(theta, p): -1, (p, s): c},
-    )
-
-
-def generalised_langevin_per_site():
-    return Recipe(
-        name="gle-per-site",
-        state=(theta, p, s),
-        target=theta,
-        H=U + total(p**2 / m) / 2 + total(s**2) / 2,
-        D={p: b**2, s: nu},
-        Q={(theta, p): -1, (p, s): c},
-    )
-
-
-def generalised_langevin_with_thermostat():
-    """The matrix of the O piece depends on a chain-level thermostat and on a per-site parameter."""
-    return Recipe(
-        name="gle-thermostat",
-        state=(theta, p, s, xi),
-        target=theta,
-        H=U + total(p**2) / 2 + total(s**2) / 2 + n * xi**2 / 2,
-        D={s: nu},
-        Q={(theta, p): -1, (p, s): c, (p, xi): p / n},
-    )
-
-
-def quartic_kinetic():
-    """Cubic friction: dp = ... - c p^3 dt + sqrt(2c) dW."""
-    return Recipe(
-        name="quartic-kinetic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1}
-    )
-
-
-def moving_curl():
-    return Recipe(
-        name="moving-curl",
-        state=(theta, p),
-        target=theta,
-        H=U + total(p**2) / (2 * a),
-        D={p: 1 + theta**2},
-        Q={(theta, p): -sqrt(1 + theta**2)},
-    )
-
-
-def dense_2():
-    return Recipe(
-        name="dense-2",
-        state=(x, y),
-        target=(x, y),
-        H=potential(x, y),
-        D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2 + y**2},
-        Q={(x, y): b * x + cos(y)},
-    )
-
-
-def dense_3():
-    L = ImmutableMatrix([[1, 0, 0], [sin(x), a, 0], [y, b * z, c]])
-    return Recipe(
-        name="dense-3",
-        state=(x, y, z),
-        target=(x, y, z),
-        H=potential(x, y, z),
-        D=L * L.T,
-        Q={(x, y): z, (x, z): -x * y, (y, z): exp(-(x**2))},
-    )
-
-
-def dense_3_of_unrelated_entries():
-    """No entry of the Cholesky factor simplifies."""
-    return Recipe(
-        name="dense-3-unrelated",
-        state=(x, y, z),
-        target=(x, y, z),
-        H=potential(x, y, z),
-        Q={(x, y): z},
-        D={
-            x: 3 + sin(y),
-            y: 3 + cos(x),
-            z: 3 + tanh(x * y),
-            (x, y): sin(x * y) / 2,
-            (x, z): cos(z) / 2,
-            (y, z): exp(-(x**2)) / 2,
-        },
-    )
-
-
-def two_pairs():
-    """Two 2 x 2 blocks of noise that have nothing to do with each other."""
-    return Recipe(
-        name="two-pairs",
-        state=(x, y, px, py),
-        target=(x, y),
-        H=potential(x, y) + (px**2 + py**2) / 2,
-        D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2, px: 2 + y**2, (px, py): y, py: 1 + exp(-(x**2))},
-        Q={(x, px): -1, (y, py): -1},
-    )
-
-
-def magnetic():
-    """Two coordinates in a magnetic field: the O piece turns and damps (px, py) jointly."""
-    return Recipe(
-        name="magnetic",
-        state=(x, y, px, py),
-        target=(x, y),
-        H=potential(x, y) + (px**2 + py**2) / 2,
-        D={px: a, py: c},
-        Q={(x, px): -1, (y, py): -1, (px, py): b},
-    )
-
-
-def curl_of_totals():
-    return Recipe(
-        name="curl-of-totals",
-        state=(theta, p, xi),
-        target=theta,
-        H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
-        D={p: 1 + (total(p * theta) / n) ** 2, xi: exp(-total(p**2) / n)},
-        Q={(theta, p): -1 - total(p) ** 2, (p, xi): p * total(theta**2) / n, (theta, xi): sin(total(p * xi))},
-    )
-
-
-def total_of_parameters():
-    return Recipe(
-        name="total-of-parameters",
-        state=(theta, p, xi),
-        target=theta,
-        H=U + total(p**2 / m) / 2 + xi**2 / 2,
-        D={p: m},
-        Q={(theta, p): -1, (p, xi): p * total(m) / n},
-    )
-
-
-def fisher_like():
-    """The diffusion reads the gradient, so that Gamma reads the Hessian's diagonal."""
-    return Recipe(name="fisher", state=(theta,), target=theta, H=U, D={theta: 1 / (1 + grad(U) ** 2)})
-
-
-def degenerate_noise():
-    """Correlated noise whose Cholesky factor has a pivot that may vanish: the choice hangs on a parameter alone."""
-    w = nonnegative("a")
-    return Recipe(
-        name="degenerate",
-        state=(x, y),
-        target=(x, y),
-        H=potential(x, y),
-        D={x: w, (x, y): w * sin(x), y: 1 + w * sin(x) ** 2},
-    )
-
+# A Langevin friction with one thermostat per chain and another per site
+SHARED_AND_PRIVATE = Recipe(
+    name="shared-and-private",
+    state=(theta, p, xi, zeta),
+    target=theta,
+    H=U + total(p**2 / m) / 2 + n * mu * (xi - A) ** 2 / 2 + total(nu * zeta**2) / 2,
+    D={p: A * m},
+    Q={(theta, p): -1, (p, xi): p / (n * mu), (p, zeta): p / nu},
+)
+GENERALISED_LANGEVIN_PER_SITE = Recipe(
+    name="gle-per-site",
+    state=(theta, p, s),
+    target=theta,
+    H=U + total(p**2 / m) / 2 + total(s**2) / 2,
+    D={p: b**2, s: nu},
+    Q={(theta, p): -1, (p, s): c},
+)
+# The matrix of the O piece depends on a chain-level thermostat and on a per-site parameter
+GENERALISED_LANGEVIN_WITH_THERMOSTAT = Recipe(
+    name="gle-thermostat",
+    state=(theta, p, s, xi),
+    target=theta,
+    H=U + total(p**2) / 2 + total(s**2) / 2 + n * xi**2 / 2,
+    D={s: nu},
+    Q={(theta, p): -1, (p, s): c, (p, xi): p / n},
+)
+MOVING_CURL = Recipe(
+    name="moving-curl",
+    state=(theta, p),
+    target=theta,
+    H=U + total(p**2) / (2 * a),
+    D={p: 1 + theta**2},
+    Q={(theta, p): -sqrt(1 + theta**2)},
+)
+DENSE_2 = Recipe(
+    name="dense-2",
+    state=(x, y),
+    target=(x, y),
+    H=potential(x, y),
+    D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2 + y**2},
+    Q={(x, y): b * x + cos(y)},
+)
+L = ImmutableMatrix([[1, 0, 0], [sin(x), a, 0], [y, b * z, c]])
+DENSE_3 = Recipe(
+    name="dense-3",
+    state=(x, y, z),
+    target=(x, y, z),
+    H=potential(x, y, z),
+    D=L * L.T,
+    Q={(x, y): z, (x, z): -x * y, (y, z): exp(-(x**2))},
+)
+# No entry of the Cholesky factor simplifies
+DENSE_3_OF_UNRELATED_ENTRIES = Recipe(
+    name="dense-3-unrelated",
+    state=(x, y, z),
+    target=(x, y, z),
+    H=potential(x, y, z),
+    Q={(x, y): z},
+    D={
+        x: 3 + sin(y),
+        y: 3 + cos(x),
+        z: 3 + tanh(x * y),
+        (x, y): sin(x * y) / 2,
+        (x, z): cos(z) / 2,
+        (y, z): exp(-(x**2)) / 2,
+    },
+)
+# Two 2 x 2 blocks of noise that have nothing to do with each other
+TWO_PAIRS = Recipe(
+    name="two-pairs",
+    state=(x, y, px, py),
+    target=(x, y),
+    H=potential(x, y) + (px**2 + py**2) / 2,
+    D={x: 1 + y**2, (x, y): sin(x) * y, y: 2 + x**2, px: 2 + y**2, (px, py): y, py: 1 + exp(-(x**2))},
+    Q={(x, px): -1, (y, py): -1},
+)
+CURL_OF_TOTALS = Recipe(
+    name="curl-of-totals",
+    state=(theta, p, xi),
+    target=theta,
+    H=U + total(p**2) / 2 + n * mu * xi**2 / 2,
+    D={p: 1 + (total(p * theta) / n) ** 2, xi: exp(-total(p**2) / n)},
+    Q={(theta, p): -1 - total(p) ** 2, (p, xi): p * total(theta**2) / n, (theta, xi): sin(total(p * xi))},
+)
+TOTAL_OF_PARAMETERS = Recipe(
+    name="total-of-parameters",
+    state=(theta, p, xi),
+    target=theta,
+    H=U + total(p**2 / m) / 2 + xi**2 / 2,
+    D={p: m},
+    Q={(theta, p): -1, (p, xi): p * total(m) / n},
+)
+# Correlated noise whose Cholesky factor has a pivot that may vanish: the choice hangs on a parameter alone
+share = nonnegative("a")
+DEGENERATE_NOISE = Recipe(
+    name="degenerate",
+    state=(x, y),
+    target=(x, y),
+    H=potential(x, y),
+    D={x: share, (x, y): share * sin(x), y: 1 + share * sin(x) ** 2},
+)
 
 LANGEVIN = [
     "Lie(A, B, O)",
@@ -286,30 +210,30 @@ LANGEVIN = [
 ]
 THERMOSTATTED = ["O C A B", "Strang(A', B, O)", "G A'", "A' R W R A'", [("C", 0.5), ("A", 1), ("F", 1), ("C", 0.5)]]
 OWN = [
-    *((langevin, word, PAPER) for word in LANGEVIN),
-    *((one_thermostat, word, PAPER) for word in THERMOSTATTED),
-    (shared_and_private, "B A' O A' B", {}),
-    (shared_and_private, "A' F A'", {}),
-    (shared_and_private, "Euler", {}),
-    (generalised_langevin, "B A O A B", {"O": (friction(p), s)}),
-    (generalised_langevin, [("O", 0.25), ("A", 1), ("B", 1), ("O", 0.75)], {"O": (friction(p), s)}),
-    (generalised_langevin, "A O A B", {"O": (friction(p), s)}),
-    (generalised_langevin, "Euler", {}),
-    (generalised_langevin_per_site, "B A O A B", {"O": (friction(p), noise(p), s)}),
-    (generalised_langevin_with_thermostat, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
-    (quartic_kinetic, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
-    (moving_curl, "Euler", {}),
-    (dense_2, "Euler", {}),
-    (dense_3, "Euler", {}),
-    (dense_3_of_unrelated_entries, "Euler", {}),
-    (two_pairs, "Euler", {}),
-    (magnetic, "B A O A B", {}),
-    (magnetic, "A B O B A", {}),
-    (magnetic, "Euler", {}),
-    (curl_of_totals, "Euler", {}),
-    (total_of_parameters, "Euler", {}),
-    (fisher_like, "Euler", {}),
-    (degenerate_noise, "Euler", {}),
+    *((UnderdampedLangevin, word, PAPER) for word in LANGEVIN),
+    *((SGNHT, word, PAPER) for word in THERMOSTATTED),
+    (SHARED_AND_PRIVATE, "B A' O A' B", {}),
+    (SHARED_AND_PRIVATE, "A' F A'", {}),
+    (SHARED_AND_PRIVATE, "Euler", {}),
+    (GENERALISED_LANGEVIN, "B A O A B", JOINT),
+    (GENERALISED_LANGEVIN, [("O", 0.25), ("A", 1), ("B", 1), ("O", 0.75)], JOINT),
+    (GENERALISED_LANGEVIN, "A O A B", JOINT),
+    (GENERALISED_LANGEVIN, "Euler", {}),
+    (GENERALISED_LANGEVIN_PER_SITE, "B A O A B", {"O": (friction(p), noise(p), s)}),
+    (GENERALISED_LANGEVIN_WITH_THERMOSTAT, "B X O X B", {"O": (friction(p), s), "X": (theta, xi)}),
+    (QUARTIC_KINETIC, "B A O A B", {"O": numerical(friction(p) + noise(p), "heun")}),
+    (MOVING_CURL, "Euler", {}),
+    (DENSE_2, "Euler", {}),
+    (DENSE_3, "Euler", {}),
+    (DENSE_3_OF_UNRELATED_ENTRIES, "Euler", {}),
+    (TWO_PAIRS, "Euler", {}),
+    (MAGNETIC, "B A O A B", {}),
+    (MAGNETIC, "A B O B A", {}),
+    (MAGNETIC, "Euler", {}),
+    (CURL_OF_TOTALS, "Euler", {}),
+    (TOTAL_OF_PARAMETERS, "Euler", {}),
+    (CURVED, "Euler", {}),
+    (DEGENERATE_NOISE, "Euler", {}),
 ]
 
 
@@ -319,8 +243,8 @@ CASES = {
     for word in case.all_words
 }
 CASES |= {
-    f"{make.__name__} {word}": (lambda make=make, word=word, pieces=pieces: compile(make(), word, pieces=pieces))
-    for make, word, pieces in OWN
+    f"own {recipe.name} {word}": (lambda recipe=recipe, word=word, pieces=pieces: compile(recipe, word, pieces=pieces))
+    for recipe, word, pieces in OWN
 }
 
 
@@ -557,7 +481,7 @@ def test_values_of_two_levels_meet_in_their_shapes(formula, first, second):
 @pytest.mark.parametrize("scale", [1e-9, 1e-2, 1.0, 30.0])
 def test_the_square_root_of_the_matrix_solution_has_the_van_loan_covariance(size, scale):
     random = np.random.default_rng(size)
-    solution = load(compile(generalised_langevin(), "O A B", pieces={"O": (friction(p), s)}).source, "gle")["matrix_ou"]
+    solution = load(compile(GENERALISED_LANGEVIN, "O A B", pieces=JOINT).source, "gle")["matrix_ou"]
     for rank in range(size + 1):
         A = random.normal(size=(size, size)) + size * np.eye(size)
         root = random.normal(size=(size, rank))
@@ -616,9 +540,9 @@ def test_the_gradient_of_a_symbolic_energy_is_that_of_autograd(name, recipe):
     assert worst(own, expected) <= 1e-12
 
 
-@pytest.mark.parametrize("make, word", [(dense_2, "Euler"), (magnetic, "B A O A B")])
-def test_an_energy_of_explicit_coordinates_is_differentiated_by_block(make, word):
-    step = compile(make(), word, energy=Energy((a_, b_), U=(1 - a_) ** 2 + 5 * (b_ - a_**2) ** 2 + sin(a_ * b_)))
+@pytest.mark.parametrize("recipe, word", [(DENSE_2, "Euler"), (MAGNETIC, "B A O A B")])
+def test_an_energy_of_explicit_coordinates_is_differentiated_by_block(recipe, word):
+    step = compile(recipe, word, energy=Energy((a_, b_), U=(1 - a_) ** 2 + 5 * (b_ - a_**2) ** 2 + sin(a_ * b_)))
     state, drawn, parameters = inputs(step, 5, ())
 
     def banana(at):

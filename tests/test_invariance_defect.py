@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC
 
 from integrators import compile
-from recipe import Recipe, euler, force, friction, noise, numerical, positive, potential, total, vector
+from recipe import Recipe, euler, force, friction, noise, numerical, positive, vector
 from samplers import UnderdampedLangevin, catalogue
 from samplers.testing.cases import DENSE, METRIC
 from samplers.testing.mutation import planted
@@ -224,30 +225,15 @@ for family in ("sgld-sa", "sghmc-sa"):  # of a classification, where U stands as
         regression, name = SAMPLERS[f"{family}-{mode}"], f"{family}-classification-{mode}"
         SAMPLERS[name] = replace(regression, recipe=catalogue[name], law=regression.law | law)
 
-QuarticKinetic = Recipe(
-    name="quartic-kinetic",
-    state=(theta, p),
-    target=theta,
-    D={p: c},
-    Q={(theta, p): -1},
-    H=potential(theta) + total(p**4) / 4,
-)
-Memory = Recipe(
-    name="memory",
-    state=(theta, p, s),
-    target=theta,
-    D={s: c},
-    Q={(theta, p): -1, (p, s): c},
-    H=potential(theta) + total(p**2) / 2 + total(s**2) / 2,
-)
 SAMPLERS |= {
     "quartic kinetic": Sampler(
-        QuarticKinetic, QUARTIC | {"p": boltzmann(lambda x: x**4 / 4, T, -4.3, 4.3, 40)}, {"c": 0.25}
+        QUARTIC_KINETIC, QUARTIC | {"p": boltzmann(lambda x: x**4 / 4, T, -4.3, 4.3, 40)}, {"c": 0.25}
     ),
-    "memory": Sampler(Memory, QUARTIC | {"p": gaussian(0, T, 8), "s": gaussian(0, T, 8)}, {"c": 1.3}),
+    "memory": Sampler(
+        GENERALISED_LANGEVIN, QUARTIC | {"p": gaussian(0, T, 8), "s": gaussian(0, T, 8)}, {"a": 1.3, "c": 1.3}
+    ),
 }
 HEUN = {"O": numerical(friction(p) + noise(p), "heun")}
-JOINT = {"O": (friction(p), s)}
 
 PALINDROMES = [
     *(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, zeta
+from zoo import GENERALISED_LANGEVIN, HAMILTONIAN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
 from integrators import compile
 from integrators.backends.loading import load
@@ -26,7 +27,6 @@ from recipe import (
     numerical,
     positive,
     potential,
-    real,
     scalar,
     total,
     vector,
@@ -34,32 +34,11 @@ from recipe import (
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, SGRLDDense, UnderdampedLangevin
 from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
 
-theta, p, s, xi, x, y, px, py = (*map(vector, ("theta", "p", "s")), *map(scalar, ("xi", "x", "y", "px", "py")))
-a, b, c = positive("a", default=0.6), real("b", default=0.3), positive("c", default=1.3)
+theta, p, xi, x, y, px, py = (*map(vector, ("theta", "p")), *map(scalar, ("xi", "x", "y", "px", "py")))
 U, n = potential(theta), total(1)
 PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
 O = friction(p) + noise(p)
 
-Memory = Recipe(
-    name="memory",
-    state=(theta, p, s),
-    target=theta,
-    H=U + total(p**2) / 2 + total(s**2) / 2,
-    D={s: a},
-    Q={(theta, p): -1, (p, s): c},
-)
-Magnetic = Recipe(
-    name="magnetic",
-    state=(x, y, px, py),
-    target=(x, y),
-    H=potential(x, y) + (px**2 + py**2) / 2,
-    D={px: a + Rational(1, 2), py: c + Rational(1, 2), (px, py): Rational(1, 3)},
-    Q={(x, px): -1, (y, py): -1, (px, py): b},
-)
-Hamiltonian = Recipe(
-    name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}
-)
-Cubic = Recipe(name="cubic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1})
 Multiplicative = Recipe(
     name="multiplicative", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + p**2}, Q={(theta, p): -1}
 )
@@ -161,10 +140,10 @@ ORDERS = [
     (SGNHT, "G A'", PAPER, 1, 1),
     (SGNHT, "Lie(A, B, C, O)", {}, 1, 1),
     (ATMC, "F A'", {}, 1, 2),
-    (Cubic, "B A O A B", {"O": numerical(O, "heun")}, 2, 2),
-    (Cubic, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
-    (Cubic, "B A O A B", {"O": numerical(O, "exponential")}, 1, 1),
-    (Memory, "B A O A B", {"O": (friction(p), s)}, 2, 2),
+    (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "heun")}, 2, 2),
+    (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
+    (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "exponential")}, 1, 1),
+    (GENERALISED_LANGEVIN, "B A O A B", JOINT, 2, 2),
 ]
 
 
@@ -184,9 +163,9 @@ def test_the_order_of_a_word(recipe, word, pieces, order, marginal):
         (SGNHT, "B A' O A' B"),
         (MSGNHT, "B A' O A' B"),
         (ATMC, "B A' O A' B"),
-        (Memory, "B A' O A' B"),
+        (GENERALISED_LANGEVIN, "B A' O A' B"),
         (Multiplicative, "Euler"),
-        (Cubic, "Euler"),
+        (QUARTIC_KINETIC, "Euler"),
     ],
 )
 def test_without_a_word_the_recommended_one_is_taken(recipe, word):
@@ -199,7 +178,7 @@ def test_yoshidas_word_has_a_fourth_order_energy_error_and_strangs_a_second():
     yoshida = [("A", w / 2), ("B", w), ("A", (1 - w) / 2), ("B", 1 - 2 * w), ("A", (1 - w) / 2), ("B", w), ("A", w / 2)]
 
     def drift_of_energy(word, h):
-        step, state = compile(Hamiltonian, word), {k: torch.ones(1, 1, dtype=torch.float64) for k in ("theta", "p")}
+        step, state = compile(HAMILTONIAN, word), {k: torch.ones(1, 1, dtype=torch.float64) for k in ("theta", "p")}
 
         def energy(state):
             return float(state["p"] ** 2 / 2 - torch.cos(state["theta"]))
@@ -223,9 +202,9 @@ SPLITS = [
         for recipe in (SGNHT, MSGNHT, ATMC)
         for word in ("B A' O A' B", "F A'", "A C B O", "A' R W")
     ),
-    (Memory, "B A O A B", {"O": (friction(p), s)}),
-    (Magnetic, "B A O A B", {}),
-    (Hamiltonian, "A B", {}),
+    (GENERALISED_LANGEVIN, "B A O A B", JOINT),
+    (MAGNETIC, "B A O A B", {}),
+    (HAMILTONIAN, "A B", {}),
 ]
 
 
@@ -330,7 +309,7 @@ def test_phi1_has_full_precision_on_both_sides_of_0(value):
 
 
 def test_a_step_says_which_flows_are_exact():
-    step = compile(Cubic, "B A O A B", pieces={"O": numerical(O, "heun")})
+    step = compile(QUARTIC_KINETIC, "B A O A B", pieces={"O": numerical(O, "heun")})
     assert not step.exact and step.flows["B"].exact and not step.flows["O"].exact
     assert "[heun, not exact]" in str(step) and "with numerical flows" in str(step)
     assert compile(SGHMC).exact and "exact flows" in str(compile(SGHMC))
@@ -351,7 +330,7 @@ COMPILE_ERRORS = [
     (SGHMC, "B A O Z", {"Z": noise(p)}, ["pieces 'O' and 'Z' both take the noise of p"]),
     (SGHMC, "B A Z", {"Z": xi}, ["piece 'Z' names xi, which is not in the state", "theta, p"]),
     (
-        Magnetic,
+        MAGNETIC,
         "A B X Y",
         {"X": friction(px) + noise(px), "Y": friction(py) + noise(py)},
         ["the noises of px and py are correlated", "Put both noises into one piece"],
@@ -362,7 +341,7 @@ COMPILE_ERRORS = [
         {},
         ["sgld, solve: no closed form is known for piece 'A': dtheta = -grad(U) dt", "numerical(piece, 'heun')"],
     ),
-    (Cubic, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
+    (QUARTIC_KINETIC, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGHMC, "X", {"X": numerical((theta, p), "heun")}, ["its gradients are of several points", "supplied"]),
     (SGLD, "X", {"X": numerical(theta, "exponential")}, ["-grad(U) is not c - a(theta) theta", "'euler'"]),
@@ -435,7 +414,7 @@ def test_an_energy_is_refused_where_the_recipe_has_its_own_or_other_coordinates(
     with pytest.raises(RecipeError, match="the recipe's H is wholly symbolic: it needs no energy"):
         compile(own, energy=Energy((u, v), U=u**2 + v**2))
     with pytest.raises(RecipeError, match="it has 1 coordinates for 2 target blocks"):
-        compile(Magnetic, energy=Energy(u, U=u**2))
+        compile(MAGNETIC, energy=Energy(u, U=u**2))
 
 
 STATE = {"theta": torch.ones(2, 3), "p": torch.ones(2, 3)}
@@ -580,7 +559,7 @@ def test_every_draw_of_a_step_has_a_name_of_its_own():
         state=(theta, q, r),
         target=theta,
         H=U + total(q**2) / 2 + total(r**2) / 2,
-        D={q: a, r: c},
+        D={q: 0.6, r: 1.3},
         Q={(theta, q): -1, (theta, r): -1},
     )
     step = compile(recipe, "O R A B A R O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})

@@ -14,11 +14,12 @@ import sympy
 import torch
 from covering import covering
 from sympy import S
+from zoo import NOSE_HOOVER, QUARTIC
 
 import integrators
 from integrators import metropolis, noise
 from integrators.work import DIRECTION
-from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, refresh, scalar, total, vector
+from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, scalar, total, vector
 from samplers import (
     ATMC,
     GHMC,
@@ -44,21 +45,9 @@ from samplers.testing.mutation import altered, wrong_texts
 from samplers.testing.subject import subject_of
 
 CHAINS, STEPS, TEMPERATURE, MASS = 4000, 60, 0.8, 1.7
-theta, p, xi = vector("theta"), vector("p"), scalar("xi")
-QUARTIC = Energy(theta, U=total(theta**4) / 4)
+theta, xi = vector("theta"), scalar("xi")
 n = total(1)
 
-NOSE_HOOVER = Recipe(
-    name="nose-hoover",
-    state=(theta, p, xi),
-    target=theta,
-    H=potential(theta) + total(p**2) / 2 + n * xi**2 / 2,
-    D={},
-    Q={(theta, p): -1, (p, xi): p / n},
-    jumps={"R": refresh(p)},
-    scheme="R A' B O B A'",
-    pieces={},
-)
 METRIC = SGRLD.bind(inverse_metric=lambda theta: 1 / (1 + theta**2) + S(1) / 4)
 
 # recipe, word, step size, parameters, words in a proposal
