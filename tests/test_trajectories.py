@@ -456,6 +456,7 @@ def test_a_cache_that_cannot_be_used_is_told(cold, monkeypatch):
 # ---- the functions of the prelude
 
 
+@pytest.mark.stated_seed
 @pytest.mark.parametrize("flags", [(), ("-march=haswell",), ("-march=x86-64",)], ids=["native", "AVX2", "portable"])
 def test_noise_is_the_same_for_every_vector_unit(cold, monkeypatch, flags):
     monkeypatch.setattr(
@@ -511,6 +512,7 @@ def pointer(a):
     return a.ctypes.data_as(ctypes.c_void_p)
 
 
+@pytest.mark.stated_seed
 @pytest.mark.parametrize("flags", [(), ("-march=haswell",), ("-march=x86-64",)], ids=["native", "AVX2", "portable"])
 def test_normal_numbers_in_float32_are_those_of_float64_to_a_few_roundings(cold, monkeypatch, flags):
     """Of words at both ends, at the ends of half turns, and at random: a pair is within 2.5e-7 of its radius.
