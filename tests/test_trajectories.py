@@ -223,7 +223,7 @@ def test_constants_of_many_steps_are_those_of_each(name, monkeypatch):
     monkeypatch.setattr(constants, "function", lambda *a, **k: asked.append(1) or one_by_one(*a, **k))
     together = constants.rows(settings, numbers, parameters)
     assert len(asked) == 1  # for all, where it takes 40 without
-    torch.testing.assert_close(together, each, rtol=1e-15, atol=0)
+    torch.testing.assert_close(together, each, rtol=1e-13, atol=0)  # vector units round functions as they like
 
 
 def test_constants_that_are_not_finite_are_asked_for_step_by_step():
