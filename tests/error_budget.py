@@ -196,7 +196,7 @@ CLAIMS = {
         "those of the law of theta: a Gaussian of condition 1e4; laws of models, conjugate or by quadrature",
         "a variance 25 % off (60 chains of 60 draws or more, standard error 3 %)",
         12.0,
-        times=110,
+        times=122,
     ),
     "precision of a prior": Claim(
         "mean and sd of log tau, of the intercept and of three weights of a logistic regression, in standard errors",

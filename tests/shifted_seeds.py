@@ -7,7 +7,7 @@ state: those of docstrings, and tests marked `stated_seed`. Not reached are proc
 that a model or a network draws by torch's own generator, the examples of Hypothesis, and `random.Random`.
 """
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -50,7 +50,9 @@ class Shift:
     def _of_kernels(self):
         def of_key(launch):
             def shifted(launcher, segment, key):
-                return launch(launcher, segment, key and replace(key, seed=self(key.seed)))
+                if key is not None:
+                    key = SimpleNamespace(seed=self(key.seed), step=key.step, first_chain=key.first_chain)
+                return launch(launcher, segment, key)
 
             return shifted
 
