@@ -189,23 +189,18 @@ MUTANTS = {
     "one entry of Q sign-flipped": lambda R: flow(R.D + with_one_sign_flipped(R.Q), R) if R.momenta else R.drift,
     "friction doubled": lambda R: R.drift - derive.times_gradient(R.D, R.H, R.state),
 }
-ALIVE = [
-    (kind, name)
-    for kind, mutate in MUTANTS.items()
-    for name, R in RECIPES.items()
-    if not all(map(vanishes, mutate(R) - R.drift))
-]
 
 
-@pytest.mark.parametrize("kind, name", ALIVE)
-def test_a_mutant_of_the_drift_is_not_stationary(kind, name):
-    R = RECIPES[name]
-    assert vanishes(derive.residual(MUTANTS[kind](R), R.H, R.D, R.state)) is None
-
-
-def test_every_mutant_is_planted_in_several_recipes():
-    planted = [kind for kind, _ in ALIVE]
-    assert all(planted.count(kind) >= 4 for kind in MUTANTS), {kind: planted.count(kind) for kind in MUTANTS}
+@pytest.mark.parametrize("kind", MUTANTS)
+def test_a_mutant_of_the_drift_is_not_stationary(kind):
+    """It is planted wherever it changes the drift: in four recipes or more."""
+    mutate, planted = MUTANTS[kind], 0
+    for R in RECIPES.values():
+        mutant = mutate(R)
+        if not all(map(vanishes, mutant - R.drift)):
+            planted += 1
+            assert vanishes(derive.residual(mutant, R.H, R.D, R.state)) is None, R.name
+    assert planted >= 4
 
 
 @every

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch._dynamo.backends.registry import lookup_backend
 
 import samplers
 from samplers.running import sampling, unrolled
@@ -137,6 +136,8 @@ def test_what_torch_cannot_compile_is_made_step_by_step(graphs, monkeypatch):
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backend):
     """Its front end sees through the text of a step and the derivatives of its energy, with no call left outside."""
+    from torch._dynamo.backends.registry import lookup_backend
+
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
     monkeypatch.setattr(unrolled, "AT_ONCE", 2)
     calls = []
