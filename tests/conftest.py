@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import devices  # noqa: F401, says whether Triton interprets
+import optional
 import pytest
 import torch
 from _pytest.doctest import DoctestModule
@@ -67,6 +68,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(optional)
     if config.getoption("seed_shift"):
         from shifted_seeds import Shift
 
