@@ -81,6 +81,7 @@ def test_philox_broadcasts_its_counter_and_leaves_it_as_it_was():
     assert all(map(torch.equal, counter, before))
 
 
+@pytest.mark.stated_seed
 def test_each_word_is_philox_of_seed_step_draw_chain_and_site():
     pick = random.Random(1)
     for _ in range(30):
@@ -92,6 +93,7 @@ def test_each_word_is_philox_of_seed_step_draw_chain_and_site():
         assert words(seed, step, draw, 3, (2, 3), first_chain=first).flatten(1).tolist() == expected
 
 
+@pytest.mark.stated_seed
 def test_the_extreme_arguments_are_words_too():
     seed, step, draw, chain = 2**64 - 1, 2**63 - 1, INITIAL, 2**32 - 1
     word = words(seed, step, draw, 1, (), first_chain=chain)
@@ -114,6 +116,7 @@ def test_only_the_flattened_index_of_a_site_matters():
     assert same_bits(normal(3, 4, 5, 2, (), dtype=F64), normal(3, 4, 5, 2, (1,), dtype=F64)[:, 0])
 
 
+@pytest.mark.stated_seed
 @pytest.mark.parametrize("sites", [1, 2])
 def test_steps_share_the_blocks_of_draws_of_one_or_two_sites(sites):
     pick = random.Random(2)
@@ -276,6 +279,7 @@ def test_the_least_and_the_largest_word_give_open_uniforms_and_finite_normals(mo
     assert normal(0, 0, 0, 1, (4,), dtype=dtype).isfinite().all()
 
 
+@pytest.mark.stated_seed
 @pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
 def test_every_device_draws_the_reference_words(device):
     steps, chains = range(2**32 - 1, 2**32 + 1), 2
