@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from .lower import lower
 from .step import State, Step
 
 
+@lru_cache(maxsize=32)
 def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain") -> Step:
     """A step that gives the adapted quantities their first values, from the gradient at the state."""
     word, flows = adaptation_word(recipe)
     return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope))
 
 
+@lru_cache(maxsize=32)
 def stationary_start(recipe: Recipe, scope: str = "chain") -> Step:
     """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
 
@@ -60,15 +63,19 @@ def complete_state(
     missing = [a for a in recipe.adapted if a.name not in init]
     if missing:
         adapt = adaptation_start(recipe, energy if isinstance(energy, Energy) else None, scope)
-        adapt = replace(adapt, spread=step.spread)
-        adapted = adapt(state, 1.0, gradient=gradient, observe=observe, sizes=sizes, **parameters)
+        adapted = _as_spread(adapt, step)(state, 1.0, gradient=gradient, observe=observe, sizes=sizes, **parameters)
         state |= {a.name: adapted[a.name] for a in missing}
         for a in recipe.adapted:
             _check_first_value(step, a, state[a.name])
-    draw = replace(stationary_start(recipe, scope), spread=step.spread)
+    draw = _as_spread(stationary_start(recipe, scope), step)
     numbers = _first_draws(draw, state, seed, first_chain)
     drawn = draw(state, 1.0, noise=numbers, temperature=temperature, sizes=sizes, **parameters)
     return {b.name: init.get(b.name, drawn[b.name]) for b in recipe.entries}
+
+
+def _as_spread(start: Step, step: Step) -> Step:
+    """A step of the start whose sites are spread over processes as those of another step are."""
+    return start if step.spread is None else replace(start, spread=step.spread)
 
 
 def per_tensor(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -5,11 +5,13 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from integrators.step import Step
+from recipe import Recipe
 from recipe.arguments import is_number
 from recipe.errors import RecipeError
 
@@ -242,6 +244,21 @@ class Settings:
         if phase.temperature is not None:
             return Setting("temperature", phase.temperature, 0, self.where)
         return Setting("temperature", self.temperature, first, self.where)
+
+
+def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
+    """The step that `make` compiles of a recipe: once for all runs of the same recipe with the same choices."""
+    try:
+        hash((recipe, *choices.values()))
+    except TypeError:  # pieces are a dict, a word may be a list
+        return make(recipe, **choices)
+    return _step_of(make, recipe, **choices)
+
+
+@lru_cache(maxsize=32, typed=True)
+def _step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
+    """`make(recipe, **choices)`, of the last that were asked for."""
+    return make(recipe, **choices)
 
 
 def plan_of(phases: Sequence[Phase], settings: Settings, compiled: Callable[..., Step], thin: int) -> Plan:

@@ -41,7 +41,7 @@ from .inputs import Inputs
 from .law import check_law
 from .moving import Mover
 from .phases import Phase, names_of, phases_of
-from .plan import Plan, Settings, Value, plan_of
+from .plan import Plan, Settings, Value, plan_of, step_of
 from .probe import Probe
 from .recording import InFolder, InMemory
 from .run import Run
@@ -180,6 +180,7 @@ def sample(
     repeat = _proposal(where, metropolis, repeat, scope)
     choices = dict(scheme=scheme, pieces=pieces, energy=symbolic, backend=backend)
     like_this = partial(
+        step_of,
         integrators.metropolised if metropolis else integrators.compile,
         **choices,
         **({"repeat": repeat} if metropolis else {"scope": scope}),
@@ -236,7 +237,7 @@ def sample(
         every = checkpoint_every
         record = InFolder(checkpoint, kept_blocks, plan.draws, gauges, every=every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
-    with_work = partial(integrators.metropolised, recipe, **choices) if scope == "chain" else None
+    with_work = partial(step_of, integrators.metropolised, recipe, **choices) if scope == "chain" else None
     remaking = Remaking(with_work, partial(derived, compiled=False), backend, f"there is no work of one {scope}")
     value = None if energy is None else partial(differentiable_value, energy, plan.step, layout, rows)
     run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking, value)
