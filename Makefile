@@ -34,8 +34,8 @@ wheel: .venv/ready
 
 .venv/ready: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint .ci/constraints.txt --editable '.[demo,dev]'
+	$(BIN)/pip install -qq --upgrade pip
+	$(BIN)/pip install -qq --constraint .ci/constraints.txt --editable '.[demo,dev]'
 	touch $@
 
 clean:

@@ -4,9 +4,11 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from functools import cache
+from io import StringIO
 from itertools import product
 
 import pytest
@@ -21,6 +23,7 @@ from recipe import RecipeError, numerical, vector
 from samplers.energies.targets import TARGETS
 from samplers.files import storage
 from samplers.running.chains import Diverged
+from samplers.running.watching import Bar
 from samplers.testing.cases import CASES as STOCK
 from samplers.training import checkpoint as checkpoints
 
@@ -546,6 +549,27 @@ def test_a_run_holds_no_semaphore_that_a_kill_would_leave(monkeypatch):
     monkeypatch.delattr(tqdm, "_lock", raising=False)
     monkeypatch.delattr(TqdmDefaultWriteLock, "mp_lock", raising=False)
     assert drawn("torch", progress=True).draws == 50
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_in_a_log_is_a_line_every_ten_seconds(monkeypatch, terminal):
+    """Of 1000 steps in 100 seconds, with the words of that moment; on a terminal one line is written over and over."""
+    now, stream = 0.0, StringIO()
+    monkeypatch.setattr("tqdm.std.time", lambda: now)
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Bar("sghmc", 1000) as bar:
+        for k in range(1000):
+            now += 0.1
+            bar.tell(f"at {k}")
+            bar.update()
+    written = stream.getvalue()
+    if terminal:
+        assert written.count("\n") == 1 and written.count("\r") > 500
+    else:
+        lines = written.strip().split("\n")
+        assert "\r" not in written and len(lines) in (11, 12)
+        assert "0%" in lines[0] and "at 500" in lines[5] and "1000/1000" in lines[-1]
 
 
 def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):

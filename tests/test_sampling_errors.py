@@ -93,7 +93,7 @@ def no_step(monkeypatch):
     def begun(*arguments, **more):
         raise AssertionError("the run began: the input was not refused before the first step")
 
-    monkeypatch.setattr(watching, "tqdm", begun)
+    monkeypatch.setattr(watching, "Bar", begun)
 
 
 def table(rows):

@@ -165,7 +165,7 @@ def sample(
     recipe = named(recipe, "sample")
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
     chains, steps, warmup, thin = _counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin)
-    seed = integer(where, "the seed", seed, least=0, do=SEED)
+    seed = integer(where, "the seed", seed, least=0, most=2**64 - 1, do=SEED)
     first_chain = integer(where, "first_chain", first_chain, least=0)
     _check_records(where, checkpoint, checkpoint_every, watch)
     data, batch_size = read(data, batch_size)

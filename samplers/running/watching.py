@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from .recording import InMemory
 
 EVERY = 1.0  # seconds between two looks
 OFTEN = 10.0  # seconds between two effective sample sizes
+LINES = 10.0  # seconds between two lines of a log
 SHOWN = 4  # components of the target whose effective sample size is looked at
 LOOKED_AT = 2000  # draws of a chain that an effective sample size is of, at most
 
@@ -25,15 +26,29 @@ Scalars = dict[str, float]
 
 
 class Bar(tqdm):
-    """A progress bar of steps, whose lock is of this process: tqdm's is the system's, which `kill -9` leaves.
+    """A progress bar on stderr: on a terminal one line that moves, in a log a line every ten seconds and at the ends.
 
-    `shown`: whether it is; a process without a console has none.
+    `shown`: whether it is; a process without a console has none. `of`: what is iterated over, instead of `update`. The
+    lock of the bar is of this process: tqdm's is the system's, which `kill -9` leaves.
     """
 
     _lock = threading.RLock()
 
-    def __init__(self, what: str, total: int, *, shown: bool) -> None:
-        super().__init__(total=total, disable=not shown or sys.stderr is None, unit="step", desc=what)
+    def __init__(
+        self, what: str, total: int, *, shown: bool = True, unit: str = "step", of: Iterable[Any] | None = None
+    ) -> None:
+        self.in_log = sys.stderr is not None and not sys.stderr.isatty()
+        often = {"mininterval": LINES, "miniters": 1} if self.in_log else {}
+        super().__init__(of, desc=what, total=total, disable=not shown or sys.stderr is None, unit=unit, **often)
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        """Lines of a log are complete; those of a terminal are written over."""
+        return tqdm.status_printer(file) if file.isatty() else lambda line: print(line, file=file, flush=True)
+
+    def tell(self, words: str) -> None:
+        """Show words behind the numbers: at once, or in the next line of a log."""
+        self.set_postfix_str(words, refresh=not self.in_log)
 
 
 class Progress:
@@ -105,7 +120,7 @@ class Progress:
         scalars |= self.effective(now)
         self.looked = now
         self.done_then = self.done
-        self.bar.set_postfix_str(_in_words(scalars))
+        self.bar.tell(_in_words(scalars))
         if self.watch is not None:
             self.watch(scalars)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from scipy.stats import kstest, norm
-from tqdm import tqdm
 
+from ..running.watching import Bar
 from .arguments import called, inputs, worst
 from .cases import CASES
 from .layers import LAYERS, non_gaussian, stationary_start
@@ -94,11 +94,11 @@ def scorecard(
     """The two parts of the scorecard: the mutants, and counts of the false alarms of right samplers."""
     names = tuple(names or CASES)
     with get_context("spawn").Pool(processes) as pool:
-        bar = tqdm(pool.imap_unordered(judged, names), total=len(names), desc="mutants", unit="sampler")
+        bar = Bar("mutants", len(names), unit="sampler", of=pool.imap_unordered(judged, names))
         rows = [row for of_one in bar for row in of_one]
         lawful = tuple(name for name in names if not subject_of(CASES[name].recipe).out_of_reach)
         reseeded = pool.imap_unordered(partial(alarms, names=lawful), range(runs), chunksize=8)
-        statistics_of_all = [r for of_one in tqdm(reseeded, total=runs, desc="reseeded runs") for r in of_one]
+        statistics_of_all = [r for of_one in Bar("reseeded runs", runs, unit="run", of=reseeded) for r in of_one]
     return rows, _counts(runs, statistics_of_all)
 
 

@@ -5,8 +5,8 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
+from ...running.watching import Bar
 from ..results import Report
 from .black_box import BlackBox, OutOfTime
 from .experiment import Experiment
@@ -61,7 +61,7 @@ def audit(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
     try:
-        with torch.random.fork_rng(devices=[]), tqdm(total=RUNS, disable=not progress, unit="run", desc=name) as bar:
+        with torch.random.fork_rng(devices=[]), Bar(name, RUNS, shown=progress, unit="run") as bar:
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)
             experiment = Experiment(BlackBox(run, name, bar, limit), plan)
