@@ -142,7 +142,7 @@ def refused(call, words) -> str:
         ("thin zero", call(thin=0), ["thin", "integer >= 1", "got 0"]),
         ("thin above steps", call(thin=4), ["thin = 4", "3 steps", "thin <= steps"]),
         ("no seed", call(seed=None), ["seed", "got None", "global generator is never used"]),
-        ("seed negative", call(seed=-1), ["seed", ">= 0", "got -1"]),
+        ("seed negative", call(seed=-1), ["seed", "from 0 to", "got -1"]),
         ("seed not an integer", call(seed=1.0), ["seed", "integer", "got 1.0"]),
         ("seed above 64 bits", call(seed=2**64), ["seed", str(2**64)]),
         ("noise budget exceeded", call(SGHMC, C=1.0, B=2.0), ["supplied", "-1", "B = 2", "friction"]),
