@@ -28,6 +28,7 @@ from samplers.testing.cases import CASES as STOCK
 from samplers.training import checkpoint as checkpoints
 
 
+@pytest.mark.stated_seed
 def test_runs_that_are_killed_at_random_moments_end_with_the_same_draws(tmp_path):
     """Of each kind three times; `make crashtest` kills as many as one likes."""
     assert sum(died for died, _ in crash([*RUNS, "loop"], 3, seed=1, folder=tmp_path).values()) >= 12

@@ -234,7 +234,7 @@ WRONG = {
     "another factor": (dict(gradient=lambda t: slope(t) / 50), value, "0.02 times the derivative of U"),
     "no factor": (dict(gradient=lambda t: slope(t) + [0, 1]), value, "its slope is .* differences of U say"),
     "a missing prior": (
-        dict(gradient=lambda t, b: slope_of_regression(t, b) - 5 * t, **MINIBATCH),
+        dict(gradient=lambda t, b: slope_of_regression(t, b) - 100 * t, **MINIBATCH),
         regression,
         "its slope is .* differences of U say",
     ),

@@ -96,6 +96,7 @@ def test_the_law_of_the_order_is_uniform(replacement, n, orders):
 # ---- what the order is a function of
 
 
+@pytest.mark.stated_seed
 def test_the_order_is_the_one_it_has_always_been():
     first, second = epochs(Minibatches(torch.arange(10), 3, seed=7), 2)
     assert first == [[1, 0, 9], [5, 3, 2], [6, 8, 7]]
