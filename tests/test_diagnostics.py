@@ -2,6 +2,7 @@ import math
 import sys
 import time
 
+import arviz
 import numpy as np
 import pytest
 import scipy.signal
@@ -23,7 +24,7 @@ from samplers.diagnostics import (
     r_hat,
 )
 from samplers.results.draws import Draws
-from samplers.results.statistics import arviz_module
+from samplers.results.statistics import density, pareto_index
 
 plot = Draws.plot
 
@@ -66,11 +67,27 @@ def test_they_are_those_of_the_summary_for_every_component_and_the_summary_is_th
     for name, result in (("ess_bulk", effective_sample_size(draws, "theta")), ("r_hat", r_hat(draws, "theta"))):
         assert result.shape == (3, 2) and result.dtype == torch.float64
         np.testing.assert_array_equal(result.flatten(), summary[name])
-    theirs = arviz_module().summary(draws.to_arviz(), kind="all", round_to="none")
+    theirs = arviz.summary(draws.to_arviz(), kind="all", round_to="none")
     assert list(theirs.index) == list(summary.index)
-    if not arviz_module().__version__.startswith("0."):  # from 1.0 on its tails and intervals are others
+    if not arviz.__version__.startswith("0."):  # from 1.0 on its tails and intervals are others
         theirs = theirs[["mean", "sd", "mcse_mean", "mcse_sd", "ess_bulk", "r_hat"]]
     np.testing.assert_allclose(summary[theirs.columns], theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [0.1, 0.7])
+def test_the_pareto_index_is_that_of_the_law_of_the_weights(k):
+    """A quantile of the law for each weight; the largest 3 sqrt(n), with a prior of ten at 1/2."""
+    u = (np.arange(40_000) + 0.5) / 40_000
+    assert pareto_index(np.log(stats.genpareto.ppf(u, k))) == pytest.approx((600 * k + 5) / 610, abs=0.02)
+    assert pareto_index(np.zeros(30)) == math.inf
+
+
+def test_a_density_has_mass_1_and_the_bias_of_its_width():
+    """Of quantiles of N(0, 1): N(0, 1 + width^2) with the width 0.9 n^(-1/5)."""
+    x = stats.norm.ppf((np.arange(10_000) + 0.5) / 10_000)
+    at, p = density(x)
+    assert p.sum() * (at[1] - at[0]) == pytest.approx(1, abs=1e-3)
+    np.testing.assert_allclose(p, stats.norm.pdf(at, scale=math.hypot(1, 0.9 * 10_000**-0.2)), atol=1e-3)
 
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x.float(), lambda x: 1e-20 * x, lambda x: -3 * x + 1e4])

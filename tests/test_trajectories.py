@@ -451,7 +451,7 @@ def test_a_compiler_may_be_named_with_flags_that_come_last_and_a_folder_by_a_rel
 
 def test_a_cache_that_cannot_be_used_is_told(cold, monkeypatch):
     monkeypatch.setattr(native.os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("no space left")))
-    with pytest.raises(RecipeError, match="cannot be made in .*no space left"):
+    with pytest.raises(RecipeError, match="cannot be made: .*no space left"):
         native.library(TINY, ("NUMBER=8",))
 
 

@@ -20,11 +20,17 @@ FOREIGN = stat.S_IWGRP | stat.S_IWOTH  # what others may not do
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder."""
+    """Where compiled kernels are kept: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder.
+
+    Raises OSError for a user without a home.
+    """
     own = os.environ.get(CACHE)
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
+    except RuntimeError as error:
+        raise OSError("there is no home folder") from error
 
 
 class Files:
@@ -93,10 +99,12 @@ class Files:
 @contextmanager
 def files() -> Iterator[Files]:
     """The files of the cache; those of a temporary folder, with a warning, where others may write, or nobody."""
+    place: Path | str = "the user's cache folder"
     try:
-        opened = _opened(folder())
+        place = folder()
+        opened = _opened(place)
     except OSError as error:
-        opened = _opened(_temporary(f"{folder()} cannot be used ({error.strerror or error})"))
+        opened = _opened(_temporary(f"{place} cannot be used ({error.strerror or error})"))
     try:
         yield opened
     finally:

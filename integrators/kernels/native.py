@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from recipe.errors import RecipeError
 
-from .cache import CACHE, files, folder
+from .cache import CACHE, files
 
 FLAGS = (
     "-std=c++17",
@@ -107,7 +107,7 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
     except OSError as error:
         raise RecipeError(
             "cpp",
-            f"a kernel cannot be made in {folder()}: {error}",
+            f"a kernel cannot be made: {error}",
             do=f"Name another folder in {CACHE}, or use backend='torch'.",
         ) from error
 

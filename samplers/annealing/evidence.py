@@ -22,7 +22,7 @@ from ..energies.model import Model
 from ..energies.over_chains import explained
 from ..energies.values import value_of
 from ..energies.with_gradient import with_gradient
-from ..results.statistics import functions_of_arrays
+from ..results.statistics import pareto_index
 from ..stock import named
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
@@ -187,11 +187,11 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float) -> Evidence
 
 
 def _tail(logs: torch.Tensor) -> float:
-    """The Pareto index of the largest weights, by Vehtari et al. (2024), "Pareto smoothed importance sampling"."""
+    """The Pareto index of the largest weights; 0 of weights that hardly differ."""
     finite = logs[logs.isfinite()]
     if len(finite) < LEAST or float(finite.max() - finite.min()) < 1e-3:
         return 0.0
-    return float(functions_of_arrays().psislw(finite.cpu().numpy())[1])
+    return pareto_index(finite.cpu().numpy())
 
 
 def _jackknifed(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> tuple[float, float]:

@@ -20,7 +20,6 @@ from .findings import Report
 from .pairs import Again
 from .predicting import predictions_of
 from .report import ALPHA, EVALUATIONS, TOLERANCE, report_of
-from .statistics import arviz_module
 
 NAMED = 8  # lost chains that are named
 
@@ -160,8 +159,8 @@ class Draws(Mapping):
         """An arviz.InferenceData, with ArviZ 1 an xarray.DataTree: a float64 copy in its group posterior, and `info`.
 
         `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such by the name of the observed,
-        as `predict` gives them; they are its group log_likelihood, which arviz.loo and arviz.waic read. Raises
-        RecipeError where their chains and draws are not these.
+        as `predict` gives them; they are its group log_likelihood, which arviz.loo reads. Raises
+        RecipeError where their chains and draws are not these, or ArviZ cannot be imported.
 
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
@@ -173,7 +172,8 @@ class Draws(Mapping):
         posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-            arviz = arviz_module()
+            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
+            arviz = _arviz()
             groups = {"posterior": posterior, "log_likelihood": self._log_likelihoods(log_likelihood)}
             if arviz.__version__.startswith("0."):
                 return arviz.from_dict(**groups, posterior_attrs=attributes)
@@ -431,3 +431,15 @@ def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h
+
+
+def _arviz() -> Any:
+    """ArviZ; before 1.0 it writes into the user's cache folder when it is imported."""
+    try:
+        import arviz
+    except (ImportError, OSError, RuntimeError) as error:
+        what = f"ArviZ cannot be imported ({error})"
+        raise RecipeError(
+            "draws, to_arviz", what, do="Install it; if it has no folder, name one in XDG_CACHE_HOME."
+        ) from error
+    return arviz

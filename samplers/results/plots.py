@@ -154,7 +154,7 @@ def _density(axes: Any, chains: np.ndarray) -> None:
         if len(x) and x.min() == x.max():
             axes.plot(x[[0, 0]], [0, 1], color=f"C{number % 10}", linewidth=1, transform=axes.get_xaxis_transform())
         elif len(x):
-            at, density = statistics.functions_of_arrays().kde(x - x[0])[:2]  # far from 0 its bins would have no width
+            at, density = statistics.density(x - x[0])  # far from 0 its bins would have no width
             axes.plot(x[0] + at, density, color=f"C{number % 10}", linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_yticks([])

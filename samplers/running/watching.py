@@ -176,7 +176,7 @@ def _least_effective(values: torch.Tensor) -> Scalars:
     """The least effective sample size of the first components of draws `(chains, draws, *shape)`."""
     if not len(values):
         return {}
-    from ..results.statistics import sample_size_of_ranks  # imports arviz
+    from ..results.statistics import sample_size_of_ranks
 
     some = values.flatten(2)[..., :SHOWN] if values.dim() > 2 else values
     return {"ess": float(sample_size_of_ranks(some).min())}
