@@ -9,7 +9,8 @@ Philox4x32-10 block whose counter and key are
 with b = site // 4, t = step, and word ``site % 4``. Draws of one or two sites share a block among s = 4 // n steps:
 there b = 2^48 - n, t = step // s, and it is word ``site + step % s * n``.
 
-Seeds that agree in their low half share blocks only at steps 2^32 or more apart.
+Seeds that agree in their low half share blocks only at steps 2^32 or more apart. What draws, steps and chains are for
+is in `integrators.streams`.
 
 Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -106,11 +107,6 @@ class Key:
             self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain, **at
         )
 
-
-INITIAL = 0xFFFF  # draw: initial momenta
-BATCH = 0xFFFE  # draw: minibatch indices, of further evaluations the numbers below
-EXCHANGE = 0xEFFF  # draw: exchanges of replicas
-JITTER = 0xEFFE  # draw: step sizes
 
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
@@ -227,7 +223,7 @@ def integers(
     Shapes, chains and errors are those of `uniform`; raises RecipeError too if high is outside
     [1, 2^31]. Source: Salmon et al. (2011).
 
-    >>> integers(seed=7, step=0, draw=BATCH, chains=1, shape=(5,), high=100)
+    >>> integers(seed=7, step=0, draw=0xFFFE, chains=1, shape=(5,), high=100)
     tensor([[39, 39,  3, 10,  5]])
     """
     high = _integer("high", high, 2**31 + 1, least=1)

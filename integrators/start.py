@@ -11,7 +11,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import Adapted, Partial
 
-from . import noise
+from . import noise, streams
 from .auxiliary import adaptation_word, stationary_word
 from .domains import in_domain
 from .lower import lower
@@ -52,7 +52,7 @@ def complete_state(
 
     `init`: the target at least, `(chains, *shape)`. Adapted quantities take their first value, from `gradient`, or that
     of a symbolic `energy`, and `observe`. Auxiliary blocks in which H is quadratic are drawn from N(mean, T/precision),
-    by the seed, the chain and the draw `noise.INITIAL`; others start at 0, or at 1 on a positive domain. `sizes`: those
+    by the seed, the chain and the draw `streams.START`; others start at 0, or at 1 on a positive domain. `sizes`: those
     of the target's tensors, in the scope of tensors. Raises RecipeError for an adapted quantity that would start out of
     its domain, or at 0 in a whole chain, where that can only be a vanishing gradient; single sites of a gradient that
     vanishes start at the mean of the others.
@@ -128,7 +128,7 @@ def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State
         name: noise.KINDS[step.draws[name]](
             seed,
             number,
-            noise.INITIAL,
+            streams.START,
             len(like),
             tuple(state[block.name].shape[1:]),
             dtype=like.dtype,

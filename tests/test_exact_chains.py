@@ -16,7 +16,7 @@ from error_budget import CLAIMS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe import RecipeError
 from recipe.symbols import num_data
@@ -60,7 +60,7 @@ def accepted_run(subject, step, energy, start, h, steps):
     """The states of steps that are accepted or rejected, of the same chains."""
     chains = len(start[subject.recipe.state[0].name])
     zero = torch.zeros(chains, dtype=torch.float64)
-    turn = noise.uniform(subject.seed, 0, noise.INITIAL, chains, (), dtype=torch.float64)
+    turn = noise.uniform(subject.seed, 0, streams.START, chains, (), dtype=torch.float64)
     state = start | {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
     functions = {}
     if subject.recipe.potential is not None:

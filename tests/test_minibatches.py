@@ -12,10 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from integrators import noise
 from recipe import RecipeError
-from samplers.results import swag
-from samplers.training import minibatches
 from samplers.training.minibatches import Minibatches
 
 
@@ -124,12 +121,6 @@ def test_torchs_generators_are_neither_used_nor_touched():
     before = torch.get_rng_state()
     assert epochs(Minibatches(torch.arange(20), 5), 2) == first
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_its_noise_is_not_that_of_anything_else():
-    """No draw of a run, counted up from 0 or down from 0xFFFF, and none of SWAG, bears its number."""
-    assert minibatches.ORDER not in (swag.DIAGONAL, swag.LOW_RANK)
-    assert 2**12 < minibatches.ORDER < noise.BATCH - 2**12
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -130,6 +130,11 @@ def refused(call, words) -> str:
         ("parameter of another kind", call(SGHMC, C="1"), ["'C'", "number or a tensor", "got str"]),
         ("parameter with too many values", call(SGHMC, C=torch.ones(2)), ["'C'", "one number", "(2,)", "per=theta"]),
         ("parameter per site of the wrong shape", call(PreconditionedSGLD, G=torch.ones(3)), ["'G'", "(3,)", "(2,)"]),
+        (
+            "more steps than noise has",
+            call(warmup=2**41, steps=1),
+            ["number of steps", "integer <= 2199023255552, got 2199023255553"],
+        ),
         ("step size beyond floats", call(step_size=10**400), ["step size", "positive", "got 1000"]),
         ("temperature beyond floats", call(temperature=10**400), ["temperature", ">= 0", "got 1000"]),
         ("everything frozen", call(SGHMC, freeze=("theta", "p")), ["nothing moves", "theta, p"]),

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from integrators import noise
+from integrators.streams import SWAG_DIAGONAL, SWAG_LOW_RANK
 from recipe.errors import RecipeError
-from samplers.results.swag import DIAGONAL, LOW_RANK, SWAG
+from samplers.results.swag import SWAG
 
 F64 = torch.float64
 
@@ -48,8 +49,8 @@ def test_the_variance_survives_a_mean_far_from_0_and_is_never_negative():
 def test_samples_are_the_formula_in_their_normals(draws, rank, shape):
     x, sites = trajectory(draws, shape), math.prod(shape)
     dev = deviations(x, rank)
-    z1 = noise.normal(5, 0, DIAGONAL, 50, (sites,), dtype=F64)
-    z2 = noise.normal(5, 0, LOW_RANK, 50, (dev.shape[1],), dtype=F64)
+    z1 = noise.normal(5, 0, SWAG_DIAGONAL, 50, (sites,), dtype=F64)
+    z2 = noise.normal(5, 0, SWAG_LOW_RANK, 50, (dev.shape[1],), dtype=F64)
     flat = x.reshape(draws, sites)
     sd, K = flat.std(0, correction=0), min(rank, draws)
     expected = flat.mean(0) + sd * z1 / math.sqrt(2) + z2 @ dev.T / math.sqrt(2 * (K - 1))
@@ -63,16 +64,12 @@ def test_the_covariance_is_half_the_diagonal_plus_half_the_low_rank(monkeypatch)
     sites, swag = 3, SWAG.of(x, rank)
     basis = torch.eye(sites + rank, dtype=F64)
     monkeypatch.setattr(
-        noise, "normal", lambda seed, step, draw, *_, **__: basis[:, :sites] if draw == DIAGONAL else basis[:, sites:]
+        noise, "normal", lambda seed, step, draw, *_, **__: basis.split([sites, rank], 1)[draw == SWAG_LOW_RANK]
     )
     root = swag.sample(sites + rank, seed=0) - swag.mean
     dev = deviations(x, rank)
     expected = torch.diag(x.var(0, correction=0)) / 2 + dev @ dev.T / (2 * (rank - 1))
     torch.testing.assert_close(root.T @ root, expected, rtol=1e-11, atol=1e-11)
-
-
-def test_the_two_normals_of_a_sample_have_draw_numbers_of_their_own():
-    assert len({DIAGONAL, LOW_RANK, noise.INITIAL, noise.BATCH}) == 4
 
 
 def test_equal_seeds_give_equal_samples_and_the_global_generator_is_not_touched():

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from sympy import Expr, Symbol
 
 from ..domains import bounds
-from ..noise import BATCH
 from ..passes import Loop, Plan, Unsupported, is_by_site, plan, subject
 from ..program import Gradient, Let, Program, Sum
+from ..streams import BATCH
 from .cpp import LANGUAGE, prelude_of
 from .cpp_data import derivative_source
 from .kernel_energy import check_energy, symbolic_energy
@@ -214,7 +214,7 @@ class _Writer:
         if statement.order == 0:
             return self._value_of_U(blocks[0], slopes[0])
         if symbolic_energy(self.program, LANGUAGE).data and statement.order == 1:
-            draw = f"{BATCH}u - {evaluation} - ({started})"
+            draw = f"{BATCH[0]}u - {evaluation} - ({started})"
             choose.append(f"if (data->drawn) choose(chosen.data(), *data, {draw}, who, step, seed);")
         if is_by_site(blocks[0]):
             return [

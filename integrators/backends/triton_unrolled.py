@@ -13,9 +13,9 @@ from recipe.symbols import Block, num_data
 from ..data_sums import rows_in_batch, taken_apart
 from ..domains import bounds
 from ..functions import AT_ENDS
-from ..noise import BATCH
 from ..passes import is_by_site
 from ..program import Program
+from ..streams import BATCH
 from .kernel_energy import symbolic_energy
 from .kernel_expressions import TRITON
 from .template import filled, inner, template
@@ -185,7 +185,7 @@ class _Writer(Unrolled):
             read += [f"{self.at(s.name, i)} += weight{j}*({self.write(s.factor, i)})" for i in places[s]]
         if not drawn:
             return [*lines, "all_rows = zero + rows", "rows_here = all_rows", "for nth in range(rows):", *inner(read)]
-        draw = f"{BATCH} - {self.evaluations}{self.started}"
+        draw = f"{BATCH[0]} - {self.evaluations}{self.started}"
         self.evaluations += 1
         return [
             *lines,

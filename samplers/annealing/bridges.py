@@ -16,6 +16,7 @@ import torch
 
 from integrators import noise
 from integrators.step import State, Step
+from integrators.streams import JITTER
 from recipe.errors import RecipeError
 
 from ..energies.layout import Target, target_of
@@ -106,7 +107,9 @@ class Annealing:
         before = state["accepted"]
         for _ in range(self.moves):
             key = noise.Key(self.seed, self.steps, self.first_chain)
-            u = noise.uniform(self.seed, self.steps, noise.JITTER, 1, (), dtype=torch.float64, device="cpu")
+            u = noise.uniform(
+                key.seed, key.step, JITTER, 1, (), dtype=torch.float64, device="cpu", first_chain=key.first_chain
+            )
             state = self.step(
                 state,
                 h * (1 + float(u[0])) / 2,

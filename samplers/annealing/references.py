@@ -10,12 +10,12 @@ from sympy import Matrix
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 
 from integrators import noise
+from integrators.streams import REFERENCE
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
 from ..energies.layout import Layout, Target
 
-START = 2**41  # number of the step whose noise draws the start; no run gets that far
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 
 
@@ -55,15 +55,15 @@ class Reference:
             shape = (self.sites,) if self.layout.shapes is not None else tuple(_shape(next(iter(self.parts.values()))))
             return noise.normal(
                 seed,
-                START,
-                noise.INITIAL,
+                0,
+                REFERENCE,
                 chains,
                 shape,
                 dtype=like.dtype,
                 device=like.device,
                 first_chain=first_chain,
             )
-        values = {name: _drawn(law, seed, first_chain + k, chains) for k, (name, law) in enumerate(self.parts.items())}
+        values = {name: _drawn(law, seed, k, chains, first_chain) for k, (name, law) in enumerate(self.parts.items())}
         if self.explicit:
             return values
         flat = [x.reshape(chains, -1) if self.layout.shapes is not None else x for x in values.values()]
@@ -219,9 +219,9 @@ def _log_spread(law: Distribution) -> torch.Tensor:
     return base.scale_tril.double().diagonal(dim1=-2, dim2=-1).log().sum()
 
 
-def _drawn(law: Distribution, seed: int, number: int, chains: int) -> torch.Tensor:
+def _drawn(law: Distribution, seed: int, number: int, chains: int, first_chain: int) -> torch.Tensor:
     """Draws of a law that is not Gaussian, by a generator that is put back as it was."""
-    words = noise.integers(seed, START, noise.INITIAL, 1, (2,), high=2**31, device="cpu", first_chain=number)[0]
+    words = noise.integers(seed, number, REFERENCE, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
     with torch.random.fork_rng(devices=[law.mean.device] if law.mean.is_cuda else []):
         torch.manual_seed(int(words[0]) << 31 | int(words[1]))
         return law.sample((chains,))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.kernels.addresses import plain
 from recipe import Energy
 from recipe.arguments import integer
@@ -82,7 +82,7 @@ class Data:
         return noise.integers(
             seed,
             steps,
-            noise.BATCH - evaluation,
+            streams.BATCH[evaluation],
             chains,
             (self.batch_size,),
             high=self.rows,

@@ -10,7 +10,9 @@ import torch
 
 from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
+from integrators.streams import BATCH
 from recipe import Energy, Recipe
+from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.swaps import Swap
 
@@ -108,8 +110,11 @@ def derivatives_of(
     Raises RecipeError for an energy that cannot be differentiated for many chains.
     """
     needs_value = any(step.program.needs_value for step in steps)
-    if needs_value and data is not None and data.batch_size is not None:
-        _meet_estimates(steps, where)
+    if data is not None and data.batch_size is not None:
+        gradients = max(step.program.gradients_per_step for step in steps)
+        integer(where, "the number of gradients of a step on minibatches", gradients, most=len(BATCH) - 1)
+        if needs_value:
+            _meet_estimates(steps, where)
     gradient: Several = None
     curvature: Callable | None = None
     value: Several = None

@@ -8,13 +8,12 @@ import torch
 from torch.distributions.constraints import Constraint
 from torch.func import vmap
 
+from integrators.streams import seed_of
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .coordinates import Coordinates
 from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
-
-GOLDEN = 0x9E3779B97F4A7C15  # the seeds of the starts of chains are multiples of it apart
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -115,7 +114,7 @@ class Model:
         """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
         draws = []
         for chain in range(first_chain, first_chain + chains):
-            with seeded((seed + (chain + 1) * GOLDEN) % 2**63):
+            with seeded(seed_of(seed, chain + 1)):
                 draws.append(_flat(self.draw()))
         return torch.stack(draws)
 

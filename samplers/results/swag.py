@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from integrators import noise
+from integrators import noise, streams
 from recipe.arguments import integer
 from recipe.errors import RecipeError
-
-DIAGONAL, LOW_RANK = 0x8000, 0x8001  # numbers of the noise draws, which no run reaches
 
 
 class SWAG:
@@ -145,8 +143,8 @@ class SWAG:
         """
         self._check("sample")
         dev = torch.stack(list(self._deviations))
-        z1 = noise.normal(seed, 0, DIAGONAL, number, (dev.shape[1],), dtype=dev.dtype, device=dev.device)
-        z2 = noise.normal(seed, 0, LOW_RANK, number, (len(dev),), dtype=dev.dtype, device=dev.device)
+        z1 = noise.normal(seed, 0, streams.SWAG_DIAGONAL, number, (dev.shape[1],), dtype=dev.dtype, device=dev.device)
+        z2 = noise.normal(seed, 0, streams.SWAG_LOW_RANK, number, (len(dev),), dtype=dev.dtype, device=dev.device)
         return self._formed(self._mean + (self._variance / 2).sqrt() * z1 + z2 @ dev / math.sqrt(2 * (len(dev) - 1)))
 
     def _formed(self, flat: torch.Tensor) -> Any:

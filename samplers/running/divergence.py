@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from integrators.step import Step
+from integrators.streams import STRETCH
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe.errors import RecipeError
 
@@ -32,7 +33,6 @@ from .phases import Phase
 from .plan import Plan, Setting, Stage
 from .watching import Bar
 
-FIRST = 2**42  # number of the step whose noise the stretches begin with; no run and no pairs get that far
 GOOD = 0.8  # acceptance of the chains of exp(-H/T), for which the step size is halved
 HALVINGS = 8  # at most
 SETTLED = 2.0  # standard errors by which twice the steps may change the estimate
@@ -91,7 +91,7 @@ class Stretches:
         own = {WORK.name: zero, ACCEPTED.name: zero}
         self.worked = worked
         self.bar = bar
-        self.number = FIRST
+        self.number = STRETCH[0]
         self.h = worked.h
         self.of_run = start | own | {DIRECTION.name: torch.ones_like(zero)}
         self.exact = start | own | {DIRECTION.name: turns}  # half of them in each direction

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.exchange import Exchange
 from recipe import Energy
 from recipe.arguments import integer, is_number
@@ -29,7 +29,6 @@ from .start import whole_state
 
 EVERY = 10  # steps between two attempts, where the caller does not say
 SEEN = 1000  # steps after which a run is looked at, at most
-APART = 2**24  # between the noise of two rungs, in numbers of chains
 RUNG = "rung "
 LOW = 0.05  # a rate of exchange below which temperatures are too far apart
 
@@ -49,7 +48,9 @@ class Ladder:
 
     def inputs(self, inputs: Inputs) -> list[Inputs]:
         """What the steps of each rung read: the noise is another one."""
-        return [replace(inputs, first_chain=inputs.first_chain + r * APART) for r in range(len(self.temperatures))]
+        return [
+            replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG) for r in range(len(self.temperatures))
+        ]
 
 
 def ladder_of(temperatures: Any, every: Any, where: str) -> Ladder | None:
@@ -80,13 +81,15 @@ def ladder_of(temperatures: Any, every: Any, where: str) -> Ladder | None:
             f"temperatures are > 0 and rise, got {temperatures!r}",
             do="Put the one of the draws first, as in temperatures=[1, 2, 4].",
         )
-    integer(where, "temperatures", len(values), most=2**32 // APART, what=f"{len(values)} temperatures are too many")
+    integer(
+        where, "temperatures", len(values), most=2**32 // streams.RUNG, what=f"{len(values)} temperatures are too many"
+    )
     every = EVERY if every is None else integer(where, "swap_every", every, least=1)
     return Ladder(tuple(values), every)
 
 
-def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any, chains: int, where: str) -> None:
-    """Refuse runs whose chains cannot exchange: temperatures of another kind, minibatches, a target held still."""
+def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any, stop: int, where: str) -> None:
+    """Refuse runs whose chains, numbers below `stop`, cannot exchange: minibatches, a target held still."""
     if callable(temperature) or temperature != 1.0:
         raise RecipeError(where, "temperature= stands beside temperatures=", do="Give one or the other.")
     if any(stage.phase.temperature is not None for stage in plan.stages):
@@ -102,7 +105,7 @@ def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any
     if still:
         what = f"{still[0]} is held still, and an exchange moves the whole target"
         raise RecipeError(where, what, do="Let it move, or drop temperatures=.")
-    integer(where, "chains", chains, most=APART, do="Noise has so many numbers for each temperature.")
+    integer(where, "first_chain + chains", stop, most=streams.RUNG, do="Noise has so many for each temperature.")
 
 
 class Rungs(Chains):
@@ -205,7 +208,7 @@ class Exchanging:
         uniform = noise.uniform(
             self.inputs.seed,
             number,
-            noise.EXCHANGE,
+            streams.EXCHANGE,
             len(rungs),
             (len(rungs.others),),
             dtype=torch.float64,

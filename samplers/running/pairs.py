@@ -9,6 +9,7 @@ import torch
 
 from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
+from integrators.streams import PAIR, SLOPE
 from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
@@ -25,8 +26,6 @@ from .plan import Plan
 from .stepwise import StepCall
 from .watching import Bar
 
-SLOPES = 2**43  # number of the step whose batches the gradients at draws see; no run gets that far
-FIRST = 2**41  # number of the step whose noise the pairs begin with; no run gets that far
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
 Blocks = dict[str, torch.Tensor]
@@ -273,7 +272,7 @@ class PairedRun:
             target = self._target({name: draws[name][:, k] for name in self.targets})
             places.append(self._parts(target))
             for batch in batches:
-                slopes[batch].append(self._parts(_slope(energy, target, self._rows(SLOPES + k, batch, len(some)))))
+                slopes[batch].append(self._parts(_slope(energy, target, self._rows(SLOPE[k], batch, len(some)))))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
 
     def _parts(self, target: Blocks) -> Blocks:
@@ -326,7 +325,7 @@ class PairedRun:
         """
         start = self._start(draws, chain, draw)
         levels = self._levels(start)
-        numbers = range(FIRST, FIRST + 2 * (most + warmup + steps))
+        numbers = PAIR[: 2 * (most + warmup + steps)]
         reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
         with Bar(f"{self.recipe.name}, pairs", warmup + steps, shown=progress) as bar:
             moves = _counted(self._moves(levels, zip(reads, reads, strict=True)), bar)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
@@ -18,7 +18,6 @@ from .memory import check_fits
 Device = torch.device | str | None
 Points = dict[str, torch.Tensor]  # by the name of a block or of a parameter, `(chains, *shape)`
 
-DRAWN = 2**41  # number of the step whose noise makes the seeds of starts that are drawn; no run gets that far
 SAY = "Say per_chain=True, for a point of each chain, or per_chain=False."
 
 
@@ -214,8 +213,8 @@ def _drawn(law: Distribution, number: int, starting: Starting) -> torch.Tensor:
     """A draw of a law for each chain; the generator of torch is left as it was."""
     seeds = noise.uniform(
         starting.seed,
-        DRAWN + number,
-        noise.INITIAL,
+        number,
+        streams.POINT,
         starting.chains,
         (),
         dtype=torch.float64,

@@ -16,6 +16,7 @@ from integrators.adapting import adapting
 from integrators.forms import parameters_like
 from integrators.kernels import gpu
 from integrators.requirements import check_one_potential
+from integrators.streams import RUN
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
@@ -50,7 +51,6 @@ from .start import given_state, whole_state
 from .trial import Trial
 from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
 
-MOST = 2**63 - 1  # that a number of steps or chains can be
 SEED = "Give one: noise is a function of it, and the global generator is never used."
 
 
@@ -193,7 +193,7 @@ def sample(
     check_energy_is_asked_for(recipe, energy, where)
     if ladder is not None:
         check_one_potential(recipe, f"{where}, temperatures")
-        check_exchange(ladder, plan, temperature, batch_size, chains, where)
+        check_exchange(ladder, plan, temperature, batch_size, first_chain + chains, where)
     of_law = of_theta if recipe.maps else energy  # which the recipe maps itself
     law, *_ = [check_law(p, of_law, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)
@@ -258,7 +258,7 @@ def _counts(where: str, **counts: Any) -> list[int]:
     """The numbers of chains and steps, as ints."""
     values = [integer(where, name, value, least=int(name != "warmup")) for name, value in counts.items()]
     for name, value in zip(counts, values, strict=True):
-        integer(where, name, value, most=MOST)
+        integer(where, name, value, most=RUN.stop)
     return values
 
 
@@ -315,6 +315,7 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
             raise RecipeError(
                 where, f"'{name}' is not a parameter", do=did_you_mean(name, [*step.parameters, *arguments])
             )
+    integer(where, "the number of steps", plan.length, most=RUN.stop)
     temperature = 1.0 if callable(settings.temperature) else settings.temperature
     step.check(settings.step_size, temperature=temperature, **parameters)
     plan.check(parameters)

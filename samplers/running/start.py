@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from integrators import noise, operators
+from integrators import noise, operators, streams
 from integrators.domains import in_domain, is_bounded
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
@@ -22,8 +22,6 @@ from ..energies.layout import Layout
 from ..energies.model import Model
 from .inputs import Inputs
 from .points import SAY, Device, Starting, one_point, points_of
-
-SPREAD = 2**42  # number of the step whose noise spreads starts out; no run gets that far
 
 Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a scalar block
 
@@ -134,8 +132,8 @@ def _spread_out(target: torch.Tensor, number: int, spread: float, starting: Star
     """The starts of a block of the target, with normal noise of this standard deviation added to each site."""
     z = noise.normal(
         starting.seed,
-        SPREAD + number,
-        noise.INITIAL,
+        number,
+        streams.SPREAD,
         len(target),
         tuple(target.shape[1:]),
         dtype=target.dtype,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sympy import pi
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.step import Step
 from recipe.errors import RecipeError, warn
 
@@ -16,7 +16,6 @@ from ..energies.over_chains import explained
 from ..energies.several import sum_of
 from .inputs import Inputs
 
-RAYS = 2**40  # number of the step whose noise makes the rays from the start; no run gets that far
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
 ROUNDED = 0.05  # of the temperature: where the rounding of U is seen in the law
 SAME = 1e-3  # of a gradient, whose rounding errors in float32 are below it
@@ -127,7 +126,7 @@ class Trial:
         at = self._target()
         if all(b.domain.is_compact for b in self.step.recipe.targets):  # there is no far
             return False
-        rays = {b: self._ray(RAYS + i, x) for i, (b, x) in enumerate(at.items())}
+        rays = {b: self._ray(i, x) for i, (b, x) in enumerate(at.items())}
         slopes = []
         for r in FAR:
             gradient = self.gradient({b: x + r * rays[b] for b, x in at.items()})
@@ -141,11 +140,11 @@ class Trial:
         return {b.name: self.start[b.name] for b in self.step.recipe.targets}
 
     def _ray(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """A direction for each chain, of the noise that starts blocks."""
+        """A direction for each chain."""
         return noise.normal(
             self.inputs.seed,
             number,
-            noise.INITIAL,
+            streams.RAY,
             len(x),
             tuple(x.shape[1:]),
             dtype=x.dtype,

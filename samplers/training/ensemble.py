@@ -9,6 +9,7 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from integrators import noise
+from integrators.streams import NETWORK
 from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
@@ -17,7 +18,6 @@ from ..energies.variables import seeded
 from .losses import check_modules
 from .stacked import Stacked, numbers_of
 
-START = 0x8003  # number of the noise draw of which the seeds of starts are, which no run reaches
 WHERE = "Ensemble"
 OWN = "Take Minibatches(..., members=...), or pass shared=True: one batch for all members."
 
@@ -166,7 +166,7 @@ def _check_maker(network: object) -> None:
 
 def _networks(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
     """A network for each member, made under its seed."""
-    seeds = noise.integers(seed, 0, START, len(members), (), high=2**31, device="cpu", first_chain=members.start)
+    seeds = noise.integers(seed, 0, NETWORK, len(members), (), high=2**31, device="cpu", first_chain=members.start)
     for own in seeds.tolist():
         with seeded(own):
             module = network()

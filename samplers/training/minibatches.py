@@ -7,13 +7,12 @@ import torch
 from torch.utils.data import Sampler
 
 from integrators import noise
+from integrators.streams import ORDER
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .sources import source_of
 from .stacked import numbers_of
-
-ORDER = 0x8002  # number of the noise draw, which no run reaches
 
 
 class Minibatches:

@@ -9,7 +9,7 @@ import torch
 import torch.optim.optimizer as torch_optimizers
 
 import integrators
-from integrators import noise, operators
+from integrators import noise, operators, streams
 from integrators.auxiliary import masses
 from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
@@ -19,7 +19,7 @@ from integrators.relaxation import relaxation_steps
 from integrators.spread import Spread
 from integrators.step import Step
 from recipe import Recipe
-from recipe.arguments import number
+from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..results.findings import Report
@@ -48,7 +48,6 @@ from .values import values_of
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group that are no settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
-CHAINS_OF_A_GROUP = 2**20  # how far apart the chains of parameter groups are in the noise
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -124,7 +123,7 @@ class Optimizer(torch.optim.Optimizer):
         self._meet_values()
         key = noise.Key(seed, 0, chain)  # refuses what is none
         self.seed = key.seed
-        self.chain = key.first_chain
+        self.chain = integer(self.where, "chain", key.first_chain, most=streams.GROUP - 1)
         self._check_names(parameters)
         self._begin()
         own = {
@@ -376,7 +375,7 @@ class Optimizer(torch.optim.Optimizer):
     def _chain(self, index: int) -> int:
         """The first chain of a group in the noise."""
         members = members_of(self.param_groups[index]["params"]) or range(1)
-        return self.chain + index * CHAINS_OF_A_GROUP + members.start
+        return self.chain + index * streams.GROUP + members.start
 
     def _setting(self, index: int, group: Mapping[str, Any]) -> Setting:
         """The setting of a group, computed where a schedule has changed it; its budget has been checked."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from integrators.streams import GROUP
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
@@ -48,8 +49,8 @@ def _restored(data: torch.Tensor, requires_grad: bool, first: int) -> Stacked:
 def numbers_of(where: str, members: Any) -> range:
     """The numbers of members, 0, 1, ... where it is told how many there are."""
     if not isinstance(members, range):
-        return range(integer(where, "members", members, least=1, most=2**20))
-    if not members or members.step != 1 or members.start < 0 or members.stop > 2**20:
+        return range(integer(where, "members", members, least=1, most=GROUP))
+    if not members or members.step != 1 or members.start < 0 or members.stop > GROUP:
         raise RecipeError(where, f"members = {members}", do="Pass a range of numbers from 0 on, one after another.")
     return members
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
+from integrators.streams import seed_of
 from recipe import Recipe
 
 from ..energies.coordinates import Affine
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import sample
-
-GOLDEN = 0x9E3779B97F4A7C15  # the seeds of pilot runs are multiples of it apart
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Pilot:
                 chains=len(self.theta),
                 phases=[Phase(steps, step_size=h) for h in step_sizes],
                 step_size=step_sizes[0],
-                seed=(self.seed + self.runs * GOLDEN) % 2**63,
+                seed=seed_of(self.seed, self.runs),
                 metropolis=True,
                 repeat=repeat,
                 keep="work",

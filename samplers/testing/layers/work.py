@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import integrators
-from integrators import noise
+from integrators import noise, streams
 from integrators.step import Step
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe import RecipeError
@@ -101,7 +101,7 @@ def _run(subject: Subject, step: Any, h: float, steps: int) -> Run:
     energy = subject.first_energy
     start = exact_start(subject, energy, CHAINS)
     zero = torch.zeros(CHAINS, dtype=torch.float64)
-    turn = noise.uniform(subject.seed, 0, noise.INITIAL, CHAINS, (), dtype=torch.float64)
+    turn = noise.uniform(subject.seed, 0, streams.START, CHAINS, (), dtype=torch.float64)
     start |= {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
     state = start
     works = []
