@@ -3,10 +3,13 @@ BIN := .venv/bin
 KILLS ?= 200
 JOBS ?= 1
 
-.PHONY: demo test slow roundings lint format docs wheel scorecard bench gpu crashtest papers clean
+.PHONY: demo check test slow roundings lint format docs wheel scorecard bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
+
+check: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/nearest.py $(FILES)
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -12,13 +12,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from imported import MODULES, PACKAGES, ROOT, SOURCES, arrows, module_of, parsed
 
 import integrators
 import recipe
 import samplers
 import samplers.testing
 
-ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "examples" / "guide").glob("*.md")]
 
 
@@ -128,9 +128,6 @@ def test_dir_and_star_have_the_public_names():
 
 # ---- rooms
 
-PACKAGES = ("recipe", "integrators", "samplers")
-SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-
 # The rooms, and whom each may import besides `recipe` and itself; integrators are open to samplers.
 ROOMS = {
     "samplers.stock": set(),
@@ -143,44 +140,6 @@ ROOMS = {
     "samplers.tuning": {"integrators", "samplers.energies", "samplers.results", "samplers.running", "samplers.stock"},
 }
 NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}
-
-
-def module_of(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_of(path): path for path in SOURCES}
-
-
-@cache
-def parsed(path):
-    return ast.parse(path.read_text())
-
-
-def imports(path):
-    """The modules of ours that a file imports, wherever in it the import stands."""
-    package = module_of(path) if path.name.startswith("__init__") else module_of(path).rpartition(".")[0]
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
-            for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                yield inner if inner in MODULES else base
-
-
-@cache
-def arrows():
-    """The imports of every module, with those that a package makes when a name of its stub is asked for."""
-    edges = {}
-    for module, path in MODULES.items():
-        stub = path.with_suffix(".pyi")
-        files = [path, stub] if stub.exists() else [path]
-        edges[module] = {name for file in files for name in imports(file) if name in MODULES} - {module}
-    return edges
 
 
 def test_the_packages_are_listed_for_the_wheel():
