@@ -3,12 +3,13 @@
 import cProfile
 import gc
 import weakref
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from covering import covering
+from covering import EVERY_MECHANISM, covering
 from devices import device_of
 
 import integrators
@@ -33,6 +34,7 @@ def gradient(theta):
     return theta**3 / 4 + theta / 2 - 0.3
 
 
+@cache
 def pair(name, kernels="cpp"):
     """The step in torch and as a kernel."""
     return [integrators.compile(CASES[name].recipe, backend=backend) for backend in ("torch", kernels)]
@@ -48,7 +50,13 @@ def against_torch(name, kernels, chains, shape, key):
     ]
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    covering(
+        KERNELS,
+        {*EVERY_MECHANISM, "sgnht", "psgld", "atmc-relativistic", "sghmc-sa-classification-gibbs"} - {*IN_TORCH},
+    ),
+)
 def test_a_kernel_is_the_step_of_the_torch_text(name):
     """Of one axis and of none."""
     for shape in ((5,), ()):
@@ -63,17 +71,7 @@ def test_what_has_no_kernel_says_so(name, backend):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sghmc",
-        "sgnht",
-        "psgld",
-        "sgrld-simplex",
-        "hmc-randomised",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS),
-    ],
-)
+@pytest.mark.parametrize("name", covering(KERNELS, ["sgnht", "sgrld-simplex"]))
 def test_the_layers_pass_on_kernels(name):
     report = check(integrators.compile(CASES[name].recipe, backend="cpp"))
     assert report.ok, report
