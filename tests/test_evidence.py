@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import slow
 from error_budget import CLAIMS, Z
 from sympy import symbols
 from torch.distributions import Independent, MultivariateNormal, Normal, StudentT, Uniform
@@ -45,7 +46,7 @@ def regression(rows, sd, coefficients=3):
     return (X, z), U, float(law.log_prob(z))
 
 
-@pytest.mark.parametrize("recipe", [UnderdampedLangevin, SGLD, SGNHT], ids=lambda r: r.name)
+@pytest.mark.parametrize("recipe", [slow(UnderdampedLangevin), SGLD, SGNHT], ids=lambda r: r.name)
 def test_a_conjugate_regression_has_its_evidence(recipe):
     data, U, exact = regression(20, 1.0)
     result = samplers.evidence(recipe, U, data=data, reference=Normal(torch.zeros(3, dtype=torch.float64), 1.0))

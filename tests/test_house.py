@@ -51,7 +51,7 @@ def public(package, module):
 
 FRESH = """
 import importlib, json, os, sys, types
-import arviz, hypothesis, numpy, safetensors, scipy, sympy, torch, tqdm
+import numpy, sympy, torch
 
 assert not {"recipe", "integrators", "samplers"} & set(sys.modules)
 
@@ -91,15 +91,17 @@ def fresh(*arguments):
     return subprocess.run([sys.executable, "-c", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_every_public_name_is_found_by_a_fresh_interpreter():
-    """Each process is forked from an interpreter that has imported other people's packages, and none of ours.
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["together", "apart"])
+def test_every_public_name_is_found_by_a_fresh_interpreter(apart):
+    """All names of a package in one process, and those of each import in a process of their own.
 
-    But for the packages below, which know nothing of those above: they have been imported once for all.
+    A process is forked from an interpreter that has imported other people's packages, and the packages below.
     """
     groups = {package: [] for package in PACKAGES}
     for paths in groups_of_names():
         groups[re.match(r"\w+", paths[0])[0]].append(paths)
     assert ["samplers:checkpoints:Checkpoint", "samplers:checkpoints:read"] in groups["samplers"]
+    groups = groups if apart else {package: [sum(paths, [])] for package, paths in groups.items()}
     # a name is itself whatever was imported before; the last two are none, to see that it tells
     groups["samplers"] += [["samplers.running.sampling", "samplers:sample"], ["samplers:stock"]]
     groups["samplers"].append(["samplers:checkpoints:raed"])
