@@ -107,6 +107,13 @@ class Key:
             self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain, **at
         )
 
+    def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        """Standard normals of the form of a block, `(chains, *shape)`, of the draw of this number."""
+        shape, first = tuple(like.shape[1:]), self.first_chain
+        return normal(
+            self.seed, self.step, number, len(like), shape, dtype=like.dtype, device=like.device, first_chain=first
+        )
+
 
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57

@@ -31,7 +31,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("start.py", "_first_draws"): "START",
     ("start.py", "_spread_out"): "SPREAD",
     ("points.py", "_drawn"): "POINT",
-    ("trial.py", "_ray"): "RAY",
+    ("trial.py", "_falls"): "RAY",
     ("exchange.py", "_exchange"): "EXCHANGE",
     ("bridges.py", "move"): "JITTER",
     ("references.py", "start"): "REFERENCE",
@@ -203,7 +203,7 @@ def test_no_chain_has_the_numbers_of_another(asked, name):
 @pytest.mark.parametrize(
     "module, name, overlap, run",
     [
-        ("samplers.running.trial.streams", "RAY", streams.START, "spread"),
+        ("samplers.running.trial", "RAY", streams.START, "spread"),
         ("samplers.running.pairs", "PAIR", streams.RUN, "stretches"),
         ("samplers.running.divergence", "STRETCH", streams.PAIR, "stretches"),
         ("samplers.running.pairs", "SLOPE", streams.RUN, "pairs"),

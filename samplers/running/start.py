@@ -130,17 +130,8 @@ def _in_coordinates(
 
 def _spread_out(target: torch.Tensor, number: int, spread: float, starting: Starting) -> torch.Tensor:
     """The starts of a block of the target, with normal noise of this standard deviation added to each site."""
-    z = noise.normal(
-        starting.seed,
-        number,
-        streams.SPREAD,
-        len(target),
-        tuple(target.shape[1:]),
-        dtype=target.dtype,
-        device=target.device,
-        first_chain=starting.first_chain,
-    )
-    return target + spread * z
+    key = noise.Key(starting.seed, number, starting.first_chain)
+    return target + spread * key.normals(streams.SPREAD, target)
 
 
 def _of_model(

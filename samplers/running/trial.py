@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from sympy import pi
 
-from integrators import noise, streams
 from integrators.step import Step
+from integrators.streams import RAY
 from recipe.errors import RecipeError, warn
 
 from ..energies.layout import target_of
@@ -126,7 +126,7 @@ class Trial:
         at = self._target()
         if all(b.domain.is_compact for b in self.step.recipe.targets):  # there is no far
             return False
-        rays = {b: self._ray(i, x) for i, (b, x) in enumerate(at.items())}
+        rays = {b: self.inputs.key(i).normals(RAY, x) for i, (b, x) in enumerate(at.items())}
         slopes = []
         for r in FAR:
             gradient = self.gradient({b: x + r * rays[b] for b, x in at.items()})
@@ -138,16 +138,3 @@ class Trial:
 
     def _target(self) -> Blocks:
         return {b.name: self.start[b.name] for b in self.step.recipe.targets}
-
-    def _ray(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """A direction for each chain."""
-        return noise.normal(
-            self.inputs.seed,
-            number,
-            streams.RAY,
-            len(x),
-            tuple(x.shape[1:]),
-            dtype=x.dtype,
-            device=x.device,
-            first_chain=self.inputs.first_chain,
-        )
