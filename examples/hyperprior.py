@@ -1,7 +1,7 @@
 """The precision of a prior, drawn between the steps of the weights, beside the posterior without it.
 
     python examples/hyperprior.py            # twelve minutes
-    python examples/hyperprior.py --quick    # half a minute, with large Monte Carlo error
+    python examples/hyperprior.py --quick    # seconds, with large Monte Carlo error
 
 Logistic regression on the breast-cancer data of scikit-learn, whose 31 weights share a prior with one precision,
 
@@ -214,7 +214,7 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.process_time()
-    size = 5 if options.quick else 200
+    size = 2 if options.quick else 200
     model = breast_cancer()
     q = gaussian_approximation(model, prior_sd=TYPICAL**-0.5)
     print(f"The control's draw beside the right H: {refusal()}\n")
