@@ -129,28 +129,19 @@ def trajectories(name, recipe, energy, batch_size, chains=3, steps=12, dtype=tor
 @pytest.mark.parametrize(
     "per_site, per_row",
     [
-        ("rows", "data"),
-        ("row_total1", "row_sum1"),
-        ("theta", "n"),
-        ("total1", "num_data_"),
-        ("i", "sum"),
-        ("WIDE", "out"),
-        ("math", "torch"),
-        ("double", "at"),
-        ("row_total1_", "row_total1"),
+        (("rows", "row_total1", "theta", "total1", "i"), ("data", "row_sum1", "n_", "num_data_", "sum")),
+        (("WIDE", "math", "double", "row_total1_"), ("out", "torch", "at", "row_total1")),
     ],
 )
 def test_columns_may_bear_any_name(per_site, per_row, backend):
     weights = vector("w")
-    X, Y = datum(per_site, per=weights), datum(per_row + "_" * (per_row == "n"))
-    energy = Energy(
-        weights,
-        U=data_total((Y - total(X * weights)) ** 2 * exp(-(total(X * weights) ** 2) / 9)) + total(weights) ** 2,
-        data=(X, Y),
-    )
+    X, Y = [datum(name, per=weights) for name in per_site], [datum(name) for name in per_row]
+    terms = [(y - total(x * weights)) ** 2 * exp(-(total(x * weights) ** 2) / 9) for x, y in zip(X, Y)]
+    energy = Energy(weights, U=data_total(sum(terms)) + total(weights) ** 2, data=(*X, *Y))
 
-    def by_hand(t, A, B):
-        return mean((B - A @ t) ** 2 * torch.exp(-((A @ t) ** 2) / 9)) + t.sum() ** 2
+    def by_hand(t, *given):
+        pairs = zip(given[: len(X)], given[len(X) :])
+        return sum(mean((B - A @ t) ** 2 * torch.exp(-((A @ t) ** 2) / 9)) for A, B in pairs) + t.sum() ** 2
 
     run = dict(
         init=torch.linspace(-1, 1, 40, dtype=torch.float64),
@@ -165,24 +156,22 @@ def test_columns_may_bear_any_name(per_site, per_row, backend):
     assert (result - expected).abs().max() < 1e-11
 
 
-@pytest.mark.parametrize("batch_size", [None, 7, 40, 100], ids=lambda b: f"batch {b}")
-@pytest.mark.parametrize("name", ENERGIES)
-def test_a_kernel_makes_the_steps_of_the_torch_text(name, batch_size):
-    by_torch, by_kernel = trajectories(name, samplers.SGNHT, ENERGIES[name][0], batch_size, rows=130)
-    assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
+@pytest.mark.parametrize("name", covering(ENERGIES, ["two predictors", "a site of a row", "coordinates"]))
+def test_a_kernel_makes_the_steps_of_the_torch_text(name):
+    for batch_size in (None, 7, 40, 100):
+        by_torch, by_kernel = trajectories(name, samplers.SGNHT, ENERGIES[name][0], batch_size, rows=130)
+        assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12, batch_size
 
 
 IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-simplex", "isgd")
 
 
-# one of each kind: a gradient, the curvature too, a jump, one thermostat for all sites, one for each, and both adapted
-OF_EACH_KIND = {"sgld", "psgld-gamma", "hmc-randomised", "sgnht", "atmc", "santa"}
+# what SGNHT above has not: the curvature, a jump, and adapted quantities beside a thermostat for each site
+OF_EACH_KIND = ("psgld-gamma", "hmc-randomised", "santa")
 ON_KERNELS = [n for n in CASES if not n.startswith(IN_TORCH) and len(CASES[n].recipe.targets) == 1]
 
 
-@pytest.mark.parametrize(
-    "case", [n if n in OF_EACH_KIND else pytest.param(n, marks=pytest.mark.slow) for n in ON_KERNELS]
-)
+@pytest.mark.parametrize("case", covering(ON_KERNELS, OF_EACH_KIND))
 def test_every_sampler_runs_on_a_kernel_with_data(case):
     one = CASES[case]
     positive = one.recipe.targets[0].domain.name == "positive"
@@ -208,15 +197,12 @@ def test_every_sampler_runs_on_a_kernel_with_data(case):
     assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize(
-    "sites, rows, batch_size",
-    [(1, 1, None), (1, 9, 1), (2, 9, 2), (14, 64, 64), (64, 65, 3), (65, 200, 129), (300, 70, None)],
-)
-def test_any_number_of_sites_and_rows(sites, rows, batch_size):
-    by_torch, by_kernel = trajectories(
-        "logistic", samplers.SGHMC, ENERGIES["logistic"][0], batch_size, sites=sites, rows=rows
-    )
-    assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
+@pytest.mark.parametrize("sites", covering([1, 2, 14, 64, 65, 300], [1, 14, 65]))
+def test_any_number_of_sites_and_rows(sites):
+    for rows, batch_size in ((1, None), (9, 2), (64, 64), (65, 3), (200, 129)):
+        energy, more = ENERGIES["logistic"][0], {"sites": sites, "rows": rows}
+        by_torch, by_kernel = trajectories("logistic", samplers.SGHMC, energy, batch_size, **more)
+        assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12, (rows, batch_size)
 
 
 def test_float32_agrees_to_its_rounding():
@@ -224,11 +210,13 @@ def test_float32_agrees_to_its_rounding():
     assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("recipe", [samplers.SGLD, samplers.UnderdampedLangevin], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "recipe", covering([samplers.SGLD, samplers.UnderdampedLangevin], [samplers.UnderdampedLangevin])
+)
 def test_phases_carry_the_gradient_of_the_last_batch(recipe):
     """A fresh gradient at the start of a phase would be of another batch."""
     phases = [samplers.Phase(5, keep=False), samplers.Phase(8, step_size=2e-3), samplers.Phase(3)]
-    energy = ENERGIES["linear"][0]
+    energy = ENERGIES["logistic"][0]
     run = dict(
         init=start(energy, 2),
         chains=2,

@@ -120,9 +120,9 @@ def evidence(
     Source: Neal (2001), "Annealed importance sampling", eqs. (4)-(7); Gelman and Meng (1998), "Simulating normalizing
     constants", section 3.
 
-    >>> from samplers import UnderdampedLangevin
+    >>> from samplers import MALA
     >>> law = torch.distributions.Normal(torch.zeros(2), 1.0)
-    >>> result = evidence(UnderdampedLangevin, lambda x: (x**2).sum()/8, reference=law, chains=400)
+    >>> result = evidence(MALA, lambda x: (x**2).sum()/8, reference=law, chains=400)
     >>> abs(result.log_evidence - math.log(8*math.pi)) < 4*result.error, result.error < 0.1
     (True, True)
     """

@@ -295,10 +295,10 @@ class Draws(Mapping):
 
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2                                         # sd 1, at h 1/sqrt(1 - h/2)
-        >>> draws = sample(SGLD, bowl, init=torch.zeros(1), steps=4000, step_size=0.4, progress=False)
+        >>> draws = sample(SGLD, bowl, init=torch.zeros(1), steps=1000, step_size=0.4, progress=False)
         >>> figure = draws.accuracy(progress=False).by_name()["theta[0]", "sd"]
-        >>> round(figure.step, 2)
-        0.13
+        >>> round(figure.step, 1)
+        0.1
         """
         if self._again is None:
             raise RecipeError(
@@ -331,7 +331,7 @@ class Draws(Mapping):
 
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2
-        >>> draws = sample(SGLD, bowl, init=torch.zeros(2), steps=4000, step_size=0.8, progress=False)
+        >>> draws = sample(SGLD, bowl, init=torch.zeros(2), chains=50, steps=300, step_size=0.8, progress=False)
         >>> draws.report().verdict                                                          # doctest: +ELLIPSIS
         'Change first: configurational temperature of theta is 1..., above 1.... Take a smaller step size, ...'
         """

@@ -112,8 +112,9 @@ def energies(
 
     `coordinates`: a vector block, whose sites are exchangeable, or a recipe's `targets`.
 
-    >>> from hypothesis import find
-    >>> find(energies(kinds=["gaussian"]), lambda energy: True).curvature[0].is_positive
+    >>> from hypothesis import Phase, find, settings
+    >>> unshrunk = settings(phases=[Phase.generate], derandomize=True)
+    >>> find(energies(kinds=["gaussian"]), lambda energy: True, settings=unshrunk).curvature[0].is_positive
     True
     """
     blocks = tuple(coordinates) if isinstance(coordinates, (tuple, list)) else (coordinates,)

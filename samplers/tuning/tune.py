@@ -88,10 +88,10 @@ def tune(
     Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
     (covariance); Sivak, Chodera & Crooks 2013 (work).
 
-    >>> from samplers import UnderdampedLangevin, sample
+    >>> from samplers import HMC, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
-    >>> settings = tune(UnderdampedLangevin, bowl, init=torch.zeros(2))
-    >>> draws = sample(UnderdampedLangevin, bowl, steps=100, progress=False, **settings.arguments)
+    >>> settings = tune(HMC, bowl, init=torch.zeros(2), repeat=3)
+    >>> draws = sample(HMC, bowl, steps=100, progress=False, **settings.arguments)
     >>> (settings.arguments["m"].sqrt() * torch.tensor([1.0, 100.0])).round()
     tensor([1., 1.])
     """
