@@ -30,8 +30,8 @@ from samplers.training import checkpoint as checkpoints
 
 @pytest.mark.stated_seed
 def test_runs_that_are_killed_at_random_moments_end_with_the_same_draws(tmp_path):
-    """Of each kind three times; `make crashtest` kills as many as one likes."""
-    assert sum(died for died, _ in crash([*RUNS, "loop"], 3, seed=1, folder=tmp_path).values()) >= 12
+    """Of each kind twice; `make crashtest` kills as many as one likes."""
+    assert sum(died for died, _ in crash([*RUNS, "loop"], 2, seed=1, folder=tmp_path).values()) >= 8
 
 
 class Stop(Exception):
@@ -132,7 +132,7 @@ def undisturbed(name):
     return drawn(name)
 
 
-BROKEN_OFF = [*product(CASES, [1]), ("kernel", 6), ("kernel, data", 3), ("torch", 2), ("phases", 3), ("sweep", 6)]
+BROKEN_OFF = [*product(CASES, [1]), ("kernel", 6), ("torch", 2)]
 
 
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))

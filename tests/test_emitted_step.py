@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -256,15 +257,15 @@ def built(case):
 # ---- L1: the step is its Program, and the Program is its flows
 
 
-@pytest.mark.parametrize("oracle", [interpret, flow_by_flow])
 @pytest.mark.parametrize("case", CASES)
-def test_the_emitted_step_equals_the_oracle(case, oracle):
+def test_the_emitted_step_equals_the_program_and_its_flows(case):
     step = built(case)
     vectors = any(block.is_vector for block in step.recipe.state)
-    for chains, shape in [(1, ()), (4, ()), *([(4, (3,)), (1, (2, 2))] if vectors else [])]:
+    for chains, shape in [(4, ()), *([(4, (3,)), (1, (2, 2))] if vectors else [(1, ())])]:
         state, drawn, parameters = inputs(step, chains, shape)
-        expected = by_oracle(oracle, step, state, drawn, parameters)
-        assert worst(called(step, state, drawn, parameters), expected) <= 1e-12
+        emitted = called(step, state, drawn, parameters)
+        for oracle in (interpret, flow_by_flow) if chains == 4 else (interpret,):
+            assert worst(emitted, by_oracle(oracle, step, state, drawn, parameters)) <= 1e-12
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -467,9 +468,15 @@ def test_every_function_has_its_value_at_every_level(formula, level):
     assert_emitted(with_curl(FORMULAS[formula](LEVELS[level])))
 
 
-@pytest.mark.parametrize("second", LEVELS)
-@pytest.mark.parametrize("first", LEVELS)
-@pytest.mark.parametrize("formula", PAIRS)
+EVERY_MEETING = list(product(PAIRS, LEVELS, LEVELS))
+PAIRWISE = [  # every formula with every level on either side, every two levels
+    (formula, first, list(LEVELS)[(i + k) % len(LEVELS)])
+    for k, formula in enumerate(PAIRS)
+    for i, first in enumerate(LEVELS)
+]
+
+
+@pytest.mark.parametrize("formula, first, second", covering(EVERY_MEETING, PAIRWISE))
 def test_values_of_two_levels_meet_in_their_shapes(formula, first, second):
     assert_emitted(with_curl(PAIRS[formula](LEVELS[first], LEVELS[second])))
 
@@ -564,14 +571,17 @@ def standalone(step):
     return load(text, "standalone")
 
 
-@pytest.mark.parametrize("case", CASES)
+OF_A_MECHANISM = [f"{name} {STOCK[name].recipe.scheme}" for name in EVERY_MECHANISM]
+
+
+@pytest.mark.parametrize("case", covering(CASES, [c for c in CASES if c in OF_A_MECHANISM or c.startswith("own")]))
 def test_the_standalone_file_imports_only_math_and_torch_and_its_step_is_the_step(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 3, (2,))
     given = step.arguments(gradient, tensors(drawn), **asked(step)) | step.spelled(tensors(parameters))
     alone = standalone(step)["step"](tensors(state), own_step_size(step), **given)
     together = called(step, state, drawn, parameters)
-    assert all(torch.equal(alone[block.name], together[block.name]) for block in step.recipe.entries)
+    assert worst(alone, together) <= 1e-15
 
 
 def trained(optimizer, steps=200):
@@ -625,7 +635,7 @@ def test_the_standalone_optimizer_lowers_a_loss(case):
     optimizer = standalone(step)["Optimizer"]
     h = 0.3 if step.recipe.name == "hmc" else 0.05  # momenta that are drawn anew at every step go h^2/2 far
     before = trained(lambda w: torch.optim.SGD(w, lr=0.0), steps=1)
-    after = trained(lambda w: optimizer(w, step_size=h, temperature=1e-4, **given), steps=400)
+    after = trained(lambda w: optimizer(w, step_size=h, temperature=1e-4, **given), steps=200)
     assert after.isfinite().all() and after.abs().max() < before.abs().max() / 2
 
 
@@ -720,9 +730,10 @@ def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
     assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
 
 
-@pytest.mark.parametrize(
-    "name", ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"]
-)
+LIKE_THE_LIBRARY = ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"]
+
+
+@pytest.mark.parametrize("name", covering(LIKE_THE_LIBRARY, ["sgld", "sghmc", "sgnht", "santa"]))
 def test_learning_rates_schedules_and_weight_decay_are_those_of_the_library_optimizer(name):
     """At temperature 0, where both start at rest and make the same steps; the rate falls, and is 0 for a while."""
     recipe = catalogue[name]
@@ -836,7 +847,7 @@ def assert_euler_is_the_sde(recipe, shape):
             assert np.abs(covariance - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
 
 
-few = settings(max_examples=6, derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate))
+few = settings(max_examples=3, derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate))
 
 
 @given(recipes("explicit"))
@@ -857,7 +868,7 @@ TEXTS = """
 import integrators, samplers
 from integrators.backends.cpp_sweep import sweep_source
 from integrators.passes import plan
-for name in ("sgnht", "msgnht", "atmc", "santa", "sghmc-relativistic"):
+for name in ("sgnht", "santa", "sghmc-relativistic"):
     step = integrators.compile(samplers.catalogue[name])
     print(step.standalone(), sweep_source(plan(step.program)))
 """
@@ -868,9 +879,6 @@ def test_the_same_text_is_emitted_by_every_process():
     here = io.StringIO()
     with redirect_stdout(here):
         exec(TEXTS, {})
-    for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        there = subprocess.run(
-            [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, check=True
-        )
-        assert there.stdout == here.getvalue() != ""
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    there = subprocess.run([sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, check=True)
+    assert there.stdout == here.getvalue() != ""

@@ -80,10 +80,10 @@ def test_a_member_moves_as_a_loop_of_its_own_with_its_chain(name, backend):
     ensemble = Ensemble(Odd, MEMBERS, seed=2)
     models = [ensemble.member(k) for k in range(MEMBERS)]
     optimizer = optimizer_of(name, ensemble.parameters(), backend, weight_decay=0.01)
-    together = moved(loss_of(ensemble), optimizer, 12, observed)
+    together = moved(loss_of(ensemble), optimizer, 6, observed)
     for k, model in enumerate(models):
         own = optimizer_of(name, model.parameters(), backend, weight_decay=0.01, chain=k)
-        assert (moved(model, own, 12, observed, chains=1)[0] - together[k]).abs().max() < 1e-12
+        assert (moved(model, own, 6, observed, chains=1)[0] - together[k]).abs().max() < 1e-12
 
 
 def test_a_member_is_the_same_whichever_others_are_there():

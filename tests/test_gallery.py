@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 FOLDER = Path(__file__).parents[1] / "examples" / "gallery"
 
@@ -35,23 +37,21 @@ def test_the_results_are_of_all_of_them_and_none_is_wrong(gallery):
 
 
 def test_some_agree_with_their_law(gallery, capsys):
-    names = ["cox-ingersoll-ross", "friction-apart", "hmc-with-dense-mass"]
+    names = ["cox-ingersoll-ross", "hmc-with-dense-mass"]
     assert gallery.main([*names, "--quick"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:-1]] == names
-    assert all(" agrees " in row for row in rows[1:-1]) and rows[-1].startswith("3 samplers, 0 wrong, ")
+    assert all(" agrees " in row for row in rows[1:-1]) and rows[-1].startswith("2 samplers, 0 wrong, ")
 
 
 def test_a_law_that_is_another_one_is_called_wrong(gallery):
-    """Twice the noise of Euler's step."""
-    from dataclasses import replace
-
-    from exhibit import Exhibit
-
-    right = gallery.GALLERY["von-mises"]
-    other = replace(right.recipe, name="hotter", D={right.recipe.state[0]: 1}, H=right.recipe.H / 2)
-    hot = Exhibit(other, right.step_size, right.steps)
-    assert not Exhibit.compared(right, hot.drawn(5000))[1]
+    """Draws of exp(-H) agree, of exp(-H/2) not."""
+    generator = np.random.default_rng(0)
+    verdicts = []
+    for concentration in (2.0, 1.0):
+        angles = generator.vonmises(1, concentration, (256, 400))
+        verdicts.append(gallery.GALLERY["von-mises"].compared({"theta[0]": torch.as_tensor(angles)})[1])
+    assert verdicts == [True, False]
 
 
 def test_a_name_that_is_not_there_is_refused_with_near_ones(gallery, capsys):

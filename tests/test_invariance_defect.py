@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import pytest
-from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC
+from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC, compiled
 
 from integrators import compile
 from recipe import Recipe, euler, force, friction, noise, numerical, positive, vector
@@ -112,7 +112,7 @@ class Sampler:
 
     def slope(self, word, pieces, hs, *changes):
         frozen = [a.name for a in self.recipe.adapted]
-        step = planted(compile(self.recipe, word, pieces=pieces, freeze=frozen), *changes)
+        step = planted(compiled(self.recipe, word, pieces=pieces, freeze=tuple(frozen)), *changes)
         return slopes(
             step, self.law, self.gradient, hs, **{"draw_nodes": 6, "temperature": T}, **self.parameters, **self.options
         )[0]

@@ -8,8 +8,6 @@ bad: 8 kinds, 3 or 10 seeds each             66 of 66     56 of 66 (a large step
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -71,8 +69,8 @@ def alarms(runs):
 
 
 def test_false_alarms_are_rare():
-    quick = ("sgld", "sghmc", "sgnht", "mala", "hmc", "ghmc")
-    assert len(alarms(good(name, "gaussian", seed=1) for name in quick)) < 5  # 6e-10
+    runs = [good(name, "gaussian", seed) for name in ("sgnht", "hmc") for seed in (1, 2, 3)]
+    assert len(alarms(runs)) < 5  # 6e-10
 
 
 @pytest.mark.slow
@@ -176,13 +174,9 @@ def test_its_first_line_is_in_the_account_the_representation_and_a_file(tmp_path
     assert loaded.info["report"] == draws.info["report"]  # what the run said stays on record
 
 
-def test_it_is_one_line_after_the_bar():
-    code = (
-        "import torch, samplers\n"
-        "samplers.sample(samplers.SGLD, lambda x: (x**2).sum()/2, init=torch.zeros(1), steps=60, step_size=1.0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1].startswith("Change first: sample size of theta[0]")
+def test_it_is_one_line_after_the_bar(capsys):
+    samplers.sample(SGLD, lambda x: (x**2).sum() / 2, init=torch.zeros(1), steps=60, step_size=1.0)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("Change first: sample size of theta[0]")
 
 
 def test_it_never_says_that_chains_have_converged_and_what_it_did_not_ask():
@@ -230,7 +224,7 @@ def test_momenta_are_averaged_over_the_run_and_not_looked_at_once():
     assert 0.01 < numbers["error"] < 0.1 and 0 < numbers["kick"] < 0.2
     hot = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=200, temperature=lambda k: 1 + k)
     assert "averages" not in hot.info
-    at_three = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.1, steps=2000, temperature=3.0)
+    at_three = sampled(SGHMC, GAUSSIAN, step_size=0.1, steps=2000, temperature=3.0)
     (finding,) = [f for f in at_three.report() if f.question == "kinetic temperature"]
     assert finding.low < 3 < finding.high and finding.ok
 

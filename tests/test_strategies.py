@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from sympy import S, exp, sin, tanh
+from zoo import HAMILTONIAN, compiled
 
 import integrators
 from integrators.functions import phi1
@@ -64,25 +65,25 @@ def all_hold(data, recipe):
 
 
 @given(st.data())
-@examples(3)
+@examples(2)
 def test_every_property_holds_for_recipes_of_sites(data):
     all_hold(data, data.draw(recipes("sites")))
 
 
 @given(st.data())
-@examples(6)
+@examples(3)
 def test_every_property_holds_for_explicit_coordinates(data):
     all_hold(data, data.draw(recipes("explicit")))
 
 
 @given(st.data())
-@examples(8)
+@examples(4)
 def test_every_property_holds_where_flows_have_closed_forms(data):
     all_hold(data, data.draw(recipes("linear", "thermostatted")))
 
 
 @given(st.data())
-@examples(3)
+@examples(2)
 def test_every_property_holds_beside_adaptations_and_jumps(data):
     all_hold(data, data.draw(recipes(adapt=True, jumps=True)))
 
@@ -95,7 +96,7 @@ def test_every_property_holds_for_many_recipes(data, adapt, jumps):
 
 
 @given(steps(recipes("linear", "thermostatted", noise=False), euler=False, palindromes=True), st.integers(0, 99))
-@examples(8)
+@examples(5)
 def test_dynamics_without_noise_are_reversible_and_preserve_volume(step, seed):
     at = inputs(step, seed=seed)
     flipped, pieces = reversible(step, at), volume_is_preserved(step, at)
@@ -148,12 +149,10 @@ curled = Recipe(
     D={p: 1 + theta**2},
     Q={(theta, p): -1 - sin(p) ** 2},
 )
-langevin = integrators.compile(UnderdampedLangevin, "B A O A B")
+langevin = compiled(UnderdampedLangevin, "B A O A B")
 fresh = integrators.compile(UnderdampedLangevin, "B A O A B", reuse_gradient=False)
-nose_hoover = integrators.compile(SGNHT, "B A' O A' B")
-leapfrog = integrators.compile(
-    Recipe(name="newton", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}), "B A B"
-)
+nose_hoover = compiled(SGNHT, "B A' O A' B")
+leapfrog = compiled(HAMILTONIAN, "B A B")
 g, draw = U.diff(theta), next(iter(langevin.flows["O"].draws))
 
 MUTANTS = {
@@ -280,7 +279,7 @@ def test_recipes_are_of_every_kind_and_size():
     seen = Counter()
 
     @given(recipes())
-    @examples(40)
+    @examples(26)
     def look(R):
         seen.update([R.name, len(R.state), *(type(e).__name__ for f in (*R.D, *R.Q) for e in f.atoms(sin, tanh, exp))])
         has = {
@@ -314,7 +313,7 @@ def test_recipes_are_of_every_kind_and_size():
 
 
 @given(recipes())
-@examples(6)
+@examples(3)
 def test_the_certificate_of_a_recipe_has_no_failures(R):
     assert R.check().ok, str(R.check())
 
@@ -347,7 +346,7 @@ def test_words_are_of_every_form():
 
 
 @given(st.data())
-@examples(8)
+@examples(4)
 def test_palindromes_and_numerical_pieces_are_made_on_request(data):
     R = data.draw(recipes("explicit"))
     step = data.draw(steps(st.just(R), method="euler", palindromes=True, euler=False))

@@ -95,14 +95,13 @@ def test_what_is_led_back_into_its_domain(domain):
     assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
 
 
-@pytest.mark.parametrize("name", ["sgnht", "psgld"])
+@pytest.mark.parametrize("name", covering(["sgnht", "psgld"], ["sgnht"]))
 def test_parts_do_not_matter_and_are_those_of_the_other_kernels(name):
-    """One tensor, or many of awkward sizes, in C++ and in Triton: the same noise, totals up to rounding."""
+    """One tensor in C++, many of awkward sizes in Triton: the same noise, totals up to rounding."""
     recipe, sites = CASES[name].recipe, 4 * GROUPS_OF_BLOCK + 777
     whole = moved(*sweep_of(recipe, [sites]))
-    for sizes in ([sites], [1, 2, 3, 500, sites - 506]):
-        parts = moved(*sweep_of(recipe, sizes, backend="triton"))
-        assert all((whole[b] - parts[b].cpu()).abs().max() <= 1e-12 for b in whole)
+    parts = moved(*sweep_of(recipe, [1, 2, 3, 500, sites - 506], backend="triton"))
+    assert all((whole[b] - parts[b].cpu()).abs().max() <= 1e-12 for b in whole)
 
 
 def test_a_layer_passes_on_kernels():
@@ -165,7 +164,10 @@ def test_normals_in_float32_are_nearer_to_those_in_float64_than_those_of_torch()
 # ---- the launch
 
 
-@pytest.mark.parametrize("sites", [1, 3, 4, 10, 64, 4 * GROUPS_OF_BLOCK - 4])
+SHORT = [1, 3, 4, 10, 64, 4 * GROUPS_OF_BLOCK - 4]
+
+
+@pytest.mark.parametrize("sites", covering(SHORT, [1, 3, 10, SHORT[-1]]))
 def test_short_chains_share_blocks_and_keep_their_numbers(sites):
     """More chains than a block has room for, the last block not full; masses and a thermostat for each."""
     plain, kernel = pair("sgnht", "triton")
@@ -217,9 +219,9 @@ def test_an_accepted_step_is_that_of_torch(recipe, word):
         like = torch.linspace(-1, 1, 21, dtype=torch.float64, device=TRITON).reshape(7, 3)
         state = {b.name: like if b.is_vector else torch.zeros_like(like[:, 0]) for b in step.recipe.entries}
         state["direction"] = torch.where(like[:, 1] * 10 % 2 < 1, 1.0, -1.0).double()
-        for k in range(4):
+        for k in range(2):
             state = step(state, 0.9, gradient=lambda x: x**3, value=lambda x: (x**4).sum(1) / 4, noise=Key(3, k))
         states.append(state)
-    assert 0 < states[0]["accepted"].sum() < 28
+    assert 0 < states[0]["accepted"].sum() < 14
     for name, x in states[0].items():
         torch.testing.assert_close(states[1][name], x, rtol=1e-12, atol=1e-12)
