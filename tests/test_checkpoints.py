@@ -163,7 +163,8 @@ def test_lost_chains_stay_lost_and_are_told_of(tmp_path, monkeypatch):
             100,
             lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, checkpoint_every=0.0, **how),
         )
-    resumed = samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, **how)
+    with pytest.warns(RuntimeWarning, match="diverged"):
+        resumed = samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, **how)
     assert whole.diverged == resumed.diverged != {} and torch.equal(whole["theta"], resumed["theta"])
 
 
