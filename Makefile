@@ -3,7 +3,7 @@ BIN := .venv/bin
 KILLS ?= 200
 JOBS ?= 1
 
-.PHONY: demo check test slow roundings lint format docs wheel scorecard bench gpu crashtest papers clean
+.PHONY: demo check test slow roundings versions lint format docs wheel scorecard bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -19,6 +19,9 @@ slow: .venv/ready
 
 roundings: .venv/ready
 	$(BIN)/python tests/roundings.py $(NAMES)
+
+versions:
+	$(PYTHON) tests/versions.py $(NAMES)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,7 @@ try:
     _agree({"p": 1.0}, {"p": 2.0}, 1e-12, "one step")
 except AssertionError as error:
     print(error)
-for recipe in catalogue.values():
-    str(recipe)
+list(catalogue.values())
 draws = samplers.sample(samplers.SGHMC, lambda x: (x**2).sum() / 2, init=torch.zeros(3), steps=200, step_size=0.4,
                         chains=4, progress=False)
 print(len(draws.summary()), len(draws.to_arviz().posterior["theta"]), len(draws.plot().axes))
@@ -61,12 +61,19 @@ except RecipeError as error:
     print(error)
 """
 
+WITHOUT_OPTIONAL_PACKAGES = """
+import sys, pytest
+for name in ("jax", "matplotlib", "pyro", "sklearn", "triton"):
+    sys.modules[name] = None
+sys.exit(pytest.main(["--collect-only", "-p", "no:cacheprovider", "-o", "addopts=-q -rs -p no:doctest", "tests"]))
+"""
+
 
 def story(text, *flags, **environment):
     """What a process prints; a variable that is None is not set there."""
     kept = {k: v for k, v in (os.environ | environment).items() if v is not None}
-    done = subprocess.run([sys.executable, *flags, "-c", text], env=kept, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, *flags, "-c", text], cwd=ROOT, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -88,3 +95,10 @@ def test_in_a_home_that_cannot_be_written_and_without_avx2_a_kernel_has_the_numb
     v2 = " -march=x86-64-v2" * (platform.machine() == "x86_64")
     told = story(BARE, **ONE_HOME, HOME=os.devnull, CXX=" ".join(COMPILER.command) + v2)
     assert told.startswith("cpp 1 cpp: /dev/null/.cache/sde-recipe cannot be used (Not a directory)")
+
+
+def test_what_needs_an_optional_package_that_is_not_there_is_skipped_by_its_name():
+    told = story(WITHOUT_OPTIONAL_PACKAGES)
+    skipped = dict(re.findall(r"SKIPPED .* tests/(\w+)\.py:0: (\w+) is not installed", told))
+    assert skipped["test_pyro"] == "pyro" and skipped["test_triton"] == "triton" and len(skipped) < 10
+    assert "tests/test_draws.py::" in told

@@ -212,6 +212,7 @@ def test_numpy_warns_of_no_point_where_no_chain_is():
     assert not [w for w in heard if w.category is RuntimeWarning]
 
 
+@pytest.mark.needs("jax")
 def test_functions_of_jax_bring_values_and_gradients():
     """In a process of its own: jax has threads, and other tests fork."""
     result = subprocess.run([sys.executable, "-c", BY_JAX], capture_output=True, text=True)

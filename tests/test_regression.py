@@ -157,7 +157,6 @@ def test_predictions_that_cannot_be_made_are_refused(model, rows, settings, word
 
 def test_arviz_reads_the_log_likelihood():
     """Of N(theta, 1) under a flat prior each datum is N(mean of the others, 1 + 1/(n - 1)), given those."""
-
     y = normal(50)
     draws = Draws({"theta": y.mean() + normal(4, 1000, seed=5) / 50**0.5}, info={})
     log_likelihood = draws.predict(lambda theta, y: Normal(theta, 1.0).log_prob(y), y)
