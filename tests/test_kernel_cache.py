@@ -3,13 +3,12 @@
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import warnings
-from itertools import product
 
 import pytest
-from covering import covering
 
 from integrators.kernels import cache, native
 from recipe import RecipeError
@@ -48,24 +47,35 @@ def elsewhere(number):
     return str(seen[0].message)
 
 
-def planted(cold, number, other):
-    """The library of one number under the name of another's, as a stranger who knows the key would write it."""
-    assert answer(number) == number and answer(other) == other
-    names = {path.read_bytes(): path for path in cold.glob("*.so")}
-    mine, theirs = sorted(names.values(), key=lambda path: path.stat().st_mtime_ns)
+def library_of(cold, number):
+    """The file of a number that is new in the cache."""
+    before = {*cold.glob("*.so")}
+    assert answer(number) == number
+    (path,) = {*cold.glob("*.so")} - before
+    return path
+
+
+def plant(mine, theirs):
+    """Another's library under the name of mine, as a stranger who knows the key would write it."""
     for suffix in (".so", ".sha256"):
         shutil.copy(theirs.with_suffix(suffix), mine.with_suffix(suffix + ".copy"))
         os.replace(mine.with_suffix(suffix + ".copy"), mine.with_suffix(suffix))
+
+
+def planted(cold, number):
+    """The file of a number, with the library of another one."""
+    theirs, mine = library_of(cold, next(numbers)), library_of(cold, number)
+    plant(mine, theirs)
     return mine
 
 
-def in_child(number):
-    """The answer in a process that has loaded nothing yet."""
+def in_child(*several):
+    """The answers in a process that has loaded nothing yet."""
     code = f"from integrators.kernels import native; native.FLAGS = {native.FLAGS}\n"
-    code += f"print(native.library({TEXT!r}, ('NUMBER={number}',)).answer())"
+    code += f"print(*(native.library({TEXT!r}, (f'NUMBER={{n}}',)).answer() for n in {several}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    return int(run.stdout)
+    return [int(word) for word in run.stdout.split()]
 
 
 def test_what_is_made_nobody_else_may_write(cold):
@@ -78,35 +88,52 @@ def test_what_is_made_nobody_else_may_write(cold):
     assert sorted(path.suffix for path in cold.iterdir()) == [".sha256", ".so"]
 
 
-def test_a_planted_library_of_ones_own_is_loaded(cold):
-    """That the tests below would see one."""
-    number, other = next(numbers), next(numbers)
-    planted(cold, number, other)
-    assert in_child(number) == other
+def linked(path):
+    """The file elsewhere, and a link in its place."""
+    path.rename(path.parent.parent / path.name)
+    path.symlink_to(path.parent.parent / path.name)
 
 
-@pytest.mark.parametrize(
-    "harm, suffix",
-    covering(
-        product(["group", "all", "link"], [".so", ".sha256"]), [("group", ".so"), ("all", ".sha256"), ("link", ".so")]
-    ),
-)
-def test_a_file_that_others_may_write_is_made_again(cold, harm, suffix):
-    number, other = next(numbers), next(numbers)
-    path = planted(cold, number, other).with_suffix(suffix)
-    if harm == "link":
-        path.rename(cold.parent / "target")
-        path.symlink_to(cold.parent / "target")
-    else:
-        path.chmod(0o620 if harm == "group" else 0o602)
-    assert in_child(number) == number
-    assert not path.is_symlink() and not path.stat().st_mode & 0o022
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def of_another_text(path):
+    """Sealed as ours: its functions are looked for when it is loaded."""
+    contents = native._compiled('extern "C" int other() { return 1; }', native.compiler().command, native.FLAGS)
+    path.write_bytes(contents)
+    path.with_suffix(".sha256").write_text(hashlib.sha256(contents).hexdigest())
+
+
+HARMS = {
+    **{("group", suffix): lambda path: path.chmod(0o620) for suffix in (".so", ".sha256")},
+    **{("all", suffix): lambda path: path.chmod(0o602) for suffix in (".so", ".sha256")},
+    **{("link", suffix): linked for suffix in (".so", ".sha256")},
+    ("pipe", ".so"): pipe,
+    ("another text", ".so"): of_another_text,
+}
+
+
+def test_a_planted_library_is_loaded_where_it_is_ones_own_and_a_harmed_one_is_made_again(cold):
+    other, own = next(numbers), next(numbers)
+    theirs = library_of(cold, other)
+    plant(library_of(cold, own), theirs)  # the harmed ones would be loaded, too
+    expected = {own: other}
+    for (_, suffix), harm in HARMS.items():
+        number = next(numbers)
+        mine = library_of(cold, number)
+        plant(mine, theirs)
+        harm(mine.with_suffix(suffix))
+        expected[number] = number
+    assert in_child(*expected) == [*expected.values()]
+    assert all(stat.S_ISREG(mode) and not mode & 0o022 for mode in (path.lstat().st_mode for path in cold.iterdir()))
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o703, 0o1777])
 def test_a_folder_that_others_may_write_to_is_not_used(cold, mode):
-    number, other = next(numbers), next(numbers)
-    planted(cold, number, other)
+    number = next(numbers)
+    planted(cold, number)
     cold.chmod(mode)
     before = sorted(cold.iterdir())
     assert "others may write there" in elsewhere(number)
@@ -114,11 +141,11 @@ def test_a_folder_that_others_may_write_to_is_not_used(cold, mode):
 
 
 def test_the_folder_and_the_files_of_another_user_are_not_used(cold, monkeypatch):
-    number, other = next(numbers), next(numbers)
-    planted(cold, number, other)
+    number = next(numbers)
+    planted(cold, number)
     user = os.getuid()
-    stat = os.fstat
-    monkeypatch.setattr(os, "fstat", lambda d: owned(stat(d), 7 if stat(d).st_ino == cold.stat().st_ino else user))
+    look = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda d: owned(look(d), 7 if look(d).st_ino == cold.stat().st_ino else user))
     assert "belongs to user 7" in elsewhere(number)
 
 
@@ -134,19 +161,10 @@ def test_a_folder_that_cannot_be_made_is_said(cold):
     assert "cannot be used (File exists)" in elsewhere(next(numbers))
 
 
-def test_a_pipe_in_the_cache_does_not_hang(cold):
-    number = next(numbers)
-    answer(number)
-    (path,) = cold.glob("*.so")
-    path.unlink()
-    os.mkfifo(path)
-    assert in_child(number) == number and path.is_file()
-
-
 def test_the_folder_s_name_may_come_to_lead_elsewhere(cold, monkeypatch):
     """Between the look at the folder and the loading somebody puts another in its place."""
-    number, other = next(numbers), next(numbers)
-    planted(cold, number, other)
+    number = next(numbers)
+    planted(cold, number)
     bad = cold.parent / "bad"
     cold.rename(bad)
     whole = cache.Files.whole
@@ -194,16 +212,6 @@ def test_the_temporary_folder_goes_with_the_process_and_not_with_its_forks(cold)
     )
     assert run.returncode == 0, run.stderr
     assert ".so" in run.stdout and not list(temporary.glob("sde-recipe-*"))
-
-
-def test_a_library_without_the_functions_of_the_text_is_made_again(cold):
-    """Sealed as ours, of another text: its functions are looked for when it is loaded."""
-    number, other = next(numbers), next(numbers)
-    library = planted(cold, number, other)
-    contents = native._compiled('extern "C" int other() { return 1; }', native.compiler().command, native.FLAGS)
-    library.write_bytes(contents)
-    library.with_suffix(".sha256").write_text(hashlib.sha256(contents).hexdigest())
-    assert in_child(number) == number
 
 
 def test_a_folder_in_the_place_of_a_library_is_said(cold):

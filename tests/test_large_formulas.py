@@ -56,7 +56,7 @@ for formula in sys.argv[1:]:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"terms(80)": 1.5, "coordinates(100)": 1.5, "product(80)": 1, "blocks(30)": 1},
+        {"terms(40)": 1, "coordinates(50)": 1, "product(40)": 0.7, "blocks(20)": 0.7},
         slow({"terms(200)": 5, "coordinates(300)": 7, "product(200)": 4, "blocks(60)": 2.5}),
         slow({"blocks(120)": 5}),
     ],
