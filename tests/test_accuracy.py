@@ -284,7 +284,7 @@ def draws():
 
 def test_it_stands_in_the_summary_and_in_print(draws):
     assert "bias_step_sd" not in draws.summary().columns
-    result = draws.accuracy()
+    result = draws.accuracy(chains=50, steps=60)
     table = draws.summary()
     assert table.index.tolist() == ["a[0]", "a[1]", "b"]
     assert table.loc["b", "bias_step_sd"] == result.by_name()["b", "sd"].step
@@ -299,9 +299,9 @@ def test_equal_draws_state_equal_errors(draws):
 
 
 def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_unless_it_is_switched_off(draws, capsys):
-    pairs = draws.accuracy(progress=False).pairs
+    pairs = draws.accuracy(chains=50, steps=60, progress=False).pairs
     assert capsys.readouterr().err == ""
-    draws.accuracy()
+    draws.accuracy(chains=50, steps=60)
     bars = capsys.readouterr().err
     whole = pairs.warmup + pairs.steps
     assert f"sgld, pairs: 100%|██████████| {whole}/{whole}" in bars

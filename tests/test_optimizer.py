@@ -69,7 +69,7 @@ def observations(recipe, params):
     }
 
 
-# test_kernels has the formulas of all samplers in C++; here one of each kind of optimizer, without a prior some
+# test_kernels has a sampler of each mechanism in C++; here one of each kind of optimizer, without a prior some
 OF_EACH_KIND = {
     *("sgld", "sgld-preconditioned", "psgld", "sgfs", "isgd"),
     *("sghmc", "sghmc-adaptive", "sghmc-relativistic", "hmc-randomised"),
