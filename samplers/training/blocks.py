@@ -1,4 +1,4 @@
-"""The state of a parameter group: the blocks of a recipe beside its parameters, begun or taken up."""
+"""The state of a parameter group, which is the blocks of a recipe beside its target: started, or loaded and checked."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ from .shards import as_part, local
 from .stacked import count
 from .tensors import end_to_end, flat, gradient_of_U, precise, put_back
 
-States = Mapping[torch.Tensor, dict[str, Any]]  # of each parameter: tensors by the name of the block
+States = Mapping[torch.Tensor, dict[str, Any]]  # by parameter: tensors by the name of the block
 
 
 def kept_with(recipe: Recipe, k: int) -> Iterator[Block]:
-    """The blocks whose state is with parameter k of its group: vectors with each, scalars with the first."""
+    """Yields the blocks that are stored with parameter k of a group: vectors with each, scalars with the first."""
     for b in recipe.entries:
         if b not in recipe.targets and (b.is_vector or k == 0):
             yield b
@@ -40,10 +40,10 @@ def begin(
     observe: Mapping[str, torch.Tensor],
     weights: Sequence[torch.Tensor],
 ) -> None:
-    """Begin the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
+    """Starts the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
 
-    `gradients` are those of the mean loss; `chain` is the number of the first chain in the noise; `weights`: the
-    parameters, or their copies.
+    `gradients`: of the mean loss. `chain`: the number of the first chain in the noise. `weights`: the parameters, or
+    their copies in float32.
     """
     params, num_data = group["params"], group["num_data"]
     chains = count(params)
@@ -70,9 +70,9 @@ def begin(
 
 
 def hold_places(recipe: Recipe, group: Mapping[str, Any], states: States) -> None:
-    """Numbers in the place of a state that is to be loaded, as torch.distributed.checkpoint asks for.
+    """Fills the state with placeholders of the right shapes, into which torch.distributed.checkpoint loads.
 
-    They are no state: that begins with the first step that moves, whose number is 0.
+    The first step, whose number is 0, replaces the placeholders by a started state.
     """
     for k, p in enumerate(group["params"]):
         states[p].update({b.name: _start(b, p) for b in kept_with(recipe, k)})
@@ -89,9 +89,9 @@ def _start(b: Block, p: torch.Tensor) -> torch.Tensor:
 
 
 def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States, index: int) -> None:
-    """Check a state that has been loaded, and lay it in memory as the parameters are.
+    """Checks a loaded state, and copies each tensor into the memory order of its parameter.
 
-    `where` begins the message of the RecipeError, `index` is the number of the group.
+    `where` begins the message of the RecipeError; `index` is the number of the group.
     """
     if not group["step_number"]:
         return

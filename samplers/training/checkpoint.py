@@ -1,4 +1,4 @@
-"""Checkpoints of a training loop: the states of its parts, in two files of which one is always whole."""
+"""Checkpoints of a training loop: the states of its parts, in two files, one of which is always whole."""
 
 import json
 import math
@@ -21,35 +21,35 @@ from ..files.pair import NEW, Pair, Saved
 from .coding import joined, split
 
 KIND = "training loop"
-# What torch and the parts raise for values that they cannot write.
+# Errors that torch and the parts raise for values without a written form.
 UNWRITABLE = KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError
 
 
 class Stateful(Protocol):
-    """A part of a training loop that gives its state and takes one up."""
+    """A part of a training loop with a state to save and load."""
 
     def state_dict(self) -> Any:
-        """The state."""
+        """Returns the state."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Go on from a state."""
+        """Loads a state."""
 
 
 Part = Stateful | torch.Generator
 
 
 class Checkpoint:
-    """A training loop that goes on where it was killed: the states of its parts, saved whole or not at all.
+    """Checkpoints for resuming a training loop that was killed: states of its parts, saved whole or not at all.
 
-    `parts` are what has `state_dict()` and `load_state_dict()`, by names of your choice: the model, the optimizer,
-    schedulers, a GradScaler, Minibatches, Predictive, SVRG; and torch.Generators. Torch's own generators, which dropout
-    draws from, go along; those of numpy and Python do not. `settings`, plain data, must be the same for a run to go on;
-    `every` is the least number of seconds from one checkpoint to the next.
+    `parts`, by names of your choice: objects with `state_dict()` and `load_state_dict()` (the model, the optimizer,
+    schedulers, a GradScaler, Minibatches, Predictive, SVRG), and torch.Generators. Torch's global generators, which
+    dropout draws from, are saved too; those of numpy and Python are not. `settings`: plain data, the same for a run to
+    be resumed. `every`: the least number of seconds from one checkpoint to the next.
 
-    The two latest are kept in `folder`, tensors as safetensors, all else as JSON, with a SHA-256 of both; nothing in
-    them is executed. Under torchrun rank 0 saves for all, whose weights are the same, and all ranks load what it has
-    saved, but for torch's own generators. With `every_rank` each saves what is its own, such as members of an Ensemble,
-    in a folder inside, and goes on from there; those that were killed between their saves are at different steps.
+    The two latest checkpoints are kept in `folder`, tensors as safetensors, all else as JSON, with a SHA-256 of both;
+    nothing in the files is executed. Under torchrun rank 0 saves for all ranks, whose weights are the same, and all
+    ranks load its checkpoint except torch's global generators. With `every_rank` each rank saves and loads its own
+    parts, such as members of an Ensemble, in a folder inside; ranks killed between their saves are at different steps.
     Raises RecipeError for the folder of another run, or of another number of ranks, before anything is overwritten.
 
     >>> import tempfile
@@ -82,20 +82,20 @@ class Checkpoint:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.every_rank = every_rank
         self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators(self._is_own)}
-        self._saved = -math.inf  # when, in seconds
+        self._saved = -math.inf  # the time of the last save, in seconds
         self._mark = NEW
         self._pair = Pair(_of_rank(folder, self.where) if every_rank else folder, KIND)
         storage.make_folder(self._pair.folder)
 
     @property
     def _is_own(self) -> bool:
-        """Whether what is in the folder is of this rank."""
+        """Whether this rank writes the checkpoints in the folder."""
         return self.every_rank or not _rank()
 
     def load(self) -> dict[str, Any]:
-        """Put all parts where the run before this one has left them.
+        """Loads the latest checkpoint into all parts, and returns the notes of its `save`, {} in a new folder.
 
-        Returns what `save` was given then, {} in a new folder. Where it raises RecipeError the parts are as they were.
+        The parts are unchanged where RecipeError is raised.
         """
         if dist.is_initialized():
             dist.barrier()
@@ -112,10 +112,10 @@ class Checkpoint:
         return notes
 
     def save(self, *, now: bool = False, **notes: Any) -> None:
-        """Write the states of all parts, and plain data for `load` to return.
+        """Writes the states of all parts, and `notes`, plain data for `load` to return.
 
-        Does nothing where that was done less than `every` seconds ago, but with `now`. Raises RecipeError for what is
-        no plain data or dense tensor, and where somebody else has written there.
+        Does nothing less than `every` seconds after the last save, unless `now`. Raises RecipeError for values other
+        than plain data and dense tensors, and where another process has written into the folder.
         """
         if not isinstance(now, bool):
             raise RecipeError(
@@ -149,7 +149,7 @@ class Checkpoint:
             self._mark = self._pair.write(tensors, self.settings, account, after=self._mark)
 
     def _take_up(self, states: dict) -> None:
-        """Put the states into the parts: into all, or into none."""
+        """Loads the states into the parts: into all, or into none."""
         if states.keys() != self.parts.keys():
             raise RecipeError(
                 self.where,
@@ -172,7 +172,7 @@ class Checkpoint:
                 ) from error
 
     def _plain(self, settings: Mapping) -> dict[str, Any]:
-        """The settings as they come back from JSON."""
+        """The settings, written as JSON and read back."""
         try:
             return json.loads(json.dumps(dict(settings)))
         except (TypeError, ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ class Checkpoint:
 
 
 def read(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of the parts of a training loop by name, and what `save` was given, without a loop to put them in.
+    """Reads a checkpoint without its training loop: the states of the parts by name, and the notes of `save`.
 
     Raises RecipeError where there is no checkpoint of a training loop, or none that is intact.
 
@@ -212,7 +212,7 @@ def read(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of the parts by name, and what `save` was given."""
+    """The states of the parts by name, and the notes of `save`."""
     try:
         states = joined(saved.account["states"], saved.tensors)
         notes = joined(saved.account["told"], saved.tensors)
@@ -226,7 +226,7 @@ def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 class _Generators:
-    """Torch's own generators, as a part; a rank whose own they are not keeps its own."""
+    """Torch's global generators as a part of the loop; a rank without a checkpoint of its own loads none."""
 
     def __init__(self, is_own: bool):
         self.is_own = is_own
@@ -261,7 +261,7 @@ def _rank() -> int:
 
 
 def _of_rank(folder: str | os.PathLike, where: str) -> Path:
-    """The folder of this rank inside of another; RecipeError where there are those of another number of ranks."""
+    """The folder of this rank inside `folder`; RecipeError where folders of another number of ranks are there."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     for other in Path(folder).glob("rank-*-of-*"):
         if not other.name.endswith(f"-of-{ranks}"):

@@ -1,4 +1,4 @@
-"""Looking for gradients that are clipped: clipping changes the law that is sampled."""
+"""Detection of clipped gradients: clipping changes the law that is sampled."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Size:
 
 
 class ClippingWatch:
-    """Warns once where gradients of the first steps keep one norm, or one largest entry, while the other changes.
+    """Warns once if gradients of the first steps keep one norm or one largest entry, and the other of the two changes.
 
     `where` begins the warning.
     """
@@ -46,13 +46,13 @@ class ClippingWatch:
 
     @property
     def looks_on(self) -> bool:
-        """Whether it will look at the step to come."""
+        """Whether the gradients of the next step are looked at."""
         return self.looks < LOOKS
 
     def see(self, gradients: Sequence[torch.Tensor], spread: Spread | None = None) -> None:
-        """Look at the gradients of a step, of which the sizes are read when they have come.
+        """Measures the gradients of a step; the sizes are compared when they have arrived from the device.
 
-        With a `spread` they are what this rank has, and the sizes are over all ranks.
+        With a `spread`, `gradients` are the part on this rank, and sizes are taken over all ranks.
         """
         if self.looks_on:
             self.looks += 1
@@ -65,7 +65,7 @@ class ClippingWatch:
             self.arrivals.send(torch.cat(sizes), self._read)
 
     def _read(self, sizes: list[float]) -> None:
-        """Compare the sizes of a step's gradients with those before."""
+        """Compares the sizes of a step's gradients with the sizes of earlier steps."""
         if len(self.sizes) >= LOOKS:
             return
         tensors = len(sizes) // 2

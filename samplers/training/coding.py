@@ -16,9 +16,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 def split(x: Any, path: str, tensors: Tensors) -> Any:
-    """Plain data for x, which lies at `path`; its tensors are put into `tensors`. Keys of dicts need be no strings.
+    """Plain data for x at `path`, with its tensors moved into `tensors`; keys of dicts may be other than strings.
 
-    Raises RecipeError for what is no dense tensor, number, string, None, list, tuple or dict of such.
+    Raises RecipeError for anything but dense tensors, numbers, strings, None, and lists, tuples and dicts of these.
 
     >>> tensors = {}
     >>> split({3: (torch.ones(1), "a")}, "states", tensors)
@@ -46,7 +46,7 @@ def split(x: Any, path: str, tensors: Tensors) -> Any:
 
 
 def joined(x: Any, tensors: Tensors) -> Any:
-    """What `split` took apart.
+    """The value that `split` has taken apart.
 
     >>> joined({"dict": [[3, {"tuple": [{"tensor": "states.3.0"}, "a"]}]]}, {"states.3.0": torch.ones(1)})
     {3: (tensor([1.]), 'a')}
@@ -81,7 +81,7 @@ def _put_aside(x: torch.Tensor, path: str, tensors: Tensors) -> dict[str, str]:
 
 
 def _key(x: Any, path: str) -> Any:
-    """Plain data for the key of a dict, which may be a tuple of such."""
+    """Plain data for the key of a dict; a tuple is coded entry by entry."""
     return {"tuple": [_key(value, path) for value in x]} if isinstance(x, tuple) else _plain(x, path)
 
 

@@ -1,4 +1,4 @@
-"""What moves the tensors of a parameter group by one step: torch text, or a compiled kernel."""
+"""Engines, which move the tensors of a parameter group by one step: torch text, or a compiled kernel."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from .tensors import by_chain, end_to_end, flat, gradient_of_U, put_back
 
 
 class TextEngine:
-    """The step of a group as torch text, on its parameters laid end to end, of so many chains.
+    """The step of a group as torch text, on its parameters laid end to end, `(chains, sites)`.
 
-    `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first. Parameters and
-    states are what this rank has of them; the step has their `spread` where that is not all.
+    `states`: for every parameter the blocks of the recipe's state by name, scalar blocks with the first. Of sharded
+    parameters and states these are the parts on this rank, and `step.spread` says which.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class TextEngine:
         self.as_gradients = Alike([p.detach() for p in params])
 
     def sees_infinities(self, group: Mapping[str, Any]) -> bool:
-        """Whether the shortest gradient has numbers that are not finite, as a loss has left it that is not finite.
+        """Whether the shortest gradient is not finite, as after a loss that is not finite.
 
-        On a GPU nothing is looked at, which would wait for it.
+        False on a GPU, where looking would wait for the device.
         """
         return self.shortest is not None and not math.isfinite(float(group["params"][self.shortest].grad.sum()))
 
     def finds(self, group: Mapping[str, Any]) -> bool:
-        """Whether all tensors are as the step before had them, by one look that also finds the gradients."""
+        """Whether this engine finds the gradients itself, and all tensors are as at the step before."""
         return False
 
     def takes(self, gradients: Sequence[Any]) -> bool:
@@ -66,11 +66,11 @@ class TextEngine:
         return self.as_gradients(gradients)
 
     def fits(self, group: Mapping[str, Any]) -> bool:
-        """Whether it is still these tensors that move, where they were."""
+        """Whether the group has the same tensors, at the same addresses."""
         return starts(group["params"]) == self.starts
 
     def fits_closely(self, group: Mapping[str, Any]) -> bool:
-        """Whether they are also of the form that they were of; gradients that are taken as a rule say so."""
+        """Whether the group's tensors also have the same shapes, strides and types, as `takes` implies as a rule."""
         return self.fits(group) and self.as_parameters(group["params"])
 
     def move(
@@ -86,7 +86,10 @@ class TextEngine:
         weight_decay: float,
         **parameters: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss and the noise of a key; `value` is U of each chain."""
+        """Makes one step of size h from the gradients of the mean loss and the noise of a key.
+
+        `value`: U of each chain, `(chains,)`, where formulas read it.
+        """
         state = {self.target: end_to_end(self.params, self.chains)}
         state |= {b: end_to_end(tensors, self.chains) for b, tensors in self.vectors.items()} | self.scalars
         gradient = gradient_of_U(self.params, gradients, num_data, weight_decay, self.chains)
@@ -104,10 +107,10 @@ class TextEngine:
 
 
 class KernelEngine(TextEngine):
-    """The step of a group as a compiled kernel, on its tensors where they are.
+    """The step of a group as a compiled kernel, in place on its tensors.
 
-    `prior`: whether there is weight decay; `clock`: where the device counts the steps, if it does. Raises what `Sweep`
-    raises where there is no kernel.
+    `prior`: whether there is weight decay; `clock`: the count of steps on the device, if it is kept there. Raises the
+    errors of `Sweep` where there is no kernel.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class KernelEngine(TextEngine):
         program = of_the_loss(step.program, prior=prior)
         vectors = {self.target: params} | self.vectors
         pieces = [] if step.spread is None else _pieces(step.spread, params)
-        self.whole = len(pieces) in (0, len(params))  # else where the pieces begin, by parameter and by byte
+        self.whole = len(pieces) in (0, len(params))  # otherwise a piece begins at a byte of its parameter
         self.parameter_of = [k for k, _, _ in pieces]
         self.bytes_before = np.array([i * params[k].element_size() for k, i, _ in pieces], np.int64)
         state: dict[str, Any] = {b: [by_chain(t, chains) for t in tensors] for b, tensors in vectors.items()}
@@ -142,13 +145,13 @@ class KernelEngine(TextEngine):
         self.walk = walk(params) if step.spread is None else None
 
     def finds(self, group: Mapping[str, Any]) -> bool:
-        """Whether all tensors are as the step before had them, by one look that also finds the gradients."""
+        """Whether all tensors are as at the step before; the same pass over them finds the gradients."""
         if self.walk is None or bool(group["weight_decay"]) != self.prior or not self.walk(group["params"]):
             return False
         return not self.written_before_read or self.written_before_read.isdisjoint(self.walk.gradients.tolist())
 
     def fits(self, group: Mapping[str, Any]) -> bool:
-        """Whether it is still these tensors that move, with or without weight decay as before."""
+        """Whether the group has the same tensors, at the same addresses, and still has, or has not, weight decay."""
         return super().fits(group) and bool(group["weight_decay"]) == self.prior
 
     def move(
@@ -164,7 +167,7 @@ class KernelEngine(TextEngine):
         weight_decay: float,
         **parameters: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss, where none are given those it finds, and the noise."""
+        """Makes one step of size h from the gradients of the mean loss, given or found by `finds`, and the noise."""
         parameters["num_data"] = num_data
         if self.prior:
             parameters["prior_precision"] = num_data * weight_decay
@@ -181,12 +184,12 @@ class KernelEngine(TextEngine):
 
 
 def _pieces(spread: Spread, params: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
-    """Of each run: the parameter, where it begins in the memory of its part, and its sites."""
+    """For each run of sites: the number of its parameter, the offset in that parameter's part, and its length."""
     return [
         (k, piece.start, spread.runs[piece.run].sites) for k, some in enumerate(cut(spread, params)) for piece in some
     ]
 
 
 def as_functions(observe: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Observations as functions of theta, which they have been taken at."""
+    """Observations as constant functions of theta."""
     return {name: lambda theta, value=value: value for name, value in observe.items()}

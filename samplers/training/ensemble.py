@@ -23,17 +23,17 @@ OWN = "Take Minibatches(..., members=...), or pass shared=True: one batch for al
 
 
 class Ensemble(torch.nn.Module):
-    """Members of one network in one training loop, which start apart and know nothing of each other.
+    """Independent members of one network, each with a start of its own, in one training loop.
 
-    `networks`: a function that makes a network, which is called once for each member under a seed of its own, or a list
-    of networks of one form, which are copied. `members`: how many, or a range of their numbers, as a rank has that
-    holds some of them, `samplers.distributed.share(4)`: start and noise of a member are functions of its number.
+    `networks`: a function that makes a network, called once for each member under a seed of its own, or a list of
+    networks of one form, which are copied. `members`: the number of members, or the range of their numbers on this
+    rank, `samplers.distributed.share(4)`: start and noise of a member are functions of its number.
 
     Parameters and buffers are stacked, `(members, *shape)`, under their names in `network`. To `samplers.Optimizer`
-    each member is a chain, with noise, thermostats, totals and temperatures of its own; torch's optimizers that move
-    every number alone, as SGD and Adam do, train a deep ensemble. Members are computed together by torch.vmap, or in
-    turn, which is warned of, where torch cannot. Raises RecipeError for networks of different forms; BatchNorm in
-    training mode, dropout and their kin are refused at the call.
+    each member is a chain, with noise, thermostats, totals and temperatures of its own; torch's elementwise optimizers,
+    such as SGD and Adam, train a deep ensemble. Members are computed together by torch.vmap; where torch cannot, in
+    turn, with a warning. Raises RecipeError for networks of different forms, and at the call for modules that make
+    the loss random or couple the examples of a batch, such as dropout and BatchNorm in training mode.
     Source: Lakshminarayanan, Pritzel & Blundell 2017, "Simple and scalable predictive uncertainty estimation using
     deep ensembles".
 
@@ -68,7 +68,7 @@ class Ensemble(torch.nn.Module):
         self._in_turn = False
 
     def forward(self, inputs: Any) -> torch.Tensor:
-        """What each member says of the same inputs, `(members, ...)`."""
+        """The output of each member for the same inputs, `(members, ...)`."""
         return self._of_members(self._output, (inputs,), shared=True)
 
     def loss(
@@ -76,8 +76,7 @@ class Ensemble(torch.nn.Module):
     ) -> torch.Tensor:
         """The sum over members of their losses, `function(network(inputs), *targets)`, a 0-dim tensor.
 
-        A sum, and no mean, so that `backward()` leaves in every member the gradient of its own mean loss. The arguments
-        are those of `losses`.
+        After `backward()` every member has the gradient of its own mean loss. The arguments are those of `losses`.
         """
         return self.losses(function, inputs, *targets, shared=shared).sum()
 
@@ -86,9 +85,9 @@ class Ensemble(torch.nn.Module):
     ) -> torch.Tensor:
         """The loss of each member, `function(network(inputs), *targets)`, `(members,)`.
 
-        Inputs and targets begin with the axis of members, `(members, batch, ...)`, as Minibatches(..., members=...)
-        have them; with `shared` they are one batch for all, `(batch, ...)`, and then members are coupled through its
-        noise. Raises RecipeError for other shapes, and a function that returns more than one number.
+        Inputs and targets are `(members, batch, ...)`, as from Minibatches(..., members=...); with `shared`, one batch
+        for all members, `(batch, ...)`, whose noise couples the members. Raises RecipeError for other shapes, and for
+        a function that returns more than one number.
 
         >>> ensemble, batch = Ensemble(lambda: torch.nn.Linear(3, 1), members=4), (torch.ones(20, 3), torch.ones(20, 1))
         >>> ensemble.losses(torch.nn.functional.mse_loss, *batch, shared=True).shape
@@ -107,7 +106,7 @@ class Ensemble(torch.nn.Module):
         return losses
 
     def member(self, number: int) -> torch.nn.Module:
-        """A copy of the network with the parameters and buffers of the member of this number.
+        """A copy of the network with the parameters and buffers of one member, by its number.
 
         >>> Ensemble(lambda: torch.nn.Linear(3, 1), members=4).member(2).weight.shape
         torch.Size([1, 3])
@@ -126,7 +125,7 @@ class Ensemble(torch.nn.Module):
         return functional_call(self.network, dict(state), (inputs,))
 
     def _of_members(self, function: Callable, batch: tuple, *, shared: bool) -> Any:
-        """A function of (the parameters and buffers of a member, *batch), of all members."""
+        """The values for all members of a function of (parameters and buffers of a member, *batch)."""
         check_modules(WHERE, self.network)
         for name, p in self.network.named_parameters():
             if isinstance(p, torch.nn.Parameter) and not isinstance(p, Stacked):
@@ -142,7 +141,7 @@ class Ensemble(torch.nn.Module):
         return values
 
     def _check_batches(self, inputs: Any, targets: Sequence[Any], shared: bool) -> None:
-        """Refuse a batch for all in the place of one for each, and the other way round, as far as shapes tell."""
+        """Refuses a shared batch where each member should have one, and the reverse, as far as shapes tell."""
         axes = 0 if shared else 1
         rows = []
         for x in filter(torch.is_tensor, (inputs, *targets)):
@@ -156,7 +155,7 @@ class Ensemble(torch.nn.Module):
 
 
 def _check_maker(network: object) -> None:
-    """Refuse what makes no networks."""
+    """Refuses anything but a function, and a network."""
     if isinstance(network, torch.nn.Module) or not callable(network):
         what = f"a {type(network).__name__} has one start for all members"
         raise RecipeError(
@@ -176,7 +175,7 @@ def _networks(network: Any, members: range, seed: int) -> Iterator[torch.nn.Modu
 
 
 def _check_forms(networks: Sequence[Any], members: range) -> None:
-    """Refuse what is no module, and modules whose tensors cannot be stacked."""
+    """Refuses objects other than modules, and modules whose tensors cannot be stacked."""
     if len(networks) != len(members):
         what = f"{len(networks)} networks for {len(members)} members"
         raise RecipeError(WHERE, what, do=f"Pass members={len(networks)}, or leave it out.")
@@ -196,13 +195,13 @@ def _check_forms(networks: Sequence[Any], members: range) -> None:
 
 
 def _form(network: torch.nn.Module) -> dict[str, tuple]:
-    """What the tensors of a network are like, by name."""
+    """Shape, type, device and requires_grad of a network's parameters and buffers, by name."""
     tensors = [*network.named_parameters(), *network.named_buffers()]
     return {name: (tuple(x.shape), x.dtype, str(x.device), x.requires_grad) for name, x in tensors}
 
 
 def _stacked(networks: Sequence[torch.nn.Module], first: int) -> torch.nn.Module:
-    """A copy of the networks as one, with their parameters and buffers stacked."""
+    """A copy of the first network, with the parameters and buffers of all networks stacked."""
     parameters = {
         of_all[0]: Stacked(_stack(of_all), of_all[0].requires_grad, first=first)
         for of_all in zip(*(network.parameters() for network in networks))
@@ -212,7 +211,7 @@ def _stacked(networks: Sequence[torch.nn.Module], first: int) -> torch.nn.Module
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors one after another in memory, each in its own order there: noise goes by it."""
+    """Tensors stacked one after another in memory, each in its own memory order, which numbers the sites of noise."""
     like = tensors[0]
     whole = torch.empty_strided(
         (len(tensors), *like.shape), (like.numel(), *like.stride()), dtype=like.dtype, device=like.device
@@ -223,5 +222,5 @@ def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _with(network: torch.nn.Module, tensors: Mapping[torch.Tensor, torch.Tensor]) -> torch.nn.Module:
-    """A copy of a module with others in the place of these tensors, tied where they are tied."""
+    """A copy of a module with tensors replaced; tied parameters stay tied."""
     return deepcopy(network, {id(old): new for old, new in tensors.items()})

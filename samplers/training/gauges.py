@@ -1,4 +1,4 @@
-"""What is watched of a training loop: temperatures, thermostats and the noise of gradients, every tenth step."""
+"""Monitored numbers of a training loop: temperatures, thermostats and the noise of gradients, every tenth step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from .stacked import labels, of_member, states_of_member
 from .tensors import flat, precise
 
 EVERY = 10  # steps from one look to the next, at first
-OFTEN = 1000  # steps from which on it is twice as many at each doubling
-SITES = 4096  # of a group, at which the noise of gradients is looked at; of a tensor that is small
-NOISE_SITES = "sites of noise"  # of a row, how many the noise is a sum over
+OFTEN = 1000  # steps; the interval doubles each time their number has doubled
+SITES = 4096  # of a group, at which the noise of gradients is measured; also the most of a small tensor
+NOISE_SITES = "sites of noise"  # entry of a row: the number of sites that its noise is a sum over
 
 Row = dict[str, float]
 
 
 def is_looked_at(step: int) -> bool:
-    """Whether a loop is looked at before this step: every tenth of 2000, every twentieth of as many again, and so on.
+    """Whether a loop is looked at before this step: every tenth up to 2000, every twentieth up to 4000, and so on.
 
     >>> [step for step in range(1990, 2050) if is_looked_at(step)]
     [1990, 2000, 2020, 2040]
@@ -36,12 +36,12 @@ def is_looked_at(step: int) -> bool:
 
 
 class Gauges:
-    """Of each chain of a parameter group, before some of its steps, what a row of numbers says: means over its sites.
+    """Rows of numbers by chain of the parameter groups, taken before some of the steps: means over sites.
 
-    "kinetic.p": p^2/(m T); "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, what half a kick adds to that;
-    "configurational": theta g/T; "noise": (g - g')^2/2, for the gradient g' of the step after, which is the variance of
-    minibatches and some of the way between the steps; thermostats by their names. Where sites are spread over ranks,
-    rows have this rank's part of each mean, and are added up when they are asked for.
+    "kinetic.p": p^2/(m T). "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, the rise of "kinetic.p" by half a kick.
+    "configurational": theta g/T. "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches
+    and a part from the move between the steps. Thermostats by their names. Where sites are spread over ranks, rows
+    hold this rank's part of each mean, and `late` adds up the parts.
     """
 
     def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
@@ -49,10 +49,10 @@ class Gauges:
         self.arrivals = arrivals
         self.rows: dict[str, list[Row]] = {}  # by the label of the chain
         self._before: dict[str, torch.Tensor] = {}  # gradients at some sites
-        self._noise: dict[str, list[tuple[float, float]]] = {}  # since the last look: sums over sites, and how many
+        self._noise: dict[str, list[tuple[float, float]]] = {}  # since the last look: sums over sites, and their number
 
     def looks_on(self, step: int) -> bool:
-        """Whether it may look at a group before this step."""
+        """Whether a group may be looked at before this step."""
         return bool(self._before) or is_looked_at(step)
 
     @torch.no_grad()
@@ -65,9 +65,10 @@ class Gauges:
         setting: Setting,
         spread: Spread | None = None,
     ) -> None:
-        """Look at a group, if it is time to; `gradients`: of the mean loss, `states`: of each parameter.
+        """Records a row for each chain of a group, at the steps that are looked at.
 
-        With a `spread` gradients are what this rank has, all else is of the whole.
+        `gradients`: of the mean loss; `states`: of each parameter. With a `spread`, `gradients` are the part on this
+        rank, parameters and states the whole tensors.
         """
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
         if not looks and not self._before:
@@ -94,7 +95,7 @@ class Gauges:
         setting: Setting,
         spread: Spread | None,
     ) -> None:
-        """Look at a chain."""
+        """Records a row for a chain."""
         gradients = bundled(gradients)
         params = bundled(params)
         self._before[label] = _some(gradients)
@@ -128,7 +129,7 @@ class Gauges:
         self.arrivals.send(torch.stack(looked_at) if looked_at else like.new_zeros(0), read)
 
     def late(self, label: str, spread: Spread | None = None) -> dict[str, torch.Tensor]:
-        """The numbers by name over the later half of the steps of a chain; with a `spread` all ranks ask together."""
+        """Series by name over the later half of a chain's steps; with a `spread` all ranks call this together."""
         rows = self.rows.get(label, [])
         if spread is not None:
             rows = self._over_ranks(rows, spread)
@@ -144,12 +145,12 @@ class Gauges:
         return series
 
     def _over_ranks(self, rows: list[Row], spread: Spread) -> list[Row]:
-        """The rows with their parts added up, those of them that are finite."""
+        """The finite rows, with the parts of all ranks added up."""
         names = sorted({name for row in rows for name in row} - {"step"})
         numbers = [[row.get(name, 0.0) for name in names] + [1.0] for row in rows]
         sums = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), len(names) + 1)
         spread.add(sums)
-        of_chain = {b.name for b in self.recipe.thermostats if not b.is_vector}  # the same on every rank
+        of_chain = {b.name for b in self.recipe.thermostats if not b.is_vector}  # scalars, the same on every rank
         whole = []
         for row, (*values, ranks) in zip(rows, sums.tolist()):
             means = {name: x / ranks if name in of_chain else x for name, x in zip(names, values) if name in row}
@@ -168,7 +169,7 @@ class Gauges:
 
 
 def bundled(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors as fewer, of one axis and in the type in which they are moved: the small ones are one, end to end.
+    """Flat tensors in the type in which steps compute, with the small ones concatenated into one at the end.
 
     >>> bundled([torch.ones(2, 2), torch.zeros(9000), torch.ones(3)])[1]
     tensor([1., 1., 1., 1., 1., 1., 1.])
@@ -191,7 +192,7 @@ def _counted_here(
     gradients: Sequence[torch.Tensor],
     states: Sequence[Mapping[str, torch.Tensor]],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """What this rank has of all, nothing of parameters whose copies are counted elsewhere."""
+    """The parts of parameters, gradients and states on this rank; empty for copies that another rank counts."""
     ours = counted(spread, params)
 
     def here(t: torch.Tensor, is_ours: bool) -> torch.Tensor:
@@ -205,7 +206,7 @@ def _counted_here(
 def temperatures_over_ranks(
     momenta: Sequence[torch.Tensor], mass: Any, temperature: float, spread: Spread
 ) -> list[Temperature]:
-    """The kinetic temperature of each tensor of momenta, of which ranks have their parts; all ask together."""
+    """The kinetic temperature of each tensor of momenta, sharded over ranks; all ranks call this together."""
     parts = [local(p) for p in momenta]
     ours = torch.tensor(counted(spread, parts), device=parts[0].device)
     squares = torch.stack([p.double().square().sum() for p in parts]) * ours

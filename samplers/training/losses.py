@@ -1,4 +1,4 @@
-"""The loss of a training loop at other weights than the model's: its value, its gradient, and whether it has one."""
+"""The loss of a training loop at other weights than the model's: its value, its gradient, and checks of both."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,9 +18,9 @@ OF_RANKS = (
 
 
 class ModuleLoss:
-    """loss(model, batch) of an nn.Module, at weights by their names in it.
+    """loss(model, batch) of an nn.Module as a function of its weights by name.
 
-    The modules are called with these weights in them and copies of their buffers, so both stay as they are.
+    The modules are called with other weights and copies of their buffers; neither weights nor buffers change.
     """
 
     def __init__(self, model: torch.nn.Module, loss: Callable):
@@ -29,7 +29,7 @@ class ModuleLoss:
         self._whole = _Whole(model, loss)
 
     def check(self) -> None:
-        """Refuse modules that make the loss random, or couple the examples of a batch."""
+        """Refuses modules that make the loss random, or couple the examples of a batch."""
         check_modules("SVRG, model", self.model)
 
     def at(self, weights: Weights, batch: Any) -> Any:
@@ -40,7 +40,7 @@ class ModuleLoss:
 
 
 class WeightsLoss:
-    """loss(weights, batch) of weights in a list or a dict, at others by their names or numbers."""
+    """loss(weights, batch) of a list or dict of tensors as a function of weights by their numbers or names."""
 
     def __init__(self, model: Mapping[Any, torch.Tensor] | Iterable[torch.Tensor], loss: Callable):
         self.model = model if isinstance(model, Mapping) else list(model)
@@ -49,10 +49,10 @@ class WeightsLoss:
         self.weights: Weights = {str(name): p for name, p in named}
 
     def check(self) -> None:
-        """Nothing: there are no modules."""
+        """Does nothing: there are no modules to check."""
 
     def at(self, weights: Weights, batch: Any) -> Any:
-        """The loss of a batch at these weights, in the form of the model."""
+        """The loss of a batch at these weights, passed as a list or dict like the model."""
         whole = self.weights | weights
         if isinstance(self.model, Mapping):
             return self.loss({name: whole[str(name)] for name in self.model}, batch)
@@ -102,7 +102,7 @@ def gradient(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> We
 
 
 def check_modules(where: str, model: torch.nn.Module) -> None:
-    """Refuse a network with modules that make the loss random, or couple the examples of a batch."""
+    """Refuses a network with modules that make the loss random, or couple the examples of a batch."""
     for name, module in model.named_modules():
         fault, advice = OF_RANKS if isinstance(module, torch.nn.parallel.DistributedDataParallel) else fault_of(module)
         if fault:
@@ -110,7 +110,7 @@ def check_modules(where: str, model: torch.nn.Module) -> None:
 
 
 class _Whole(torch.nn.Module):
-    """The loss as a module, in which functional_call can put other weights into the model."""
+    """The loss as a module around the model, so that functional_call can replace the model's weights."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Minibatches for a training loop: in an order that is a function of (seed, epoch), from a place that can be saved."""
+"""Minibatches for a training loop, in an order that is a function of (seed, epoch); the position can be saved."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,11 +19,11 @@ class Minibatches:
     """An iterable over the minibatches of an epoch, whose order is a function of (seed, epoch) alone.
 
     An epoch is a uniformly random permutation of the data, cut into batches, or with `replacement` as many independent
-    uniform rows; either way a batch mean is an unbiased estimate. `drop_last` leaves out a last batch of fewer rows. A
-    loop goes on from where the last one was broken off, or from a loaded state, to the end of that epoch; `len` is the
-    number of batches of a whole one. Of a batch of `batch_size` rows rank r of `world_size` takes the r-th part.
-    With `members`, how many or a range of their numbers, each member of an `Ensemble` has an order, and batches, of its
-    own, a function of (seed, epoch, its number): tensors are `(members, batch, ...)`.
+    uniform rows; either way a batch mean is an unbiased estimate. `drop_last` leaves out a last batch of fewer rows. An
+    iteration continues from the batch after the last one handed out, or from a loaded state, to the end of that epoch;
+    `len` is the number of batches of a whole epoch. Rank r of `world_size` takes the r-th part of each batch.
+    With `members`, their number or the range of their numbers, each member of an `Ensemble` has its own order, a
+    function of (seed, epoch, number of the member): tensors are `(members, batch, ...)`.
 
     `data`: a tensor or a tuple of tensors that share their first axis, whose batches are of the same form, or a
     map-style dataset. Torch's generators are neither used nor touched. Raises RecipeError for other data, for sizes
@@ -71,7 +71,7 @@ class Minibatches:
         return whole + (rest > 0 and not self.drop_last)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The rows of an epoch in the order in which they are drawn, `(num_data,)`, of all ranks; of each member.
+        """The rows of an epoch in the order of drawing, over all ranks, `(num_data,)`, or `(members, num_data)`.
 
         >>> Minibatches(torch.zeros(6), 2, seed=1, replacement=True).order(0)
         tensor([2, 3, 3, 3, 3, 4])
@@ -82,7 +82,7 @@ class Minibatches:
         return (high << 31 | low).argsort(stable=True)  # 62 bits: of a million rows two agree once in 1e7 epochs
 
     def _draw(self, epoch: int, count: int, high: int) -> torch.Tensor:
-        """Uniform integers on [0, high) that belong to an epoch."""
+        """Uniform integers on [0, high), a function of the epoch, `(count,)`, or `(members, count)`."""
         chains = self.members or range(1)
         drawn = noise.integers(
             self.seed,
@@ -100,7 +100,7 @@ class Minibatches:
         return map(self.source.take, self.rows())
 
     def rows(self) -> Iterator[torch.Tensor]:
-        """The rows of the batches to the end of the epoch; the place has moved on when they are handed out."""
+        """Yields the rows of each batch to the end of the epoch, and moves the position on before handing them out."""
         more = True
         while more:
             if self._ordered is None or self._ordered[0] != self.epoch:
@@ -115,7 +115,7 @@ class Minibatches:
             yield rows
 
     def as_sampler(self) -> Sampler[list[int]]:
-        """The same batches as lists of rows, for DataLoader(dataset, batch_sampler=...); it moves this object's place.
+        """A sampler of these batches as lists of rows, for DataLoader(dataset, batch_sampler=...), at this position.
 
         A DataLoader with workers draws batches ahead: see `state_dict`. Raises RecipeError for batches of members.
 
@@ -130,11 +130,10 @@ class Minibatches:
         return _Rows(self)
 
     def state_dict(self, *, seen: int | None = None) -> dict[str, int]:
-        """The place, the number of the epoch and of the next batch in it, and what it is a place in; plain integers.
+        """The position, the numbers of the epoch and of its next batch, and the settings of the order; plain integers.
 
-        `seen`: how many batches the loop has seen since its first epoch began, where a DataLoader with workers has
-        drawn others ahead; the place is then the one after these. It is a place in the batches of all ranks, for any
-        rank.
+        `seen`: the number of batches that the loop has seen since its first epoch began, where a DataLoader with
+        workers has drawn more ahead; the position is then after these. The position is the same for all ranks.
         """
         epoch, batch = self.epoch, self.batch
         if seen is not None:
@@ -142,9 +141,9 @@ class Minibatches:
         return {"epoch": epoch, "batch": batch, **self._kind()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a place.
+        """Continues from a saved position.
 
-        Raises RecipeError if it is one in other batches: of another seed, number of data or size.
+        Raises RecipeError for a position in other batches: of another seed, number of data or size.
         """
         where = "Minibatches, load_state_dict"
         kind = self._kind()
@@ -162,7 +161,7 @@ class Minibatches:
         self.epoch = epoch
 
     def _kind(self) -> dict[str, int]:
-        """What a place is a place in."""
+        """The settings that a position is valid for."""
         kind = {
             "seed": self.seed,
             "num_data": self.num_data,

@@ -46,12 +46,12 @@ from .tensors import (
 )
 from .values import values_of
 
-BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group that are no settings
+BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
 CHECKED = 50  # steps from one look at the gradients' numbers to the next
 
 
 class Optimizer(torch.optim.Optimizer):
-    """A recipe in a training loop: after `loss.backward()`, `step()` moves the parameters as one step of the sampler.
+    """A recipe in a training loop: after `loss.backward()`, `step()` moves the parameters by one step of the sampler.
 
     The loss is the mean over the data, U = num_data loss, and the law is exp(-U/temperature). `lr` and `momentum` are
     those of torch.optim.SGD on that loss, by the recipe's conversion "lr, momentum" (momentum is 0.9 if left out): at
@@ -63,19 +63,19 @@ class Optimizer(torch.optim.Optimizer):
 
     Weights in bfloat16 or float16 are moved as copies in float32, which are in the state, with momenta in float32:
     noise and steps below the last digit of a weight add up in the copy, and each weight is its copy, rounded to
-    nearest. The law is that of the copies, whose gradients are taken where the weights are, half a last digit away at
-    most.
+    nearest. The copies have the law; their gradients are taken at the weights, at most half a last digit away.
 
-    `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile; parameters that are
-    frozen, as the base of a LoRA is, stay as they are, and a recipe may be the name of a stock one. The noise is a
-    function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch", "cpp",
-    "triton", or "auto", a kernel where there is one. Of an `Ensemble` each member is a chain of its own, from `chain`
-    on. DTensors, as of torch.distributed.fsdp.fully_shard, move as the whole tensors would, up to rounding; ranks step,
-    and ask for temperatures and reports, together. With `capturable` steps may be captured in a CUDA graph: the device
-    counts them, so that each replay has noise of its own. Settings are those of the capture, gradients keep their
-    memory, and are looked at in steps outside of graphs alone; no GPU has run it yet. The state is a tensor by name for
-    every parameter, scalar blocks are with the first of their group. Raises RecipeError for parameters, settings or
-    gradients that no step can be made with.
+    `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile. Parameters that
+    require no gradient, such as the base of a LoRA, do not move. `recipe`: a Recipe, or the name of a stock one. The
+    noise is a function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch",
+    "cpp", "triton", or "auto", a kernel where there is one. Each member of an `Ensemble` is a chain of its own, from
+    `chain` on. DTensors, as of torch.distributed.fsdp.fully_shard, move as the whole tensors would, up to rounding;
+    ranks step, and ask for temperatures and reports, together.
+
+    With `capturable` steps may be captured in a CUDA graph; the device counts steps, so that each replay has noise of
+    its own. Settings are fixed at the capture, gradients keep their memory, and are checked only in steps outside of
+    graphs; no GPU has run this yet. The state holds tensors by name for every parameter, scalar blocks with the first
+    parameter of their group. Raises RecipeError for parameters, settings or gradients that allow no step.
 
     >>> from samplers import SGHMC
     >>> model = torch.nn.Linear(3, 1)
@@ -138,7 +138,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(params, own | of_recipe | {"step_number": 0})
 
     def _compile(self, freeze: Any) -> None:
-        """The step in which blocks and adapted quantities of these names are held still."""
+        """Compiles the step that leaves the blocks and adapted quantities of these names unchanged."""
         step = integrators.compile(self.recipe, self.word, pieces=self.pieces, freeze=freeze, backend=self.backend)
         _check_target(self.where, self.recipe)
         adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in step.frozen}
@@ -146,7 +146,7 @@ class Optimizer(torch.optim.Optimizer):
         self.rotated = Step(self.recipe, self.program.scheme, step.flows, self.program, frozen=step.frozen)
 
     def _meet_values(self) -> None:
-        """Say of formulas that read U itself what a batch makes of them."""
+        """Warns about formulas that read U itself, which a batch only estimates; refuses these with `capturable`."""
         if not self.program.needs_value:
             return
         if self.capturable:
@@ -158,9 +158,9 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def freeze(self, *names: str) -> None:
-        """Hold these blocks and adapted quantities still from the next step on, as after a burn-in; no names free all.
+        """Freezes blocks and adapted quantities by name from the next step on, as after a burn-in; no names free all.
 
-        Raises RecipeError for what is no block and no adapted quantity.
+        Raises RecipeError for the name of anything else.
 
         >>> from samplers import AdaptiveSGHMC
         >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), AdaptiveSGHMC, step_size=1e-3, num_data=500)
@@ -172,23 +172,23 @@ class Optimizer(torch.optim.Optimizer):
             group["sampler"] = self._identity(group["params"])
 
     def _begin_with_step(self) -> None:
-        """What is made anew with the step: rates and engines."""
+        """Resets the rates and engines, which belong to the step."""
         self._rates = Rates(self.rotated, self.where)
         self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
         self._engines: dict[int, TextEngine | OnCopies] = {}
-        self._in_use: dict[int, tuple[tuple, Setting]] = {}  # of each group its settings, and what they stand for
+        self._in_use: dict[int, tuple[tuple, Setting]] = {}  # by group: values, their Setting
 
     def _begin(self) -> None:
-        """What is made anew in a copy: rates, engines and watch."""
+        """Resets everything that a copy does not share: rates, engines, clocks, spreads and monitors."""
         self._begin_with_step()
-        self._clocks: dict[int, torch.Tensor] = {}  # of each group, where its device counts the steps
-        self._spreads: dict[int, Spread | None] = {}  # of each group, which sites are here if not all
+        self._clocks: dict[int, torch.Tensor] = {}  # by group: the count of steps on its device
+        self._spreads: dict[int, Spread | None] = {}  # by group: the sites on this rank; None for all
         self._arrivals = Arrivals()  # of gradients' sizes
         self._clipping = ClippingWatch(self.where, self._arrivals)
         self._gauges = Gauges(self.recipe, self._arrivals)
 
     def _check_names(self, parameters: Mapping[str, Any]) -> None:
-        """Refuse a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
+        """Refuses a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
         for name in self.rotated.parameters:
             if name in inspect.signature(Optimizer.__init__).parameters or name in BOOKKEPT:
                 raise RecipeError(self.where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
@@ -198,9 +198,10 @@ class Optimizer(torch.optim.Optimizer):
                 raise RecipeError(self.where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own, but for frozen ones, as torch's optimizers move none of these.
+        """Adds a group of parameters with settings of its own; parameters that require no gradient are left out.
 
-        Raises RecipeError, and adds none, for what does not fit, and where all are frozen.
+        Raises RecipeError, and adds no group, for unknown or invalid settings, for parameters that cannot be moved,
+        and where all are frozen.
         """
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -219,28 +220,28 @@ class Optimizer(torch.optim.Optimizer):
         self.held += held
 
     def _state_here(self, group: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The state of a group by name, a vector's at the first parameter that this rank has sites of."""
+        """The state of a group by block; of a vector block, the part at the first parameter with sites on this rank."""
         state: dict[str, torch.Tensor] = {}
         for p in reversed(group["params"] if group["step_number"] else []):
             state |= {name: x for name, x in _parts([self.state.get(p, {})])[0].items() if x.numel()}
         return state
 
     def settings(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
-        """Step size, temperature and parameters of a group, from lr and momentum or as they are: `Rates.setting`."""
+        """Step size, temperature and parameters of a group, given or converted from lr and momentum, by `Rates`."""
         return self._rates.setting(group, budget=budget)
 
     def step(
         self, closure: Callable[[], Any] | None = None, *, observe: Mapping[str, torch.Tensor] | None = None
     ) -> Any:
-        """One step; returns the loss of `closure`, if there is one, which computes it and its gradient anew.
+        """Makes one step, and returns the loss of `closure`, a function that recomputes the loss and its gradient.
 
-        `observe` has the statistics that a recipe asks for, by name. A recipe whose formulas read U itself asks for a
-        closure, of whose loss U = num_data loss + num_data weight_decay theta^2/2 is made; of an ensemble it returns
-        that of each member. Raises RecipeError, before the group moves, for gradients that are missing or sparse, and
-        for observations and losses that are missing. Gradients that are not finite are
-        refused every 50th step, and on the CPU where the shortest of a group has such numbers, as it does after a loss
-        that is not finite; weights and state are then those of the step before. A GPU is not waited for: what is
-        checked there is refused some steps later.
+        `observe`: the statistics that the recipe asks for, by name. A recipe whose formulas read U itself needs a
+        closure, from whose loss U = num_data loss + num_data weight_decay theta^2/2 is computed; the closure of an
+        ensemble returns the loss of each member. Raises RecipeError, before the group moves, for gradients that are
+        missing or sparse, and for missing observations and losses. Gradients that are not finite are refused at every
+        50th step, and on the CPU also where the shortest gradient of a group is not finite, as after a loss that is
+        not; weights and state are then those of the step before. Checks on a GPU, which is not waited for, raise some
+        steps later.
         """
         if torch.autograd._profiler_enabled() or any(_hooks(self)):
             return _seen_by_hooks(self, closure, observe)
@@ -250,7 +251,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _step(self, closure: Callable[[], Any] | None, observe: Mapping[str, torch.Tensor] | None) -> Any:
-        """One step, behind the hooks."""
+        """Makes one step, without torch's hooks."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -300,7 +301,7 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def _looks_on(self, step: int) -> bool:
-        """Whether somebody looks at the gradients of a step."""
+        """Whether a check or a monitor reads the gradients of a step, or a CUDA graph captures it."""
         if gpu.is_capturing():
             return True
         self._arrivals.look()
@@ -314,9 +315,9 @@ class Optimizer(torch.optim.Optimizer):
         whole: dict[str, Any],
         observe: Mapping[str, torch.Tensor],
     ) -> tuple[TextEngine | OnCopies, list[torch.Tensor]]:
-        """The engine that takes the gradients of a step, and these, which all have looked at.
+        """The engine of a step and its gradients, checked and shown to the monitors.
 
-        `group` has what this rank has of the parameters of the `whole`.
+        `group` holds the parts on this rank of the parameters of `whole`.
         """
         gradients = [p.grad for p in group["params"]]
         captured = gpu.is_capturing()
@@ -346,7 +347,7 @@ class Optimizer(torch.optim.Optimizer):
     def _check_captured(
         self, engine: TextEngine | OnCopies | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
     ) -> None:
-        """Refuse a step in a graph that its replays would not make."""
+        """Refuses a captured step that replays of the graph would not repeat rightly."""
         where = f"{self.where}, step"
         if not self.capturable:
             raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
@@ -354,31 +355,31 @@ class Optimizer(torch.optim.Optimizer):
             raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
 
     def _clock(self, index: int, group: dict[str, Any]) -> torch.Tensor | None:
-        """Where the device counts the steps of a group, if it does."""
+        """The count of a group's steps on its device, an int64 tensor `(1,)`; None unless `capturable`."""
         if self.capturable and index not in self._clocks:
             device = group["params"][0].device
             self._clocks[index] = torch.tensor([group["step_number"]], dtype=torch.int64, device=device)
         return self._clocks.get(index)
 
     def _take_time(self) -> None:
-        """Count the steps that graphs have made."""
+        """Sets the step numbers of groups from the counts on their devices, which replays of graphs increase."""
         for index, clock in self._clocks.items():
             self.param_groups[index]["step_number"] = int(clock)
 
     def _check_held(self) -> None:
-        """Refuse parameters that were frozen when they were given, and are to move."""
+        """Refuses parameters that were frozen when they were given, and now require a gradient."""
         number = sum(p.requires_grad for p in self.held)
         if number:
             what = f"{number} parameter(s) that were frozen when they were given require a gradient by now"
             raise RecipeError(f"{self.where}, step", what, do="Give them to add_param_group().")
 
     def _chain(self, index: int) -> int:
-        """The first chain of a group in the noise."""
+        """The number of a group's first chain in the noise."""
         members = members_of(self.param_groups[index]["params"]) or range(1)
         return self.chain + index * streams.GROUP + members.start
 
     def _setting(self, index: int, group: Mapping[str, Any]) -> Setting:
-        """The setting of a group, computed where a schedule has changed it; its budget has been checked."""
+        """The setting of a group, computed anew when its values change; `_engine` has checked the budget."""
         values = tuple(group[name] for name in self._names)
         in_use = self._in_use.get(index)
         if in_use is None or in_use[0] != values:
@@ -388,7 +389,7 @@ class Optimizer(torch.optim.Optimizer):
     def _engine(
         self, index: int, group: dict[str, Any], gradients: list[torch.Tensor], observe: Mapping[str, torch.Tensor]
     ) -> TextEngine | OnCopies:
-        """What moves a group, its state begun where there is none."""
+        """Makes the engine of a group, and starts its state where there is none."""
         params = group["params"]
         setting = self.settings(group)
         check_parameters(self.where, params)
@@ -425,16 +426,16 @@ class Optimizer(torch.optim.Optimizer):
         return engine if weights is params else OnCopies([local(p) for p in params], parts, engine)
 
     def _part(self, group: dict[str, Any]) -> dict[str, Any]:
-        """A group with what this rank has of its parameters and their gradients."""
+        """A group with the parts on this rank of its parameters and their gradients."""
         params = group["params"]
         if not params or not is_sharded(params[0]):
             return group
         return with_gradients({**group, "params": list(map(local, params))}, list(map(local_gradient, params)))
 
     def _spread(self, index: int, group: Mapping[str, Any]) -> Spread | None:
-        """The sites of this rank, where parameters of a group are sharded; asked first by all ranks together.
+        """The sites on this rank of a sharded group, else None; all ranks make the first call together.
 
-        Raises RecipeError where ranks have other settings than this one, and for what no sharded group has.
+        Raises RecipeError where settings differ between ranks, and for what sharded parameters do not support.
         """
         if index not in self._spreads:
             spread = spread_of(self.where, group["params"])
@@ -447,9 +448,9 @@ class Optimizer(torch.optim.Optimizer):
         return self._spreads[index]
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
-        """The mean of p^2/m with its 99 % band, of this moment, for each tensor and block of Gaussian momenta.
+        """The present mean of p^2/m, with its 99 % band, for each tensor and block of Gaussian momenta.
 
-        By the name of the tensor, where it was given with `named_parameters()`, or its group and number, and the block:
+        Keys are the name of the tensor, as given by `named_parameters()`, or its group and number, and the block:
         "0.1, p"; of an ensemble for each member, "0.1, p, member 2".
         """
         temperatures: dict[str, Temperature] = {}
@@ -481,15 +482,15 @@ class Optimizer(torch.optim.Optimizer):
         return temperatures
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:
-        """What speaks against this loop as a sampler, over the later half of its steps; `print` it, or log `scalars()`.
+        """Checks of this loop as a sampler, over the later half of its steps; `print` the report, or log `scalars()`.
 
-        For each group, and each member of an Ensemble, in the order in which they are to be changed: what the noise of
-        minibatches adds to the temperature, h V_g/(2 D) less what is supplied, of gradients one step apart; thermostats
-        that still relax (their R-hat over quarters of that half); the configurational temperature, the mean of theta
-        grad U over sites, and the kinetic one, of p^2/m, each over T. Some steps were looked at, since this was made,
-        copied or loaded: every tenth of the first 2000, every twentieth up to 4000, and so on.
-        `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and those that a CUDA graph replays,
-        are not looked at. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
+        For each group, and each member of an Ensemble, in the order in which faults are to be mended: the temperature
+        that the noise of minibatches adds, h V_g/(2 D) less the noise supplied, from gradients one step apart;
+        thermostats that still relax (R-hat over quarters of that half); the configurational temperature, the mean of
+        theta grad U over sites, and the kinetic one, the mean of p^2/m, each over T. Steps are looked at since the
+        optimizer was made, copied or loaded: every tenth up to 2000, every twentieth up to 4000, and so on.
+        `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and steps that a CUDA graph replays,
+        are left out. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
 
         >>> from samplers import SGHMC
         >>> weights = torch.nn.Parameter(torch.zeros(50))
@@ -512,11 +513,11 @@ class Optimizer(torch.optim.Optimizer):
         return report_of_loop(self.recipe, chains, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
-        """In how many steps momenta, thermostats and adapted quantities forget where they were, by linearisation.
+        """The relaxation times of momenta, thermostats and adapted quantities, in steps, by linearisation.
 
-        By the name of the block, in several groups "block of group k". Averages over fewer steps than these are of
-        where a thermostat was; of momenta it is 1/(1 - momentum) or so. inf is for ever; what depends on the weights is
-        left out.
+        Keys are names of blocks, with several groups "block of group k". Averages over fewer steps reflect where a
+        thermostat started; the time of momenta is about 1/(1 - momentum). inf stands for no relaxation; quantities that
+        depend on the weights are left out.
 
         >>> from samplers import SGNHT
         >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), SGNHT, lr=0.1, momentum=0.9, num_data=500)
@@ -554,13 +555,13 @@ class Optimizer(torch.optim.Optimizer):
         return "\n".join(lines) + (f"\nRelaxation in steps: {_in_words(steps)}" if steps else "")
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, and what it is the state of, which `torch.load(weights_only=True)` reads."""
+        """The state, with the recipe, seed and word of each group; `torch.load(weights_only=True)` reads the file."""
         self._take_time()
         state = super().state_dict()
         return state | {"param_groups": _each_value(operators.taken_apart, state["param_groups"])}
 
     def _identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """What the state of a group is the state of."""
+        """The identity of a group's state: recipe, scheme, seed, chain, frozen blocks and members."""
         members = members_of(params)
         return {
             "recipe": self.recipe.name,
@@ -572,9 +573,10 @@ class Optimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state, and with it lr and the other settings of its groups, as torch's optimizers do.
+        """Loads a state, and with it lr and the other settings of its groups, as torch's optimizers do.
 
-        Raises RecipeError, and keeps its own, for that of another sampler, seed, number of data or parameters.
+        Raises RecipeError, and keeps the present state, for a state of another sampler, seed, number of data or
+        parameters.
         """
         where = f"{self.where}, load_state_dict"
         state_dict = state_dict | {"param_groups": _each_value(operators.put_together, state_dict["param_groups"])}
@@ -598,7 +600,7 @@ class Optimizer(torch.optim.Optimizer):
         self.freeze(*(name for group in self.param_groups[:1] for name in group["sampler"]["frozen"]))
 
     def _take_precise(self, state_dict: dict[str, Any]) -> None:
-        """Take the state of weights of half precision as it was saved; torch rounds it to their type."""
+        """Loads the state of half-precision weights unrounded, where torch would round to the type of the weights."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             for p, name in zip(group["params"], saved["params"]):
                 if precise(p.dtype) != p.dtype:
@@ -635,12 +637,12 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _each_value(change: Callable[[Any], Any], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of parameters with their values changed."""
+    """The parameter groups with `change` applied to each value."""
     return [{name: change(value) for name, value in group.items()} for group in groups]
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
-    """Numbers by name; of tensors their shape, of operators their structure."""
+    """Text of numbers by name; tensors by their shape, operators by their structure."""
     return ", ".join(f"{name} {_in_word(x)}" for name, x in values.items())
 
 
@@ -651,19 +653,19 @@ def _in_word(x: Any) -> str:
 
 
 def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
-    """What torch calls before and after the step of an optimizer."""
+    """Torch's hooks before and after the step of an optimizer, its own and the global ones."""
     before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     return before, after, torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks
 
 
 @torch.optim.Optimizer.profile_hook_step
 def _seen_by_hooks(optimizer: Optimizer, closure: Any = None, observe: Any = None) -> Any:
-    """A step that profilers record, with all hooks, which may change what it is given."""
+    """Makes a step that profilers record, with all hooks, which may change its arguments."""
     return optimizer._step(closure, observe)
 
 
 def _check_order(params: object, recipe: object) -> None:
-    """Refuse a recipe, or a network, in the place of the parameters."""
+    """Refuses a recipe, or a network, in the place of the parameters."""
     if isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
         what = f"a {type(params).__name__} is given in the place of its parameters"
         raise RecipeError("Optimizer", what, do="Pass network.parameters(), or network.named_parameters().")
@@ -681,12 +683,12 @@ def _capturable(where: str, capturable: object, backend: str) -> bool:
 
 
 def _parts(states: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """What this rank has of states by name."""
+    """The parts of states on this rank, by name."""
     return [{name: local(x) for name, x in state.items()} for state in states]
 
 
 def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: bool) -> None:
-    """Refuse what is not made for sharded parameters."""
+    """Refuses steps and settings that sharded parameters do not support."""
     fault = ""
     if step.program.needs_value:
         fault = "its formulas read U itself, and each rank has the loss of its own data"
@@ -705,18 +707,18 @@ def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: 
 
 
 def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
-    """Parameters as numbers, the mean of those that have one value per site, without operators."""
+    """Parameters as numbers, without operators; those with one value per site by their mean."""
     numbers = {name: x for name, x in parameters.items() if not isinstance(x, operators.Operator)}
     return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in numbers.items()}
 
 
 def _without_frozen_blocks(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state must be the state of, whichever blocks were held still."""
+    """The identity of a state apart from its frozen blocks, as a state to be loaded must have it."""
     return {name: value for name, value in identity.items() if name != "frozen"}
 
 
 def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
-    """Leave the frozen parameters out of a group, unless all are; they come back."""
+    """Removes the frozen parameters from a group, unless all are frozen, and returns them."""
     moving = [p.requires_grad for p in group["params"]]
     if not any(moving):
         return []
@@ -728,7 +730,7 @@ def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def _check_target(where: str, recipe: Recipe) -> None:
-    """Refuse a recipe whose target cannot be weights."""
+    """Refuses a recipe whose target cannot be weights."""
     if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
         names = ", ".join(b.name for b in recipe.targets)
         what = f"the target is the blocks {names}, and a loop moves one set of weights"

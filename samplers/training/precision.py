@@ -1,4 +1,4 @@
-"""Weights of half precision are moved as copies in float32, in which noise below their last digit adds up."""
+"""Half-precision weights, moved as copies in float32, in which noise below the weights' last digit adds up."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from integrators.noise import Key
 from .engines import TextEngine
 from .tensors import precise
 
-COPY = "copy in float32"  # among the state of a weight; no block bears this name
+COPY = "copy in float32"  # key in the state of a weight; no block bears this name
 
 
 def copies_of(weights: Sequence[torch.Tensor], states: Mapping[torch.Tensor, dict[str, Any]]) -> Sequence[torch.Tensor]:
-    """What is moved for weights: themselves, or those of half precision as the copies that their states keep."""
+    """The tensors that steps move: the weights, or for half precision their float32 copies, made in their states."""
     if precise(weights[0].dtype) == weights[0].dtype:
         return weights
     for p in weights:
@@ -27,10 +27,10 @@ def copies_of(weights: Sequence[torch.Tensor], states: Mapping[torch.Tensor, dic
 
 
 class OnCopies:
-    """An engine that moves copies of weights in float32, and rounds them to nearest into the weights.
+    """An engine that moves float32 copies of weights, and rounds the copies to nearest into the weights.
 
-    Weights that somebody else has written are copied anew; on a GPU, which is not waited for, those whose tensors count
-    what is written, as they do not through `.data`.
+    Weights that other code has written are copied anew. On a GPU, which is not waited for, writes are noticed by the
+    tensor's version counter, which writes through `.data` bypass.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], engine: TextEngine):
@@ -39,26 +39,26 @@ class OnCopies:
         self.engine = engine
         self.gradients = [torch.empty_like(x) for x in copies]
         self.starts = starts(weights)
-        self.written = [p.detach().clone() for p in weights if is_near(p)]  # as weights are after a step
+        self.written = [p.detach().clone() for p in weights if is_near(p)]  # values of the weights after a step
         self.as_weights = Alike(weights)
         self.as_gradients = Alike([p.detach() for p in weights])
         self._renew()
 
     def _renew(self):
-        """Copy weights that are not their copies."""
+        """Copies weights anew that differ from their rounded copies."""
         for p, x in zip(self.weights, self.copies):
             if not torch.equal(x.to(p.dtype), p):
                 x.copy_(p)
         self._see_written()
 
     def _see_written(self):
-        """Keep what tells whether weights are as they are now."""
+        """Records the weights' version counters, and on the CPU their values."""
         self.versions = [p._version for p in self.weights]
         if self.written:
             torch._foreach_copy_(self.written, self.weights)
 
     def _are_as_written(self):
-        """Whether nobody has written into the weights."""
+        """Whether the weights are unchanged since the last step."""
         if [p._version for p in self.weights] != self.versions:
             return False
         as_bits = map(_bits, self.written), map(_bits, self.weights)
@@ -69,7 +69,7 @@ class OnCopies:
         return self.engine.sees_infinities(group)
 
     def finds(self, group: Mapping[str, Any]) -> bool:
-        """No look finds the gradients, which are copied."""
+        """Returns False: gradients are copied, so the engine does not find them itself."""
         return False
 
     def takes(self, gradients: Sequence[Any]) -> bool:
@@ -77,11 +77,11 @@ class OnCopies:
         return self.as_gradients(gradients)
 
     def fits(self, group: Mapping[str, Any]) -> bool:
-        """Whether it is still these weights that move, where they were."""
+        """Whether the group has the same weights, at the same addresses."""
         return starts(group["params"]) == self.starts and self.engine.fits({**group, "params": self.copies})
 
     def fits_closely(self, group: Mapping[str, Any]) -> bool:
-        """Whether they are also of the form that they were of."""
+        """Whether the group's weights also have the same shapes, strides and types."""
         return self.fits(group) and self.as_weights(group["params"])
 
     def move(
@@ -94,7 +94,7 @@ class OnCopies:
         /,
         **settings: Any,
     ) -> None:
-        """One step of size h, by the gradients of the mean loss and the noise of a key; `value` is U."""
+        """Makes one step of size h from the gradients of the mean loss and the noise of a key; `value` is U."""
         if not self._are_as_written():
             self._renew()
         torch._foreach_copy_(self.gradients, list(gradients))
@@ -104,5 +104,5 @@ class OnCopies:
 
 
 def _bits(t: torch.Tensor) -> np.ndarray:
-    """The bits of numbers of half precision, in the memory of the host."""
+    """The bits of a half-precision tensor as int16, in the memory of the host."""
     return t.detach().view(torch.int16).numpy()

@@ -1,4 +1,4 @@
-"""Settings of a parameter group: the step size and parameters that lr and momentum stand for, checked."""
+"""Settings of a parameter group: the step size and parameters that follow from lr and momentum, checked."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from recipe.symbols import step_size
 from .tensors import precise
 
 SETTINGS = ("lr", "momentum", "step_size", "num_data", "temperature", "weight_decay")
-RATES = ("lr", "momentum", "num_data")  # what the conversion of a learning rate reads
+RATES = ("lr", "momentum", "num_data")  # arguments of the conversion of a learning rate
 CONVERSION = "lr, momentum"
 USUAL_MOMENTUM = 0.9
 
 
 class Setting(NamedTuple):
-    """What moves a group: the step size in units of time, the temperature, and the recipe's parameters by name."""
+    """The step size of a group in units of time, its temperature, and the recipe's parameters by name."""
 
     step_size: float
     temperature: float
@@ -32,10 +32,10 @@ class Setting(NamedTuple):
 
 
 class Rates:
-    """What the settings of a group stand for; `where` begins the messages.
+    """Converts the settings of a group to a `Setting`; `where` begins the messages.
 
-    lr and momentum are converted as the recipe says; a recipe without a conversion takes the step size lr/num_data, or
-    sqrt(lr/num_data) if it has momenta.
+    lr and momentum are converted by the recipe's formulas; a recipe without a conversion takes the step size
+    lr/num_data, or sqrt(lr/num_data) if the recipe has momenta.
 
     >>> import integrators
     >>> from samplers import SGLD
@@ -53,8 +53,8 @@ class Rates:
     def setting(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
         """The setting of a group.
 
-        `budget`: whether to check that the noise which the gradient supplies is not more than there may be.
-        Raises RecipeError for settings that contradict each other, or that no step can be made with.
+        `budget`: whether to check that the noise supplied by the gradient is within the noise of the step.
+        Raises RecipeError for settings that contradict each other, or that allow no step.
         """
         self._check(group)
         temperature = group["temperature"]
@@ -113,7 +113,7 @@ class Rates:
         number(self.where, name, value, least=0, what=f"{name} = {value!r}", do="Give a number >= 0.")
 
     def _converted(self, group: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-        """The step size and parameters that lr and momentum stand for, or the step size itself."""
+        """The step size and parameters converted from lr and momentum, or the step size as given."""
         if group["lr"] is None:
             return group["step_size"], {}
         momentum = group["momentum"]
@@ -134,7 +134,7 @@ class Rates:
 
     @cached_property
     def _functions(self) -> dict[str, Callable[..., float]]:
-        """What lr and momentum stand for, as functions of floats: sympy is too slow for every step."""
+        """The conversion of lr and momentum as functions of floats: sympy is too slow for every step."""
         formulas = self.recipe.learning_rate(self.step.scheme.moves)
         symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
         order = [symbols.get(name, Symbol(name)) for name in RATES]

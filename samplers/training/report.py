@@ -1,4 +1,4 @@
-"""What speaks against a training loop as a sampler: questions in the order in which what they find is to be changed."""
+"""The report of a training loop as a sampler: findings in the order in which faults are to be mended."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ..results.statistics import LEAST
 from .gauges import EVERY
 from .rates import Setting
 
-SEGMENTS = 2  # stretches of the later half of a loop, each cut in two, of which a thermostat's R-hat is
+SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
 HEAT = "Take larger batches or a smaller lr, SVRG, or a recipe with a thermostat; or supply the noise."
 RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
 CONFIGURATIONAL = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
@@ -29,7 +29,7 @@ Series = Mapping[str, torch.Tensor]  # by name, over the later half of the loop
 def report_of_loop(
     recipe: Recipe, chains: Mapping[str, tuple[Series, Setting]], *, alpha: float, tolerance: float
 ) -> Report:
-    """Findings of the chains that have been looked at, by their labels. `Optimizer.report` says more."""
+    """The report of `Optimizer.report`, from the recorded series and the setting of each chain, by label."""
     findings: list[list[Finding]] = [[], [], [], []]
     unasked = [WEIGHTS]
     short = [of for of, (series, _) in chains.items() if len(next(iter(series.values()), ())) < 2 * LEAST * SEGMENTS]
@@ -57,12 +57,12 @@ def report_of_loop(
 
 
 def _together(labels: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first label, and the number of the others."""
     return labels[0] if len(labels) == 1 else f"{labels[0]}, and {len(labels) - 1} more"
 
 
 def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: float, tolerance: float) -> Finding | str:
-    """What the noise of minibatches adds to the temperature, at most."""
+    """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
     if "noise" not in series:
         return "no two steps followed each other"
     variance = average_of(series["noise"][None])

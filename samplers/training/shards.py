@@ -1,4 +1,4 @@
-"""Parameters that are sharded over ranks, as DTensors are: the sites that this rank has, and sums over all ranks."""
+"""Parameters that are sharded over ranks as DTensors: the sites on this rank, and sums over all ranks."""
 
 import hashlib
 import math
@@ -25,7 +25,7 @@ def is_sharded(t: object) -> bool:
 
 
 def local(t: Any) -> torch.Tensor:
-    """The numbers that this rank has of a tensor, as a plain one on the same memory; of a plain tensor itself.
+    """The part of a DTensor on this rank, as a plain tensor on the same memory; a plain tensor itself.
 
     >>> x = torch.ones(2)
     >>> local(x) is x
@@ -38,7 +38,7 @@ def local(t: Any) -> torch.Tensor:
 
 
 def local_gradient(p: Any) -> torch.Tensor | None:
-    """What this rank has of a parameter's gradient; None where that is missing, or lies otherwise over the ranks."""
+    """The part of a parameter's gradient on this rank; None where it is missing or placed unlike the parameter."""
     g = p.grad
     if g is None or not is_sharded(p):
         return g
@@ -47,7 +47,7 @@ def local_gradient(p: Any) -> torch.Tensor | None:
 
 
 def with_gradients(group: Mapping[str, Any], gradients: Sequence[torch.Tensor | None]) -> dict[str, Any]:
-    """A group whose parameters are plain tensors on the same memory, with these gradients."""
+    """The group with its parameters detached, on the same memory, and with these gradients."""
     params = [p.detach() for p in group["params"]]
     for p, g in zip(params, gradients):
         p.grad = g
@@ -55,9 +55,9 @@ def with_gradients(group: Mapping[str, Any], gradients: Sequence[torch.Tensor | 
 
 
 def placed_as(where: str, t: Any, p: Any) -> torch.Tensor:
-    """A gradient as the parameter lies over the ranks; a sum over ranks that is pending is taken.
+    """Gradient t redistributed over the ranks like parameter p; a pending sum over ranks is taken.
 
-    Raises RecipeError where one is a DTensor and the other is not, or they are on different meshes.
+    Raises RecipeError where only one of t and p is a DTensor, or their meshes differ.
     """
     if is_sharded(t) != is_sharded(p) or (is_sharded(p) and t.device_mesh != p.device_mesh):
         raise RecipeError(where, f"it is a {type(t).__name__}, the parameter a {type(p).__name__}", do="Shard both.")
@@ -65,7 +65,7 @@ def placed_as(where: str, t: Any, p: Any) -> torch.Tensor:
 
 
 def as_part(where: str, value: torch.Tensor, p: Any) -> torch.Tensor:
-    """A value of a sharded parameter's shape as a DTensor that lies as that one does: each rank keeps its part."""
+    """A value of a sharded parameter's shape as a DTensor with the parameter's placements; each rank keeps its part."""
     if not is_sharded(p) or is_sharded(value):
         return value
     offset, shape = _chunk(where, p)
@@ -75,10 +75,10 @@ def as_part(where: str, value: torch.Tensor, p: Any) -> torch.Tensor:
 
 
 def runs_of(where: str, p: Any, first: int = 0) -> list[Run]:
-    """The sites of a DTensor that this rank has, in the order of its memory.
+    """The sites of a DTensor on this rank, in the order of its memory.
 
-    They are numbered as in the memory of the whole tensor, from `first` on. Raises RecipeError for sums that are
-    pending, and for a part that lies in another order than the whole.
+    Sites are numbered as in the memory of the whole tensor, from `first` on. Raises RecipeError for pending sums over
+    ranks, and for a part in another memory order than the whole.
     """
     if any(placement.is_partial() for placement in p.placements):
         what = "it is a sum over ranks that is pending, Partial"
@@ -100,7 +100,7 @@ def runs_of(where: str, p: Any, first: int = 0) -> list[Run]:
 
 
 def _runs(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> list[tuple[int, int]]:
-    """The stretches of the row-major order of a whole array that a box of it covers: where each begins, and how long.
+    """The stretches (start, length) of a whole array in row-major order that a box of it covers.
 
     >>> _runs([4, 3], [2, 3], [1, 0]), _runs([2, 4], [2, 2], [0, 1])
     ([(3, 6)], [(1, 2), (5, 2)])
@@ -116,7 +116,7 @@ def _runs(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> 
 
 
 def _chunk(where: str, p: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Where in the whole tensor the part of this rank begins, and its shape, as torch's own checkpoints have it."""
+    """Offset and shape, in the whole tensor, of the part on this rank, as in torch's distributed checkpoints."""
     chunks = p.__create_chunk_list__()
     if len(chunks) != 1:
         raise RecipeError(where, f"this rank has {len(chunks)} parts of it", do="Shard it into one part per rank.")
@@ -124,15 +124,15 @@ def _chunk(where: str, p: Any) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _is_counted(p: Any) -> bool:
-    """Whether sums over the ranks have this part from here: it is the first of its copies."""
+    """Whether sums over the ranks count the part on this rank, the first of its copies."""
     places = p.device_mesh.get_coordinate() or ()
     return all(at == 0 for at, placement in zip(places, p.placements) if placement.is_replicate())
 
 
 def check_sharded(where: str, params: Sequence[Any]) -> list[list[Run]]:
-    """The runs of each of some parameters, as `runs_of` has them, their sites end to end; none of plain ones.
+    """The runs of each sharded parameter by `runs_of`, numbered end to end; [] for plain parameters.
 
-    Raises RecipeError where they are not all on one mesh.
+    Raises RecipeError where the parameters are not all on one mesh.
     """
     if not is_sharded(params[0]):
         return []
@@ -149,7 +149,7 @@ def check_sharded(where: str, params: Sequence[Any]) -> list[list[Run]]:
 
 
 def spread_of(where: str, params: Sequence[Any]) -> Spread | None:
-    """The sites of this rank, of parameters laid end to end; None where none is sharded. All ranks call it together."""
+    """The sites on this rank of parameters laid end to end; None for plain ones. All ranks call this together."""
     runs = check_sharded(where, params)
     if not runs:
         return None
@@ -171,12 +171,12 @@ def spread_of(where: str, params: Sequence[Any]) -> Spread | None:
 
 
 def counted(spread: Spread, params: Sequence[Any]) -> list[bool]:
-    """Whether sums over the ranks have the part of each parameter that is here."""
+    """For each parameter, whether sums over the ranks count the part on this rank."""
     return [spread.runs[pieces[0].run].counted for pieces in cut(spread, params)]
 
 
 class Piece(NamedTuple):
-    """A run of a parameter: its number, and where it begins in the memory of the part that is here."""
+    """A run of a parameter: its number, and its offset in the memory of the part on this rank."""
 
     run: int
     start: int
@@ -208,10 +208,7 @@ def _group(mesh: Any) -> Any:
 
 
 def check_agreement(where: str, spread: Spread, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not the same on every rank, by their names, of which all ranks have as many.
-
-    All ranks call it together.
-    """
+    """Refuses settings that differ between ranks; all ranks call this together, with equally many settings."""
     mine = torch.tensor([_hash(value) for value in settings.values()], dtype=torch.float64, device="cpu")
     extremes = torch.stack([mine, -mine])
     spread.maximise(extremes)

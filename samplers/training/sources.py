@@ -1,4 +1,4 @@
-"""What minibatches are taken from: tensors, or a map-style dataset."""
+"""Sources of minibatches: tensors, or a map-style dataset."""
 
 from collections.abc import Mapping, Sized
 from typing import Any
@@ -14,7 +14,8 @@ NO_DATASET = IterableDataset, Mapping, list, str, tuple
 class Tensors:
     """Rows of tensors that share their first axis; batches are a tensor where `data` is one, else a tuple.
 
-    Raises RecipeError, in the name of `where`, for what is no tensor, has no rows, or has other numbers of them.
+    Raises RecipeError, in the name of `where`, for data other than tensors, and tensors without rows or with different
+    numbers of rows.
 
     >>> Tensors((torch.tensor([5.0, 6.0, 7.0]), torch.tensor([0, 1, 0])), "doctest").take(torch.tensor([2, 0]))
     (tensor([7., 5.]), tensor([0, 0]))
@@ -49,7 +50,7 @@ class Tensors:
 class Items:
     """Items of a map-style dataset; batches are made by torch's default_collate.
 
-    Raises RecipeError, in the name of `where`, for what has no `__getitem__` and `__len__`, or is a plain container.
+    Raises RecipeError, in the name of `where`, for objects without `__getitem__` and `__len__`, and plain containers.
 
     >>> Items(torch.utils.data.TensorDataset(torch.tensor([5.0, 6.0])), "doctest").take(torch.tensor([1]))
     [tensor([6.])]
@@ -67,7 +68,7 @@ class Items:
         self.device = torch.device("cpu")
 
     def take(self, rows: torch.Tensor) -> Any:
-        """The batch of these rows; of rows `(members, batch)` that of each member, stacked."""
+        """The batch of these rows; for rows `(members, batch)`, the batches of all members, stacked."""
         if rows.dim() > 1:
             return default_collate([self.take(own) for own in rows])
         numbers = rows.tolist()

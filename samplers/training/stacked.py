@@ -11,9 +11,9 @@ from recipe.errors import RecipeError
 
 
 class Stacked(torch.nn.Parameter):
-    """A parameter of several members, `(members, *shape)`; `first` is the number of the first one.
+    """A parameter of several members, `(members, *shape)`; `first` is the number of the first member.
 
-    The member is a chain to `Optimizer`: it has noise, totals, thermostats and temperatures of its own.
+    To `Optimizer` each member is a chain, with noise, totals, thermostats and temperatures of its own.
 
     >>> members_of([Stacked(torch.zeros(4, 3), first=8)])
     range(8, 12)
@@ -22,7 +22,7 @@ class Stacked(torch.nn.Parameter):
     first: int
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, *, first: int = 0) -> "Stacked":
-        """The tensor, marked."""
+        """Makes a parameter with the number of its first member."""
         parameter = super().__new__(cls, data, requires_grad)
         parameter.first = first
         return parameter
@@ -47,7 +47,7 @@ def _restored(data: torch.Tensor, requires_grad: bool, first: int) -> Stacked:
 
 
 def numbers_of(where: str, members: Any) -> range:
-    """The numbers of members, 0, 1, ... where it is told how many there are."""
+    """The numbers of members as a range, 0, 1, ... for an integer; RecipeError for anything else."""
     if not isinstance(members, range):
         return range(integer(where, "members", members, least=1, most=GROUP))
     if not members or members.step != 1 or members.start < 0 or members.stop > GROUP:
@@ -56,12 +56,12 @@ def numbers_of(where: str, members: Any) -> range:
 
 
 def members_of(params: Sequence[torch.Tensor]) -> range | None:
-    """The members whose parameters a group holds; None for those of one network, not stacked."""
+    """The numbers of the members whose parameters a group holds; None for parameters that are not stacked."""
     return params[0].members if params and isinstance(params[0], Stacked) else None
 
 
 def count(params: Sequence[torch.Tensor]) -> int:
-    """The number of chains that a group's parameters are."""
+    """The number of chains of a group: its members, or 1."""
     return len(members_of(params) or (None,))
 
 
@@ -76,12 +76,12 @@ def labels(index: int, params: Sequence[torch.Tensor]) -> list[str]:
 
 
 def of_member(params: Sequence[torch.Tensor], k: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the k-th chain of a group has of tensors that are stacked as its parameters are."""
+    """The tensors of the k-th chain of a group, from tensors stacked like its parameters."""
     return [t[k] for t in tensors] if members_of(params) else list(tensors)
 
 
 def states_of_member(
     params: Sequence[torch.Tensor], k: int, states: Sequence[Mapping[str, torch.Tensor]]
 ) -> list[Mapping[str, torch.Tensor]]:
-    """What the k-th chain of a group has of the states of its parameters."""
+    """The states of the k-th chain of a group, from states stacked like its parameters."""
     return [{name: x[k] for name, x in s.items()} for s in states] if members_of(params) else list(states)

@@ -1,4 +1,4 @@
-"""Minibatch gradients of less variance in a training loop, by a snapshot of the weights (SVRG)."""
+"""Variance reduction of minibatch gradients in a training loop, by a snapshot of the weights (SVRG)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,16 +13,16 @@ from .losses import Weights, gradient, loss_of, value
 from .minibatches import Minibatches
 from .sources import source_of
 
-OTHER = 0.1  # relative distance from which on two gradients are not the same up to rounding and mixed precision
+OTHER = 0.1  # least relative distance of two gradients beyond rounding and mixed precision
 ENTRIES = {"steps", "every", "snapshot", "gradient"}  # of a state
 
 
 class SVRG:
-    """Less variance in the gradients of a training loop, by a snapshot of the weights and its full gradient.
+    """Variance reduction of the gradients of a training loop, by a snapshot of the weights and its full gradient.
 
-    After `loss.backward()`, `correct(batch)` makes of p.grad g~(theta) - g~(s) + g(s), where s is the snapshot, taken
-    every `every` steps, and g~(s) the gradient of the same batch there. It is as unbiased, without variance while
-    theta = s, and costs one gradient more, and at a snapshot one of all data.
+    After `loss.backward()`, `correct(batch)` replaces p.grad = g~(theta) by g~(theta) - g~(s) + g(s), where s is the
+    snapshot, taken every `every` steps, and g~(s) the gradient of the same batch there. The result has the same mean,
+    no variance while theta = s, and costs one gradient more, and at a snapshot the gradient of all data.
 
     `model`: an nn.Module, or its weights in a list or a dict by name. `loss(model, batch)`: the mean over the batch, in
     the form of `model`; the modules are called with the snapshot in them (torch.func.functional_call) and copies of
@@ -30,8 +30,8 @@ class SVRG:
     `chunk` rows at a time, without random augmentation. Correct gradients before they are clipped or averaged over
     ranks, and after they are unscaled.
 
-    Raises RecipeError for dropout and batch normalisation in training mode, with which the loss at s is random or no
-    mean, and for a loss that is not the one whose gradient is in p.grad.
+    Raises RecipeError for dropout and batch normalisation in training mode, which make the loss at s random or no mean
+    over examples, and for a loss whose gradient is not p.grad.
 
     Sources: Johnson & Zhang 2013; Dubey et al. 2016 (SVRG-LD).
 
@@ -61,9 +61,9 @@ class SVRG:
         self._full: Weights = {}
 
     def correct(self, batch: Any) -> None:
-        """Correct the gradient of this batch in p.grad, at a snapshot of the weights that is taken now if it is time.
+        """Corrects the gradient of this batch in p.grad; takes a new snapshot of the weights every `every` steps.
 
-        Raises RecipeError, and leaves p.grad as it was, where a weight has none.
+        Raises RecipeError, and leaves p.grad unchanged, where a weight has no gradient.
         """
         self.loss.check()
         gradients = self._gradients()
@@ -78,7 +78,7 @@ class SVRG:
         self.steps += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, the snapshot and its full gradient by name; copies."""
+        """The number of steps, and copies of the snapshot and its full gradient by name."""
         return {
             "steps": self.steps,
             "every": self.every,
@@ -87,9 +87,9 @@ class SVRG:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit.
+        """Continues from a state of `state_dict`, bit for bit.
 
-        Raises RecipeError if it is of other weights or another `every`.
+        Raises RecipeError for a state of other weights or another `every`.
         """
         where = "SVRG, load_state_dict"
         if not isinstance(state, Mapping) or set(state) != ENTRIES:
@@ -150,7 +150,7 @@ class SVRG:
 
 
 def _check_same(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
-    """Refuse, while theta is the snapshot, a loss of another gradient than p.grad."""
+    """Refuses a loss whose gradient differs from p.grad while theta is the snapshot."""
     apart = _norm(a - b for a, b in zip(mine, theirs))
     size = max(_norm(mine), _norm(theirs))
     if apart > OTHER * size:

@@ -1,4 +1,4 @@
-"""Parameters and gradients of an optimizer: what can be moved, and how it lies in memory."""
+"""Parameters and gradients of an optimizer: checks, and their layout in memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ FLOATS = torch.float32, torch.float64, *HALVES
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
-    """The type in which weights of a type are moved.
+    """The type in which steps compute for weights of a type.
 
     >>> precise(torch.bfloat16), precise(torch.float64)
     (torch.float32, torch.float64)
@@ -28,7 +28,7 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a dense tensor in the order of its memory, as one axis; of a sharded one those of this rank.
+    """The numbers of a dense tensor, or of the part of a DTensor on this rank, in memory order, as one axis.
 
     >>> x = torch.arange(6.0).reshape(2, 3).T
     >>> flat(x)
@@ -39,7 +39,7 @@ def flat(t: torch.Tensor) -> torch.Tensor:
 
 
 def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
-    """The numbers of a dense tensor of so many chains, `(chains, sites)`, in the order of its memory.
+    """The numbers of a dense tensor by chain, `(chains, sites)`, in the order of its memory.
 
     >>> by_chain(torch.zeros(2, 3, 5), chains=2).shape, by_chain(torch.zeros(2, 3, 5), chains=1).shape
     (torch.Size([2, 15]), torch.Size([1, 30]))
@@ -49,12 +49,12 @@ def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
 
 
 def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor:
-    """The sites of all tensors in a row for each chain, `(chains, sites)`."""
+    """The sites of all tensors, concatenated for each chain, `(chains, sites)`."""
     return torch.cat([by_chain(t, chains) for t in tensors], 1)
 
 
 def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Write the sites of chains, `(chains, sites)`, into the tensors."""
+    """Writes the sites of chains, `(chains, sites)`, into the tensors."""
     chains = len(sites)
     numbers = [flat(t) for t in tensors]
     for own, part in zip(numbers, sites.split([own.numel() // chains for own in numbers], 1)):
@@ -76,9 +76,10 @@ def gradient_of_U(
 
 
 def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
-    """The gradients of a group's parameters, in their memory order; of sharded ones what this rank has.
+    """The gradients of a group's parameters in the parameters' memory order; of sharded ones the part on this rank.
 
-    Raises RecipeError where one is missing or sparse; `index` is the number of the group.
+    Raises RecipeError for a gradient that is missing, sparse or unlike its parameter in shape, type or device; `index`
+    is the number of the group.
     """
     return [_usable(where, p, f"parameter {k} of group {index}") for k, p in enumerate(params)]
 
@@ -117,9 +118,9 @@ def _kind(t: torch.Tensor) -> str:
 def observations_like(
     where: str, recipe: Recipe, values: Mapping[str, torch.Tensor], params: Sequence[torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The observations as numbers of the parameters' type: `(chains,)` for a scalar, `(chains, sites)` for a vector.
+    """The observations in the parameters' type: `(chains,)` for a scalar, `(chains, sites)` for a vector.
 
-    Raises RecipeError for those that have another number of values.
+    Raises RecipeError for an observation with another number of values.
     """
     chains = count(params)
     sites = sum(p.numel() for p in params) // chains
@@ -141,7 +142,7 @@ def _observation(where: str, value: torch.Tensor, shape: tuple[int, ...], like: 
 def check_gradients(
     where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int, arrivals: Arrivals
 ) -> None:
-    """Refuse gradients that are not finite: on the CPU before anything moves, on a GPU when the verdict has come."""
+    """Refuses gradients that are not finite: on the CPU before the step, on a GPU when their sizes have arrived."""
     step = group["step_number"]
     params = group["params"]
     chains = [(k, label, c) for k in range(len(params)) for c, label in enumerate(labels(index, params))]
@@ -164,14 +165,14 @@ def check_gradients(
 
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-    """Refuse gradients that lie across the parameters' memory; one that is a whole parameter is read before that."""
+    """Refuses gradients that overlap the parameters in memory, except gradients that are a whole parameter."""
     own = set(starts(params))
     others = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in own]
     check_apart(where, others, [(f"parameter {k}", p) for k, p in enumerate(params)])
 
 
 def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
-    """Refuse parameters that cannot be moved; of sharded ones what this rank has."""
+    """Refuses parameters that cannot be moved; of sharded ones the part on this rank is looked at."""
     check_sharded(where, params)
     parts = [local(p) for p in params]
     for k, (p, part) in enumerate(zip(params, parts)):
@@ -216,7 +217,7 @@ def _of(members: range | None) -> str:
 
 
 def _is_dense(t: torch.Tensor) -> bool:
-    """Whether its numbers fill a stretch of memory."""
+    """Whether the numbers of a tensor fill a stretch of memory without holes."""
     if not t.numel():
         return True
     size = 1

@@ -1,4 +1,4 @@
-"""U itself, of the loss that a closure returns: what formulas read that ask for more than its gradient."""
+"""The value of U, for formulas that read U itself, from the loss that a closure returns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ ADVICE = "Pass step(closure), a function that makes the loss and its gradient, a
 
 
 def values_of(where: str, groups: Sequence[Mapping[str, Any]], loss: Any) -> list[torch.Tensor | None]:
-    """U = num_data loss + num_data weight_decay theta^2/2, the prior over all groups, for every group that has weights.
+    """U = num_data loss + num_data weight_decay theta^2/2, the prior over all groups, `(chains,)`, for every group.
 
-    `loss`: the mean over the data, a number, or one for each member of an ensemble; U is `(chains,)`. Raises
-    RecipeError for what is no such loss, and on the CPU for one that is not finite.
+    `loss`: the mean over the data, a number, or one for each member of an ensemble. A group without weights has None.
+    Raises RecipeError for any other loss, and on the CPU for one that is not finite.
 
     >>> theta = torch.tensor([3.0])
     >>> values_of("Optimizer", [{"params": [theta], "num_data": 10, "weight_decay": 0.1}], torch.tensor(2.0))
@@ -38,7 +38,7 @@ def values_of(where: str, groups: Sequence[Mapping[str, Any]], loss: Any) -> lis
 
 
 def _of_group(group: Mapping[str, Any], losses: torch.Tensor, prior: torch.Tensor) -> torch.Tensor | None:
-    """U of each chain in the type in which the weights of a group are moved."""
+    """U of each chain, in the type in which steps of the group compute."""
     if not group["params"]:
         return None
     first = group["params"][0]
@@ -46,7 +46,7 @@ def _of_group(group: Mapping[str, Any], losses: torch.Tensor, prior: torch.Tenso
 
 
 def _losses(where: str, loss: Any) -> torch.Tensor:
-    """A loss as numbers of chains."""
+    """A loss as a float64 tensor `(chains,)`."""
     if loss is None:
         raise RecipeError(where, "its formulas read U itself, and there is no loss", do=ADVICE)
     if isinstance(loss, bool) or not isinstance(loss, (int, float, torch.Tensor)):
