@@ -189,7 +189,7 @@ CLAIMS = {
         "those of the target, by integration",
         "a variance 25 % off (200 chains of 150 draws or more, standard error 2 %)",
         12.0,
-        times=17,
+        times=36,
     ),
     "coordinates": Claim(
         "means of theta, and of products of theta and of its roots, of chains that move in other coordinates",
