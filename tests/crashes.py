@@ -129,7 +129,7 @@ def crash(names, kills: int, seed: int, folder: Path, say=lambda *_: None) -> di
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
-            "torch",
+            "torch._dynamo",
             "samplers",
             "samplers.running.sampling",
             "samplers.training.optimizer",
