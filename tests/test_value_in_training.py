@@ -8,7 +8,8 @@ import pytest
 import torch
 from covering import covering
 from sympy import log
-from test_value_of_U import Contour, Levelled, Tempered, U, theta, zeta
+from test_value_of_U import Levelled, Tempered, U, theta
+from zoo import CONTOUR, zeta
 
 import samplers
 from integrators import compile
@@ -61,7 +62,7 @@ def weights(start=START):
     return torch.nn.Parameter(start.clone())
 
 
-WAYS = list(product([Contour, Tempered, SameStep], ["torch", "cpp"]))
+WAYS = list(product([CONTOUR, Tempered, SameStep], ["torch", "cpp"]))
 
 
 @pytest.mark.parametrize("recipe, backend", covering(WAYS, [way for way in WAYS if way != (Tempered, "cpp")]))
@@ -83,7 +84,7 @@ def test_an_adaptation_of_the_step_before_sees_U_where_the_step_began(backend):
     assert float(state["level"]) == pytest.approx(level, rel=1e-12)
 
 
-@pytest.mark.parametrize("recipe", [Contour, Underdamped, Levelled], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [CONTOUR, Underdamped, Levelled], ids=lambda recipe: recipe.name)
 def test_the_form_of_a_loop_is_its_formulas_in_numpy(recipe):
     """Text and statements of the rotated word, from the same gradient, value and noise."""
     step = made(recipe, [weights()]).rotated
@@ -113,23 +114,23 @@ def test_kernel_and_text_make_the_same_numbers_of_momenta():
 def test_another_loss_makes_other_numbers():
     """The loss on the sum scale is what is read: a tenth of it, or a constant more, is another U."""
     right, tenth, more = (
-        moved(made(Contour, [weights()]), returned=f) for f in (torch.Tensor.item, lambda x: x / DATA, lambda x: x + 1)
+        moved(made(CONTOUR, [weights()]), returned=f) for f in (torch.Tensor.item, lambda x: x / DATA, lambda x: x + 1)
     )
     assert (right - tenth).abs().max() > 1e-3 and (right - more).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_weight_decay_is_in_U(backend):
-    decayed = moved(made(Contour, [weights()], backend=backend, weight_decay=0.2))
-    written = moved(made(Contour, [weights()]), energy=lambda z: well(z) + DATA * 0.2 * (z**2).sum() / 2)
+    decayed = moved(made(CONTOUR, [weights()], backend=backend, weight_decay=0.2))
+    written = moved(made(CONTOUR, [weights()]), energy=lambda z: well(z) + DATA * 0.2 * (z**2).sum() / 2)
     assert torch.allclose(decayed, written, rtol=1e-12, atol=1e-12)
 
 
 def test_groups_read_one_U_of_all_weights():
     """At temperature 0, where noise tells no groups apart; the priors of both are in it."""
     settings = dict(temperature=0.0, weight_decay=0.2)
-    apart = made(Contour, [{"params": [weights(START[:1])]}, {"params": [weights(START[1:])]}], **settings)
-    whole = made(Contour, [weights()], **settings)
+    apart = made(CONTOUR, [{"params": [weights(START[:1])]}, {"params": [weights(START[1:])]}], **settings)
+    whole = made(CONTOUR, [weights()], **settings)
     assert torch.allclose(moved(apart), moved(whole), rtol=1e-12, atol=1e-12)
 
 
@@ -139,7 +140,7 @@ def test_members_of_an_ensemble_read_their_own():
     together = samplers.Ensemble(linear, seed=0)
 
     def losses_of(networks):
-        optimizer = made(Contour, networks.parameters())
+        optimizer = made(CONTOUR, networks.parameters())
 
         def closure():
             optimizer.zero_grad()
@@ -154,7 +155,7 @@ def test_members_of_an_ensemble_read_their_own():
 
 
 def test_weights_of_half_precision_read_it_as_their_copies_do():
-    optimizer = made(Contour, [weights(START.bfloat16())])
+    optimizer = made(CONTOUR, [weights(START.bfloat16())])
     one = moved(optimizer)
     assert one.dtype == torch.bfloat16 and one.isfinite().all() and not torch.equal(one, START.bfloat16())
 
@@ -164,7 +165,7 @@ def test_weights_of_half_precision_read_it_as_their_copies_do():
 
 def test_a_loop_says_what_a_minibatch_makes_of_it():
     with pytest.warns(RuntimeWarning, match="contour, Optimizer: the formulas read U itself.*the loss of all data"):
-        Optimizer([weights()], Contour, num_data=DATA, step_size=0.05)
+        Optimizer([weights()], CONTOUR, num_data=DATA, step_size=0.05)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +182,13 @@ def test_a_loop_says_what_a_minibatch_makes_of_it():
 def test_what_is_no_loss_is_refused_before_anything_moves(returned, message):
     theta = weights()
     with pytest.raises(RecipeError, match=f"contour, Optimizer, step: .*{message}"):
-        moved(made(Contour, [theta]), 1, returned=lambda loss: returned)
+        moved(made(CONTOUR, [theta]), 1, returned=lambda loss: returned)
     assert torch.equal(theta.detach(), START)
 
 
 def test_a_step_without_a_closure_is_refused():
     theta = weights()
-    optimizer = made(Contour, [theta])
+    optimizer = made(CONTOUR, [theta])
     well(theta).backward()
     with pytest.raises(RecipeError, match="read U itself, and there is no loss. Pass step.closure"):
         optimizer.step()
@@ -201,10 +202,10 @@ def test_a_word_that_reads_U_at_two_places_is_refused():
 
 
 def test_a_file_of_its_own_has_a_step_and_no_optimizer():
-    text = compile(Contour).standalone()
+    text = compile(CONTOUR).standalone()
     assert "def step(state, h, *, gradient, value, noise" in text and "torch.optim" not in text
 
 
 def test_a_graph_takes_no_loss():
     with pytest.raises(RecipeError, match="capturable = True, and its formulas read U itself"):
-        made(Contour, [weights()], capturable=True)
+        made(CONTOUR, [weights()], capturable=True)
