@@ -1,4 +1,4 @@
-"""How accurate a step is, by its word alone."""
+"""Weak orders of a step, read off its word and its flows."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,12 +9,12 @@ from .scheme import Scheme
 
 
 def weak_order(scheme: Scheme, flows: Mapping[str, Flow]) -> int:
-    """2 for a palindrome of flows that are exact or of even order, else 1 (the law of the whole state)."""
+    """Weak order for the whole state: 2 for a palindrome of flows that are exact or of even order, else 1."""
     return 2 if scheme.is_palindrome and all(flows[letter].even for letter in scheme.letters) else 1
 
 
 def marginal_order(scheme: Scheme, flows: Mapping[str, Flow], targets: Collection[Block]) -> int:
-    """The order of the target's marginal: pieces that leave the target alone may be moved around the cycle or cut.
+    """Weak order for the target's marginal: pieces that leave the target alone may move around the cycle, or be cut.
 
     F A and A F have the theta-marginal of F/2 A F/2, a palindrome.
     """
@@ -28,7 +28,7 @@ def marginal_order(scheme: Scheme, flows: Mapping[str, Flow], targets: Collectio
 
 
 def _turned(scheme: Scheme, idle: Collection[str]) -> list[Scheme]:
-    """The word, and the same cycle begun later by some of its first idle moves, or earlier by some of its last ones."""
+    """The word and its rotations that move idle letters from the front to the back, or from the back to the front."""
     moves = [letter in idle for letter, _ in scheme.moves]
     if all(moves):
         return [scheme]
@@ -38,7 +38,7 @@ def _turned(scheme: Scheme, idle: Collection[str]) -> list[Scheme]:
 
 
 def _halved(scheme: Scheme) -> Scheme:
-    """The word with half of its first move at either end."""
+    """The word with its first move cut in two, one half at each end."""
     (letter, share), *rest = scheme.moves
     half = (letter, share / 2)
     return Scheme(scheme.text, (half, *rest, half))

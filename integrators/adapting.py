@@ -1,9 +1,10 @@
 """Values of operators that adapt: the covariance of positions, the Fisher matrix of gradients, its Kronecker factors.
 
-Each keeps sums over what it has seen, forgets the older part of them as more come, and every so many steps makes its
-matrix of them; until the next time it is a constant, factorised once. In `samplers.sample` it follows the chains of a
-run, by default in its warmup, and is constant from there on: the draws have the law of a constant operator. While it
-adapts it depends on the past, and what a certificate says holds for the dynamics in which it is frozen.
+An adapting operator keeps sums over its observations, drops the older part of the sums as more observations come, and
+every so many steps makes and factorises a new matrix; between these steps the matrix is constant. In `samplers.sample`
+the operator follows the chains of a run, by default in the warmup, and is constant afterwards: the draws have the law
+of a constant operator. While the operator adapts, it depends on the past: a certificate holds for the dynamics with
+the operator frozen.
 """
 
 import math
@@ -18,21 +19,21 @@ from recipe.errors import RecipeError
 
 from .operators import Blocks, Dense, Function, Kronecker, Operator, check_kind, value_of
 
-RENEWAL = 2  # what has been seen of late is kept alone when it is so many times what has been seen before
+RENEWAL = 2  # older observations are dropped when there are so many times as many newer ones
 
 
 class Adapting(Operator):
-    """The value of an operator that is made of what steps see; as an operator it is the matrix made last.
+    """Operator estimated from the steps of a run; acts as the latest estimate of its matrix.
 
-    `every`: the steps from one matrix to the next; `after`, `until`: the numbers of the steps between which it looks,
-    `until` None for the end of a warmup. `start`: the value that it begins with, positive definite, which counts as
-    `weight` observations beside those of the run, so that the matrix is never singular: as a preconditioner a
-    covariance that is too small is slow, one too large is not stable; of a Fisher matrix the contrary holds.
+    `every`: steps from one matrix to the next; `after`, `until`: the first and last step observed, `until` None for
+    the end of a warmup. `start`: the initial value, positive definite, which counts as `weight` observations beside
+    those of the run, so that the matrix is never singular: as a preconditioner a covariance that is too small is slow,
+    and one too large is unstable; for a Fisher matrix the contrary holds.
 
-    `growth`: along no direction is a matrix more than so many times the one before it, a Fisher matrix less than its
-    part. A direction of which little is known looks longer or flatter than it is where observations are few or
-    correlated; before its steps are unstable they are so long that what is seen of it is independent. Raises
-    RecipeError for numbers out of their range and a start that is not positive definite.
+    `growth`: bound on the ratio of successive matrices along any direction (of a Fisher matrix, on its inverse). With
+    few or correlated observations a direction looks longer or flatter than the target is; the bound lets steps grow
+    slowly, so that observations become independent before steps become unstable. Raises RecipeError for numbers out of
+    their range and a start that is not positive definite.
     """
 
     is_placed = False
@@ -58,28 +59,28 @@ class Adapting(Operator):
         check_kind(f"{where}, start", "definite", self.start)
         self.restart()
 
-    # ---- what it is made of
+    # ---- the sums, and the matrices made of them
 
     @abstractmethod
     def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows of `(chains, sites)`, and sums over them."""
+        """The number of rows of `(chains, sites)`, and sums over these rows."""
 
     @abstractmethod
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The matrices that the value is made of, from sums over all that is remembered, and the start."""
+        """The matrices that the value is made of, from sums over all remembered observations, and the start."""
 
     @abstractmethod
     def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Factors of which the value is within the growth of the present one."""
+        """The factors, bounded so that the new value is within `growth` of the present one."""
 
     def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
-        """The value made of such matrices."""
+        """The operator made of the matrices of `factors`."""
         return Dense(factors[0])
 
-    # ---- how it goes on
+    # ---- the course of a run
 
     def restart(self, until: int | None = None) -> None:
-        """Forget all that has been seen; `until` stands for an end that has not been declared."""
+        """Forget all observations; `until` is the last step observed if none has been declared."""
         self.last = until if self.until is None else self.until
         self.number = 0
         self.centre = torch.zeros(())
@@ -88,7 +89,7 @@ class Adapting(Operator):
         self._become(self.start)
 
     def _become(self, value: Operator) -> None:
-        """Take another value."""
+        """Replace the value."""
         self.value = value
         self.sites = value.sites
         self.tensors = value.tensors
@@ -103,15 +104,15 @@ class Adapting(Operator):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it is constant from here on."""
+        """Whether the operator is constant from here on."""
         return self.last is not None and self.number >= self.last
 
     def freeze(self) -> None:
-        """Let it be constant from here on."""
+        """Stop adapting: the operator is constant from here on."""
         self.last = self.number
 
     def observe(self, theta: torch.Tensor, gradient: torch.Tensor | None = None) -> bool:
-        """See a step: positions `(chains, *shape)` and the gradients of U there; returns whether the matrix is new.
+        """Observe a step: positions `(chains, *shape)` and gradients of U there; returns whether the matrix is new.
 
         Raises RecipeError for numbers that are not finite, and for a gradient that is missing.
         """
@@ -149,14 +150,14 @@ class Adapting(Operator):
         self.newer = [s + new for s, new in zip(self.newer, self.moments(rows, slopes), strict=True)]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """All that it has come to, as tensors."""
+        """Step number, centre, sums and value as tensors by name."""
         state = {"number": torch.tensor(self.number), "centre": self.centre}
         for name, tensors in (("older", self.older), ("newer", self.newer), ("value", self.tensors)):
             state |= {f"{name}.{k}": x for k, x in enumerate(tensors)}
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from such a state."""
+        """Continue from a state of `state_dict`."""
 
         def several(name: str) -> list[torch.Tensor]:
             return [state[f"{name}.{k}"] for k in range(sum(key.startswith(f"{name}.") for key in state))]
@@ -166,7 +167,7 @@ class Adapting(Operator):
         self.older, self.newer = several("older"), several("newer")
         self._become(self.of_factors(several("value")))
 
-    # ---- the operator that it is
+    # ---- the present value as an operator
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         return self.value @ x
@@ -184,24 +185,24 @@ class Adapting(Operator):
         return self.value.inverse()
 
     def eigenvalues(self) -> torch.Tensor:
-        """Those of the present value."""
+        """The eigenvalues of the present value."""
         return self.value.eigenvalues()
 
     def asymmetry(self, sign: int) -> float:
-        """That of the present value."""
+        """The asymmetry of the present value."""
         return self.value.asymmetry(sign)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(every={self.every}, after={self.after}, until={self.last})"
 
     def _prior(self, like: torch.Tensor) -> torch.Tensor:
-        """The start as a matrix, so often as it counts."""
+        """The start as a matrix, times its weight."""
         one = torch.eye(like.shape[-1], dtype=torch.float64)
         return self.weight * (self.start @ one).to(like.device)
 
 
 class Covariance(Adapting):
-    """The covariance of the positions of all chains and steps that are remembered, about their common mean.
+    """Covariance of the remembered positions of all chains and steps about their common mean.
 
         M = (sum_i (theta_i - m)(theta_i - m)^T + w S) / (n + w),   S the start, w its weight
 
@@ -216,12 +217,12 @@ class Covariance(Adapting):
     """
 
     def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows, their sum and that of their products, about the first mean."""
+        """The number of rows, the sum of rows and the sum of their products, about the first mean."""
         x = theta - self.centre
         return [x.new_tensor(float(len(x))), x.sum(0), x.mT @ x]
 
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The covariance."""
+        """The covariance matrix, as one factor."""
         n, first, second = sums
         scatter = second - torch.outer(first, first) / n.clamp(min=1)
         return [_symmetric(scatter + self._prior(first)) / (n + self.weight)]
@@ -232,12 +233,12 @@ class Covariance(Adapting):
 
 
 class Fisher(Adapting):
-    """The mean of the products of gradients of U, which at exp(-U) is the mean of the Hessian.
+    """Mean of the outer products of gradients of U; under exp(-U) the mean of the Hessian.
 
         M = (sum_i g_i g_i^T + w S) / (n + w),   E g g^T = T E grad grad U + the covariance of the gradient's noise
 
-    On minibatches it has the noise of the gradient in it, as the information in SGFS. Arguments are those of
-    `Adapting`. Source: Ahn, Korattikara & Welling 2012, section 3.
+    On minibatches M contains the noise of the gradient, as the information in SGFS. Arguments are those of `Adapting`.
+    Source: Ahn, Korattikara & Welling 2012, section 3.
 
     >>> M = Fisher(every=1, start=2.0)
     >>> M.observe(torch.zeros(1, 2), torch.tensor([[2.0, 2.0]]))
@@ -255,7 +256,7 @@ class Fisher(Adapting):
         return [gradient.new_tensor(float(len(gradient))), gradient.mT @ gradient]
 
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The mean product."""
+        """The mean product, as one factor."""
         n, second = sums
         return [_symmetric(second + self._prior(second)) / (n + self.weight)]
 
@@ -269,9 +270,9 @@ class KroneckerFisher(Adapting):
 
         M = A_1 (x) ... (x) A_k / t^(k-1),   A_j = E G_(j) G_(j)^T,   t = E |G|^2 = tr A_j
 
-    with G_(j) the gradient by the tensor, unfolded along axis j: M is the Fisher matrix where that is such a product.
-    `tensors`: their shapes, in the order of the sites; `start`: a number. Other arguments are those of `Adapting`.
-    Source: Gupta, Koren & Singer 2018, section 3; Martens & Grosse 2015, section 3.
+    with G_(j) the gradient by the tensor, unfolded along axis j; if the Fisher matrix is a Kronecker product, M equals
+    it. `tensors`: shapes of the tensors, in the order of the sites; `start`: a number. Other arguments are those of
+    `Adapting`. Source: Gupta, Koren & Singer 2018, section 3; Martens & Grosse 2015, section 3.
 
     >>> M = KroneckerFisher([(2, 3), (2,)], start=0.5)
     >>> M @ torch.ones(1, 8)
@@ -292,12 +293,12 @@ class KroneckerFisher(Adapting):
         super().__init__(start=number(where, "start", start, above=0), **options)
 
     def restart(self, until: int | None = None) -> None:
-        """Forget all that has been seen; `until` stands for an end that has not been declared."""
+        """Forget all observations; `until` is the last step observed if none has been declared."""
         super().restart(until)
         self.place(torch.zeros(1, sum(map(math.prod, self.shapes))))
 
     def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows, and for each axis of each tensor the sum of the products of its unfoldings."""
+        """The number of rows, and for each axis of each tensor the sum of the products of its unfolding."""
         assert gradient is not None
         sums = [gradient.new_tensor(float(len(gradient)))]
         for part, shape in zip(gradient.split([*map(math.prod, self.shapes)], 1), self.shapes, strict=True):
@@ -308,7 +309,7 @@ class KroneckerFisher(Adapting):
         return sums
 
     def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The factors of all axes: of each tensor the first has the trace t, the others 1."""
+        """The factors of all axes: the first of each tensor has the trace t, the others have trace 1."""
         n, *rest = sums
         start = float(self.start.eigenvalues()[0])
         products = iter(rest)
@@ -323,14 +324,14 @@ class KroneckerFisher(Adapting):
         return factors
 
     def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The factors, those of a tensor with k axes at least 1/growth^(1/k) of the present ones."""
+        """The factors; each factor of a tensor with k axes is at least 1/growth^(1/k) of the present one."""
         axes = [len(shape) for shape in self.shapes for _ in shape]
         return [
             _between(A, old, least=self.growth ** (-1 / k)) for A, old, k in zip(factors, present, axes, strict=True)
         ]
 
     def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
-        """A block for each tensor."""
+        """Block-diagonal operator with one Kronecker block for each tensor."""
         several = iter(factors)
         return Blocks(*(Kronecker(*(next(several) for _ in shape)) for shape in self.shapes))
 
@@ -340,7 +341,7 @@ def _symmetric(A: torch.Tensor) -> torch.Tensor:
 
 
 def _between(A: torch.Tensor, B: torch.Tensor, least: float = 0.0, most: float = math.inf) -> torch.Tensor:
-    """A with its eigenvalues relative to those of B, both positive definite, within bounds; A itself where they are."""
+    """A with its eigenvalues relative to B clamped to `least`, `most`; A and B are positive definite."""
     L = torch.linalg.cholesky(B)
     half = torch.linalg.solve_triangular(L, A, upper=False)
     ratios, V = torch.linalg.eigh(_symmetric(torch.linalg.solve_triangular(L, half.mT, upper=False)))
@@ -351,10 +352,10 @@ def _between(A: torch.Tensor, B: torch.Tensor, least: float = 0.0, most: float =
 
 
 def adapting(parameters: Mapping[str, Any]) -> dict[str, Adapting]:
-    """The values of operators that adapt, by name."""
+    """The parameters whose values are adapting operators, by name."""
     return {name: x for name, x in parameters.items() if isinstance(x, Adapting)}
 
 
 def constant(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters, of what adapts the matrices that they are."""
+    """The parameters with each adapting operator replaced by its present value."""
     return {name: x.value if isinstance(x, Adapting) else x for name, x in parameters.items()}

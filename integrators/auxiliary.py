@@ -1,4 +1,4 @@
-"""Auxiliary blocks and adapted quantities: the words that start them, and the masses of momenta."""
+"""Initial values of auxiliary blocks and adapted quantities, and the masses of momenta."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -17,20 +17,19 @@ from .scheme import Scheme
 from .variates import Normal, Uniform
 from .work import Direction
 
-LEAST = 1e-8  # of its mean over the sites, that an adapted quantity starts with
+LEAST = 1e-8  # least initial value of an adapted quantity, as a share of its mean over the sites
 
 
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
-    """A word whose flows give the adapted quantities their first values, and these flows by their letters."""
+    """A word that sets the adapted quantities to their initial values, and its flows by letter."""
     flows = {a.name: Flow(a.name, {a: _first_value(a)}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
     return _word("start", flows), flows
 
 
 def _first_value(a: Adapted) -> Expr:
-    """Where an adapted quantity starts; one that a vanishing gradient leaves next to nothing, at its mean over sites.
+    """Initial value of an adapted quantity; its mean over sites where a vanishing gradient makes the value too small.
 
-    A mass or a preconditioner of such a start, as of units of a network that are dead, would be none for a step of any
-    size.
+    With a mass or a preconditioner near 0, as at dead units of a network, no step size would be stable.
     """
     if not a.is_vector or a.domain.name not in ("nonnegative", "positive") or not a.start.has(Partial):
         return a.start
@@ -39,10 +38,10 @@ def _first_value(a: Adapted) -> Expr:
 
 
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
-    """A word whose flows draw auxiliary blocks from their law given the target, and these flows by their letters.
+    """A word that draws auxiliary blocks from their law given the target, and its flows by letter.
 
-    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, that law is N(mean, T/precision). A direction of
-    time is 1 or -1, evenly.
+    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, the law of x is N(mean, T/precision). A direction
+    of time is 1 or -1 with probability 1/2 each.
 
     >>> from samplers import SGNHT
     >>> word, flows = stationary_word(SGNHT)
@@ -66,9 +65,9 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
 
 
 def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str] = ()) -> dict[str, Any]:
-    """The masses of the momenta that are N(0, mass T) whatever the other blocks are, as numbers or tensors.
+    """Masses, as numbers or tensors by name, of the momenta with law N(0, mass T) independent of all other blocks.
 
-    `parameters`: values by name, defaults are known; `frozen`: names of blocks that are held still, and left out.
+    `parameters`: values by name, where they differ from the defaults; `frozen`: names of blocks held still, left out.
 
     >>> from samplers import SGNHT
     >>> masses(SGNHT, {})
@@ -82,11 +81,11 @@ def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str
     return by_block
 
 
-Precision = tuple[list[Symbol], Callable[..., Any]]  # what it depends on, and the function of that
+Precision = tuple[list[Symbol], Callable[..., Any]]  # its symbols, and the precision as a function of their values
 
 
 def _precisions(recipe: Recipe) -> dict[str, Precision]:
-    """The precisions of the momenta that are Gaussian whatever the other blocks are; kept, as loops ask often."""
+    """The precisions of the momenta that are Gaussian whatever the other blocks are, cached by recipe."""
     if recipe not in _KNOWN:
         known: dict[str, Precision] = {}
         for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
@@ -105,5 +104,5 @@ _KNOWN: WeakKeyDictionary[Recipe, dict[str, Precision]] = WeakKeyDictionary()
 
 
 def _word(text: str, flows: Mapping[str, Flow]) -> Scheme:
-    """Every letter once, for the whole step."""
+    """The word with every letter once, each over the whole step."""
     return Scheme(text, tuple((letter, S.One) for letter in flows))

@@ -1,9 +1,9 @@
-"""What becomes of a flow at the ends of a domain: an angle goes round, a block of a box comes back.
+"""Flows at the ends of a domain: an angle wraps around, a block of a box is reflected.
 
-In a box a flow is the one on the line, folded at the ends like a strip of paper: exact for Brownian noise of constant
-amplitude (images), and for a motion with a constant velocity, whose momentum turns at every fold. An Euler step is
-folded too, of weak order 1 (Bossy, Gobet & Talay 2004, "Symmetrized Euler scheme for an efficient approximation of
-reflected diffusions"). All else has no closed form here.
+In a box the flow on the line is folded at the ends: exact for Brownian noise of constant amplitude (images), and for
+motion with a constant velocity, where the momentum changes sign at every fold. A folded Euler step has weak order 1
+(Bossy, Gobet & Talay 2004, "Symmetrized Euler scheme for an efficient approximation of reflected diffusions"). No other
+flow has a closed form here.
 """
 
 from sympy import Abs, Expr, S, expand
@@ -19,7 +19,7 @@ FOLDED = ("euler", "reflected")  # methods whose step on the line may be folded
 
 
 def led_back(x: Block, value: Expr) -> Expr:
-    """The value of a block, led back into a domain that is a circle or reflects.
+    """The value of a block wrapped around its circle, or reflected into its domain.
 
     >>> from recipe import vector
     >>> theta = vector("theta", domain=(0, 1))
@@ -33,13 +33,13 @@ def led_back(x: Block, value: Expr) -> Expr:
 
 
 def reflected(piece: Subsystem) -> list[Block]:
-    """The blocks of a piece that are reflected: those of boxes, and by request those of domains with one end."""
+    """The reflected blocks of a piece: blocks of boxes, and by request blocks of domains with one end."""
     asked = piece.method == "reflected"
     return [b for b in piece.moving if b.domain.reflects or (asked and b.domain.ends)]
 
 
 def kept_inside(updates: Updates, piece: Subsystem) -> Updates:
-    """The new values of a flow on the line, led back into their domains; momenta turn where a path is reflected."""
+    """The updates of a flow on the line, wrapped or reflected into the domains; momenta change sign at reflections."""
     reflecting = reflected(piece)
     inside = {b: led_back(b, e) if b in reflecting or b.domain.wraps else e for b, e in updates.items()}
     for b in reflecting:
@@ -49,7 +49,7 @@ def kept_inside(updates: Updates, piece: Subsystem) -> Updates:
 
 
 def is_exact(x: Block, piece: Subsystem) -> bool:
-    """Whether a folded motion is that of its piece: constant noise without drift, or a velocity that turns with it."""
+    """Whether folding is exact for a piece: constant noise without drift, or a velocity odd in the turning momenta."""
     drift = piece.drift.get(x, S.Zero)
     amplitude = [e for pair, e in piece.diffusion.items() if x in pair]
     momenta = piece.turning.get(x, ())

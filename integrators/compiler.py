@@ -79,7 +79,7 @@ def compile(
 
 
 def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
-    """B A O A B, with thermostats B A' O A' B, or a letter for each block that couples; Euler if none is solved."""
+    """B A O A B (with thermostats B A' O A' B) if solvable, else letters of single blocks, else Euler."""
     if not recipe.momenta or recipe.jumps or recipe.fields:
         return EULER
     frictions, thermostats = _apart("O", letters), _apart("C", letters)
@@ -89,12 +89,12 @@ def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
 
 
 def _apart(letter: str, letters: Mapping[str, Piece]) -> list[str]:
-    """The letters of single blocks, C1 and C2 say, or else the one of all, if there is one."""
+    """The letters of single blocks, such as C1 and C2, or else the letter itself if the recipe has it."""
     return [x for x in letters if re.fullmatch(rf"{letter}\d+", x)] or [x for x in letters if x == letter]
 
 
 def _is_solvable(recipe: Recipe, word: str, letters: Mapping[str, Piece]) -> bool:
-    """Whether every letter of a word is there, and has a closed form."""
+    """Whether every letter of a word exists and has a closed form."""
     try:
         solve_all(recipe, read_scheme(word, letters), letters)
     except RecipeError:
@@ -105,7 +105,7 @@ def _is_solvable(recipe: Recipe, word: str, letters: Mapping[str, Piece]) -> boo
 def solve_all(
     recipe: Recipe, word: Scheme, letters: Mapping[str, Piece], frozen: Collection[str] = ()
 ) -> dict[str, Flow]:
-    """The flow of every letter of a word, and of every jump; those of `frozen` blocks move nothing."""
+    """The flow of every letter of a word, and of every jump; `frozen` blocks do not move."""
     flows = {letter: solve(piece, recipe.name) for letter, piece in split(recipe, word, letters, frozen).items()}
     for letter, jump in recipe.jumps.items():
         flows[letter] = solve_jump(recipe, letter, jump, frozen)
@@ -113,7 +113,7 @@ def solve_all(
 
 
 def word_of(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -> Scheme:
-    """The word that is asked for: the recipe's own one if none is, or one that it has under this name."""
+    """The word as a Scheme: the recipe's default for None, or the recipe's scheme of that name."""
     if scheme is None:
         scheme = recipe.scheme or default_word(recipe, letters)
     elif isinstance(scheme, str):
@@ -122,7 +122,7 @@ def word_of(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -
 
 
 def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> tuple[str, ...]:
-    """The names of blocks, which are given by themselves or by their names."""
+    """The names of blocks given as blocks or as names; raises RecipeError for names unknown to the recipe."""
     blocks = (freeze,) if isinstance(freeze, (str, Block)) else freeze
     names = tuple(map(str, blocks))
     known = [b.name for b in recipe.entries]
@@ -133,7 +133,7 @@ def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> 
 
 
 def check_symbolic(recipe: Recipe, energy: object) -> None:
-    """Refuse what is no symbolic energy, one that the recipe does not ask for, and one of another period."""
+    """Refuse objects other than symbolic energies, energies that the recipe has no use for, and other periods."""
     if not isinstance(energy, Energy):
         raise RecipeError(
             f"{recipe.name}, energy",
@@ -161,7 +161,7 @@ def check_symbolic(recipe: Recipe, energy: object) -> None:
 
 
 def with_energy(recipe: Recipe, energy: Energy) -> Recipe:
-    """The recipe with U given, where the pieces need more of it than a gradient function can say."""
+    """The recipe with U bound to the energy, if the pieces need more of U than a gradient function gives."""
     check_symbolic(recipe, energy)
     if recipe.target_is_vector and not energy.is_sitewise:
         return recipe
@@ -171,11 +171,11 @@ def with_energy(recipe: Recipe, energy: Energy) -> Recipe:
     return recipe.bind(U=values) if mixes or reads_U else recipe
 
 
-# ---- what compile asks of its arguments
+# ---- checks of compile's arguments
 
 
 def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
-    """Refuse what is no recipe, and names of other backends and scopes."""
+    """Refuse objects other than recipes, and unknown names of backends and scopes."""
     if not isinstance(recipe, Recipe):
         raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
     if backend not in BACKENDS:
@@ -185,9 +185,9 @@ def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
 
 
 def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
-    """Refuse what has no form over the tensors of a target: one tensor, or a U that a scalar multiplies.
+    """Refuse recipes without a form per tensor: with one tensor as target, or with a scalar block times U in H.
 
-    Per tensor, the force of such a U would be no gradient.
+    With a scalar block per tensor, the force would not be a gradient.
     """
     where = f"{recipe.name}, scope 'tensor'"
     if energy is not None or not recipe.target_is_vector:
@@ -209,7 +209,7 @@ def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
 
 
 def check_fields(recipe: Recipe, word: Scheme | None) -> None:
-    """Refuse operators that move with a block, but in a step of Euler, at the state where the step begins."""
+    """Refuse operators that are functions of a block, except in an Euler step, which reads them at its first state."""
     if recipe.fields and (word is None or word.text != EULER):
         M = recipe.fields[0]
         what = f"the operator {M} is a function of {M.at}, and its flows are not known"
@@ -217,7 +217,7 @@ def check_fields(recipe: Recipe, word: Scheme | None) -> None:
 
 
 def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -> None:
-    """Refuse a flow with noise that runs backwards."""
+    """Refuse negative fractions for pieces with noise."""
     for letter, fraction in word.moves:
         if fraction < 0 and flows[letter].draws:
             raise RecipeError(

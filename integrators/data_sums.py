@@ -1,7 +1,7 @@
-"""Derivatives of an energy taken apart for loops: totals of a chain, totals of a row of data, sums over rows.
+"""Derivatives of an energy split into sums for loops: totals of a chain, totals of a row of data, sums over rows.
 
 With z_r = sum_i x_ri theta_i the gradient of sum_r f(z_r, y_r) is sum_r f'(z_r, y_r) x_ri: a total of each row, a
-weight of each row, and the sum over rows of the weight times what the row has at each site.
+weight of each row, and the sum over rows of the weight times the row's entry at each site.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ rows_in_batch = Local("rows", constant=True)
 
 
 class OfRow(Local):
-    """A value of each row."""
+    """A local variable with one value per row of data."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class RowSum:
 
 @dataclass(frozen=True)
 class DataSums:
-    """Totals of the chain, totals of each row, sums over rows, and the derivatives in terms of these."""
+    """Totals of the chain, totals of each row, sums over rows, and the derivatives in terms of all three."""
 
     chain: tuple[Sum, ...]
     row: tuple[Sum, ...]
@@ -49,7 +49,7 @@ def reads_rows(e: Expr) -> bool:
 
 
 def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
-    """The sums that derivatives of an energy consist of, innermost first.
+    """The sums inside the derivatives of an energy, innermost first.
 
     >>> from recipe import Energy, data_total, datum, total, vector
     >>> theta, x, y = vector("theta"), datum("x", per=vector("theta")), datum("y")
@@ -63,7 +63,7 @@ def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
 
 
 class _Sums:
-    """The sums as they are found."""
+    """The sums found so far."""
 
     def __init__(self) -> None:
         self.chain: list[Sum] = []
@@ -71,7 +71,7 @@ class _Sums:
         self.rows: list[RowSum] = []
 
     def name(self, e: Expr, extract: Extraction) -> Expr:
-        """What stands for a sum in a formula."""
+        """The name that replaces a sum in a formula."""
         inside = extract(e.integrand)
         if isinstance(e, DataTotal):
             return self._over_rows(inside)
@@ -82,7 +82,7 @@ class _Sums:
         return self.chain[-1].name
 
     def _over_rows(self, inside):
-        """The mean over rows times num_data: a sum for each factor that has sites."""
+        """The mean over rows times num_data, with one sum for each factor with sites."""
         names = []
         for factor, weight in _weights(inside).items():
             name = f"row_sum{len(self.rows) + 1}"
@@ -92,7 +92,7 @@ class _Sums:
 
 
 def _weights(e: Expr) -> dict[Expr, Expr]:
-    """The factors with sites of the terms of an expression, each with the sum of what multiplies it."""
+    """The factors with sites in the terms of an expression, each with its coefficient."""
     weights: dict[Expr, list[Expr]] = {}
     for term in Add.make_args(expand_mul(e)) if is_site(e) else [e]:
         factors = Mul.make_args(term)

@@ -1,4 +1,4 @@
-"""The domains of blocks, as questions that tensors answer entry by entry."""
+"""Domains of blocks as elementwise conditions on tensors."""
 
 import operator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def is_bounded(block: Block) -> bool:
 
 
 def bounds(block: Block) -> list[tuple[str, float]]:
-    """The comparisons that the numbers of a domain meet, each with an end; none for categories.
+    """The inequalities of a domain, each as a comparison and an end; none for categories.
 
     >>> from recipe import vector
     >>> bounds(vector("v", domain="positive")), bounds(vector("x", domain=(1, 2)))
@@ -34,7 +34,7 @@ def bounds(block: Block) -> list[tuple[str, float]]:
 
 
 def in_domain(block: Block, x: "Tensor") -> "Tensor":
-    """Entry by entry, whether values are in the domain of their block; those of a real block are if they are finite.
+    """Elementwise, whether values are in the domain of a block; for a real block, whether they are finite.
 
     >>> import torch
     >>> from recipe import vector

@@ -1,16 +1,16 @@
 """Exchange of replicas: two chains at different temperatures swap their states, and both keep their laws.
 
-A chain z at T and one z' at T' have the joint law exp(-H(z)/T - H(z')/T'). They swap all blocks that move; a block b of
-the law N(mean, T/a) given others that are not such keeps its distance from the mean in standard deviations,
+Chains z at T and z' at T' have the joint law exp(-H(z)/T - H(z')/T'). The chains swap all moving blocks; a block b with
+the law N(mean, T/a) given the blocks without such a law keeps its distance from the mean in standard deviations,
 
     b <- mean + sqrt(T/T') (b' - mean'),    b' <- mean' + sqrt(T'/T) (b - mean).
 
-The two maps are each other's inverse, so their pair is an involution of Jacobian 1, and accepted with the probability
+The two maps are each other's inverse, so their pair is an involution of Jacobian 1; accepted with the probability
 
     min(1, exp(H(z)/T + H(z')/T' - H(new z)/T - H(new z')/T'))
 
-it leaves the joint law as it is: for any H, with or without blocks that are rescaled, and with blocks that stay (held
-still, or adapted) held fixed. Where momenta are Gaussian the exponent is (1/T - 1/T') (U - U').
+the swap leaves the joint law invariant: for any H, with or without rescaled blocks, and with fixed blocks that stay
+(frozen or adapted). Where momenta are Gaussian the exponent is (1/T - 1/T') (U - U').
 
 Source: Swendsen and Wang (1986), "Replica Monte Carlo simulation of spin glasses"; Sugita and Okamoto (1999),
 "Replica-exchange molecular dynamics method for protein folding".
@@ -43,7 +43,7 @@ OWN = (VALUE, LEVEL, RATIO)
 
 @dataclass(frozen=True)
 class Exchange:
-    """The exchange of two chains of a recipe; `frozen`: names of blocks that are held still, and stay.
+    """Exchange of two chains of a recipe; `frozen`: names of blocks that are held still and not exchanged.
 
     >>> import torch
     >>> from samplers import UnderdampedLangevin
@@ -68,11 +68,11 @@ class Exchange:
         uniform: "Tensor",
         **parameters: Any,
     ) -> tuple[State, State, "Tensor"]:
-        """The states of all pairs of chains after the attempt, and which of them have swapped, `(chains,)`.
+        """The states of all pairs of chains after the attempt, and whether each pair has swapped, `(chains,)`.
 
-        `U_first`, `U_second`: U at the two states; `uniform`: numbers of (0, 1), one for each pair; `parameters`: those
-        of the recipe, as a step takes them. What a state carries beside its blocks, such as the gradient, goes with the
-        target.
+        `U_first`, `U_second`: U at the two states, `(chains,)`; `uniform`: numbers of (0, 1), `(chains,)`;
+        `parameters`: parameters of the recipe, as a step takes them. Further entries of a state, such as the gradient,
+        go with the target.
         """
         T, other = temperatures
         up = self._moved(second, first, (T / other) ** 0.5, parameters)
@@ -83,7 +83,7 @@ class Exchange:
         return _chosen(swapped, up, first), _chosen(swapped, down, second), swapped
 
     def level(self, state: State, U: "Tensor", temperature: float, parameters: Mapping) -> "Tensor":
-        """H/T of chains, in float64."""
+        """H/T of the chains, float64 `(chains,)`."""
         step = self._level
         names = [b.name for b in self.recipe.entries]
         at = {name: state[name] for name in names} | {VALUE.name: U}
@@ -92,7 +92,7 @@ class Exchange:
         return level.double() / temperature
 
     def _moved(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
-        """The state of one chain in the place of another: its blocks rescaled, but those of the place that stay."""
+        """The state `source` at the temperature of `place`: rescaled, except for the blocks of `place` that stay."""
         arrived = {name: place[name] if name in self.staying else x for name, x in source.items()}
         if not self.rescaled:
             return arrived
@@ -105,15 +105,15 @@ class Exchange:
 
     @cached_property
     def staying(self) -> tuple[str, ...]:
-        """The names of the blocks that do not go from chain to chain: those held still, and the adapted ones."""
+        """Names of the blocks that are not exchanged: frozen and adapted ones."""
         return (*self.frozen, *(a.name for a in self.recipe.adapted))
 
     @cached_property
     def rescaled(self) -> dict[str, Flow]:
-        """The flows that rescale blocks, by the names of these."""
+        """Flows that rescale blocks, by the name of the block."""
         blocks = [b for b in self.recipe.momenta + self.recipe.thermostats if b.name not in self.staying]
         laws = eliminate_gaussians(self.recipe.H, tuple(blocks))[0]
-        # a mean must be the same before and after, for the way back to be the way there
+        # the mean must be the same before and after, so that the map is its own inverse
         others = {law.block for law in laws} | {b for b in self.recipe.entries if b.name in self.staying}
         return {
             law.block.name: _flow(law.block, law.mean + RATIO * (law.block - law.mean), "rescaled")
@@ -137,19 +137,19 @@ def _flow(b: Block, value: Any, rule: str) -> Flow:
 
 
 def _compiled(recipe: Recipe, flows: dict[str, Flow]) -> Step:
-    """A step that makes these flows, with numbers of its own beside the blocks of a recipe."""
+    """A step of the given flows; its state has the blocks of the recipe and the quantities in OWN."""
     recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in OWN}}, claim=recipe.claim)
     word = Scheme("exchange", tuple((letter, S.One) for letter in flows))
     return Step(recipe, word, flows, lower(recipe, word, flows))
 
 
 def _after(step: Step, state: State, settings: Mapping) -> State:
-    """The state after a step without noise and gradient, whose arguments the run has checked."""
+    """The state after a step without noise and gradient; the arguments are not checked again."""
     return step.function(state, 1.0, **step.arguments(gradient=None, noise={}), **step.spelled(settings))
 
 
 def _chosen(swapped: "Tensor", new: Any, old: Any) -> Any:
-    """The new state of the chains that have swapped, the old one of all others."""
+    """The new state of the swapped chains, the old state of all others."""
     if isinstance(new, Mapping):
         return {name: _chosen(swapped, x, old[name]) for name, x in new.items()}
     return new.where(swapped.reshape(-1, *(1,) * (new.dim() - 1)), old)

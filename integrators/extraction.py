@@ -1,7 +1,7 @@
-"""Subexpressions that are computed on their own: a total, a draw, an observation becomes a name inside a formula.
+"""Extraction of subexpressions: a total, a draw or an observation becomes a name inside a formula.
 
-This is the one place where sums leave a formula: the stages of a step, the derivatives of an energy and the sums over
-its data differ only in the name that they give, and in the statement that they write for it.
+Stages of a step, derivatives of an energy and sums over its data all extract sums here; they differ in the names that
+they choose and in the statements that they write.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from recipe.symbols import total
 
 
 class Extraction:
-    """A function of expressions that replaces subexpressions of some kinds by names, innermost first.
+    """A function of expressions that replaces subexpressions of given kinds by names, innermost first.
 
-    `name(e, extract)` gives the symbol that stands for the subexpression e; it is asked once for each different one,
-    and calls `extract` on what is inside e. `known` has those that are named. The number of sites, total(1), stays as
-    it is.
+    `name(e, extract)` returns the symbol for the subexpression e, and calls `extract` on the arguments of e; each
+    different subexpression is named once. `known`: the symbols by subexpression. The number of sites, total(1), is not
+    replaced.
 
     >>> from recipe import total, vector
     >>> from recipe.symbols import Total

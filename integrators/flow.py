@@ -1,6 +1,6 @@
 """Solving a piece: a Flow gives the new value of each moving block as a formula in the time t.
 
-The closed forms are in `flow_rules.py`: its table RULES is tried in order, and is the place for another one.
+The closed forms are the functions in the table RULES of `flow_rules.py`, tried in order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,10 +21,10 @@ from .variates import Variate
 
 @dataclass(frozen=True)
 class Flow:
-    """One piece solved: new values of the moving blocks, the variates they use, the rule, and whether it is exact.
+    """Solution of one piece: updates of the moving blocks, the variates in the updates, and the rule that gave them.
 
-    `exact`: whether the updates are the law of the piece's SDE at time t. `even`: whether the flow has order 2 or is
-    exact, so that palindromes keep order 2. `swaps`: what comes to the place of each block, where blocks are exchanged.
+    `exact`: whether the updates have the law of the piece's SDE at time t. `even`: whether the flow has order 2 or is
+    exact, so that palindromes keep order 2. `swaps`: for exchanged blocks, the block whose value each one takes.
     """
 
     letter: str
@@ -54,16 +54,16 @@ class Flow:
 
 
 def reads_U(formulas: Iterable[Expr], order: int, U: Potential | None = None) -> bool:
-    """Whether one of them reads U itself (order 0), its gradient (1) or Hessian diagonal (2), of one U or of any."""
+    """Whether a formula reads U itself (order 0), its gradient (1) or Hessian diagonal (2), of one U or of any."""
     if order:
         return any(len(x.variables) == order and U in (None, x.U) for e in formulas for x in e.atoms(Partial))
     return any(masked(e, Partial)[0].has(U or Potential) for e in formulas)
 
 
 def solve(piece: Subsystem, name: str = "") -> Flow:
-    """The flow of a piece by the first rule that fits each group of coupled blocks, or by the method it names.
+    """The flow of a piece by the first rule that fits each group of coupled blocks, or by the piece's own method.
 
-    `name`: that of the recipe, for messages. Raises RecipeError where no closed form is known and no method is named:
+    `name`: name of the recipe, for messages. Raises RecipeError where no closed form is known and no method is named:
     there is no silent fall-back.
 
     >>> from recipe import vector
@@ -78,7 +78,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
 
 
 def _reflected(flow: Flow, piece: Subsystem, blocks: list[Block], name: str) -> Flow:
-    """The flow as one that is reflected: exact for some pieces, else by a method that may be."""
+    """The flow marked as reflected; refuses a flow that is not exact when reflected, unless its method allows it."""
     exact = flow.exact and all(boundaries.is_exact(b, piece) for b in blocks)
     if not exact and piece.method not in boundaries.FOLDED:
         raise RecipeError(
@@ -104,7 +104,7 @@ def _by_rules(piece: Subsystem, name: str) -> Flow:
 
 
 def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
-    """The first rule that fits, and what it gives."""
+    """The name of the first rule that fits, and its solution."""
     for rule, closed_form in RULES.items():
         solution = closed_form(piece)
         if solution is not None:
@@ -117,7 +117,7 @@ def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
 
 
 def _finer(piece: Subsystem) -> str:
-    """How to cut a piece: by block, if each alone has a closed form, or its noise from a drift that has one."""
+    """Advice on cutting a piece: by block, or noise from drift, if the parts have closed forms."""
     by_block = [piece.restricted([b]) for b in piece.moving]
     if len(by_block) > 1 and all(map(_is_solvable, by_block)):
         stem = piece.letter.rstrip("'")
@@ -135,7 +135,7 @@ def _is_solvable(piece: Subsystem) -> bool:
 
 
 def _by_method(piece: Subsystem, name: str) -> Flow:
-    """The flow by a numerical method, which is exact where the piece is a mere shift."""
+    """The flow by a numerical method; exact if the piece is a shift."""
     method = METHODS[name]
     updates, draws = method.advance(piece)
     exact = shift(piece) is not None
@@ -143,7 +143,7 @@ def _by_method(piece: Subsystem, name: str) -> Flow:
 
 
 def _groups(piece: Subsystem) -> list[list[Block]]:
-    """The moving blocks, grouped by what couples them: a drift that reads another moving block, or shared noise."""
+    """The moving blocks, grouped by coupling: a drift that reads another moving block, or shared noise."""
     pairs = [(a, b) for a, f in piece.drift.items() for b in piece.moving if f.has(b)]
     groups = joined([{b} for b in piece.moving], [*pairs, *piece.diffusion])
     in_order = [[b for b in piece.moving if b in group] for group in groups]
