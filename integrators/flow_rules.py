@@ -1,11 +1,11 @@
-"""The rules of solving: closed forms of a piece's SDE in the time t.
+"""Flow rules: closed forms of a piece's SDE in the time t.
 
-To add one, write a function of a `Subsystem`, dz = drift dt + noise with all but its moving blocks frozen. It returns
-`(updates, draws)`: the new value of each moving block, in terms of their old values, t and independent variates, and
-these variates; or None for a piece that it does not fit. Where that is not plain, it raises if its own equations fail
-(see `_verify`). Its docstring is the equation and the solution. Then give it a line in the table RULES, at the end of
-this file: the first rule that fits is taken, so the special stands before the general. Test it in tests/test_flows.py.
-An approximation is no rule: it belongs into `numerical_flows.py`.
+A rule is a function of a `Subsystem`, dz = drift dt + noise with all but its moving blocks frozen. The rule returns
+`(updates, draws)`: the new value of each moving block as a formula of the old values, t and independent variates, and
+these variates; or None if the rule does not apply. A rule whose solution is not obvious verifies its own equations (see
+`_verify`). The docstring of a rule is the equation and the solution. The table RULES, at the end of this file, is tried
+in order, special rules before general ones; tests stand in tests/test_flows.py. Approximations are in
+`numerical_flows.py`.
 """
 
 import random
@@ -47,14 +47,14 @@ Solution = tuple[dict[Block, Expr], tuple[Variate, ...]]
 
 
 def injected(piece: Subsystem, time: Expr = t) -> ImmutableMatrix:
-    """A square root of 2 (T D - supplied) times a time: the one home of the noise's amplitude."""
+    """A square root of 2 (T D - supplied) times a time: the amplitude of the injected noise."""
     if any(piece.supplied.values()):
         return sqrt(2 * time) * square_root(piece.matrix(piece.injected))
     return sqrt(2 * temperature * time) * square_root(piece.matrix(piece.diffusion))
 
 
 def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
-    """A lower triangular L with L L^T = C: square roots on the diagonal, Cholesky factors where entries are coupled."""
+    """A lower triangular L with L L^T = C: square roots where C is diagonal, Cholesky factors of coupled rows."""
     n = C.rows
     L = zeros(n, n)
     coupled = entries(C)
@@ -72,7 +72,7 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
 
 
 def joined(groups: list[set], pairs: Iterable[tuple]) -> list[set]:
-    """The groups, those that a pair links made one.
+    """The groups, merged where a pair links two of them.
 
     >>> joined([{1}, {2}, {3}], [(1, 3)])
     [{2}, {1, 3}]
@@ -109,7 +109,8 @@ def shift(piece: Subsystem) -> Solution | None:
 def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
     """dx = (c - a x) dt + s dW:  x' = e^{-at} x + t phi1(-at) c + s sqrt(t phi1(-2at)) N, any sign of a.
 
-    A formula of an operator is a rate too, if that of the noise is one of the same; its symmetric part is in the noise.
+    The rate a may be a formula of an operator, if the noise is a formula of the same operator; the variance then has
+    the symmetric part of a.
     """
     affine = _affine(piece) if len(piece.moving) == 1 else None
     if affine is None:
@@ -221,16 +222,16 @@ def relativistic_friction(piece: Subsystem) -> Solution | None:
     return {p: braked(sqrt(b) * p, a * t) / sqrt(b)}, ()
 
 
-# ---- what a piece looks like
+# ---- the form of a piece
 
 
 def _is_hidden(e: Expr, blocks: Iterable[Block]) -> bool:
-    """Whether some of the blocks stand in a total, or under the energy."""
+    """Whether a total or a derivative of the energy reads one of the blocks."""
     return any(x.has(*blocks) for x in e.atoms(Total, Partial, Crossing))
 
 
 def _commutes(a: Expr, piece: Subsystem) -> bool:
-    """Whether the noise of a piece of one block is a formula of the operator in its rate a, and neither moves."""
+    """Whether the noise of a piece is a formula of the operator in its rate a, and neither reads a block."""
     noise = Add(*piece.diffusion.values(), *piece.supplied.values())
     moving = any(isinstance(s, Block) for s in (a + noise).free_symbols)
     return operators_of(noise) <= operators_of(a) and not is_site(noise) and not moving
@@ -255,7 +256,7 @@ def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
 
 
 def _single_row(piece: Subsystem) -> tuple[Block, Expr, Expr, Expr] | None:
-    """(x, a, c, D) of one block with noise of its own and the drift c - a x, or None."""
+    """(x, a, c, D) of a piece of one block with noise D and drift c - a x, or None."""
     if len(piece.moving) != 1 or not piece.diffusion:
         return None
     (x,), (D,) = piece.moving, piece.diffusion.values()
@@ -280,14 +281,14 @@ def _mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
 
 
 def _operator_mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
-    """The same of a formula a of an operator, each eigenvalue a rate; the spread is that of its symmetric part."""
+    """m and v of dx = (c - a x) dt + dW for a formula a of an operator; v has the symmetric part of a."""
     _mean_and_spread(x, a, Dummy("c", real=True))
     mean = times(exp(-a * t), x) + times(t * phi1(-a * t), c)
     return mean, t * phi1(-(a + transposed(a)) * t)
 
 
 def _verify(x: Block, a: Expr, c: Expr, mean: Expr, decay: Expr, spread: Expr) -> None:
-    """The closed form against its own equations: m' = c - a m, v' = 1 - 2 a v, and the semigroup property."""
+    """Verify a closed form by its equations: m' = c - a m, v' = 1 - 2 a v, and the semigroup property."""
     s = Symbol("s", positive=True)
     first = {t: s}
     equations = (

@@ -1,4 +1,4 @@
-"""The form of the tensors that a step takes, the same on every backend."""
+"""Form of the tensors of a step: dtype, device and shapes, the same on every backend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FLOATS = torch.float32, torch.float64
 
 @dataclass(frozen=True)
 class Form:
-    """Type and place of the numbers of a state, and the shapes of its vector and its scalar blocks, chains first.
+    """Dtype and device of a state, and the shapes of its vector and scalar blocks, chains first.
 
     >>> from integrators import compile
     >>> from samplers import SGLD
@@ -35,7 +35,7 @@ class Form:
 
     @classmethod
     def of(cls, program: Program, state: Mapping, sizes: Sequence[int] | None) -> "Form":
-        """That of a state; refused where its blocks differ, or are no floats."""
+        """The form of a state; raises RecipeError if blocks differ in form or are not float32 or float64."""
         entries = program.recipe.entries
         first = next((b for b in entries if b.is_vector), entries[0])
         like = state[first.name]
@@ -62,7 +62,7 @@ class Form:
         check_form(where, t, self.dtype, self.device, self.vector if is_vector else self.scalar)
 
     def noise(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Random numbers as numbers of the state's type; those of a law that depends on the state are functions."""
+        """Random numbers in the state's dtype; functions, for laws that depend on the state, are not converted."""
         numbers = dict(values)
         for d in self.program.draws:
             if not callable(numbers[d.name]):
@@ -81,7 +81,7 @@ class Form:
         value: Callable | None,
         observe: Mapping[str, Callable] | None,
     ) -> dict[str, Any]:
-        """What the caller answers, by name, as functions whose values are checked."""
+        """The caller's functions by name, wrapped to check their values."""
         asked = {"gradient": gradient, "curvature": curvature, "value": value}
         checked: dict[str, Any] = {
             name: None if function is None else self._by_potential(name, function) for name, function in asked.items()
@@ -89,7 +89,7 @@ class Form:
         return checked | {"observe": self.observations(observe or {})}
 
     def _by_potential(self, what: str, function: Any) -> Any:
-        """A function of the one potential, or of each by its name, whose values are checked."""
+        """A function of the one potential, or a dict of functions by potential, wrapped to check their values."""
         recipe = self.program.recipe
         if not recipe.is_by_name:
             return self._checked(what, function)
@@ -104,7 +104,7 @@ class Form:
         return self.value(function) if what.startswith("value") else self.derivative(what, function)
 
     def value(self, function: Callable) -> Callable:
-        """U, a function of the target, whose form is checked."""
+        """U as a function of the target, wrapped to check the form of its values."""
 
         def value_of(theta):
             U = function(theta)
@@ -114,7 +114,7 @@ class Form:
         return value_of
 
     def derivative(self, what: str, value: Any) -> Any:
-        """A derivative by the target, or a function to one, whose form is checked; None where there is none."""
+        """A derivative of U, checked, or a function wrapped to check its values; None for None."""
         if not callable(value):
             return value if value is None else self.check_derivative(what, value)
 
@@ -124,7 +124,7 @@ class Form:
         return at
 
     def check_carried(self, what: str, value: Any, order: int) -> None:
-        """Refuse derivatives that a state carries, or values of U (order 0), of another form."""
+        """Refuse derivatives, or values of U (order 0), that a state carries in another form."""
         if not self.program.recipe.has_several_potentials:
             if order:
                 self.check_derivative(what, value)
@@ -138,9 +138,9 @@ class Form:
             self.check(f"{what}[{place!r}]", value[place], g.is_vector)
 
     def check_derivative(self, what: str, value: Any, theta: Any = None) -> Any:
-        """A derivative by the target; refused where it is of another form, a tensor or a dict by block.
+        """The derivative, a tensor or a dict by block; raises RecipeError if its form differs.
 
-        `theta`: where it is taken, of a potential of some of the blocks.
+        `theta`: the argument of a potential that reads some of the blocks only.
         """
         targets = self.program.recipe.targets
         if not isinstance(value, Mapping):
@@ -154,7 +154,7 @@ class Form:
         return value
 
     def observations(self, functions: Mapping[str, Callable]) -> dict[str, Callable]:
-        """Functions of the target, to numbers of the state's type: statistics may be of any."""
+        """Statistics as functions of the target, with values converted to the state's dtype and checked."""
         observed = {o.name: o for o in self.program.recipe.observations}
         return {name: self._observation(observed[name], f) for name, f in functions.items() if name in observed}
 
@@ -168,9 +168,9 @@ class Form:
 
 
 def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.Tensor) -> dict[str, Any]:
-    """The parameters, those of one value per site as numbers of the type of a block, which they have to lie with.
+    """The parameters, with those per site converted to the dtype of a block, and values of operators read.
 
-    Values of operators are read, and have to have one row per site.
+    Raises RecipeError for a parameter on another device, and for an operator without one row per site.
     """
     values = operators.read(recipe, parameters)
     operators.check_place(recipe, values, like)

@@ -1,4 +1,4 @@
-"""Functions of closed forms that sympy has no name for; every backend prints them."""
+"""Functions in closed forms that sympy lacks; every backend prints all of them."""
 
 import math
 
@@ -13,7 +13,7 @@ class phi1(Function):
 
     @classmethod
     def eval(cls, x: Expr) -> Expr | None:
-        """Its value, where it needs no name."""
+        """1 at 0, else unevaluated."""
         return S.One if x == 0 else None
 
     def fdiff(self, argindex: int = 1) -> Expr:
@@ -37,12 +37,12 @@ class braked(Function):
 
     @classmethod
     def eval(cls, y: Expr, s: Expr) -> Expr | None:
-        """Its value, where it needs no name."""
+        """y at s = 0, else unevaluated."""
         return y if s == 0 else None
 
 
 class wrapped(Function):
-    """The point of a circle from low to high that x is."""
+    """x wrapped around the circle from low to high."""
 
     is_real = True
     nargs = 3
@@ -53,7 +53,7 @@ class wrapped(Function):
 
 
 class folded(Function):
-    """Where a path that is at x on the line is between low and high, when it is reflected at both."""
+    """x on the line, folded between low and high: a path reflected at both ends."""
 
     is_real = True
     nargs = 3
@@ -64,7 +64,7 @@ class folded(Function):
 
 
 class turned(Function):
-    """-1 where a path that is at x on the line has been reflected an odd number of times between low and high, else 1.
+    """-1 if folding x between low and high takes an odd number of reflections, else 1.
 
     `high` may be infinite.
     """
@@ -73,12 +73,12 @@ class turned(Function):
     nargs = 3
 
     def fdiff(self, argindex: int = 1) -> Expr:
-        """0 in x, but for its jumps."""
+        """0 in x, away from the jumps."""
         return S.Zero
 
     @classmethod
     def eval(cls, x: Expr, low: Expr, high: Expr) -> Expr | None:
-        """At a single end it is a sign."""
+        """The sign of x - low if high is infinite, else unevaluated."""
         return Piecewise((S.One, x >= low), (-S.One, True)) if high.is_infinite else None
 
 
@@ -86,7 +86,7 @@ AT_ENDS = (wrapped, folded, turned)
 
 
 class MatrixFunction(Function):
-    """An entry (part, row, column) of matrices that are computed together, when a step runs, from a `system`."""
+    """An entry (part, row, column) of matrices that a step computes together from a `system`."""
 
     is_real = True
     part = property(lambda self: self.args[0].name)

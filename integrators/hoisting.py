@@ -1,4 +1,4 @@
-"""What depends on h and the parameters alone, named once and computed before the first stage of a step."""
+"""Constants of a step: subexpressions of h and the parameters, computed before the first stage."""
 
 from itertools import count
 
@@ -15,7 +15,7 @@ CALLS = (Function, Pow)
 
 
 class Constants:
-    """Subexpressions of h and parameters that cost something, named once: decay_p, spread_p, kick_p, drift_theta."""
+    """Costly subexpressions of h and parameters, each named once: decay_p, spread_p, kick_p, drift_theta."""
 
     def __init__(self, scope: str):
         self.scope = scope
@@ -25,16 +25,16 @@ class Constants:
 
     @property
     def statements(self) -> tuple[Let | Solve, ...]:
-        """The constants that have been named, in an order in which they can be computed."""
+        """The statements of the named constants, each after the constants that it reads."""
         return tuple(self._statements)
 
     def hoist(self, block: Block, update: Expr) -> Expr:
-        """The update of a block, its constants replaced by their names."""
+        """The update of a block with its constants replaced by names."""
         update = self.operators_named(block, update)
         return Add(*(self._hoisted(term, f"{_role(block, term)}_{block}") for term in Add.make_args(update)))
 
     def is_constant(self, e: Expr) -> bool:
-        """Whether e depends on the step and the parameters alone; n counts as such where there is one of it."""
+        """Whether e depends on h and the parameters alone; n is constant unless totals are per tensor."""
         if any(t.integrand is not S.One or self.scope == "tensor" for t in e.atoms(Total)):
             return False
         if isinstance(e, MatrixFunction) and not e.atoms(Block):
@@ -58,7 +58,7 @@ class Constants:
         return e.func(*(self._hoisted(a, name) for a in e.args)) if e.args else e
 
     def _named(self, e: Expr, name: str) -> Expr:
-        """A name for a constant that costs something; any other stays as it is."""
+        """A name for a costly constant; a cheap one unchanged."""
         if not _costs(e):
             return e
         if e.could_extract_minus_sign():
@@ -76,7 +76,7 @@ class Constants:
         self._statements.append(Let(self._names[e], e))
 
     def operators_named(self, block: Block, e: Basic) -> Expr:
-        """The update of a block, or a part of it, in which formulas of operators bear names."""
+        """The update of a block, or a part of an update, with formulas of operators replaced by names."""
         if not e.has(Applied):
             return e
         arguments = [self.operators_named(block, a) for a in e.args]
@@ -85,7 +85,7 @@ class Constants:
         return times(self._operator(e.formula, f"{_role(block, e)}_{block}"), arguments[1])
 
     def _operator(self, F: Expr, name: str) -> Expr:
-        """The name of a formula of an operator, which holds what is found once of it; an operator has its own."""
+        """The name of a formula of an operator, which keeps its factorisation; an operator alone has its own name."""
         if F.is_Symbol:
             return F
         if F not in self._names:
@@ -95,7 +95,7 @@ class Constants:
         return self._names[F]
 
     def _entry(self, e: MatrixFunction) -> Local:
-        """The name of an entry of matrices, all of which are computed together."""
+        """The name of an entry of matrices; all entries of a system are computed together."""
         key = type(e), e.system
         if key not in self._systems:
             run = f"{len(self._systems) + 1}" if self._systems else ""
@@ -106,7 +106,7 @@ class Constants:
 
 
 def _role(block: Block, term: Expr) -> str:
-    """What a term does in the update of a block."""
+    """The role of a term in the update of a block: decay, spread, kick or drift."""
     factors = [f.argument if isinstance(f, Applied) else f for f in Mul.make_args(term)]
     if block in factors:
         return "decay"
@@ -116,7 +116,7 @@ def _role(block: Block, term: Expr) -> str:
 
 
 def _costs(e: Expr) -> bool:
-    """Whether computing e again would be a waste: it calls a function, or goes over the sites."""
+    """Whether e calls a function or a power, or has one value per site."""
     if e.is_Atom:
         return False
     if any(isinstance(s, Parameter) and s.per for s in e.free_symbols):

@@ -1,4 +1,4 @@
-"""Solving a jump: a block redrawn from its law given all else, or blocks swapped, which leaves exp(-H/T) invariant."""
+"""Flows of jumps, under which exp(-H/T) is invariant: a block redrawn from its conditional law, or blocks swapped."""
 
 from collections.abc import Callable, Collection
 from itertools import accumulate
@@ -20,9 +20,9 @@ from .variates import Drawn, GammaVariate, Uniform, Variate
 
 
 def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collection[str] = ()) -> Flow:
-    """The exact kernel of a jump: a draw from the law of exp(-H/T) given all else, or a swap that is accepted.
+    """The exact kernel of a jump: a draw from the conditional law under exp(-H/T), or an accepted swap.
 
-    With a rate nu a chain jumps with probability 1 - e^{-nu t}. A block whose name is in `frozen` stays as it is.
+    With a rate nu a chain jumps with probability 1 - e^{-nu t}. `frozen`: names of blocks that do not move.
     """
     if any(b.name in frozen for b in jump.blocks):
         return Flow(letter, {}, (), "frozen", True, "nothing moves")
@@ -39,7 +39,7 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collectio
 
 
 def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
-    """All blocks change places, or none, by one number of a chain; at a rate nu tries are as rare as 1 - e^{-nu t}."""
+    """All pairs swap or none, by one uniform number per chain; at a rate nu, tried with probability 1 - e^{-nu t}."""
     (first, _), *_ = swap.pairs
     turn = Uniform(first, f"swap of {first}", is_vector=False)
     ratio = swap.ratio(recipe.H)
@@ -50,7 +50,7 @@ def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
 
 
 def _read_off(recipe: Recipe, b: Block) -> Law:
-    """N(mean, 1/precision) where H is quadratic in the block, Bernoulli with the odds exp(H(0) - H(1)) if binary."""
+    """N(mean, 1/precision) for H quadratic in the block; for a binary block Bernoulli with odds exp(H(0) - H(1))."""
     if b.domain.is_discrete:
         return Bernoulli(1 / (1 + exp(expand(diff(recipe.H, b)))))
     (law,), _ = eliminate_gaussians(recipe.H, (b,))
@@ -76,7 +76,7 @@ def _inverse_gamma(b: Block, law: InverseGamma) -> Redraw:
 
 
 def _beta(b: Block, law: Beta) -> Redraw:
-    """X/(X + Y) of two Gamma numbers."""
+    """X/(X + Y) for Gamma variates X, Y of shapes a, b."""
     first, second = GammaVariate(b), GammaVariate(b, f"second of {b}")
     x, y = Drawn(first, law.a), Drawn(second, law.b)
     return x / (x + y), (first, second)
@@ -88,7 +88,7 @@ def _bernoulli(b: Block, law: Bernoulli) -> Redraw:
 
 
 def _categorical(b: Block, law: Categorical) -> Redraw:
-    """The first category up to which the weights, over the largest, are more than a uniform share of all."""
+    """The first category whose cumulative weight exceeds a uniform share of the total; weights over the largest."""
     draw = Uniform(b)
     least = Min(*law.costs, evaluate=False)
     *sums, whole = accumulate(exp(least - cost, evaluate=False) for cost in law.costs)

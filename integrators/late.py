@@ -1,4 +1,4 @@
-"""Numbers of a device that are read late: the host asks for them, goes on, and looks at them when they have come."""
+"""Asynchronous copies from a device: the host starts a copy, continues, and reads the numbers once the copy is done."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -7,11 +7,11 @@ import torch
 
 Taker = Callable[[torch.Tensor], None]
 Reader = Callable[[list[float]], None]
-IS_NEAR = {"cpu"}  # types of devices whose numbers are there at once
+IS_NEAR = {"cpu"}  # types of devices whose numbers are read without a copy
 
 
 def is_near(numbers: torch.Tensor) -> bool:
-    """Whether a look at numbers waits for no device.
+    """Whether reading a tensor needs no copy from a device.
 
     >>> is_near(torch.ones(2))
     True
@@ -20,7 +20,7 @@ def is_near(numbers: torch.Tensor) -> bool:
 
 
 def _on_the_way(numbers: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool], Callable[[], None]]:
-    """A copy in the host's memory, whether it has come, and what waits for it."""
+    """An asynchronous copy in pinned memory, a function that says whether the copy is done, and one that waits."""
     here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
     here.copy_(numbers, non_blocking=True)
     event = torch.cuda.Event()
@@ -29,9 +29,9 @@ def _on_the_way(numbers: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool]
 
 
 class Arrivals:
-    """Numbers that come from a device, each with a function that reads them, in the order in which they were sent.
+    """Queue of tensors on their way from a device, each with a reader called in the order of sending.
 
-    Those of the CPU are read at once.
+    Tensors of the CPU are read at once.
 
     >>> arrivals = Arrivals()
     >>> arrivals.send(torch.ones(2), print)
@@ -42,24 +42,24 @@ class Arrivals:
         self._coming: deque[tuple[torch.Tensor, Callable[[], bool], Callable[[], None], Taker]] = deque()
 
     def send(self, numbers: torch.Tensor, read: Reader) -> None:
-        """Have numbers of one axis read when they have come."""
+        """Call `read` with a tensor `(n,)` as a list, once the tensor is on the host."""
         self.bring(numbers, lambda here: read(here.tolist()))
 
     def bring(self, numbers: torch.Tensor, take: Taker) -> None:
-        """Have a tensor taken when it has come to the host."""
+        """Call `take` with a tensor once the tensor is on the host."""
         if is_near(numbers):
             take(numbers)
         else:
             self._coming.append((*_on_the_way(numbers), take))
 
     def look(self) -> None:
-        """Take what has come; raises what a reader raises."""
+        """Call the readers of all finished copies, without waiting."""
         while self._coming and self._coming[0][1]():
             here, _, _, take = self._coming.popleft()
             take(here)
 
     def wait(self, most: int = 0) -> None:
-        """Take all, also what has not come yet, but for the last so many."""
+        """Call all readers but the last `most`, waiting for their copies."""
         while len(self._coming) > most:
             self._coming[0][2]()
             here, _, _, take = self._coming.popleft()
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The largest absolute value of each tensor, not finite where one of its numbers is not; 0 of an empty one.
+    """The largest absolute value of each tensor, not finite if an entry is not; 0 for an empty tensor.
 
     >>> largest([torch.tensor([1.0, -3.0]), torch.tensor([]), torch.tensor([float("nan")])])
     tensor([3., 0., nan])
@@ -85,7 +85,7 @@ def norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _of_each(tensors, order):
-    """Norms by as few kernels as there are; an empty tensor has none."""
+    """Norms of all tensors in one fused call; 0 for an empty tensor."""
     full = [t for t in tensors if t.numel()]
     norms_of_full = iter(torch._foreach_norm(full, order) if full else ())
     return torch.stack([next(norms_of_full) if t.numel() else t.new_zeros(()) for t in tensors])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # numpy, scipy and torch are imported where matrices are aske
 
 
 def is_affine(recipe: Recipe) -> bool:
-    """Whether every step is affine where grad U is: D, Q constant, H - U quadratic, no ends, one vector target."""
+    """Whether steps are affine if grad U is: D, Q constant, H - U quadratic, no ends, one target."""
     ends = any(b.domain.wraps or b in recipe.reflected for b in recipe.state)
     if recipe.adapted or recipe.jumps or recipe.latents or recipe.fields or ends:
         return False
@@ -31,7 +31,7 @@ def is_affine(recipe: Recipe) -> bool:
 
 
 def has_normal_noise(step: Step) -> bool:
-    """Whether all random numbers of a step are normal: another one multiplies its matrices."""
+    """Whether all random numbers of a step are normal; with any others the step is not affine."""
     return {*step.draws.values()} <= {"normal"}
 
 
@@ -57,7 +57,7 @@ class LinearChain:
 
     @property
     def covariance(self) -> "ndarray":
-        """The stationary covariance S = M S M^T + B B^T of the chain itself, in the order of `names`.
+        """The stationary covariance S = M S M^T + B B^T of the chain, in the order of `names`.
 
         Raises RecipeError for a chain that is not stable.
         """
@@ -81,9 +81,9 @@ class LinearChain:
 def linear_chain(
     step: Step, h: float, stiffness: Any, /, *, gradient_noise: float = 0.0, **parameters: Any
 ) -> LinearChain:
-    """Probe a Step for its matrices on U = theta^T K theta/2, by basis vectors, all in one call.
+    """The matrices of a Step on U = theta^T K theta/2, probed by basis vectors in one call.
 
-    `stiffness`: K, or its diagonal k_i; `gradient_noise`: variance that every gradient evaluation adds, each time anew.
+    `stiffness`: K, or its diagonal k_i; `gradient_noise`: variance of independent noise in every gradient evaluation.
     Raises RecipeError for a target of explicit coordinates, and for random numbers that are not normal.
 
     >>> from integrators import compile
@@ -110,7 +110,7 @@ def linear_chain(
     K = torch.diag(K) if K.dim() == 1 else K
     sites = len(K)
 
-    # Every input with its kind, whether it has one value per site; a row of `probes` sets one number of one input to 1.
+    # Inputs by name, with whether they have one value per site; a row of `probes` sets one number of one input to 1.
     blocks = {b.name: b.is_vector for b in recipe.state}
     if program.carries_gradient:
         blocks["gradient"] = True
@@ -136,5 +136,5 @@ def linear_chain(
 
 
 def _taken(inputs: Iterator["Tensor"], kinds: Mapping[str, bool]) -> "dict[str, Tensor]":
-    """The next inputs by name, a scalar without the axis of sites."""
+    """The next inputs by name; scalars without the axis of sites."""
     return {name: next(inputs) if is_vector else next(inputs)[:, 0] for name, is_vector in kinds.items()}

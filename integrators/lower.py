@@ -1,7 +1,7 @@
-"""From flows and a scheme to a Program: a short list of statements that every backend prints.
+"""Lowering of flows and a scheme to a Program: a short list of statements that every backend prints.
 
-What depends on h and the parameters alone is computed once, before the first stage; a gradient is evaluated only
-when the target has moved since the last one; blocks of one flow move simultaneously.
+Constants of h and the parameters are computed once, before the first stage; a gradient is evaluated only when the
+target has moved since the last one; blocks of one flow move simultaneously.
 """
 
 from collections import Counter
@@ -59,12 +59,12 @@ def lower(
     scope: str = "chain",
     value: bool = False,
 ) -> Program:
-    """The Program of a scheme's flows, with the updates of adapted quantities where the recipe's order puts them.
+    """The Program of a scheme's flows, with the updates of adapted quantities placed by the recipe's order.
 
     With `reuse_gradient` a gradient serves until the target moves, across steps too; without, each piece that reads
-    grad U evaluates a fresh one. `given_gradient` starts from the caller's gradient (the optimizer form). With `value`
-    formulas may read U itself, which the caller gives where it gives the gradient. Raises RecipeError where one asks
-    for more of U than its gradient and Hessian diagonal.
+    grad U evaluates a fresh gradient. `given_gradient` starts from the caller's gradient (the optimizer form). With
+    `value` formulas may read U itself, which the caller gives beside the gradient. Raises RecipeError for a formula
+    that asks for more of U than its gradient and Hessian diagonal.
     """
 
     def assembled(entry: Mapping[Derivative, str]) -> _Assembly:
@@ -96,9 +96,9 @@ def optimizer_form(
     *,
     value: bool = False,
 ) -> Program:
-    """The cyclic rotation of the word that starts right after its one gradient, as a training loop needs it.
+    """The Program of a training loop: the cyclic rotation of the word that starts right after its one gradient.
 
-    `value`: whether the loop hands in U beside its gradient, for formulas that read it. Raises RecipeError if the word
+    `value`: whether the loop hands in U beside its gradient, for formulas that read U. Raises RecipeError if the word
     needs more than one gradient per step, or gradients of several potentials.
     """
     if recipe.has_several_potentials:
@@ -127,10 +127,10 @@ def optimizer_form(
 
 
 def of_the_loss(program: Program, *, prior: bool) -> Program:
-    """The optimizer form that is given the gradient g of a mean loss: grad U = num_data g.
+    """The optimizer form in terms of the gradient g of a mean loss: grad U = num_data g.
 
-    With a `prior` of precision prior_precision, grad U = num_data g + prior_precision theta. Raises RecipeError where
-    the recipe has a prior_precision of its own.
+    With a `prior` of precision prior_precision, grad U = num_data g + prior_precision theta. Raises RecipeError if the
+    recipe already has a prior_precision.
     """
     ((theta, g),) = next(s.names for s in program.statements if isinstance(s, Gradient))
     slope = num_data * g
@@ -158,11 +158,11 @@ class Derivative(NamedTuple):
     U: Potential | None
 
     def blocks(self, recipe: Recipe) -> tuple[Block, ...]:
-        """The blocks that it is a function of."""
+        """The blocks that the derivative is a function of."""
         return self.U.blocks if self.U else recipe.targets
 
     def exchanged(self, places: Mapping[Block, Block]) -> "Derivative":
-        """The one that a swap of these places brings to the place of this."""
+        """The derivative that takes the place of this derivative in a swap of blocks."""
         return Derivative(self.order, self.U and self.U.xreplace(places))
 
 
@@ -173,9 +173,9 @@ def _potentials(recipe: Recipe) -> tuple[Potential | None, ...]:
 def _is_read_from(
     k: int, d: Derivative, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, *, follows: bool
 ) -> bool:
-    """Whether the move k of a step, or one of those after it, asks for a derivative of U before the target moves.
+    """Whether move k or a later one, cyclically, reads a derivative of U before the target moves.
 
-    `follows`: whether derivatives follow swaps, which are no moves then.
+    `follows`: whether derivatives follow swaps, so that a swap does not count as a move of the target.
     """
     for letter, _ in (*scheme.moves[k:], *scheme.moves[:k]):
         if flows[letter].reads(*d):
@@ -189,7 +189,7 @@ def _is_read_from(
 def _is_left(
     d: Derivative, scheme: Scheme, flows: Mapping[str, Flow], recipe: Recipe, adapt: Mapping[Adapted, Expr]
 ) -> bool:
-    """Whether a step that starts without derivatives of U has one at the target where it ends."""
+    """Whether a step that starts without derivatives of U ends with this one known at its last target."""
     word = [flows[letter] for letter, _ in scheme.moves]
     moves = [k for k, flow in enumerate(word) if any(b in d.blocks(recipe) for b in flow.updates)]
     rest = max(moves, default=-1) + 1  # from this move on the target stays
@@ -199,17 +199,17 @@ def _is_left(
         return False
     if recipe.order == "same_step":
         return _first_read(scheme, flows) >= rest
-    return d.order != 1 or not any(flow.reads(*d) for flow in word)  # else they read the first one of the step
+    return d.order != 1 or not any(flow.reads(*d) for flow in word)  # else adaptations read the first one of the step
 
 
 Updates = dict[Block, Expr]
 
 
 class _Assembly:
-    """The stages of a word, one after the other, with what is known of U's derivatives at each.
+    """The stages of a word, built one after the other, with the derivatives of U known at each.
 
-    `entry`: the derivatives of U that the step starts from, "given" or "carried". `fresh`: those that are of the target
-    as it stands. `first_gradients`: the stage and the place of the first gradient of each potential.
+    `entry`: the derivatives of U at the start of the step, "given" or "carried". `fresh`: the derivatives known at the
+    present target. `first_gradients`: stage and place of the first gradient of each potential.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class _Assembly:
         self.program = self._finished(scheme, flows, entry, energy)
 
     def _enter(self, entry: Mapping[Derivative, str]) -> None:
-        """The stage of the derivatives that the step starts from."""
+        """Append the stage of the derivatives known at the start of the step."""
         if entry:
             self.stages.append(Stage("gradient", tuple(self._gradient(d, entry[d]) for d in entry)))
             self.fresh |= entry.keys()
@@ -251,7 +251,7 @@ class _Assembly:
                 self.first_gradients[U] = (0, place)
 
     def _make_moves(self, scheme: Scheme, flows: Mapping[str, Flow], reuse_gradient: bool) -> None:
-        """The stages of all letters, and that of the adaptations."""
+        """Append the stages of all letters and of the adaptations."""
         draws = _named_draws(scheme, flows)
         adapts_before = _first_read(scheme, flows) if self.recipe.order == "same_step" else None
         for k, (letter, fraction) in enumerate(scheme.moves):
@@ -268,7 +268,7 @@ class _Assembly:
     def _finished(
         self, scheme: Scheme, flows: Mapping[str, Flow], entry: Mapping[Derivative, str], energy: Energy | None
     ) -> Program:
-        """The program of these stages."""
+        """The Program of the stages."""
         carried = [d for d, source in entry.items() if source == "carried"]
         stages = tuple(self.stages)
         if any(flow.swaps for flow in flows.values()):
@@ -277,7 +277,7 @@ class _Assembly:
         return Program(self.recipe, scheme, self.constants.statements, stages, orders, energy, self.constants.scope)
 
     def _move(self, flow: Flow, fraction: Expr, draws: Mapping[Variate, Variate], anew: bool) -> None:
-        """The stage of one letter; with `anew` it takes derivatives of its own."""
+        """Append the stage of one letter; with `anew` derivatives are evaluated afresh."""
         updates = {b: e.xreplace(draws) for b, e in flow.over(fraction).items()}
         title = f"{flow.letter} over {_share(fraction)}: {flow.equation}  [{flow.rule}]"
         drawn = [draws[d] for d in flow.draws]
@@ -292,12 +292,12 @@ class _Assembly:
             self._append(title, statements, drawn, updates)
 
     def _read_after(self, k: int, scheme: Scheme, flows: Mapping[str, Flow]) -> set[Derivative]:
-        """The gradients that are read after the move k, before the target moves."""
+        """The gradients that are read after move k and before the target moves."""
         gradients = (d for d in self.derivatives if d.order == 1)
         return {d for d in gradients if _is_read_from(k + 1, d, scheme, flows, self.recipe, follows=True)}
 
     def _ahead_of(self, places: Mapping[Block, Block]) -> list[Statement]:
-        """The gradients that are read next, taken before a swap: with U at hand they cost less than after it."""
+        """Statements that take, before a swap, the gradients read after it: beside U they cost less there."""
         near = self.fresh | self.ahead
         taken = [d for d in self.derivatives if d in self.ahead - self.fresh and d.exchanged(places) in near]
         taken = [d for d in taken if d.exchanged(places) != d]
@@ -312,7 +312,7 @@ class _Assembly:
         statements: list[Statement],
         drawn: Iterable[Variate],
     ) -> None:
-        """The stage of a swap, with which go the derivatives that are known of both of the energies it exchanges."""
+        """Append the stage of a swap, which also exchanges the derivatives known of both energies."""
         first = next(iter(places))
         (_, accepted), _ = updates[first].args
         swapped = Local(self.names.fresh("swapped"))
@@ -332,7 +332,7 @@ class _Assembly:
         self.fresh = {d for d in self.fresh if d in known or not {*d.blocks(self.recipe)} & {*places}}
 
     def _append(self, title: str, statements: list[Statement], drawn: Iterable[Variate], updates: Updates) -> None:
-        """A stage that ends with these updates, after statements and draws."""
+        """Append a stage of statements, draws and updates."""
         updates = {b: self.constants.hoist(b, e) for b, e in updates.items()}
         lets, updates = self._settled(updates)
         in_lets = [s.name for s in lets if isinstance(s, Draw)]
@@ -342,7 +342,7 @@ class _Assembly:
         self.fresh = {d for d in self.fresh if not any(b in updates for b in d.blocks(self.recipe))}
 
     def _gradient(self, d: Derivative, source: str = "evaluated") -> Gradient:
-        """The statement of a derivative."""
+        """The statement that takes a derivative."""
         order, U = d
         return Gradient(
             tuple(self.derivatives[d].items()), source, order, U if self.recipe.has_several_potentials else None
@@ -351,9 +351,9 @@ class _Assembly:
     def _move_by_way_of(
         self, points: list[Visit], updates: Updates, title: str, drawn: Iterable[Variate], anew: bool
     ) -> None:
-        """The stages of a flow that takes derivatives of U at points before it moves.
+        """Append the stages of a flow that takes derivatives of U at intermediate points.
 
-        The first one keeps what the later ones read of the start: the target, its derivatives, the random numbers.
+        The first stage copies the initial values that later stages read: target, derivatives, random numbers.
         """
         letter = title.partition(" ")[0]
         statements: list[Statement] = []
@@ -372,7 +372,7 @@ class _Assembly:
         self._append(title, statements, (), {b: e.xreplace(kept) for b, e in formulas[-1].items()})
 
     def _kept(self, read: set[Symbol], changing: set[Symbol]) -> dict[Symbol, Local]:
-        """Names for what of the `changing` and of U's derivatives is read after it has changed."""
+        """Names of copies for the symbols in `read` that are in `changing` or are derivatives of U."""
         derivatives = {g for values in self.derivatives.values() for g in values.values()}
         names: dict[Symbol, Local] = {}
         for x in sorted(read & (derivatives | changing), key=str):
@@ -381,7 +381,7 @@ class _Assembly:
         return names
 
     def _derivatives_at(self, visit: Visit) -> list[Statement]:
-        """Statements that take derivatives of U where the target stands, and keep them by their names."""
+        """Statements that take the derivatives of U of a visit at the present target, and name their values."""
         statements: list[Statement] = []
         for d in self.derivatives:
             order, U = d
@@ -396,11 +396,11 @@ class _Assembly:
         return statements
 
     def _adapt_now(self) -> None:
-        """The stage that updates the adapted quantities, from the first gradient of the step."""
+        """Append the stage that updates the adapted quantities, from the first gradient of the step."""
         if not self.adapt:
             return
         updates: Updates = dict(self.adapt)
-        if self.recipe.order != "same_step":  # U that the caller has given is of where its gradient is
+        if self.recipe.order != "same_step":  # the caller gives U at the point of its gradient
             given = {e: g for d in self.given if d.order == 0 for e, g in self._partials(d).items()}
             updates = {a: e.xreplace(given) for a, e in updates.items()}
         first = self.first_gradients if self.recipe.order != "same_step" else {}
@@ -417,12 +417,12 @@ class _Assembly:
         self.stages.append(Stage(f"adapt: {title}", tuple(statements)))
 
     def _gradients(self, U: Potential | None) -> int:
-        """How often the gradient of a potential is taken."""
+        """The number of evaluations of the gradient of a potential."""
         names = tuple(self.derivatives[Derivative(1, U)].items())
         return sum(isinstance(s, Gradient) and s.names == names for stage in self.stages for s in stage.statements)
 
     def _remembering(self, U: Potential | None, place: tuple[int, int], updates: Updates) -> Updates:
-        """The updates in terms of a copy of the gradient at a place, which the step overwrites later."""
+        """The updates in terms of a copy of the gradient at a place, because the step overwrites the gradient later."""
         k, after = place
         slopes = self.derivatives[Derivative(1, U)].values()
         copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in slopes}
@@ -432,11 +432,11 @@ class _Assembly:
         return {a: e.xreplace(copies) for a, e in updates.items()}
 
     def _with_derivatives(self, updates: Updates, letter: str, anew: bool) -> tuple[list[Statement], Updates]:
-        """Statements that evaluate the derivatives of U that updates ask for, and the updates in terms of these."""
+        """Statements that evaluate the derivatives of U in the updates, and the updates in terms of their names."""
         statements: list[Statement] = []
         for d in self.derivatives:
             order, U = d
-            if order == 0:  # what is left are derivatives that have no name, and U itself
+            if order == 0:  # derivatives that are left have no name
                 _refuse_more_of_U(self.recipe, letter, updates, self.reads_value)
             known = self._partials(d)
             if not known or not any(e.has(*known) for e in updates.values()):
@@ -456,7 +456,7 @@ class _Assembly:
         return {Partial(U, *[b] * order) if order else U: g for b, g in self.derivatives[d].items()}
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
-        """Totals, draws, observations and repeated subexpressions of one flow as statements of their own."""
+        """Statements of totals, draws, observations and repeated subexpressions, and the updates in terms of these."""
         lets, updates = _extracted(updates, self.names)
         if not any(e.atoms(*CALLS, Applied) for e in updates.values()):
             return lets, updates
@@ -465,7 +465,7 @@ class _Assembly:
 
 
 def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[Stage, ...]:
-    """The stages without new values of derivatives that nobody reads; those in `left` the next step does."""
+    """The stages without unread values of derivatives; the next step reads those in `left`."""
     read: set[Symbol] = {*left}
     kept: list[Stage] = []
     for stage in reversed(stages):
@@ -491,7 +491,7 @@ def _share(fraction: Expr) -> str:
 
 
 def _names(recipe: Recipe, order: int, U: Potential | None) -> dict[Block, Local]:
-    """A name for the derivative of U by each of its blocks; for U itself beside the first of them."""
+    """Names for the derivatives of U by block; for U itself (order 0) one name, at the first block."""
     blocks = Derivative(order, U).blocks(recipe)
     stem = {0: "U", 1: "g", 2: "c"}[order]
     if order == 0:
@@ -503,7 +503,7 @@ def _names(recipe: Recipe, order: int, U: Potential | None) -> dict[Block, Local
 
 
 def _first_read(scheme: Scheme, flows: Mapping[str, Flow]) -> int:
-    """The number of the first move that reads grad U, else of the last one."""
+    """The index of the first move that reads grad U, else of the last move."""
     reading = [k for k, (letter, _) in enumerate(scheme.moves) if flows[letter].reads_gradient]
     return min([*reading, len(scheme.moves) - 1])
 
@@ -526,7 +526,7 @@ def _named_draws(scheme: Scheme, flows: Mapping[str, Flow]) -> list[dict[Variate
 
 
 def _gap(total: Counter) -> str:
-    """What stands between a block and the number of its draw, so that no two draws of the blocks bear one name."""
+    """A separator between block and number in the names of draws that makes the names unique."""
     gap = ""
     while True:
         names = [f"{b}{gap}{k + 1}" if total[b] > 1 else b.name for b in total for k in range(total[b])]
@@ -553,20 +553,20 @@ def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool
 
 
 class _Names:
-    """Fresh names for the values of a step, apart from those of some symbols."""
+    """Generator of names that differ from those of the given symbols and from each other."""
 
     def __init__(self, symbols: Iterable[Symbol]):
         self.taken = {s.name for s in symbols}
 
     def fresh(self, stem: str) -> str:
-        """The stem with the first number that makes a name of its own."""
+        """The stem with the first number that makes an unused name."""
         name = next(n for n in (f"{stem}{k}" for k in count(1)) if n not in self.taken)
         self.taken.add(name)
         return name
 
 
 def _extracted(updates: Updates, names: _Names) -> tuple[list[Statement], Updates]:
-    """Totals, draws, observations and matrices as statements, innermost first, and the updates in terms of these."""
+    """Statements of totals, draws, observations and matrices, innermost first, and the updates in terms of these."""
     statements: list[Statement] = []
     systems: dict[tuple, dict[MatrixFunction, Local]] = {}
 
@@ -601,7 +601,7 @@ def _extracted(updates: Updates, names: _Names) -> tuple[list[Statement], Update
 
 
 def _shared(updates: Updates, names: _Names, constants: Constants) -> tuple[list[Statement], Updates]:
-    """Repeated calls of functions and operators as statements of their own, and the updates in terms of these."""
+    """Statements of repeated calls of functions and operators, and the updates in terms of these."""
     lets, swap, updates = _applied_apart(updates, names)
     repeated, reduced = cse(list(updates.values()), symbols=numbered_symbols(cls=Dummy), order="none")
     for s, value in repeated:
@@ -615,7 +615,7 @@ def _shared(updates: Updates, names: _Names, constants: Constants) -> tuple[list
 
 
 def _applied_apart(updates: Updates, names: _Names) -> tuple[list[Statement], dict[Symbol, Expr], Updates]:
-    """Statements of what operators make more than once, the others by stand-ins, and the updates in terms of these."""
+    """Statements of repeated applications of operators, stand-ins for single ones, and the updates in both."""
     apart: dict[Expr, Local] = {}
     if not any(e.has(Applied) for e in updates.values()):
         return [], {}, updates
@@ -637,14 +637,14 @@ def _applied_apart(updates: Updates, names: _Names) -> tuple[list[Statement], di
 
 
 def _restored(e: Expr, once: Mapping[Symbol, Expr]) -> Expr:
-    """The expression without stand-ins, which stand in one another too."""
+    """The expression with all stand-ins, also nested ones, replaced by their values."""
     while e.free_symbols & once.keys():
         e = e.xreplace(dict(once))
     return e
 
 
 def _simultaneous(updates: Updates, names: _Names, kind: type[Set] | type[Adapt]) -> list[Statement]:
-    """Set statements such that every update reads the old values of the blocks that move with it."""
+    """Set statements of a simultaneous move: every update reads the old values of all moving blocks."""
     statements: list[Statement] = []
     late: list[Statement] = []
     waiting = dict(updates)
