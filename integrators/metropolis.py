@@ -1,8 +1,8 @@
-"""Metropolised steps: a step of any size is proposed, and taken with a probability that makes exp(-H/T) exact.
+"""Metropolised steps: proposals accepted or rejected so that exp(-H/T) is exact at every step size.
 
-A step whose work is W is accepted with the probability min(1, exp(-W/T)), and goes on in its direction s of time; where
-it is rejected the chain stays and turns round, s -> -s. This leaves exp(-H/T) invariant at every step size. A step
-without curl is then MALA, one with a momentum drawn anew is HMC, one with a partial refreshment guided HMC.
+A step with work W is accepted with the probability min(1, exp(-W/T)), and the chain keeps its direction s of time; at a
+rejection the chain stays and reverses its direction, s -> -s. The law exp(-H/T) is invariant at every step size. A step
+without curl is then MALA, a step with a momentum drawn anew HMC, a step with a partial refreshment guided HMC.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,8 +30,8 @@ from .work import ACCEPTED, DIRECTION, WORK, Worked, directed, works
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
 COMPARED = {">": Gt, ">=": Ge, "<=": Le}
-ENDLESS = 1e30  # the work of a step that leads nowhere
-LARGEST = 3e38  # of the numbers of float32
+ENDLESS = 1e30  # the work of a step whose work is not finite, or at least this
+LARGEST = 3e38  # the largest number of float32
 
 
 def metropolised(
@@ -47,12 +47,12 @@ def metropolised(
 ) -> "MetropolisedStep":
     """A step that is accepted or rejected by its work: exp(-H/T) is exact at every step size.
 
-    `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are those of `integrators.compile`; the step reads
-    `value(theta)`, U of every chain, beside its gradient, of several potentials a dict of such by name. `repeat` words,
-    each over h, are one proposal; flows without work at the ends of the word that leave the target alone, a refreshment
-    say, stand once, before and after it, over `repeat` h. The state has three more numbers of each chain: "direction",
-    1 or -1, which must be drawn evenly at the start; "work", W of the last proposal; "accepted", how many were. Without
-    `accept` every proposal is taken, as a plain step is, and its work is what there is to know.
+    `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are as in `integrators.compile`; the step reads
+    `value(theta)`, U of every chain, beside its gradient, or dicts of both by potential. A proposal is `repeat` words,
+    each over h; flows without work that leave the target alone, such as a refreshment, stand once at either end of the
+    proposal, over `repeat` h. The state has three more numbers per chain: "direction", 1 or -1 with probability 1/2 at
+    the start; "work", W of the last proposal; "accepted", the number of accepted proposals. Without `accept` every
+    proposal is taken, and its work recorded.
 
     Raises RecipeError for adaptations that are running, and for a flow whose reversed path has no density.
     Source: Sivak, Chodera and Crooks (2013); Horowitz (1991), "A generalized guided Monte Carlo algorithm".
@@ -91,10 +91,11 @@ def metropolised(
 
 @dataclass(frozen=True)
 class MetropolisedStep(Step):
-    """A Step that knows its work, and is accepted or rejected as a whole where it `accepts`.
+    """A Step that records its work, and with `accepts` is accepted or rejected as a whole.
 
-    `plain` is the recipe without direction and work. `work_formulas`: the work of each flow by its letter, where z is
-    the state before the flow, z' the one after it, and x_left the block x of z. `repeat`: the words of a proposal.
+    `plain`: the recipe without direction and work. `work_formulas`: the work of each flow by its letter, with z the
+    state before the flow, z' the state after the flow, and x_left the block x of z. `repeat`: the number of words in a
+    proposal.
     """
 
     plain: Recipe | None = None
@@ -106,12 +107,12 @@ class MetropolisedStep(Step):
 
     @property
     def declared(self) -> Recipe:
-        """The recipe whose law the step has, as it was declared."""
+        """The declared recipe, without direction and work; the step samples its law."""
         return self.plain or self.recipe
 
     @property
     def exact(self) -> bool:
-        """Whether exp(-H/T) is invariant at every step size: it is where the step is accepted or rejected."""
+        """Whether exp(-H/T) is invariant at every step size: true if the step is accepted or rejected."""
         return self.accepts
 
     def __str__(self):
@@ -123,9 +124,9 @@ class MetropolisedStep(Step):
 
 @dataclass(frozen=True)
 class Path:
-    """The moves of a step, of which those from `begin` to `end` are the proposal, with all flows.
+    """The moves and flows of a step; the moves from `begin` to `end` are the proposal.
 
-    `memory`: what keeps the blocks whose value before a flow is read after it.
+    `memory`: quantities that hold a block's value from before a flow, for formulas after the flow.
     """
 
     moves: tuple[Move, ...]
@@ -134,16 +135,16 @@ class Path:
 
     @property
     def proposal(self) -> tuple[int, int]:
-        """The places of its first and its last move."""
+        """The indices of the proposal's first and last move."""
         letters = [letter for letter, _ in self.moves]
         return letters.index(BEGIN), letters.index(END)
 
 
 def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: int) -> Path:
-    """The path of a step, whose flows sum up the work of the proposal.
+    """The path of a step, with flows that sum up the work of the proposal.
 
-    A palindrome is proposed as it is in either direction; of another word the reverse follows it, in which the chains
-    move whose direction is -1.
+    A palindrome is the proposal in either direction of time; any other word is followed by its reverse, and a chain
+    moves in the word at direction 1, in the reverse at direction -1.
     """
     H = recipe.H
     first, last = _outside(recipe, word, worked)
@@ -151,7 +152,7 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     after = tuple((_alone(letter), share * repeat) for letter, share in word.moves[last:])
     inside = word.moves[first:last]
 
-    # a letter may stand inside too, where it reads the work
+    # a letter at an end may also stand inside, with work; hence the names of their own
     flows = {_alone(letter): worked[letter].flow for letter, _ in (*word.moves[:first], *word.moves[last:])}
     flows[BEGIN] = Flow(BEGIN, {WORK: -H}, (), "work", True, "work = -H")
     flows[END] = Flow(END, {WORK: WORK + H}, (), "work", True, "work = work + H")
@@ -171,7 +172,7 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
 
 
 def _outside(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked]) -> tuple[int, int]:
-    """Where the moves begin and end that are not at an end of the word without work and without the target."""
+    """The range of moves of the proposal: the word without the moves at its ends that have no work or target."""
 
     def stands_alone(letter: str) -> bool:
         return worked[letter].balanced and not any(b in recipe.targets for b in worked[letter].flow.updates)
@@ -181,7 +182,10 @@ def _outside(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked]) -> tupl
 
 
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
-    """The flow with what it adds to the work, less its own change of H where that is none; and what follows it."""
+    """The flow with its term of the work, and the flow that adds the work of the way back if there is one.
+
+    The term is minus the change of H for a balanced flow, else its heat.
+    """
     flow = worked.flow
     if worked.balanced and not flow.swaps:
         terms = [e for e in Add.make_args(H) if e.has(*flow.updates)]
@@ -199,7 +203,7 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
 
 
 def _labelled(worked: Worked) -> Flow:
-    """The flow, whose rule says what its work is."""
+    """The flow with its work in words added to the name of its rule."""
     return replace(worked.flow, rule=f"{worked.flow.rule}, {worked.in_words}")
 
 
@@ -212,7 +216,7 @@ def _return(letter: str) -> str:
 
 
 def _with_returns(moves: tuple[Move, ...], flows: Mapping[str, Flow]) -> tuple[Move, ...]:
-    """The moves, each followed by the work of its way back where it has one."""
+    """The moves, each followed by the work of its way back if there is one."""
     whole: list[Move] = []
     for letter, share in moves:
         whole.append((letter, share))
@@ -222,13 +226,13 @@ def _with_returns(moves: tuple[Move, ...], flows: Mapping[str, Flow]) -> tuple[M
 
 
 def _only(flow: Flow, letter: str, condition: object, memory: Collection[Adapted]) -> Flow:
-    """The flow of the chains of which a condition holds; what goes to memory is kept of all."""
+    """The flow for the chains that meet a condition; quantities of the memory are updated for all chains."""
     updates = {b: e if b in memory else Piecewise((e, condition), (b, True)) for b, e in flow.updates.items()}
     return replace(flow, letter=letter, updates=updates)
 
 
 def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[Stage, ...]:
-    """The stages with a value of the step's own for every time that something is kept."""
+    """The stages with each update of the memory as a new local variable."""
     latest: dict[Adapted, Local] = {}
     count = 0
 
@@ -245,9 +249,9 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
 
 
 def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Program:
-    """The program with the state at the beginning of the proposal kept, and at its end accepted or rejected."""
+    """The program with a copy of the state before the proposal, and acceptance or rejection after it."""
     begin, end = path.proposal
-    others = len(program.stages) - len(path.moves)  # the derivatives that the step takes over
+    others = len(program.stages) - len(path.moves)  # the stage of carried derivatives
     stages = list(program.stages)
     changed = {b for letter, _ in path.moves[begin:end] for b in path.flows[letter].updates}
     subjects: list[Block | Local] = [b for b in moving if b in changed]
@@ -264,12 +268,12 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
 
 
 def _fresh(name: str, taken: Collection[str]) -> str:
-    """The name, with a number where it is taken."""
+    """The name, with a number appended if the name is taken."""
     return next(x for x in chain([name], (f"{name}{k}" for k in count(2))) if x not in taken)
 
 
 def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -> Stage:
-    """The stage that accepts or rejects what has been proposed; `before`: what was there; `taken`: names of draws."""
+    """The stage that accepts or rejects a proposal; `before`: copies of the old values; `taken`: names of draws."""
     draw = Uniform(DIRECTION, _fresh("accept", taken))
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])
@@ -287,11 +291,11 @@ def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -
 
 
 def _inside(blocks: Iterable[Block]) -> tuple[list[Expr], list[Statement]]:
-    """The conditions that blocks are in their domains, with the statements that these read."""
+    """Conditions that blocks are in their domains, and the statements that the conditions read."""
     conditions: list[Expr] = []
     statements: list[Statement] = []
     for b in blocks:
-        there = Local(f"{b}_there", bool(b.is_vector))  # unlike the block it may be anywhere
+        there = Local(f"{b}_there", bool(b.is_vector))  # a local may lie outside the domain
         ends = [COMPARED[sign](there, end) for sign, end in bounds(b)]
         if not ends:
             continue

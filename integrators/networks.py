@@ -1,8 +1,8 @@
 """Networks as functions of a recipe: `recipe.bind(f=network(module))`, or `network(module)(U, p)` in a formula.
 
-A network is applied to every site alone, so that f is a function of what a site sees: blocks, U, its gradient. The
-derivatives that Gamma asks for are those of one output by its own inputs, which torch's autograd has exactly, times
-those of the inputs; no formula is expanded.
+A network is applied to every site alone, so that f is a function of a site's inputs: blocks, U, its gradient. The
+derivatives in Gamma are derivatives of one output by its own inputs, exact by torch's autograd, times derivatives of
+the inputs; no formula is expanded.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-POINTS = 64  # where a network is tried
+POINTS = 64  # number of points at which a network is tried
 
 
 def network(module: "Module", *, name: str = "network", sign: str = "real") -> Callable[..., Bound]:
     """A torch module as a function, site by site: for `recipe.bind`, or of formulas, such as U, p and grad(U).
 
-    `module`: takes `(sites, inputs)`, returns `(sites, 1)` or `(sites,)`, each row by itself; it is used in the type
-    and on the device of its own parameters. `sign`: "real" or "positive", as that of the function it is bound to.
-    Raises RecipeError, when it is bound, for another shape, rows that mix, numbers that are drawn anew, values that
-    are not finite or of another sign, and for what autograd does not reach from the inputs.
+    `module`: takes `(sites, inputs)`, returns `(sites, 1)` or `(sites,)`, each row by itself; inputs have the dtype and
+    device of its parameters. `sign`: "real" or "positive", as declared for the bound function. Raises RecipeError, when
+    the module is bound, for another shape, rows that mix, random outputs, values that are not finite or of another
+    sign, and outputs that autograd cannot differentiate by the inputs.
 
     >>> import torch
     >>> from recipe import Recipe, function, potential, vector
@@ -61,7 +61,7 @@ def network(module: "Module", *, name: str = "network", sign: str = "real") -> C
 
 
 def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") -> "Tensor":
-    """A module, or its derivative of some orders by each argument, at every site: in the shape that the values share.
+    """The output of a module, or its derivative of given orders by each argument, in the broadcast shape of the values.
 
     >>> import torch
     >>> cube = torch.nn.Sequential()
@@ -86,7 +86,7 @@ def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") 
 
 
 def values_of(recipe: Recipe) -> "list[Tensor]":
-    """The values of the networks of a recipe at some points, in an order of their own: two that differ differ there.
+    """The values of the networks of a recipe at fixed points, ordered by name: a fingerprint of the networks.
 
     >>> from samplers import SGLD
     >>> values_of(SGLD)
@@ -98,7 +98,7 @@ def values_of(recipe: Recipe) -> "list[Tensor]":
 
 
 def _points(inputs: int) -> "Tensor":
-    """Where a network is tried, `(POINTS, inputs)`."""
+    """The points at which a network is tried, `(POINTS, inputs)`."""
     import torch
 
     points = torch.linspace(-4, 4, POINTS * inputs, dtype=torch.float64, device="cpu").reshape(inputs, POINTS).T
@@ -106,7 +106,7 @@ def _points(inputs: int) -> "Tensor":
 
 
 def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
-    """Refuse a module that is no function of one site, of its inputs and a sign."""
+    """Refuse a module that is not a deterministic, differentiable function of one site's inputs with the sign."""
     import torch
 
     own = next(module.parameters(), torch.zeros(()))

@@ -1,16 +1,16 @@
 """Counter-based noise: a pure function of (seed, step, draw, chain, site).
 
-A site is an index into the flattened shape of one chain's draw, which has n of them. It is a word of a
-Philox4x32-10 block whose counter and key are
+A site is an index into the flattened shape of one chain's draw of n sites. The number at a site is made of a word of
+a Philox4x32-10 block with the counter and key
 
     c0 = low32(b)      c1 = high16(b) | draw << 16    c2 = chain    c3 = low32(t)
     k0 = low32(seed)   k1 = high32(seed) xor high32(t)
 
-with b = site // 4, t = step, and word ``site % 4``. Draws of one or two sites share a block among s = 4 // n steps:
-there b = 2^48 - n, t = step // s, and it is word ``site + step % s * n``.
+with b = site // 4, t = step, and word ``site % 4``. Draws of one or two sites share a block among s = 4 // n steps,
+with b = 2^48 - n, t = step // s, and word ``site + step % s * n``.
 
-Seeds that agree in their low half share blocks only at steps 2^32 or more apart. What draws, steps and chains are for
-is in `integrators.streams`.
+Seeds that agree in their low half share blocks only at steps 2^32 or more apart. `integrators.streams` assigns draws,
+steps and chains to uses.
 
 Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -31,9 +31,9 @@ Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes
 
 @dataclass(frozen=True)
 class Places:
-    """Some of the sites of a chain that has `sites` of them: runs of neighbours, each its first site and how many.
+    """Runs of neighbouring sites, each as (first site, length), of a chain with `sites` sites.
 
-    Numbers that are drawn at places are those that the whole chain has there, one run after the other.
+    Numbers drawn at places equal the numbers of the whole chain at these sites, one run after the other.
 
     >>> whole = uniform(7, 0, 0, 1, (8,), dtype=torch.float64)
     >>> some = uniform(7, 0, 0, 1, (3,), dtype=torch.float64, places=Places(8, ((5, 2), (1, 1))))
@@ -45,11 +45,11 @@ class Places:
     runs: tuple[tuple[int, int], ...]
 
     def groups(self, device: Device) -> torch.Tensor:
-        """The groups of four sites that the runs touch, one run after the other."""
+        """Indices of the groups of four sites that meet the runs, one run after the other."""
         return _ranges([(first // 4, -(-(first + n) // 4) - first // 4) for first, n in self.runs], device)
 
     def within_groups(self, device: Device) -> torch.Tensor:
-        """Where the sites are among those of `groups`."""
+        """Indices of the sites within the sites of `groups`."""
         starts = []
         end = 0
         for first, n in self.runs:
@@ -59,7 +59,7 @@ class Places:
 
 
 def _ranges(runs: Sequence[tuple[int, int]], device: Device) -> torch.Tensor:
-    """The integers of runs, each given by its first and how many, one run after the other."""
+    """The integers of runs (first, length), one run after the other."""
     first, n = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
     shift = first - n.cumsum(0) + n
     return torch.arange(int(n.sum()), device=device) + shift.repeat_interleave(n).to(device or "cpu")
@@ -67,9 +67,9 @@ def _ranges(runs: Sequence[tuple[int, int]], device: Device) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Key:
-    """The noise of one step under a seed, to be drawn where it is used; chains count from `first_chain`.
+    """The noise of one step under a seed, drawn where it is used; chains count from `first_chain`.
 
-    `places`: which sites of the chains it is drawn at, if not at all.
+    `places`: the sites at which noise is drawn; None for all sites.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class Key:
         object.__setattr__(self, "first_chain", _integer("first_chain", self.first_chain, 2**32 + 1))
 
     def check(self, chains: int) -> None:
-        """Refuse chains whose numbers are beyond 2^32."""
+        """Refuse chain indices of 2^32 and beyond."""
         _integer("first_chain", self.first_chain, 2**32 + 1 - chains)
 
     def draw(
@@ -96,7 +96,7 @@ class Key:
         dtype: torch.dtype,
         device: Device = None,
     ) -> "torch.Tensor | Sampler | list[Sampler]":
-        """The numbers of the draw of this number: normal, uniform, or functions of their parameter, poisson and gamma.
+        """The numbers of draw `number`: normal or uniform numbers, or functions of the parameter for poisson and gamma.
 
         >>> Key(seed=7, step=0).draw("uniform", 0, chains=1, shape=(3,), dtype=torch.float64)
         tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
@@ -108,7 +108,7 @@ class Key:
         )
 
     def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
-        """Standard normals of the form of a block, `(chains, *shape)`, of the draw of this number."""
+        """Standard normals of draw `number`, with shape `(chains, *shape)`, dtype and device of a block."""
         shape, first = tuple(like.shape[1:]), self.first_chain
         return normal(
             self.seed, self.step, number, len(like), shape, dtype=like.dtype, device=like.device, first_chain=first
@@ -249,9 +249,10 @@ def poisson(
     device: Device = None,
     first_chain: int = 0,
 ) -> Sampler | list[Sampler]:
-    """Poisson noise whose rate is known only within the step: a function of the rate, or one per step of a range.
+    """Poisson noise as a function of the rate, known only within the step, or one function per step of a range.
 
-    Drawn from a generator of its own, keyed by (seed, step, draw); the rate broadcasts to their shape.
+    Numbers come from a torch generator keyed by (seed, step, draw, first_chain); the rate broadcasts to (chains,
+    *shape).
 
     >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float32)(1e-9)
     tensor([[0., 0., 0.]])
@@ -270,9 +271,10 @@ def gamma(
     device: Device = None,
     first_chain: int = 0,
 ) -> Sampler | list[Sampler]:
-    """Gamma noise of scale 1 whose shape is known only within the step: a function of it, or one per step of a range.
+    """Gamma noise of scale 1 as a function of its shape parameter, or one function per step of a range.
 
-    Drawn in float64 from a generator of its own, keyed by (seed, step, draw): in float32 a draw of a small shape is 0.
+    Numbers are drawn in float64, where a small shape does not underflow to 0, from a torch generator keyed by (seed,
+    step, draw, first_chain).
 
     >>> bool(gamma(7, 0, 0, 1, (3,), dtype=torch.float32)(torch.full((1, 3), 0.01)).gt(0).all())
     True
@@ -295,7 +297,7 @@ def _keyed(
     device: Device,
     function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
 ) -> Sampler | list[Sampler]:
-    """The function with a generator whose seed is a Philox number of (seed, step, draw, first_chain)."""
+    """Samplers that call `function` with a generator seeded by Philox numbers of (seed, step, draw, first_chain)."""
 
     def of_step(k: int) -> Sampler:
         high, low = (
@@ -312,7 +314,7 @@ def _keyed(
 
 
 def steps_of_block(sites: int) -> int:
-    """How many steps share a Philox block: 4 // n of a draw of n = 1 or 2 sites, else one.
+    """The number of steps that share a Philox block: 4 // n for n = 1 or 2 sites, else 1.
 
     >>> [steps_of_block(sites) for sites in range(5)]
     [1, 4, 2, 1, 1]
@@ -334,7 +336,7 @@ def _words(
     first_chain: int,
     places: Places | None = None,
 ) -> Words:
-    """The four Philox words, each (blocks of steps, chains, groups), of all groups of four sites or those of places."""
+    """The four Philox words, each (blocks of steps, chains, groups), with groups of four sites, all or of `places`."""
     if seed is None:
         raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
     seed = _integer("seed", seed, 2**64)
@@ -357,17 +359,17 @@ def _words(
 
 
 def _numbers(step: int | range) -> list[int]:
-    """The steps, one or many."""
+    """The steps as a list."""
     return list(step) if isinstance(step, range) else [step]
 
 
 def _blocks(numbers: list[int], shared: int) -> dict[int, int]:
-    """The blocks of so many steps each that these are of, and the row that each has."""
+    """The row of each block of `shared` steps, by block, in the order of the steps."""
     return {block: row for row, block in enumerate(dict.fromkeys(k // shared for k in numbers))}
 
 
 def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
-    """(x + 1/2) 2^-32; in float32 the largest words round to 1."""
+    """(x + 1/2) 2^-32 for words x; in float32 the largest words round to 1."""
     if dtype not in (torch.float32, torch.float64):
         raise RecipeError("noise, dtype", f"{dtype} is not supported", do="Use torch.float32 or torch.float64.")
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
@@ -376,7 +378,7 @@ def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
 def _at_sites(
     values: torch.Tensor, step: int | range, shape: Sequence[int], places: Places | None = None
 ) -> torch.Tensor:
-    """Four values a group, by step, cut to the sites of `shape`, without the axis of steps for an int step."""
+    """Values of groups of four, by step, cut to the sites of `shape`, without the axis of steps for an int step."""
     sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
     values = values.flatten(2)

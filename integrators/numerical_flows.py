@@ -1,4 +1,4 @@
-"""Flows that are not exact, by request only: what `numerical(piece, "name")` of a recipe names."""
+"""Approximate flows, used only where a recipe asks for one by `numerical(piece, "name")`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def euler(piece: Subsystem) -> Solution:
 
 
 def reflected(piece: Subsystem) -> Solution:
-    """x' = |x + t f(x) + sqrt(2 t D(x)) N|, for blocks that are positive, or folded at both ends of a domain."""
+    """x' = |x + t f(x) + sqrt(2 t D(x)) N| for positive blocks; folded at both ends of a box."""
     if not all(b.domain.ends for b in piece.moving):
         raise RecipeError(
             f"numerical(..., 'reflected') for {piece.letter!r}",
@@ -45,7 +45,7 @@ def heun(piece: Subsystem) -> Solution:
 
 
 def randomised_midpoint(piece: Subsystem) -> Solution:
-    """y = x + a t f(x) + w(a t),  x' = x + t f(y) + w(t), with a uniform time a of every chain and one noise path w.
+    """y = x + a t f(x) + w(a t),  x' = x + t f(y) + w(t), with a uniform time a per chain and one noise path w.
 
     Source: He, Balasubramanian and Erdogdu (2020), "On the ergodicity, bias and asymptotic normality of randomized
     midpoint sampling method", section 1.
@@ -63,7 +63,7 @@ def randomised_midpoint(piece: Subsystem) -> Solution:
 
 
 def stochastic_runge_kutta(piece: Subsystem) -> Solution:
-    """x' = x + t (f(y) + f(z))/2 + w, with additive noise w and points of the noise in two parts, v beside w:
+    """x' = x + t (f(y) + f(z))/2 + w, with additive noise w and an independent v of the same law:
 
         y = x + (1/2 + 1/sqrt 6) w + v/sqrt 12,   z = x + t f(x) + (1/2 - 1/sqrt 6) w + v/sqrt 12
 
@@ -82,14 +82,14 @@ def stochastic_runge_kutta(piece: Subsystem) -> Solution:
 
 
 def _noise(piece: Subsystem, stem: str = "") -> tuple[dict[Block, Expr], tuple[Variate, ...]]:
-    """sqrt(2 t (T D - supplied)) N for each moving block; with a stem of variates beside those of the blocks."""
+    """sqrt(2 t (T D - supplied)) N for each moving block; a stem names variates independent of the blocks' own."""
     updates, draws = brownian(piece, {})
     own = {d: Normal(d.block, f"{stem} {d.block}") for d in draws} if stem else {}
     return {b: (e - b).xreplace(own) for b, e in updates.items()}, tuple(own.get(d, d) for d in draws)
 
 
 def _refuse_multiplicative(piece: Subsystem, name: str) -> None:
-    """Refuse noise that depends on what moves, and a force at a predicted point whose noise is counted as injected."""
+    """Refuse noise that depends on moving blocks, and supplied noise with gradients at several points."""
     where = f"numerical(..., {name!r}) for {piece.letter!r}"
     if any(e.has(*piece.moving) for e in piece.diffusion.values()):
         raise RecipeError(where, "its noise depends on the blocks it moves", do="Use 'euler', or another split.")
@@ -100,7 +100,7 @@ def _refuse_multiplicative(piece: Subsystem, name: str) -> None:
 
 
 def exponential(piece: Subsystem) -> Solution:
-    """dx = (c - a(x) x) dt + s dW at the rate a(x) of its start:  the Ornstein-Uhlenbeck flow of that rate."""
+    """dx = (c - a(x) x) dt + s dW:  the Ornstein-Uhlenbeck flow at the rate a(x) of the initial x."""
     where = f"numerical(..., 'exponential') for {piece.letter!r}"
     if len(piece.moving) != 1:
         raise RecipeError(where, "it moves several blocks", do="Give every block a piece of its own.")
@@ -120,7 +120,7 @@ def exponential(piece: Subsystem) -> Solution:
 
 
 class Method(NamedTuple):
-    """A numerical flow, its weak order, and whether it goes by way of predicted points."""
+    """A numerical flow, its weak order, and whether the flow evaluates the drift at predicted points."""
 
     advance: Callable[[Subsystem], Solution]
     order: int

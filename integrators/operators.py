@@ -1,7 +1,7 @@
-"""The values of operators: matrices over the sites of a chain, given as `sample(..., M=matrix)`.
+"""Values of operators: matrices over the sites of a chain, given as `sample(..., M=matrix)`.
 
-Each has `M @ x` for x of the shape `(chains, *shape)`, `root()`, `inverse()`, and `function(f)` of its eigenvalues.
-What takes a factorisation is found when it is asked for first, and kept by the value: it serves steps of any size.
+Operators have `M @ x` for x of the shape `(chains, *shape)`, `root()`, `inverse()`, and `function(f)` of the
+eigenvalues. A factorisation is computed at its first use and kept with the value, for steps of any size.
 """
 
 import copy
@@ -24,18 +24,18 @@ from .backends import torch_prelude
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
-POINTS = 2  # chains near which a field of matrices is looked at
-STEP = 6e-6  # of a central difference, the third root of the rounding error
-ALIKE, ROUGH = 1e-6, 1e-4  # of the terms of a divergence: what it may be off, and two differences apart
-NUMBERS = 2**22  # of matrices that are evaluated together
-ROUNDING = 1e-12  # of the largest number, that a matrix may be off its symmetry, and an eigenvalue below 0
+POINTS = 2  # number of chains near which a field of matrices is checked
+STEP = 6e-6  # step of a central difference, the third root of the rounding error
+ALIKE, ROUGH = 1e-6, 1e-4  # largest error of a divergence, and of two differences, relative to its terms
+NUMBERS = 2**22  # entries of matrices that are evaluated together
+ROUNDING = 1e-12  # largest asymmetry and negative eigenvalue, relative to the largest entry or eigenvalue
 
 
 class Operator(ABC):
-    """The value of an operator: a matrix over the sites of a chain, of a structure.
+    """Value of an operator: a structured matrix over the sites of a chain.
 
-    `sites`: the number of its rows, None where it is of any; `tensors`: what it is made of, `is_placed` whether they
-    lie where the state is to be: else they follow it.
+    `sites`: the number of rows, None if the matrix fits any number; `tensors`: the tensors that define the matrix;
+    `is_placed`: whether the tensors must already lie on the state's device, else they are moved there.
     """
 
     is_placed = True
@@ -48,14 +48,14 @@ class Operator(ABC):
 
     @abstractmethod
     def function(self, f: Function) -> "Operator":
-        """f(M), of a function of tensors of eigenvalues."""
+        """f(M), for a function f of tensors of eigenvalues."""
 
     @abstractmethod
     def eigenvalues(self) -> torch.Tensor:
-        """The eigenvalues, or numbers between which they are; those of a skew matrix are imaginary."""
+        """The eigenvalues, or bounds on them; imaginary for a skew matrix."""
 
     def asymmetry(self, sign: int) -> float:
-        """The largest entry of M - sign M^T, in terms of the largest of M."""
+        """The largest entry of M - sign M^T, relative to the largest entry of M."""
         return float(sign < 0)
 
     def root(self) -> "Operator":
@@ -71,9 +71,9 @@ class Operator(ABC):
 
 
 class Dense(torch_prelude.Dense, Operator):
-    """A matrix (sites, sites), symmetric or skew.
+    """A dense matrix (sites, sites), symmetric or skew.
 
-    Raises RecipeError for what is no square matrix of finite numbers.
+    Raises RecipeError unless the matrix is square and finite.
 
     >>> M = Dense([[2.0, 1.0], [1.0, 2.0]])
     >>> M @ torch.ones(1, 2), M.sites
@@ -93,7 +93,7 @@ class Dense(torch_prelude.Dense, Operator):
         return self.spectrum()[0]
 
     def asymmetry(self, sign: int) -> float:
-        """The largest entry of M - sign M^T, in terms of the largest of M."""
+        """The largest entry of M - sign M^T, relative to the largest entry of M."""
         size = float(self.matrix.abs().amax())
         return float((self.matrix - sign * self.matrix.mT).abs().amax()) / size if size else 0.0
 
@@ -124,7 +124,7 @@ class Diagonal(Operator):
         return self.values.reshape(-1)
 
     def asymmetry(self, sign: int) -> float:
-        """0 for a symmetric matrix, and for 0."""
+        """0 as a symmetric matrix, 2 as a skew one unless M = 0."""
         return 0.0 if sign > 0 or not self.values.any() else 2.0
 
 
@@ -151,16 +151,16 @@ class Kronecker(Operator):
         return _OfKronecker(f(self.eigenvalues()), [factor.spectrum()[1]["exact"] for factor in self.factors])
 
     def eigenvalues(self) -> torch.Tensor:
-        """The products of those of the factors."""
+        """The products of the eigenvalues of the factors."""
         return reduce(torch.kron, (f.eigenvalues() for f in self.factors))
 
     def asymmetry(self, sign: int) -> float:
-        """The largest one of the factors."""
+        """The largest asymmetry of a factor."""
         return max(f.asymmetry(1) for f in self.factors) if sign > 0 else 2.0
 
 
 class _OfKronecker(Operator):
-    """A matrix of these eigenvalues, whose eigenvectors are Kronecker products of these."""
+    """A matrix with given eigenvalues, and with Kronecker products of `vectors` as eigenvectors."""
 
     def __init__(self, values: torch.Tensor, vectors: list[torch.Tensor]) -> None:
         self.values = values
@@ -182,7 +182,7 @@ class _OfKronecker(Operator):
 
 
 def _along_axes(matrices: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """The sites of every chain as a tensor with an axis for each matrix, which acts along its own."""
+    """The Kronecker product of matrices times x, `(chains, *shape)`: each matrix acts along one axis of the sites."""
     y = x.reshape(len(x), *(len(m) for m in matrices))
     for axis, m in enumerate(matrices, 1):
         y = torch.movedim(torch.movedim(y, axis, -1) @ m.to(x.dtype).mT, -1, axis)
@@ -190,7 +190,7 @@ def _along_axes(matrices: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tens
 
 
 class Blocks(Operator):
-    """A block-diagonal matrix: an operator for each run of neighbouring sites, for the tensors of a target, say.
+    """A block-diagonal matrix: an operator for each run of neighbouring sites, such as the tensors of a target.
 
     >>> M = Blocks([[2.0]], Diagonal([3.0, 4.0]))
     >>> M.sites, M @ torch.ones(1, 3)
@@ -210,7 +210,7 @@ class Blocks(Operator):
         return torch.cat([b @ run for b, run in zip(self.blocks, runs, strict=True)], 1).reshape(x.shape)
 
     def _of(self, images: Iterable[Any]) -> "Blocks":
-        """The same with other blocks of the same sizes."""
+        """The block-diagonal matrix of other blocks with the same sizes."""
         other = copy.copy(self)
         other.blocks = tuple(images)
         return other
@@ -228,20 +228,20 @@ class Blocks(Operator):
         return self._of(b.inverse() for b in self.blocks)
 
     def eigenvalues(self) -> torch.Tensor:
-        """Those of all blocks."""
+        """The eigenvalues of all blocks."""
         return torch.cat([b.eigenvalues() for b in self.blocks])
 
     def asymmetry(self, sign: int) -> float:
-        """The largest one of the blocks."""
+        """The largest asymmetry of a block."""
         return max(b.asymmetry(sign) for b in self.blocks)
 
 
 class LowRank(Operator):
-    """A diagonal plus a matrix of low rank, diag(d) + W W^T with d > 0 and W (sites, rank), in time sites x rank.
+    """A diagonal plus a matrix of low rank, diag(d) + W W^T with d > 0 and W (sites, rank), at cost sites x rank.
 
         M = d^(1/2) (1 + G G^T) d^(1/2),   G = d^(-1/2) W = U s V^T,   f(1 + G G^T) = f(1) + U (f(1 + s^2) - f(1)) U^T
 
-    `diagonal`: a number, or one per site; functions other than roots and inverses are known for a number alone.
+    `diagonal`: d, a number or one per site; functions other than root and inverse need d to be one number.
 
     >>> M = LowRank(1.0, [[1.0], [1.0]])
     >>> M @ torch.ones(1, 2), M.sites
@@ -277,7 +277,7 @@ class LowRank(Operator):
         return self._scaled(lambda m: 1 / m, 1 / self.scale, 1 / self.scale)
 
     def function(self, f: Function) -> Operator:
-        """f(M), of a diagonal that is one number."""
+        """f(M); raises RecipeError unless the diagonal is one number."""
         if self.diagonal.dim():
             what = "of a diagonal of many numbers plus a low rank only products, roots and inverses are known"
             raise RecipeError("operator", what, do="Pass one number for the diagonal, or the whole matrix.")
@@ -285,12 +285,12 @@ class LowRank(Operator):
         return self._scaled(lambda m: f(self.diagonal * m), one, one)
 
     def eigenvalues(self) -> torch.Tensor:
-        """Numbers between which they are."""
+        """Bounds on the eigenvalues."""
         diagonal = self.diagonal.reshape(-1)
         return torch.stack([diagonal.amin(), diagonal.amax() * (1 + self.s.amax() ** 2)])
 
     def asymmetry(self, sign: int) -> float:
-        """0 for a symmetric matrix."""
+        """0 as a symmetric matrix, 2 as a skew one."""
         return 0.0 if sign > 0 else 2.0
 
 
@@ -298,7 +298,7 @@ SAVED: dict[str, Callable[..., Operator]] = {c.__name__: c for c in (Dense, Diag
 
 
 def taken_apart(value: Any) -> Any:
-    """A structured matrix as tensors by the name of its structure, which a file of tensors holds; all else as it is.
+    """A structured matrix as a dict from the name of its class to its tensors, to be saved; other values unchanged.
 
     >>> taken_apart(Diagonal([1.0, 2.0]))
     {'Diagonal': [tensor([1., 2.], dtype=torch.float64)]}
@@ -310,7 +310,7 @@ def taken_apart(value: Any) -> Any:
 
 
 def put_together(value: Any) -> Any:
-    """The structured matrix that has been `taken_apart`; all else as it is.
+    """The structured matrix from its form by `taken_apart`; other values unchanged.
 
     >>> put_together({"Diagonal": [torch.ones(2)]})
     Diagonal((2,))
@@ -339,7 +339,7 @@ class _OfLowRank(Operator):
         return (left * (c * y + ((y @ U) * (values - c)) @ U.mT)).reshape(x.shape)
 
     def function(self, f: Function) -> Operator:
-        """f(M) where left and right are 1."""
+        """f(M), valid if left = right = 1."""
         return _OfLowRank(f(self.c), f(self.values), self.U, self.left, self.right)
 
     def root(self) -> Operator:
@@ -347,18 +347,18 @@ class _OfLowRank(Operator):
         return _OfLowRank(self.c.sqrt(), self.values.sqrt(), self.U, self.left, torch.ones_like(self.right))
 
     def eigenvalues(self) -> torch.Tensor:
-        """Those of the matrix between left and right."""
+        """The eigenvalues of the matrix between left and right."""
         return torch.cat([self.c, self.values])
 
 
 class Field:
-    """The value of an operator that is a function of theta: a matrix at every theta, and its row divergence.
+    """Value of an operator that is a function of theta: a matrix at every theta, and its row divergence.
 
         Gamma_i = sum_j dM_ij / dtheta_j
 
     `matrix(theta)`: `(sites, sites)`, `divergence(theta)`: in the shape of theta, both torch functions of one chain, in
-    the dtype of theta. A run compares them before its first step, by differences of the matrix. Raises RecipeError
-    where one is missing.
+    the dtype of theta. Before its first step a run checks the divergence by differences of the matrix. Raises
+    RecipeError if one of the two is missing.
 
     >>> M = Field(lambda x: torch.outer(x, x) + torch.eye(2), divergence=lambda x: 3 * x)
     >>> M.at(torch.ones(1, 2)) @ torch.tensor([[1.0, 0.0]])
@@ -391,22 +391,22 @@ class AtStates(torch_prelude.Dense):
         self.divergence = divergence
 
     def root(self) -> Any:
-        """A square root, nan for a chain at whose state the matrix is not positive semidefinite: it is lost there."""
+        """A square root; nan for chains whose matrix is not positive semidefinite."""
         return self.function(_root_or_nan)
 
 
 def _root_or_nan(m: torch.Tensor) -> torch.Tensor:
-    """The root of the eigenvalues of each chain, `(chains, sites)`, those that are 0 but for rounding taken for 0."""
+    """Roots of eigenvalues `(chains, sites)`: 0 for eigenvalues negative by rounding, nan for other negative ones."""
     is_negative = m < -ROUNDING * m.abs().amax(-1, keepdim=True)
     return m.clamp(min=0).sqrt().masked_fill(is_negative, float("nan"))
 
 
 def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse fields of matrices of another kind than declared, or of another divergence, near a state of chains.
+    """Refuse fields with matrices of another kind than declared, or with a wrong divergence.
 
-    At some of the chains and at points beside them, in float64, by central differences over d and 2 d for a step d_j =
-    6e-6 max(1, |theta_j|). The divergence may be off by 1e-6 of its terms and of the matrix, and by ten times what the
-    two differences are apart; these may be 1e-4 of the terms and of the matrix apart.
+    Fields are checked at some of the chains and at points beside them, in float64, by central differences over d and
+    2 d for a step d_j = 6e-6 max(1, |theta_j|). The tolerance of the divergence is 1e-6 of its terms and of the matrix,
+    plus ten times the distance between the two differences; this distance may be 1e-4 of the terms and of the matrix.
     """
     for M in recipe.fields:
         if M.at is None or values.get(M.name) is None:
@@ -430,7 +430,7 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
 
 
 def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The values of parameters, of fields those at the first chain of a state and beside it, which tell them apart."""
+    """The parameters, with each field replaced by its values at the first chain and beside it: a fingerprint."""
     known = dict(values)
     for M in recipe.fields:
         if M.at is not None:
@@ -441,12 +441,12 @@ def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torc
 
 
 def _aside(x: torch.Tensor) -> torch.Tensor:
-    """A step of another length along each axis: at 0 fields that are different may be alike."""
+    """A displacement of a different length along each axis: different fields may agree at 0."""
     return 0.1 * torch.arange(1, x.numel() + 1, device=x.device).to(x.dtype).cos().reshape(x.shape)
 
 
 def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
-    """Refuse matrices and divergences of other shapes than those of the sites."""
+    """Refuse matrices and divergences of the wrong shape, or not finite."""
     sites = points[0].numel()
     shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
     for name, (values, shape) in shapes.items():
@@ -458,7 +458,7 @@ def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
 
 
 def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence: torch.Tensor) -> None:
-    """Refuse a divergence at a point that is not that of the matrix."""
+    """Refuse a divergence at a point that disagrees with differences of the matrix."""
     near, scale = _differences(value, point, 1.0)
     far, _ = _differences(value, point, 2.0)
     apart = float((near - far).abs().amax())
@@ -505,7 +505,7 @@ def _numbers(x: Any, what: str) -> torch.Tensor:
 
 
 def value_of(x: Any) -> Operator:
-    """What is given as an operator: a value, a number or a vector for a diagonal, or a matrix."""
+    """The Operator of a value: an Operator itself, a number or vector as a diagonal, a matrix as dense."""
     if isinstance(x, Operator):
         return x
     if isinstance(x, Field):
@@ -515,9 +515,9 @@ def value_of(x: Any) -> Operator:
 
 
 def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters, what is given for an operator as a value that keeps what is found of it.
+    """The parameters with values of operators as Operator or Field objects, which keep their factorisations.
 
-    Raises RecipeError for what is no square matrix.
+    Raises RecipeError for values that are not square matrices.
     """
     values = dict(parameters)
     for M in recipe.operators:
@@ -533,9 +533,9 @@ def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
-    """Refuse values of another kind than declared, and ones of which a formula of the recipe is not finite.
+    """Refuse operators of another kind than declared, and operators at which a formula of the recipe is not finite.
 
-    `numbers`: those of all parameters, by symbol.
+    `numbers`: values of all parameters, by symbol.
     """
     for M in recipe.operators:
         value = read(recipe, {M.name: numbers[M]})[M.name]
@@ -554,7 +554,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
 
 
 def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
-    """Refuse values of operators that have not one row per site of a block `(chains, *shape)`, or lie elsewhere."""
+    """Refuse values of operators without one row per site of a block `(chains, *shape)`, or on another device."""
     sites = like[0].numel() if len(like) else 0
     values = read(recipe, values)
     for M in recipe.operators:
@@ -573,21 +573,21 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
 
 
 def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
-    """The eigenvalues of the symmetric operators of a recipe."""
+    """The eigenvalues of the constant symmetric operators of a recipe."""
     own = [M for M in recipe.operators if M.matrix_kind != "skew" and M.at is None]
     values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in own}
     return {M: _settled(value).tolist() for M, value in values.items()}
 
 
 def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:
-    """The formulas of an operator that are applied."""
+    """The formulas of an operator in D, Q, the supplied noise, H and the drift."""
     for matrix in (recipe.D, recipe.Q, recipe.supplied):
         yield from (F for e in matrix for F, _ in parts(e) if M in operators_of(F))
     yield from (x.formula for e in (recipe.H, *recipe.drift) for x in e.atoms(Applied) if M in operators_of(x.formula))
 
 
 def check_kind(where: str, kind: str, value: Operator) -> None:
-    """Refuse a value of another kind than one of KINDS."""
+    """Refuse a value that is not of the given kind, one of KINDS."""
     _, in_words = KINDS[kind]
     same, other = ("-", "+") if kind == "skew" else ("+", "-")
     asymmetry = value.asymmetry(-1 if kind == "skew" else 1)
@@ -602,7 +602,7 @@ def check_kind(where: str, kind: str, value: Operator) -> None:
 
 
 def _settled(value: Operator) -> torch.Tensor:
-    """The eigenvalues, those that are 0 but for rounding set to 0."""
+    """The eigenvalues, set to 0 where they are 0 up to rounding."""
     eigenvalues = value.eigenvalues()
     size = eigenvalues.abs()
     return torch.where(size > ROUNDING * size.amax(), eigenvalues, torch.zeros_like(eigenvalues)).cpu()

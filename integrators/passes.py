@@ -1,7 +1,7 @@
-"""A Program cut for kernels that go over tensors: segments between what the caller supplies, passes over the sites.
+"""Plan of a Program for kernels over tensors: segments between the caller's gradients, passes over the sites.
 
-A pass is one loop over all sites; it ends where a sum of what it computes is needed. What has one value per chain is
-computed between passes. A gradient is the caller's: it ends a segment. Every writer of kernels prints the one Plan.
+A pass is one loop over all sites, and ends where a later statement needs one of its sums. Values per chain are computed
+between passes. A gradient supplied by the caller ends a segment. Every writer of kernels prints the same Plan.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .variates import Variate
 
 
 class Unsupported(RecipeError):
-    """A Program has a statement or function that a backend cannot print."""
+    """Raised for a Program with a statement or function that a backend cannot print."""
 
 
 Assignment = Let | Set | Adapt | Sum
@@ -31,18 +31,18 @@ def is_by_site(s: Symbol) -> bool:
 
 
 def subject(statement: Assignment) -> Symbol:
-    """What a statement gives a value to."""
+    """The symbol that a statement sets."""
     return statement.name if isinstance(statement, (Let, Sum)) else statement.block
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Statements of a pass, for every site or for every chain, with what they take from memory and leave there.
+    """Statements of a pass, for every site or for every chain, with their loads and stores.
 
-    `values`: those of the statements, with what has one value per chain named in `once`, in a loop over sites.
-    `loads` and `stores` are of the loop's own kind, by site or by chain; `numbers` are those of the chain that a loop
-    over sites reads. `sums` are taken in the loop over sites and end in the one over chains. `written`: the blocks that
-    the step has set before.
+    `values`: right-hand sides of the statements; a loop over sites has subexpressions with one value per chain named in
+    `once`. `loads` and `stores`: symbols by site in a loop over sites, by chain in a loop over chains; `numbers`:
+    symbols by chain that a loop over sites reads. `sums` are taken in the loop over sites and end in the loop over
+    chains. `written`: the blocks that the step has set before.
     """
 
     statements: tuple[Assignment, ...] = ()
@@ -70,13 +70,13 @@ class Loop:
         return any(e.has(symbols.total(1)) for s in self.statements for e in s.values)
 
     def side(self, s: Symbol) -> str:
-        """Where a value is read: "in", as the step found it, or "out", where the step has written it."""
+        """The buffer that a symbol is read from: "in" before the step has written it, else "out"."""
         return "in" if isinstance(s, Block) and s not in self.written else "out"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Statements by site, with sums of them, then statements by chain."""
+    """Statements by site with their sums, then statements by chain."""
 
     sites: Loop
     chain: Loop
@@ -84,7 +84,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Segment:
-    """The passes after a gradient or observation that the caller supplies; `written` are the blocks set before."""
+    """The passes after a gradient or observation of the caller; `written`: the blocks set before."""
 
     before: Gradient | Observe | None
     passes: tuple[Pass, ...]
@@ -92,7 +92,7 @@ class Segment:
 
     @property
     def open_sums(self) -> tuple[Local, ...]:
-        """The sums over sites that it leaves to be ended by the next one."""
+        """The sums over sites that the next segment ends."""
         return () if not self.passes or self.passes[-1].chain else self.passes[-1].sites.sums
 
     @property
@@ -103,7 +103,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """What kernels of a Program are given, arrays by site, numbers by chain, constants, and what they do: segments."""
+    """Arguments of a Program's kernels (arrays by site, numbers by chain, constants), and their segments."""
 
     program: Program
     segments: tuple[Segment, ...]
@@ -112,7 +112,7 @@ class Plan:
     constants: tuple[Symbol, ...]
 
     def cut_at_sums(self) -> "Plan":
-        """The plan with a segment's end wherever sums over sites are to be ended, as over several processes.
+        """The plan with segments cut wherever sums over sites end, as needed for sums over several processes.
 
         >>> from integrators import compile
         >>> from samplers import SGNHT
@@ -150,7 +150,7 @@ class Plan:
 
     @cached_property
     def most_sums(self) -> int:
-        """The most sums that a pass takes."""
+        """The largest number of sums in a pass."""
         return max((len(p.sites.sums) for segment in self.segments for p in segment.passes), default=0)
 
     @cached_property
@@ -166,7 +166,7 @@ def _stored(segments: Sequence[Segment]) -> frozenset[Symbol]:
 
 
 def plan(program: Program) -> Plan:
-    """The plan of a Program. Raises Unsupported for what no kernel can do.
+    """The plan of a Program; raises Unsupported for statements without a form in kernels.
 
     >>> from integrators import compile
     >>> from samplers import SGNHT
@@ -185,7 +185,7 @@ def plan(program: Program) -> Plan:
 
 
 class _Planner:
-    """Follows a step through its loops: `written` are the blocks that it has set so far."""
+    """Builder of a plan, loop by loop; `written`: the blocks set so far."""
 
     def __init__(self, program: Program):
         defined = [s.name for s in program.statements if isinstance(s, (Let, Sum))]
@@ -197,7 +197,7 @@ class _Planner:
         self.written: frozenset[Symbol] = frozenset()
 
     def plan(self) -> Plan:
-        """The whole of it."""
+        """The plan of all segments."""
         segments = tuple(map(self._segment, _cut(self.program)))
         return Plan(self.program, segments, self.arrays, self.numbers, self.constants)
 
@@ -222,7 +222,7 @@ class _Planner:
         )
 
     def _left_by(self, statements):
-        """What a loop over sites gives a value that is read elsewhere."""
+        """The symbols by site set in a loop that are blocks, or are read outside the loop."""
         inside = {id(s) for s in statements}
         read_elsewhere = _read(s for s in self.program.statements if id(s) not in inside)
         by_site = dict.fromkeys(s for s in map(subject, statements) if is_by_site(s))
@@ -253,13 +253,13 @@ class _Planner:
 
 @dataclass
 class _Cut:
-    """A segment as it is cut: pairs of statements by site and by chain."""
+    """A segment being built: pairs of statements by site and by chain."""
 
     before: Gradient | Observe | None
     passes: list[tuple[list, list]] = field(default_factory=lambda: [([], [])])
 
     def place(self, statement: Assignment) -> None:
-        """Put a statement into the last pass; into a new one if it has sites and reads what that pass ends with."""
+        """Put a statement into the last pass, or into a new pass if it is by site and reads that pass's end."""
         sites, chain = self.passes[-1]
         if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
             chain.append(statement)
@@ -298,7 +298,7 @@ def supplied(program: Program) -> list[Symbol]:
 
 
 def inputs(program: Program) -> list[Symbol]:
-    """The symbols that stand for numbers which Python computes once a step: constants, parameters, T, h."""
+    """The symbols of numbers that Python computes once per step: constants, parameters, T, h."""
     defined = {*supplied(program), *(s.name for s in program.statements if isinstance(s, Sum))}
     defined |= {name for s in program.statements if isinstance(s, (Let, Solve)) for name in s.defines}
     numbers = (s for s in _read(program.statements) - defined if not isinstance(s, (Variate, Block)))
@@ -316,7 +316,7 @@ def _is_read_first(s, statements):
 
 
 def hoisted(e: Expr, once: dict) -> Expr:
-    """The expression with what has one value per chain named in `once`, a dict from expressions to symbols."""
+    """The expression with subexpressions of one value per chain named in `once`, a dict from expressions to symbols."""
     if not isinstance(e, Expr) or e.is_Atom or not e.free_symbols:
         return e
     if not any(map(is_by_site, e.free_symbols)):
@@ -329,12 +329,12 @@ def hoisted(e: Expr, once: dict) -> Expr:
 
 
 def _read(statements):
-    """The symbols that some of these statements read."""
+    """The symbols that the statements read."""
     return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
 def _cut(program: Program) -> list[_Cut]:
-    """The statements by segment and pass."""
+    """The statements of a program by segment and pass."""
     cuts: list[_Cut] = []
     for statement in program.statements:
         match statement:

@@ -1,8 +1,8 @@
-"""Derivatives of U at points that a flow predicts: formulas of flows that take more than one gradient in a step.
+"""Derivatives of U at predicted points, for flows with several gradients per step.
 
     At(grad(U), theta, y)        is grad U at theta = y
 
-A flow that holds such a term is lowered to several stages: each moves the target to a point and takes a gradient there.
+A flow with such a term is lowered to several stages: each moves the target to a point and takes a gradient there.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from .program import Local
 
 
 class At(Expr):
-    """U or a derivative of it, where blocks of the target have other values; of their own values it is itself."""
+    """U or a derivative of U with blocks of the target at other values; unchanged if the values are the blocks."""
 
     is_commutative = True
     is_real = True
@@ -29,7 +29,7 @@ class At(Expr):
 
     @property
     def value(self) -> Expr:
-        """What is evaluated."""
+        """The function evaluated at the point: U or a derivative."""
         return self.args[0]
 
     @property
@@ -38,7 +38,7 @@ class At(Expr):
         return dict(zip(self.args[1], self.args[2]))
 
     def _xreplace(self, rule: Mapping) -> tuple[Any, bool]:
-        """The blocks are bound: what is replaced is in the point alone, unless there is a value for the whole."""
+        """Replace within the point only, because the blocks are bound, or replace the whole term."""
         if self in rule:
             return rule[self], True
         value, blocks, point = self.args
@@ -51,7 +51,7 @@ class At(Expr):
 
 
 def at(formula: Expr, point: Mapping[Block, Expr]) -> Expr:
-    """A formula where some blocks have other values, with U and its derivatives at the point.
+    """A formula with blocks replaced by other values, and with U and its derivatives evaluated at this point.
 
     >>> from recipe import grad, positive, potential, vector
     >>> theta, a = vector("theta"), positive("a")
@@ -69,16 +69,16 @@ def at(formula: Expr, point: Mapping[Block, Expr]) -> Expr:
 
 @dataclass(frozen=True)
 class Visit:
-    """A point of the target, and what is asked of U there: each value with its name."""
+    """A point of the target, and the names of the values of U and its derivatives at the point."""
 
     point: dict[Block, Expr]
     values: dict[Expr, Local] = field(default_factory=dict)
 
 
 def visited(updates: Mapping[Block, Expr], fresh: Callable[[str], str]) -> tuple[list[Visit], dict[Block, Expr]]:
-    """The points that formulas visit, in an order in which each is known, and the formulas in terms of names.
+    """The points at which formulas evaluate U, in order of dependence, and the formulas in terms of names.
 
-    `fresh`: a name that begins with a stem.
+    `fresh`: function from a stem to an unused name.
     """
     visits: list[Visit] = []
 

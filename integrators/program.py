@@ -1,4 +1,4 @@
-"""A step as data: the statements that every backend prints, and the Program that holds them."""
+"""Program: a step as a list of statements, printed by every backend."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +16,14 @@ from .variates import Variate
 
 
 class Local(Symbol):
-    """A value named inside a step; `is_operator` says whether it is a formula of an operator."""
+    """A value named inside a step; `is_operator`: whether the value is a formula of an operator."""
 
     __slots__ = ("is_vector", "is_constant_in_step", "is_operator")
 
     class_key = Symbol.class_key
 
     def __new__(cls, name: str, is_vector: bool = False, constant: bool = False, operator: bool = False) -> "Local":
-        """A value per site or per chain; `constant`: of the step and the parameters alone."""
+        """A value per site or per chain; `constant`: whether the value depends on h and the parameters alone."""
         local = Symbol.__xnew__(cls, name, real=True)
         local.is_vector, local.is_constant_in_step, local.is_operator = is_vector, constant, operator
         return local
@@ -47,7 +47,7 @@ class Let:
 
 @dataclass(frozen=True)
 class Set:
-    """The block, or a derivative that is carried over, takes its new value."""
+    """A block, or a carried derivative, takes its new value."""
 
     block: Block | Local
     value: Expr
@@ -56,7 +56,7 @@ class Set:
 
 @dataclass(frozen=True)
 class Adapt:
-    """The adapted quantity takes its new value, which may read a gradient taken where the target has been."""
+    """An adapted quantity takes its new value; the formula may read a gradient at an earlier target."""
 
     block: Block
     value: Expr
@@ -65,7 +65,7 @@ class Adapt:
 
 @dataclass(frozen=True)
 class Draw:
-    """A random number for a block, by the name under which the caller hands it in; `parameter` is its rate or shape."""
+    """A random number for a block, by the caller's name for it; `parameter`: the rate or shape of its law."""
 
     name: Variate
     parameter: Expr | None = None
@@ -74,7 +74,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Observe:
-    """name = a statistic that the caller supplies as a function of the target as it stands."""
+    """name = a statistic of the present target, supplied by the caller as a function."""
 
     name: Local
     observed: Observed
@@ -83,10 +83,10 @@ class Observe:
 
 @dataclass(frozen=True)
 class Gradient:
-    """U (order 0), grad U (order 1) or its Hessian diagonal (order 2) at the target as it stands.
+    """U (order 0), grad U (order 1) or its Hessian diagonal (order 2) at the present target.
 
-    `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller. Of U there is one name, and
-    the block that it stands beside is the first of the target. `potential`: U, where there are several.
+    `source`: "evaluated" here, "carried" over from the last step, or "given" by the caller. U has one name, paired with
+    the first block of the target. `potential`: U, if the recipe has several.
     """
 
     names: tuple[tuple[Block, Local], ...]
@@ -97,7 +97,7 @@ class Gradient:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """What the energy is a function of, where that is not the whole target."""
+        """The blocks that the potential is a function of; empty for the whole target."""
         return () if self.potential is None else self.potential.blocks
 
 
@@ -112,7 +112,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Solve:
-    """The entries of matrices that are computed together, one name each."""
+    """Entries of matrices that are computed together, each with a name."""
 
     names: tuple[Local, ...]
     entries: tuple[MatrixFunction, ...]
@@ -120,7 +120,7 @@ class Solve:
     defines = property(lambda self: self.names)
 
 
-DERIVATIVES = {0: "value", 1: "gradient", 2: "curvature"}  # what the caller's functions are called, by order
+DERIVATIVES = {0: "value", 1: "gradient", 2: "curvature"}  # the names of the caller's functions, by order
 
 Statement = Let | Set | Adapt | Draw | Observe | Gradient | Sum | Solve
 
@@ -184,12 +184,12 @@ class Program:
 
     @cached_property
     def reset_orders(self) -> frozenset[int]:
-        """The orders of the derivatives of U that a statement gives another value, as one that rejects a step does."""
+        """The orders of the derivatives of U that a Set statement overwrites, as at a rejected step."""
         reset = {s.block for s in self.statements if isinstance(s, Set)}
         return frozenset(order for order, names in self.derivatives.items() if any(g in reset for _, g in names))
 
     def calls(self, *functions: type) -> bool:
-        """Whether some formula of the step calls one of these functions."""
+        """Whether a formula of the step calls one of the functions."""
         return any(e.has(*functions) for s in self.statements for e in s.values)
 
     @cached_property
@@ -199,7 +199,7 @@ class Program:
 
     @cached_property
     def networks(self) -> tuple[type[Bound], ...]:
-        """The functions that networks compute, and their derivatives, as formulas of the step call them."""
+        """The functions of networks, and their derivatives, that formulas of the step call."""
         values = (e for s in (*self.constants, *self.statements) for e in s.values)
         return tuple(sorted({type(f) for e in values for f in e.atoms(Bound)}, key=lambda f: f.__name__))
 
@@ -211,17 +211,17 @@ class Program:
 
     @cached_property
     def gradients_per_step(self) -> int:
-        """How often grad U is evaluated in one step."""
+        """The number of evaluations of grad U in one step."""
         return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)
 
     @property
     def evaluates_nothing(self) -> bool:
-        """Whether all that is asked of U is given to the step."""
+        """Whether the caller gives U and all derivatives of U that the step reads."""
         return all(s.source == "given" for s in self.statements if isinstance(s, Gradient))
 
     @cached_property
     def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
-        """The names of what is asked of U, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
+        """The blocks and names of U's derivatives in the step, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
         asked: dict[int, dict[Local, Block]] = {}
         for s in (s for s in self.statements if isinstance(s, Gradient)):
             asked.setdefault(s.order, {}).update({g: b for b, g in s.names})
@@ -229,11 +229,11 @@ class Program:
 
     @property
     def carried(self) -> tuple[tuple[Block, Local], ...]:
-        """What the state carries over of U's derivatives, with the blocks that they belong to."""
+        """The derivatives of U that the state carries over, as pairs of block and name."""
         return tuple(pair for order in self.carries for pair in self.carried_of(order))
 
     def carried_of(self, order: int) -> tuple[tuple[Block, Local], ...]:
-        """The names of one order that the state carries over, with the blocks that they belong to."""
+        """The derivatives of one order that the state carries over, as pairs of block and name."""
         return self._carried_names.get(order, ())
 
     @cached_property
@@ -244,12 +244,12 @@ class Program:
         return names
 
     def is_whole(self, names: tuple[tuple[Block, Local], ...]) -> bool:
-        """Whether these are the one derivative by the one block, which is kept as it is, and not in a dict."""
+        """Whether the names are of one block and one potential, so that the derivative is a tensor, not a dict."""
         return len(names) == 1 and not self.recipe.has_several_potentials
 
     @cached_property
     def places(self) -> dict[Local, str]:
-        """Where a derivative of several is kept in what a state carries: by block, or by the name of a potential."""
+        """The key of each derivative in a dict of carried derivatives: the block's name, or the potential's place."""
         asked = [s for s in self.statements if isinstance(s, Gradient)]
         return {
             g: b.name if s.potential is None else self.recipe.place(s.potential, b) for s in asked for b, g in s.names
@@ -267,12 +267,12 @@ class Program:
 
     @property
     def needs_value(self) -> bool:
-        """Whether U itself is asked for."""
+        """Whether the step reads U itself."""
         return 0 in self.derivatives
 
     @property
     def needs_curvature(self) -> bool:
-        """Whether the Hessian diagonal of U is asked for."""
+        """Whether the step reads the Hessian diagonal of U."""
         return 2 in self.derivatives
 
     def __str__(self):
@@ -309,7 +309,7 @@ def _line(statement):
 def verify(program: Program) -> None:
     """Refuse a Program with an undefined name, a draw of two stages, a block set twice in a flow, or a stale gradient.
 
-    An adaptation may look back at a gradient taken where the target has been. Raises RecipeError.
+    An adaptation may read a gradient taken at an earlier target. Raises RecipeError.
     """
     verifier = _Verifier(program)
     for constant in program.constants:
@@ -322,11 +322,10 @@ def verify(program: Program) -> None:
 
 
 class _Verifier:
-    """What is known at a point of a Program.
+    """Names and gradients known at a point of a Program.
 
-    `known` names have a value; of the `gradients`, with the blocks that they are of, the `stale` ones are those of a
-    target that has moved since. In a
-    stage `drawn_here` are its random numbers, `set_here` the blocks that it has moved.
+    `known`: names with a value; `gradients`: the blocks that each derivative depends on; `stale`: derivatives whose
+    target has moved since. `drawn_here`, `set_here`: the random numbers and the moved blocks of the present stage.
     """
 
     def __init__(self, program: Program):
@@ -347,12 +346,12 @@ class _Verifier:
         self.looks_back = any(isinstance(s, Adapt) for s in stage.statements)
 
     def end(self) -> None:
-        """Leave the stage: where it has moved the target, all gradients are stale but those that it has set."""
+        """Leave the stage: gradients of moved blocks become stale, except those that the stage has set."""
         self.stale |= {g for g, blocks in self.gradients.items() if self.set_here & {*blocks}}
         self.stale -= self.set_here
 
     def take(self, statement: Statement) -> None:
-        """Check a statement, and know what it defines."""
+        """Check a statement, and record the names that it defines."""
         for value in statement.values:
             self._read(value)
         match statement:

@@ -1,13 +1,13 @@
-"""How long auxiliary blocks and adapted quantities remember where they were, by linearisation about their law.
+"""Relaxation times of auxiliary blocks and adapted quantities, by linearisation about their law.
 
-At a fixed target, without a force, momenta of kinetic energy K have the law exp(-K/tau), of which tau = <p K'> for
-every K, and thermostats their means. With the generator L = f d/dp + T D d^2/dp^2 the two follow
+At a fixed target, without a force, momenta with kinetic energy K have the law exp(-K/tau), where tau = <p K'> for every
+K, and thermostats are at their means. With the generator L = f d/dp + T D d^2/dp^2 the two follow
 
-    d tau/dt = <L (p K')>,   d xi/dt = <f_xi>,
+    d tau/dt = <L (p K')>,   d xi/dt = <f_xi>.
 
-whose derivatives by tau and xi at the law are a matrix: the relaxation time of a thermostat is one over the slowest of
-the rates at which it decays. That of momenta is <p^2>/-<p f>, or one over the rate at which they are drawn anew, and an
-adapted quantity forgets by the derivative of its update by itself in a step.
+The derivatives by tau and xi at the law form a matrix: the relaxation time of a thermostat is one over the slowest
+decay rate of this matrix. The relaxation time of momenta is <p^2>/-<p f>, with the rate of redraws added to the
+friction; an adapted quantity decays per step by the derivative of its update by itself.
 """
 
 import math
@@ -22,9 +22,9 @@ from recipe.marginal import eliminate_gaussians
 from recipe.symbols import Block, Partial, Total, masked, step_size
 from recipe.symbols import temperature as T
 
-SITES = 1e6  # of a chain, for totals over them
-POINTS = 4001  # of the momenta's law
-STEEPEST = 40.0  # K/T at its ends
+SITES = 1e6  # number of sites of a chain, for totals
+POINTS = 4001  # points of the grid of momenta
+STEEPEST = 40.0  # K/T at the ends of the grid
 SMALL = 1e-4  # relative change of tau and of a thermostat, for derivatives
 
 
@@ -36,10 +36,10 @@ def relaxation_steps(
     temperature: float = 1.0,
     frozen: Collection[str] = (),
 ) -> dict[str, float]:
-    """In how many steps of size h momenta, thermostats and adapted quantities forget where they were, by name.
+    """Relaxation times of momenta, thermostats and adapted quantities, in steps of size h, by name.
 
-    `parameters`: numbers by name, defaults are known; values of adapted quantities stand among them. What depends on
-    more than these, and the `frozen`, are left out; inf is for ever, 0 every step.
+    `parameters`: numbers by name, where they differ from the defaults, and values of adapted quantities. Left out are
+    `frozen` blocks and blocks whose relaxation depends on further values; inf is no relaxation, 0 a redraw every step.
 
     >>> from samplers import SGNHT, PSGLD
     >>> {name: round(k, 1) for name, k in relaxation_steps(SGNHT, 0.1, {"A": 2.0, "mu": 10.0}).items()}
@@ -55,7 +55,7 @@ def relaxation_steps(
 
 
 class _Law:
-    """The law of the auxiliary blocks of a recipe at these numbers."""
+    """Law of the auxiliary blocks of a recipe at given numbers."""
 
     def __init__(self, recipe: Recipe, numbers: Mapping[Symbol, float], frozen: Collection[str]) -> None:
         self.recipe = recipe
@@ -80,7 +80,7 @@ class _Law:
         return times
 
     def updates(self) -> dict[str, float]:
-        """Steps in which adapted quantities forget, where that is a number."""
+        """Relaxation times of adapted quantities in steps, if they are numbers."""
         steps = {}
         for a, update in self.recipe.adapt.items():
             share = self.number(update.diff(a), {})
@@ -89,16 +89,16 @@ class _Law:
         return steps
 
     def number(self, e: Expr, means: Mapping[Symbol, float]) -> float | None:
-        """An expression as a number, without force; None where it depends on more."""
+        """An expression without force as a number; None if it depends on further values."""
         e = _at(self.formula(e), means)
         return float(e) if e.is_number and e.is_real and e.is_finite else None
 
     def formula(self, e: Expr) -> Expr:
-        """An expression without force, at the numbers."""
+        """An expression with derivatives of U set to 0, at the numbers."""
         return _at(e.xreplace({x: S.Zero for x in e.atoms(Partial)}), self.numbers)
 
     def means(self) -> dict[Symbol, float]:
-        """The means of the thermostats that are Gaussian, one given the others."""
+        """The means of the Gaussian thermostats, each given the others."""
         means: dict[Symbol, float] = {}
         laws, _ = eliminate_gaussians(self.recipe.H, self.recipe.thermostats)
         for law in reversed(laws):
@@ -133,13 +133,13 @@ class _Momenta:
 
     @classmethod
     def of(cls, law: _Law, p: Block) -> "_Momenta | None":
-        """Those of a block, where formulas depend on no more than it and the thermostats."""
+        """The momenta of a block; None if formulas depend on more than this block and the thermostats."""
         recipe = law.recipe
         row = recipe.state.index(p)
         means = law.means()
         if any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
-            return None  # of a metric, it is another at every point
-        still = dict.fromkeys(recipe.targets, S.Zero)  # a force of the formulas vanishes there
+            return None  # with a metric, relaxation differs from point to point
+        still = dict.fromkeys(recipe.targets, S.Zero)  # for forces written as formulas, which vanish at 0
         slope = law.formula(derivative(recipe.H, p))
         drift = law.formula(recipe.tempered_drift[row]).xreplace(still)
         noise = law.formula(recipe.D[row, row])
@@ -151,7 +151,7 @@ class _Momenta:
         return cls(law, p, slope, drift, noise, means)
 
     def average(self, e: Expr, tau: float, at: Mapping[Symbol, float]) -> float:
-        """The mean of an expression of p, whose totals are means over the sites times their number."""
+        """The mean of an expression of p; totals are means over the sites times their number."""
         outside, totals = masked(e, Total)
         values = {d: SITES * self.average(x.args[0], tau, at) for d, x in totals.items()}
         weights = self._weights(tau)
@@ -164,7 +164,7 @@ class _Momenta:
         return np.exp(-self.K / tau)
 
     def memory(self) -> float:
-        """The time in which momenta forget themselves."""
+        """The relaxation time of the momenta."""
         jumps = [j for j in self.law.recipe.jumps.values() if self.p in j.redrawn]
         if any(j.rate is None for j in jumps):
             return 0.0
@@ -174,7 +174,7 @@ class _Momenta:
         return 1 / friction if friction > 0 else math.inf
 
     def time_of(self, xi: Block) -> float | None:
-        """The time in which a thermostat forgets itself, together with the temperature of these momenta."""
+        """The relaxation time of a thermostat together with the temperature of these momenta; None if unknown."""
         from numpy.linalg import eigvals
 
         recipe = self.law.recipe
@@ -192,7 +192,7 @@ class _Momenta:
         return 1 / slowest if slowest > 1e-12 else math.inf
 
     def _slope(self, e: Expr, heat: float, xi: Block, shift: float) -> float:
-        """The derivative of a mean by tau, or by a thermostat."""
+        """The derivative of a mean by tau or by a thermostat, by central differences."""
         tau = self.law.temperature
         higher, lower = (
             self.average(e, tau + sign * heat, {**self.means, xi: self.means[xi] + sign * shift}) for sign in (1, -1)
@@ -201,12 +201,12 @@ class _Momenta:
 
 
 def _at(e: Expr, numbers: Mapping[Any, float]) -> Expr:
-    """An expression at numbers."""
+    """An expression with symbols replaced by numbers."""
     return e.xreplace({s: Float(x) for s, x in numbers.items()})
 
 
 def _opaque(e: Expr) -> tuple[Any, ...]:
-    """Functions that are not given."""
+    """The opaque functions of an expression; (Total,) if there are none."""
     from sympy.core.function import AppliedUndef
 
     return tuple(e.atoms(AppliedUndef)) or (Total,)

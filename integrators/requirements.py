@@ -1,4 +1,4 @@
-"""What a step asks of its arguments: whatever it cannot use is refused before anything moves."""
+"""Checks of a step's arguments, made before anything moves."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -19,14 +19,14 @@ from .flow import Flow
 from .program import Program
 from .variates import Drawn, GammaVariate
 
-SITES = 2048  # of per-site parameters at which a matrix is looked at
-POINTS = 64  # values of the blocks at which it is
+SITES = 2048  # number of sites of per-site parameters at which a matrix is checked
+POINTS = 64  # number of values of the blocks at which a matrix is checked
 
 
 def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Mapping, *, needs_heat: bool) -> None:
     """Refuse a step size, temperature or parameter outside of its range, and relations between parameters that fail.
 
-    `needs_heat`: whether the step has no form at temperature 0.
+    `needs_heat`: whether the step is undefined at temperature 0.
     """
     where = f"{recipe.name}, step"
     positive = f"the step size is a positive number, got {h!r}"
@@ -75,7 +75,7 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
 def check_gamma_draws(
     recipe: Recipe, flows: Mapping[str, Flow], h: float, temperature: float, parameters: Mapping
 ) -> None:
-    """Refuse a Gamma number whose shape is not positive where its Poisson number is 0: no law is stationary there."""
+    """Refuse a Gamma number whose shape is not positive at a Poisson number of 0: no law is then stationary."""
     smallest = {s: v.double().amin().item() if _is_tensor(v) else v for s, v in _values(recipe, parameters).items()}
     smallest |= {T: temperature, duration: h}
     for letter, drawn in _gamma_draws(flows):
@@ -91,7 +91,7 @@ def check_gamma_draws(
 
 
 def check_names(program: Program, *, state: Iterable, noise: Iterable | None, observe: Iterable) -> None:
-    """Refuse a state, noise or observations in which a name is missing; noise that is drawn inside is None."""
+    """Refuse a state, noise or observations with a missing name; `noise` is None if the step draws it."""
     required = {
         "state": [b.name for b in program.recipe.entries],
         "noise": [d.name for d in program.draws],
@@ -108,9 +108,9 @@ def check_names(program: Program, *, state: Iterable, noise: Iterable | None, ob
 
 
 def check_shapes(program: Program, state: Mapping, *, has_others: bool = False) -> None:
-    """Refuse a state that is not dense or has no axis of chains, and sums over sites where there are none.
+    """Refuse a state that is not dense or has no axis of chains, and sums over sites for a state without sites.
 
-    `has_others`: whether sites may be elsewhere.
+    `has_others`: whether other processes may hold sites.
     """
     where = f"{program.recipe.name}, step"
     for name, x in ((b.name, state[b.name]) for b in program.recipe.state if b.name in state):
@@ -126,7 +126,7 @@ def check_shapes(program: Program, state: Mapping, *, has_others: bool = False) 
 
 
 def check_derivatives(program: Program, curvature: object, value: object) -> None:
-    """Refuse a step without the Hessian diagonal, or the value of U, that its formulas ask for."""
+    """Refuse a call without the Hessian diagonal, or the value of U, if the formulas of the step read it."""
     where = f"{program.recipe.name}, step"
     if program.energy:
         return
@@ -137,14 +137,14 @@ def check_derivatives(program: Program, curvature: object, value: object) -> Non
 
 
 def check_one_potential(recipe: Recipe, where: str) -> None:
-    """Refuse a recipe of several potentials where one value of U is compared, or the U of the whole target mapped."""
+    """Refuse a recipe of several potentials, for uses that need one U of the whole target."""
     if recipe.has_several_potentials:
         names = ", ".join(map(str, recipe.potentials))
         raise RecipeError(where, f"this is for one U of the target, and H has {names}", do="Write one U for their sum.")
 
 
 def check_dtype(recipe: Recipe, state: Mapping, dtype: object) -> None:
-    """Refuse a state of another type than the step was compiled for; None takes any."""
+    """Refuse a state of another dtype than the step was compiled for; None allows any dtype."""
     if dtype is not None and any(state[b.name].dtype != dtype for b in recipe.state):
         raise RecipeError(
             f"{recipe.name}, step",
@@ -154,7 +154,7 @@ def check_dtype(recipe: Recipe, state: Mapping, dtype: object) -> None:
 
 
 def check_sizes(program: Program, state: Mapping, sizes: Sequence[int] | None) -> None:
-    """Refuse sizes of tensors that do not make up the target, in the scope of tensors."""
+    """Refuse sizes of tensors that do not add up to the sites of the target, in the scope "tensor"."""
     if program.scope != "tensor":
         return
     sites = state[program.recipe.targets[0].name].shape[-1]
@@ -167,7 +167,7 @@ def check_sizes(program: Program, state: Mapping, sizes: Sequence[int] | None) -
 
 
 def _values(recipe: Recipe, parameters: Mapping) -> dict[Parameter, Any]:
-    """The values of all parameters, defaults where none is given. Raises RecipeError for one that has neither."""
+    """The values of all parameters, given or default; raises RecipeError for a parameter with neither."""
     values = {s: parameters.get(s.name, s.default) for s in recipe.parameters}
     for s, value in values.items():
         if value is None:
@@ -207,7 +207,7 @@ def _extremes(where: str, s: Parameter, value: Any) -> tuple[float, float]:
 
 
 def _is_odd(value: Any) -> bool:
-    """Whether a tensor has no smallest number."""
+    """Whether a value is a tensor without a smallest number: sparse, complex, meta or empty."""
     if not _is_tensor(value):
         return False
     return str(value.layout) != "torch.strided" or value.is_complex() or value.is_meta or not value.numel()
@@ -226,13 +226,13 @@ def _holds(relation: Expr, values: Mapping[Symbol, Any]) -> bool:
 
 @lru_cache(maxsize=128)
 def _function(relation: Expr) -> tuple[list[Symbol], Callable]:
-    """The symbols of a relation, in order, and the function of their values: every call of a step asks."""
+    """The symbols of a relation, in order, and the relation as a function of their values; cached for every step."""
     symbols = sorted(relation.free_symbols, key=str)
     return symbols, lambdify(symbols, relation, "math")
 
 
 def _at_some_sites(tensors: Mapping[Parameter, Any]) -> dict[Parameter, list[float]]:
-    """The values of per-site parameters at thousands of sites, the extremes of each among them."""
+    """The values of per-site parameters at about SITES sites, including the extremes of each parameter."""
     if not tensors:
         return {}
     import torch  # only where a parameter is a tensor

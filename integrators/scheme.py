@@ -1,4 +1,4 @@
-"""Splitting words: which piece moves when, and for what share of the step."""
+"""Splitting words: the order of pieces in a step, and their shares of the step."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -32,11 +32,11 @@ class Scheme:
         return self.moves == self.moves[::-1]
 
     def rotated(self, k: int) -> "Scheme":
-        """The same cycle of moves, begun at move k."""
+        """The cyclic rotation that begins at move k."""
         return Scheme(self.text, self.moves[k:] + self.moves[:k])
 
     def merged(self, letters: Collection[str]) -> "Scheme":
-        """The same moves with neighbours of one letter joined, for the letters whose flows are semigroups.
+        """The moves with neighbours of one letter joined, for the given letters (flows that are semigroups).
 
         >>> scheme("A B A", "AB").rotated(2).merged("A").moves
         (('A', 1), ('B', 1))
@@ -58,8 +58,8 @@ Word = str | Scheme | Iterable[tuple[str, Expr | float]]
 def scheme(word: Word, letters: Collection[str]) -> Scheme:
     """The Scheme of a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)" or a list of (letter, fraction).
 
-    `letters` are the known pieces. Spaces are optional between single letters. "S (B A B)*8 S" has 8 times B A B
-    within, multiple time steps. Raises RecipeError for an unknown letter, or fractions that do not add up to 1.
+    `letters`: the known pieces. Spaces are optional between single letters. "S (B A B)*8 S" repeats B A B 8 times, for
+    multiple time steps. Raises RecipeError for an unknown letter, or fractions that do not add up to 1.
 
     >>> scheme("BAOAB", "ABO").moves
     (('B', 1/2), ('A', 1/2), ('O', 1), ('A', 1/2), ('B', 1/2))
@@ -80,7 +80,7 @@ def scheme(word: Word, letters: Collection[str]) -> Scheme:
 
 
 def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
-    """The letters of a word, each occurrence for its share of the step."""
+    """The Scheme of a word: n occurrences of a letter get 1/n of the step each."""
     sequence = _spelled(word, letters)
     if not sequence:
         raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
@@ -100,7 +100,7 @@ def _spelled(word: str, letters: Collection[str]) -> list[str]:
 
 
 def _repeated(word: str) -> str:
-    """The word with every group (...)*k written k times, the innermost first."""
+    """The word with every group (...)*k written k times, innermost first."""
     group = re.compile(r"\(([^()]*)\)\s*\*\s*(\d+)")
     rest = word
     while match := group.search(rest):
@@ -117,7 +117,7 @@ def _repeated(word: str) -> str:
 
 
 def _composed(word: str) -> list[str]:
-    """The letters of Lie(A,B), one after the other, or of Strang(A,B), there and back."""
+    """The letters of Lie(A,B), A B, or of Strang(A,B), A B A."""
     name, _, inside = word.strip().partition("(")
     parts = [part.strip() for part in inside.removesuffix(")").split(",")]
     if name not in ("Lie", "Strang") or not inside.endswith(")") or len(parts) < 2 or not all(parts):

@@ -1,4 +1,4 @@
-"""Cutting the SDE into pieces: every term of the drift and every noise goes to exactly one letter."""
+"""Splitting of the SDE into pieces: every term of the drift and every noise belongs to exactly one letter."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ Part = tuple[str, Block]  # "kick", "kick by fast", "spring", "friction" or "noi
 class Subsystem:
     """The SDE of one letter: dz_b = drift_b dt + noise of covariance rate 2 (T D - supplied), all else frozen.
 
-    `turning`: the momenta that turn with a block when it is reflected.
+    `turning`: the momenta that change sign when a block is reflected.
     """
 
     letter: str
@@ -46,7 +46,7 @@ class Subsystem:
         return ImmutableMatrix(n, n, [entries.get((a, b), S.Zero) for a in self.moving for b in self.moving])
 
     def restricted(self, blocks: Collection[Block]) -> "Subsystem":
-        """The same SDE for some of its blocks."""
+        """The SDE of some of the blocks."""
 
         def kept(entries: Entries) -> Entries:
             return {(a, b): e for (a, b), e in entries.items() if a in blocks and b in blocks}
@@ -56,7 +56,7 @@ class Subsystem:
 
     @property
     def injected(self) -> Entries:
-        """T D - supplied: half the covariance rate of the noise that the step itself draws."""
+        """T D - supplied: half the covariance rate of the noise drawn by the step."""
         return {key: temperature * e - self.supplied.get(key, S.Zero) for key, e in self.diffusion.items()}
 
     def __str__(self):
@@ -75,14 +75,14 @@ class Subsystem:
 
 @lru_cache(maxsize=256)
 def _text(e: Expr) -> str:
-    """What sympy prints, which takes it long for many terms, and is asked for by each word that is tried."""
+    """The text of an expression, cached: printing many terms is slow, and every word tried prints again."""
     return str(e)
 
 
 def default_letters(recipe: Recipe) -> dict[str, Piece]:
     """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O.
 
-    Where blocks of O or of C couple, each has a letter of its own beside that: O1, O2, C1, C2.
+    If blocks of O or of C couple, each block also has a letter of its own: O1, O2, C1, C2.
     """
     letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
     if recipe.momenta:
@@ -99,27 +99,27 @@ def default_letters(recipe: Recipe) -> dict[str, Piece]:
 
 
 def _couple(recipe: Recipe, blocks: tuple[Block, ...]) -> bool:
-    """Whether the drift of a block reads another one of these."""
+    """Whether the drift of a block reads another of the blocks."""
     drifts = {b: recipe.drift[recipe.state.index(b)] for b in blocks}
     return any(e.has(other) for b, e in drifts.items() for other in blocks if other != b)
 
 
 def _each(letter: str, pieces: Iterable[Piece]) -> dict[str, Piece]:
-    """A letter with a number for each piece."""
+    """Pieces by numbered letters."""
     return {f"{letter}{k}": own for k, own in enumerate(pieces, 1)}
 
 
 def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
-    """The default letters, overridden by the recipe's own, overridden by the caller's."""
+    """Pieces by letter: the default letters, overridden by the recipe's, overridden by the caller's."""
     return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
 
 
 def split(
     recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze: Collection[str] = ()
 ) -> dict[str, Subsystem]:
-    """The subsystem of each letter of a scheme that names a piece, the blocks named in `freeze` held still.
+    """The subsystem of each letter of a scheme, except jumps; blocks named in `freeze` do not move.
 
-    Raises RecipeError for a term that no piece or two pieces take, and for a jump that is left out.
+    Raises RecipeError for a term in no piece or in two pieces, and for a jump missing in the scheme.
     """
     for letter, jump in recipe.jumps.items():
         if letter not in scheme.letters and not any(b.name in freeze for b in jump.blocks):
@@ -146,7 +146,7 @@ def split(
 
 
 def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
-    """The drift terms of every part, D_bb for the noise, at the temperature's symbol; 0 for frozen blocks."""
+    """The drift of every part at temperature T, D_bb for the noise; 0 for frozen blocks."""
     auxiliary = {*recipe.momenta, *recipe.thermostats}
     summands: defaultdict[Part, list[Expr]] = defaultdict(list)
     for i, block in enumerate(recipe.state):
@@ -167,12 +167,12 @@ def _part(term: Expr, auxiliary: Collection[Block]) -> str:
 
 
 def _kick(*names: str) -> str:
-    """The part of a row that reads the gradients of these potentials: "kick by fast", or "kick" by U alone."""
+    """The name of the part that reads the gradients of given potentials: "kick by fast", or "kick" for U alone."""
     return f"kick by {' and '.join(sorted(names))}" if any(names) else "kick"
 
 
 def _parts(recipe: Recipe, own: Piece) -> list[Part]:
-    """The parts of a piece, the kicks of a row by every potential, and those of every row by one, each by itself."""
+    """The parts of a piece, with "kick" of a block expanded over potentials, and a potential's kick over blocks."""
     known = sorted({U.name for U in recipe.potentials} | {""})
     several = [_kick(*some) for k in range(1, len(known) + 1) for some in combinations(known, k)]
     parts: list[Part] = []
@@ -189,13 +189,13 @@ def _parts(recipe: Recipe, own: Piece) -> list[Part]:
 
 
 def _as_written(part: str, block: Block) -> str:
-    """The words of a piece that takes a part."""
+    """The code of a piece that takes a part, such as kick(p)."""
     kick, _, name = part.partition(" by ")
     return f'kick("{name}")' if name and " and " not in name else f"{kick}({block})"
 
 
 def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
-    """The letter that takes each part of the SDE. Raises RecipeError for a term that two letters take."""
+    """The letter of each part of the SDE; raises RecipeError for a term that two letters take."""
     taken: dict[Part, str] = {}
     for letter, own in pieces.items():
         for part, block in own:
@@ -249,7 +249,7 @@ def _subsystem(
 
 
 def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:
-    """Where D is not 0 in the rows of some blocks: row, column, and the blocks of these."""
+    """Nonzero entries of D in the rows of some blocks: row, column, and their blocks."""
     for i, j in entries(recipe.D):
         if recipe.state[i] in blocks:
             yield i, j, recipe.state[i], recipe.state[j]

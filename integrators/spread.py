@@ -1,4 +1,4 @@
-"""Chains whose sites are spread over processes: which sites are here, and sums over those of all."""
+"""Chains with sites divided over processes: the sites of this process, and sums over all processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring sites that are here: so many from the site `first` of the chain on.
+    """A run of neighbouring sites of this process: `sites` sites from the site `first` of the chain on.
 
-    `counted`: whether sums over all processes have them from here; others may have copies.
+    `counted`: whether this process adds the run to sums over all processes; other processes may hold copies.
     """
 
     first: int
@@ -24,10 +24,10 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """The sites of this process, in the order of its memory, of chains that have `sites` of them over all processes.
+    """The runs of this process, in the order of its memory, of chains with `sites` sites over all processes.
 
-    `add(x)` replaces a tensor by its sum over the processes, in place, `maximise(x)` by its largest. Numbers that are
-    drawn, and totals over the sites, are those of chains that are whole, the latter up to rounding.
+    `add(x)` replaces a tensor by its sum over the processes, in place, `maximise(x)` by the maximum. Random numbers
+    equal those of undivided chains, and totals over the sites equal theirs up to rounding.
     """
 
     sites: int
@@ -37,11 +37,11 @@ class Spread:
 
     @property
     def places(self) -> Places:
-        """Where the sites of this process are in the noise."""
+        """The sites of this process as places of the noise."""
         return Places(self.sites, tuple((run.first, run.sites) for run in self.runs))
 
     def total(self, x: "Tensor") -> "Tensor":
-        """The sums over all sites of each chain, `(chains,)`, of the values at the sites that are here."""
+        """The sums over the sites of all processes, `(chains,)`, from the values at the sites of this process."""
         parts = x.reshape(len(x), -1).split([run.sites for run in self.runs], 1)
         sums = x.new_zeros(len(x)).double()
         for run, part in zip(self.runs, parts):

@@ -1,4 +1,4 @@
-"""The whole state of chains from their target: adapted quantities at their start, auxiliary blocks from their law."""
+"""Initial state of chains from their target: adapted quantities at their start, auxiliary blocks from their law."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from .step import State, Step
 
 @lru_cache(maxsize=32)
 def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = "chain") -> Step:
-    """A step that gives the adapted quantities their first values, from the gradient at the state."""
+    """A step that sets the adapted quantities to their initial values, from the gradient at the state."""
     word, flows = adaptation_word(recipe)
     return Step(recipe, word, flows, lower(recipe, word, flows, energy=energy, scope=scope))
 
@@ -29,7 +29,8 @@ def adaptation_start(recipe: Recipe, energy: Energy | None = None, scope: str = 
 def stationary_start(recipe: Recipe, scope: str = "chain") -> Step:
     """A step that draws each auxiliary block in which H is quadratic from its law given the target: N(mean, T/a).
 
-    A direction of time is drawn evenly. Its draws bear the blocks' names; blocks of another law are left as they are.
+    A direction of time is 1 or -1 with probability 1/2 each. Draws have the names of their blocks; other blocks do not
+    change.
     """
     word, flows = stationary_word(recipe)
     return Step(recipe, word, flows, lower(recipe, word, flows, scope=scope))
@@ -48,14 +49,14 @@ def complete_state(
     parameters: Mapping[str, Any],
     first_chain: int = 0,
 ) -> State:
-    """The state of all blocks from that of some: what `init` lacks starts from its law given the target.
+    """The state of all blocks: blocks missing in `init` start from their law given the target.
 
-    `init`: the target at least, `(chains, *shape)`. Adapted quantities take their first value, from `gradient`, or that
-    of a symbolic `energy`, and `observe`. Auxiliary blocks in which H is quadratic are drawn from N(mean, T/precision),
-    by the seed, the chain and the draw `streams.START`; others start at 0, or at 1 on a positive domain. `sizes`: those
-    of the target's tensors, in the scope of tensors. Raises RecipeError for an adapted quantity that would start out of
-    its domain, or at 0 in a whole chain, where that can only be a vanishing gradient; single sites of a gradient that
-    vanishes start at the mean of the others.
+    `init`: the target at least, `(chains, *shape)`. Adapted quantities take their initial value from `gradient`, or the
+    gradient of a symbolic `energy`, and `observe`. Auxiliary blocks in which H is quadratic are drawn from
+    N(mean, T/precision), by the seed, the chain and the draw `streams.START`; others start at 0, or at 1 on a positive
+    domain. `sizes`: sites of each tensor of the target, in the scope "tensor". Raises RecipeError for an adapted
+    quantity that would start outside its domain, or at 0 in a whole chain by a vanishing gradient; single sites with a
+    vanishing gradient start at the mean over sites.
     """
     recipe = step.recipe
     scope = step.program.scope
@@ -74,12 +75,12 @@ def complete_state(
 
 
 def _as_spread(start: Step, step: Step) -> Step:
-    """A step of the start whose sites are spread over processes as those of another step are."""
+    """The step `start` with the division of sites over processes of `step`."""
     return start if step.spread is None else replace(start, spread=step.spread)
 
 
 def per_tensor(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """One value per chain, `(chains,)`, for every tensor of the target: `(chains, tensors)`.
+    """A value per chain, `(chains,)`, repeated for every tensor of the target: `(chains, tensors)`.
 
     >>> per_tensor(torch.tensor([1.0, 2.0]), sizes=[10, 5])
     tensor([[1., 1.],
@@ -89,7 +90,7 @@ def per_tensor(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State:
-    """Values of the right shape for the blocks that `init` lacks."""
+    """Values of the right shape for the blocks missing in `init`."""
     target = init[step.recipe.targets[0].name]
     chains = len(target)
     by_chain = target.reshape(chains, -1)[:, 0] if target.numel() else target.new_zeros(chains)

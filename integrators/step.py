@@ -36,15 +36,15 @@ State = dict[str, "Tensor"]
 class Step:
     """One step of a sampler: `step(state, h, *, gradient, noise, observe, **parameters) -> state`.
 
-    `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar one, adapted
-    quantities among them; `h` is time; `gradient(theta)` is that of U on the sum scale, in theta's shape (for explicit
-    coordinates both are dicts by block), `curvature(theta)` its Hessian diagonal, `value(theta)` U of every chain;
-    `noise`: dict of random numbers, see `draws`, or a `noise.Key` to draw them with; `observe`: dict of functions of
-    theta, see `observations`. The state that comes back may carry "gradient" and "value" for the next step. Adaptations
-    may read `num_data` and `step_number`. In the scope "tensor" theta is `(chains, sites)`, `sizes` are those of its
-    tensors, and scalar blocks are `(chains, tensors)`. With a `spread` the sites of the state, and of the noise, are
-    those of this process, and totals are over all; so steps the torch text alone. Raises RecipeError for an argument
-    that is missing or out of its range.
+    `state`: dict of tensors, `(chains, *shape)` for a vector block and `(chains,)` for a scalar block, including
+    adapted quantities; `h`: step size, in time; `gradient(theta)`: grad U on the sum scale, in theta's shape (for
+    explicit coordinates both are dicts by block), `curvature(theta)`: its Hessian diagonal, `value(theta)`: U of every
+    chain, `(chains,)`; `noise`: dict of random numbers, see `draws`, or a `noise.Key` to draw them with; `observe`:
+    dict of functions of theta, see `observations`. The new state may carry "gradient" and "value" for the next step.
+    Adaptations may read `num_data` and `step_number`. In the scope "tensor" theta is `(chains, sites)`, `sizes` the
+    sites of each tensor, and scalar blocks are `(chains, tensors)`. With a `spread`, of the torch backend only, state
+    and noise have the sites of this process, and totals are over all processes. Raises RecipeError for an argument that
+    is missing or out of its range.
 
     >>> import torch
     >>> from integrators import compile
@@ -65,13 +65,13 @@ class Step:
     pieces: dict = field(default_factory=dict)
     spread: "Spread | None" = field(
         default=None, kw_only=True
-    )  # of chains whose sites are spread over processes, those of this one
+    )  # the sites of this process, for chains divided over processes
 
-    # ---- what a step is
+    # ---- properties
 
     @property
     def declared(self) -> Recipe:
-        """The recipe whose law the step has, as it was declared."""
+        """The recipe as declared; the step samples its law."""
         return self.recipe
 
     @property
@@ -81,7 +81,7 @@ class Step:
 
     @property
     def marginal_order(self) -> int:
-        """The order of the target's marginal law, at least `order`."""
+        """The weak order of the target's marginal law, at least `order`."""
         return accuracy.marginal_order(self.scheme, self.flows, self.recipe.targets)
 
     @property
@@ -97,25 +97,25 @@ class Step:
 
     @cached_property
     def parameters(self) -> dict[str, float | None]:
-        """Names with defaults; None must be given."""
+        """Defaults of the parameters by name; None for a parameter that must be given."""
         return {s.name: s.default for s in self.recipe.parameters}
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Name -> kind of the noise of one step: normal, uniform, or poisson and gamma, functions of rate and shape."""
+        """Kinds of the random numbers of one step by name: normal, uniform, or functions, poisson and gamma."""
         return {d.name: d.kind for d in self.program.draws}
 
     @cached_property
     def draw_blocks(self) -> dict[str, Block]:
-        """Name of a draw -> the block whose shape it has."""
+        """The block of each draw by name; the draw has the shape of its block."""
         return {d.name: d.block for d in self.program.draws}
 
     @property
     def observations(self) -> tuple[str, ...]:
-        """The names of the statistics that one step asks the caller for."""
+        """The names of the statistics that the caller supplies."""
         return self.program.observations
 
-    # ---- its text
+    # ---- text
 
     @cached_property
     def source(self) -> str:
@@ -126,7 +126,7 @@ class Step:
         )
 
     def standalone(self) -> str:
-        """One file that imports only math and torch: the step, and the sampler as a torch.optim.Optimizer."""
+        """The text of one file that imports only math and torch: the step, and a torch.optim.Optimizer of it."""
         if self.program.networks:
             what = f"the network {self.program.networks[0].family.name!r} is no text"
             raise RecipeError(f"{self.recipe.name}, standalone", what, do="Use the step itself, or samplers.sample.")
@@ -141,7 +141,7 @@ class Step:
 
     @cached_property
     def namespace(self) -> dict[str, Any]:
-        """What the compiled text defines: `step`, and the `gradient` of a symbolic energy."""
+        """The names that the compiled text defines: `step`, and the `gradient` of a symbolic energy."""
         namespace = load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
         if self.spread is not None:
             namespace["total"] = self.spread.total  # which the text calls
@@ -150,7 +150,7 @@ class Step:
 
     @property
     def function(self) -> Callable[..., State]:
-        """The compiled text: the step without the checks of its arguments."""
+        """The compiled step, without checks of its arguments."""
         return self.namespace["step"]
 
     def __getstate__(self):
@@ -172,7 +172,7 @@ class Step:
         sizes: Sequence[int] | None = None,
         **parameters: Any,
     ) -> State:
-        """The state a time h later; the class says what the arguments are."""
+        """The state a time h later; arguments are described in the docstring of the class."""
         from .forms import Form, parameters_like  # imports torch
 
         of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
@@ -196,7 +196,7 @@ class Step:
             raise
 
     def _moved(self, state, h, noise, sizes, functions, parameters):
-        """The state a time h later, of arguments that have been checked."""
+        """The state a time h later, for checked arguments."""
         if self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state):
             return self.swept(state, h, noise=noise, **functions, **parameters)
         drawn = noise if isinstance(noise, Mapping) else self.drawn(noise, state)
@@ -217,9 +217,9 @@ class Step:
         pool: "Pool | None" = None,
         **parameters: Any,
     ) -> State:
-        """The step by a kernel, without the checks of its arguments; of a `noise.Key` it draws the numbers itself.
+        """The state a time h later, by a kernel and without checks; with a `noise.Key` the kernel draws the numbers.
 
-        `pool`: where a run keeps its kernels.
+        `pool`: the pool of a run's kernels.
         """
         from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
@@ -244,7 +244,7 @@ class Step:
         )
 
     def drawn(self, key: "Key", state: State) -> dict[str, Any]:
-        """The numbers of a `noise.Key` for a state, by name; of a law that depends on the state, a function."""
+        """The random numbers of a `noise.Key` by name; functions for laws that depend on the state."""
         like = next((state[b.name] for b in self.recipe.state if b.is_vector), state[self.recipe.state[0].name])
         numbers = {}
         if self.spread is not None:
@@ -263,7 +263,7 @@ class Step:
         observe: Mapping | None = None,
         sizes: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """The keyword arguments of `function` that are given: gradient, noise, curvature, value, observe, sizes."""
+        """The keyword arguments of `function` that are not None, and that the step reads."""
         optional = {
             "gradient": gradient,
             "curvature": curvature,
@@ -274,7 +274,7 @@ class Step:
         return {"noise": noise, **{name: value for name, value in optional.items() if value is not None}}
 
     def spelled(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters by the names they bear in the emitted text; of num_data and step_number only what is read."""
+        """Parameters by their names in the emitted text; num_data and step_number only if the step reads them."""
         reads = {"temperature": True, **self._of_the_run}
         return {
             name if name in reads else self._names[name]: value
@@ -284,14 +284,14 @@ class Step:
 
     @cached_property
     def _of_the_run(self) -> dict[str, bool]:
-        """What a run knows, and whether the step reads it."""
+        """Whether the step reads num_data and step_number, by name."""
         return {s.name: self.program.reads(s) for s in (num_data, step_number)}
 
     @cached_property
     def _names(self) -> dict[str, str]:
         return python_names(self.program)
 
-    # ---- what it asks of its arguments: requirements.py
+    # ---- checks of arguments: requirements.py
 
     def check(self, h: float, /, *, temperature: float = 1.0, **parameters: Any) -> None:
         """Refuse a step size, temperature or parameter outside of its range, before any step."""

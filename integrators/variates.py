@@ -1,4 +1,4 @@
-"""Random numbers in formulas: symbols that are drawn anew at every step."""
+"""Random numbers in formulas: symbols drawn at every step."""
 
 from sympy import Function, S, Symbol
 
@@ -6,7 +6,7 @@ from recipe.symbols import Block
 
 
 class Variate(Symbol):
-    """A random number drawn for a block: one per site or per chain, as the block unless `is_vector` says otherwise."""
+    """A random number for a block: one per site or per chain, as the block or by `is_vector`."""
 
     __slots__ = ("block", "is_vector")
 
@@ -14,7 +14,7 @@ class Variate(Symbol):
     kind = ""
 
     def __new__(cls, block: Block, name: str | None = None, is_vector: bool | None = None) -> "Variate":
-        """A variate of a block, under the block's name unless it is given one."""
+        """A variate of a block, with the block's name by default."""
         draw = Symbol.__xnew__(cls, name or block.name, real=True)
         draw.block = block
         draw.is_vector = block.is_vector if is_vector is None else is_vector
@@ -27,7 +27,7 @@ class Variate(Symbol):
         return (*super()._hashable_content(), self.kind, self.block, self.is_vector)
 
     def sort_key(self, order: object = None) -> tuple:
-        """Apart from that of the block of its name: terms of equal keys would be written in an order that varies."""
+        """Sort key, different from the key of a block of the same name, so that the order of terms is fixed."""
         return self.class_key(), (1, (f"{self.name}~{self.kind}",)), S.One.sort_key(), S.One
 
     def _sympystr(self, printer):
@@ -50,7 +50,7 @@ class Uniform(Variate):
 
 
 class Time(Uniform):
-    """A uniform number that formulas are smooth in: a share of the time of a flow."""
+    """A uniform number in which formulas are smooth: a share of the time of a flow."""
 
 
 class PoissonVariate(Variate):

@@ -1,12 +1,12 @@
-"""The work of a step: the log ratio of the path that it has taken and of the time reversal of this path.
+"""Work of a step: T times the log ratio of the densities of its path and of the time reversal of this path.
 
 A sign s on the curl, one per chain, is the direction of time: H, D and s Q have the law exp(-H/T) for both signs, and
-the dynamics at s reversed in time is that at -s. At s = 1 a step is its word; at s = -1 it is the reversed word of -Q.
-Of one flow, all but its moving blocks frozen, z -> z', the work is
+the time reversal of the dynamics at s is the dynamics at -s. At s = 1 a step is its word; at s = -1 the reversed word
+with -Q. The work of one flow z -> z', with all but its moving blocks frozen, is
 
-    H(z') - H(z) - T log|det dz'/dz|                                  where it has no noise,
-    H(z') - H(z) + T log k_s(z -> z') - T log k_{-s}(z' -> z)         where its noise has a density k_s,
-    0                                                                 where it is in detailed balance with exp(-H/T).
+    H(z') - H(z) - T log|det dz'/dz|                                  for a flow without noise,
+    H(z') - H(z) + T log k_s(z -> z') - T log k_{-s}(z' -> z)         for noise with a density k_s,
+    0                                                                 in detailed balance with exp(-H/T).
 
 Source: Sivak, Chodera and Crooks (2013), "Using nonequilibrium fluctuation theorems to understand and correct errors in
 equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Ma, Fox, Chen and Wu (2019), "Irreversible
@@ -47,7 +47,7 @@ class Direction(Adapted):
     __slots__ = ()
 
     def __new__(cls, name="direction"):
-        """A number that is not 0, whose square is 1."""
+        """A nonzero real symbol, one value per chain."""
         sign = Symbol.__xnew__(cls, name, real=True, nonzero=True)
         sign.is_vector = False
         sign.domain = domain_of("real", name)
@@ -65,10 +65,10 @@ ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 
 @dataclass(frozen=True)
 class Worked:
-    """A flow at the direction s, and its work: the change of H and the `heat`, or none where it is `balanced`.
+    """A flow at the direction s, and its work: the change of H plus the `heat`, or 0 if the flow is `balanced`.
 
-    `returned`: the part of the heat that reads the state z' it ends in. It finds the block x of z as `left(x)`. The
-    `heat` of a swap is what H falls by, which sums over the moves need to know of what has no work.
+    `returned`: the part of the heat that is a formula at z', with the block x of z as `left(x)`. The `heat` of a swap
+    is the decrease of H, which a sum of the work over the moves must subtract.
     """
 
     flow: Flow
@@ -78,14 +78,14 @@ class Worked:
 
     @property
     def in_words(self) -> str:
-        """What its work is, in words."""
+        """The work in words."""
         if self.balanced:
             return "no work"
         return "work dH" if self.heat == self.returned == 0 else "work dH + heat"
 
     @property
     def formula(self) -> str:
-        """Its work as a formula: z is the state before the flow, z' the one after it, x_left the block x of z."""
+        """The work as a formula: z is the state before the flow, z' the state after, x_left the block x of z."""
         if self.balanced:
             return "0"
         terms = ["H(z') - H(z)"]
@@ -97,20 +97,20 @@ class Worked:
 
     @property
     def left(self) -> dict[Block, Adapted]:
-        """The blocks whose value before the flow is read after it, each with what keeps it."""
+        """The blocks whose old value the returned heat reads, each with the quantity that keeps the value."""
         kept = {left(b): b for b in self.flow.updates}
         return {kept[s]: s for s in self.returned.free_symbols & kept.keys()}
 
 
 def left(block: Block) -> Adapted:
-    """What keeps the value that a block had before a flow."""
+    """The quantity that keeps a block's value from before a flow."""
     return Adapted(f"{block}_left", block.is_vector, "real", S.Zero)
 
 
 def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
-    """The recipe with s Q for Q, where s is the direction of time, and no noise from the gradient.
+    """The recipe with s Q for Q, where s is the direction of time, and without supplied noise.
 
-    Raises RecipeError for adaptations, but for those that are `frozen`.
+    Raises RecipeError for adapted quantities that are not `frozen`.
     """
     running = [a.name for a in recipe.adapted if a.name not in frozen]
     if running:
@@ -123,12 +123,12 @@ def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
         raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
     still = {a: a for a in (*recipe.adapted, *own)}
     exact = replace(recipe, Q=DIRECTION * recipe.Q, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
-    known = {*exact.parameters}  # those of the budget and of adaptations are gone
+    known = {*exact.parameters}  # without those of the supplied noise and of adaptations
     return replace(exact, requires=tuple(r for r in recipe.requires if r.free_symbols <= known), claim=recipe.claim)
 
 
 def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[str] = ()) -> dict[str, Worked]:
-    """Every letter of a word with its work; `recipe` is `directed`.
+    """The flow and work of every letter of a word; `recipe`: a recipe from `directed`.
 
     Raises RecipeError for a flow whose reversed path has no density.
     """
@@ -141,7 +141,7 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
 
 
 def _fall(recipe: Recipe, jump: Jump | Swap, flow: Flow) -> Expr:
-    """What H falls by in a swap; 0 for other jumps."""
+    """The decrease of H in a swap; 0 for other jumps."""
     if not flow.swaps or not isinstance(jump, Swap):
         return S.Zero
     (_, accepted), _ = flow.updates[jump.blocks[0]].args
@@ -149,7 +149,7 @@ def _fall(recipe: Recipe, jump: Jump | Swap, flow: Flow) -> Expr:
 
 
 def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
-    """A piece solved, with its work."""
+    """The flow of a piece with its work."""
     flow = solve(piece, recipe.name)
     flow = replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
     if flow.exact and _is_balanced(recipe, piece):
@@ -173,7 +173,7 @@ def reversed_in_time(e: Expr) -> Expr:
 
 
 def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
-    """Whether the drift of a piece is -D grad H + T div D of its own noise: then exp(-H/T) is in detailed balance."""
+    """Whether the drift of a piece is -D grad H + T div D with D of its noise: detailed balance with exp(-H/T)."""
     D = piece.matrix(piece.diffusion)
     for i, b in enumerate(piece.moving):
         terms = [-times(D[i, j], diff(recipe.H, z)) + T * diff(D[i, j], z) for j, z in enumerate(piece.moving)]
@@ -184,7 +184,7 @@ def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
 
 
 def _refuse_irreversible(piece: Subsystem, flow: Flow, where: str) -> None:
-    """Refuse a flow without noise that the one of -s does not undo."""
+    """Refuse a flow without noise that the flow at -s does not invert."""
     for f in piece.drift.values():
         even = f + reversed_in_time(f)
         if even.expand() != 0 and vanishes(even) is None:
@@ -203,7 +203,7 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
     if any(x.has(*blocks) for e in flow.updates.values() for x in e.atoms(Total)):
         raise RecipeError(where, "it moves a block by a total of its own sites", do="Cut it finer.")
     rates = {b: diff(piece.drift.get(b, S.Zero), b) for b in blocks}
-    if not any(r.has(*blocks) for r in rates.values()):  # of a linear equation: log det = t div f
+    if not any(r.has(*blocks) for r in rates.values()):  # linear equations have log det = t div f
         return -T * Add(*(_over_sites(t * r, b) for b, r in rates.items()))
     if len({b.is_vector for b in blocks}) != 1:
         raise RecipeError(where, "it moves vectors and scalars together", do="Cut it finer.")
@@ -212,7 +212,7 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
 
 
 def _over_sites(e: Expr, block: Block) -> Expr:
-    """The sum over the sites of a vector block of what each adds, or what the one value of a scalar block adds."""
+    """The sum of e over the sites of a vector block; e itself for a scalar block."""
     e = unsigned(e)
     if not block.is_vector:
         return e
@@ -220,7 +220,7 @@ def _over_sites(e: Expr, block: Block) -> Expr:
 
 
 def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr]:
-    """T log k_s(z -> z'), and -T log k_{-s}(z' -> z) as a formula at z', of a flow of Gaussian noise."""
+    """T log k_s(z -> z') at z, and -T log k_{-s}(z' -> z) at z', for a flow with Gaussian noise."""
     where = f"{recipe.name}, work of {flow.letter!r}"
     blocks = list(flow.updates)
     own = {d.block: d for d in flow.draws}
@@ -245,19 +245,19 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
 
 
 def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
-    """Whether every block that moves has a normal number of its own, and is neither led back nor predicted."""
+    """Whether every moving block has a normal number of its own, without reflection, wrapping or predicted points."""
     led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in flow.updates)
     normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
     return normal and not led_back and not _predicts(piece)
 
 
 def _predicts(piece: Subsystem) -> bool:
-    """Whether a piece goes by way of predicted points, of which its noise is no linear function."""
+    """Whether a piece uses predicted points, so that its update is not linear in the noise."""
     return piece.method is not None and METHODS[piece.method].predicts
 
 
 def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:
-    """The same per site of a block whose noise is its own, z' = mean + spread N, with -T log spread where it moves."""
+    """`_log_ratio` per site for z' = mean + spread N; a constant spread cancels and is left out."""
     spread = diff(new, draw)
     width = reversed_in_time(spread)
     mean = new.xreplace({draw: S.Zero})
@@ -266,12 +266,12 @@ def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block])
     density_back = T * (((left(b) - reversed_in_time(mean)) / width) ** 2 / 2 + (0 if is_constant else log(width)))
     if spread.xreplace(WARM).is_positive:
         return density, density_back
-    alone = -T * log(Abs(diff(mean, b)))  # where the noise vanishes the mean is all
+    alone = -T * log(Abs(diff(mean, b)))  # without noise z' is the mean
     return Piecewise((density, spread > 0), (alone, True)), Piecewise((density_back, width > 0), (S.Zero, True))
 
 
 def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[Expr, Expr]:
-    """The same per site of z' = mean + F(N), F a formula of an operator: it is constant, its determinant cancels."""
+    """`_log_ratio` per site for z' = mean + F(N), F a constant formula of an operator; its determinant cancels."""
     affine = coefficient(new, draw)
     spread, mean = affine or (S.Zero, S.Zero)
     if spread.has(*(s for s in new.free_symbols if isinstance(s, Block))) or not spread.xreplace(WARM).is_positive:
@@ -283,14 +283,14 @@ def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[
 def _joint_log_ratio(
     flow: Flow, blocks: list[Block], own: Mapping[Block, Normal], spreads: ImmutableMatrix, where: str
 ) -> tuple[Expr, Expr]:
-    """The same of blocks that share their noise, z' = mean + L N: -T |N|^2/2 - T log|det L|, and back likewise."""
+    """`_log_ratio` for blocks with shared noise, z' = mean + L N: -T |N|^2/2 - T log|det L|, and back likewise."""
     if len({b.is_vector for b in blocks}) != 1:
         raise RecipeError(where, "vectors and scalars share their noise", do="Cut it finer.")
     still = {draw: S.Zero for draw in own.values()}
     widths = spreads.applyfunc(reversed_in_time)
     apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])
     drawn = sum(own[b] ** 2 for b in blocks) / 2 + log(Abs(spreads.det()))
-    # a width that is 0 says so: to ask whether it may be zero in another form takes seconds
+    # a width of 0 is S.Zero: a test for zero in other forms takes seconds
     inverse = widths.inv(iszerofunc=lambda e: e == 0)
     returned = sum(x**2 for x in inverse * apart) / 2 + log(Abs(widths.det()))
     return _over_sites(-T * drawn, blocks[0]), _over_sites(T * returned, blocks[0])
