@@ -63,11 +63,11 @@ def test_blocks_of_long_pages_run_with_settings_that_are_not_tuned(page, tmp_pat
 
     def untuned(*args, **given):
         asked = tune.bind(*args, **given).arguments
-        return SimpleNamespace(
-            arguments={"step_size": 0.05, "metropolis": True} | {k: asked[k] for k in asked.keys() & {"init"}}
-        )
+        arguments = {"step_size": 0.05, "metropolis": True} | {k: asked[k] for k in asked.keys() & {"init"}}
+        return SimpleNamespace(arguments=arguments, reasons={"step_size": "as it stands"})
 
     monkeypatch.setattr(samplers, "tune", untuned)
+    monkeypatch.setattr("samplers.tuning.automatic.tune", untuned)
     monkeypatch.setattr(samplers.Draws, "accuracy", lambda draws: accuracy(draws, chains=8, steps=40))
     monkeypatch.chdir(tmp_path)
     namespace = run(page)
