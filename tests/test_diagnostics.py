@@ -588,6 +588,7 @@ def test_without_matplotlib_the_advice_is_to_install_it(monkeypatch):
         plot(of(normal(2, 9)))
 
 
+@pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize(
     "values, more, message",
     [

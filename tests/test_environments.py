@@ -77,23 +77,26 @@ def story(text, *flags, **environment):
     return done.stdout
 
 
+@pytest.mark.needs("matplotlib")
 def test_without_docstrings_and_asserts_and_with_warnings_as_errors():
     told = story(WITHOUT_DOCSTRINGS, "-OO", "-W", "error")
     assert told.startswith("one step: p is off by 0.5, more than 1e-12\n3 4 9\nsghmc")
 
 
-ONE_HOME = {"XDG_CACHE_HOME": None, "SDE_RECIPE_CACHE": None}
+NO_OTHER_FOLDER = {"XDG_CACHE_HOME": None, "SDE_RECIPE_CACHE": None}
 
 
+@pytest.mark.needs("matplotlib")
 def test_without_a_compiler_a_home_and_a_name_steps_run_in_torch_which_is_said_once():
-    told = story(BARE, **ONE_HOME, HOME=None, CXX=None, PATH="/nowhere")
+    told = story(BARE, **NO_OTHER_FOLDER, HOME=None, CXX=None, PATH="/nowhere")
     assert told.startswith("torch 1 no kernel is compiled, steps run in torch: cpp: there is no C++ compiler")
 
 
+@pytest.mark.needs("matplotlib")
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_in_a_home_that_cannot_be_written_and_without_avx2_a_kernel_has_the_numbers_of_torch():
     v2 = " -march=x86-64-v2" * (platform.machine() == "x86_64")
-    told = story(BARE, **ONE_HOME, HOME=os.devnull, CXX=" ".join(COMPILER.command) + v2)
+    told = story(BARE, **NO_OTHER_FOLDER, HOME=os.devnull, CXX=" ".join(COMPILER.command) + v2)
     assert told.startswith("cpp 1 cpp: /dev/null/.cache/sde-recipe cannot be used (Not a directory)")
 
 
