@@ -1,8 +1,8 @@
-"""Is a sampler right? Checks of recipes, of the steps compiled from them, and of samplers that others wrote.
+"""Checks of recipes, of the steps compiled from them, and of samplers that others wrote.
 
 `check(recipe, scheme)` runs the layers of checks, `audit(run)` judges a black box, `diagnose(state, H, drift, D)`
 says what is wrong with an SDE; `recipes()`, `schemes()`, `energies()` and `states()` are Hypothesis strategies,
-PROPERTIES what holds for all of them.
+PROPERTIES the statements that hold for all of them.
 """
 
 from lazy_loader import attach_stub

@@ -1,4 +1,4 @@
-"""What a step is called with, alike in numpy and in torch, and the error of its answer."""
+"""Arguments for calls of a step, alike in numpy and in torch, and the error of the resulting state."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Values = dict[str, Any]
 
 
 def led_into(domain: Domain, x: Any) -> Any:
-    """Real numbers as numbers of a domain.
+    """Maps real numbers into a domain.
 
     >>> led_into(NAMED["positive"], np.array([-1.0, 2.0]))
     array([1.2, 2.2])
@@ -35,29 +35,29 @@ def led_into(domain: Domain, x: Any) -> Any:
 
 
 class Inputs(NamedTuple):
-    """What one call takes: `step(at.state, h, gradient=..., noise=at.noise, **at.parameters)`."""
+    """Arguments of one call: `step(at.state, h, gradient=..., noise=at.noise, **at.parameters)`."""
 
     state: Values
     noise: Values
     parameters: Values
 
     def each(self, change: Callable[[str, Any], Any]) -> "Inputs":
-        """The same with every array changed by change(name, array)."""
+        """Inputs with every array replaced by change(name, array)."""
         return Inputs(*({k: change(k, v) if _is_array(v) else v for k, v in part.items()} for part in self))
 
     @property
     def tensors(self) -> "Inputs":
-        """The same in torch float64."""
+        """The inputs as torch float64 tensors."""
         return Inputs(*map(tensors, self))
 
 
 def inputs(
     step: Step, chains: int, shape: tuple[int, ...], seed: int = 0, sizes: Sequence[int] | None = None
 ) -> Inputs:
-    """A state, a noise and the parameters of the recipe's case, all away from 0 and 1, numpy float64.
+    """A random state and noise, and the parameters of the recipe's case, all away from 0 and 1, numpy float64.
 
-    Vector blocks are (chains, *shape), scalar ones (chains,), or (chains, tensors) where `sizes` are those of the
-    tensors; parameters per site have the shape.
+    Vector blocks are (chains, *shape), scalar blocks (chains,), or (chains, tensors) where `sizes`, the number of sites
+    of each tensor, are given; parameters per site are of `shape`.
 
     >>> import integrators
     >>> from samplers import SGNHT
@@ -79,7 +79,7 @@ def inputs(
 
 
 def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), seed: int = 0) -> Inputs:
-    """As `inputs`, with parameters that vary with the seed: within a quarter of their defaults, else in their domains.
+    """`inputs` with parameters that vary with the seed: within a quarter of the default, or anywhere in the domain.
 
     >>> import integrators
     >>> from samplers import SGNHT
@@ -103,7 +103,7 @@ def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), se
 
 
 def _state_and_noise(step, random, chains, shape, sizes=None):
-    """Random arrays for every block inside its domain, and for every draw."""
+    """Random arrays for every block, inside the domain, and for every draw."""
 
     def size(block):
         if block.is_vector:
@@ -115,7 +115,7 @@ def _state_and_noise(step, random, chains, shape, sizes=None):
 
 
 def value_of(operator: Operator, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """A random matrix of the kind of an operator; where it is a function of theta, A + B tanh(w theta)/2 + B."""
+    """A random matrix of the kind of an operator; for an operator of theta, A + B (1 + tanh(w theta)/2)."""
     A = matrix(operator, random, math.prod(shape))
     if operator.at is None:
         return A
@@ -132,7 +132,7 @@ def value_of(operator: Operator, random: np.random.Generator, shape: tuple[int, 
 
 
 def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.ndarray:
-    """A random matrix of the kind of an operator; a semidefinite one is singular where it may be."""
+    """A random matrix, (sites, sites), of the kind of an operator; a semidefinite one of several sites is singular."""
     A = random.normal(size=(sites, sites))
     if operator.matrix_kind == "skew":
         return A - A.T
@@ -149,7 +149,7 @@ def _of_the_step(step_number):
 
 
 def drawn_for(draw: Any, random: np.random.Generator, size: tuple[int, ...]) -> np.ndarray | Callable:
-    """Random numbers of a draw's kind; where its law depends on the state, an arbitrary function of the parameter."""
+    """Random numbers of a draw's kind; for a law that depends on the state, an arbitrary function of the parameter."""
     match draw.kind:
         case "normal":
             return random.normal(size=size)
@@ -158,7 +158,7 @@ def drawn_for(draw: Any, random: np.random.Generator, size: tuple[int, ...]) -> 
     return lambda parameter: 0.3 + parameter / 2
 
 
-# ---- what the caller answers
+# ---- functions that a step calls
 
 
 def gradient(at: Any) -> Any:
@@ -176,12 +176,12 @@ def curvature(at: Any) -> Any:
 
 
 def own_step_size(step: Step) -> float:
-    """The step size that a recipe's parameters imply, where they do; else STEP_SIZE."""
+    """The step size that the case of a recipe fixes, else STEP_SIZE."""
     return case_of(step.recipe).step_size or STEP_SIZE
 
 
 def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
-    """What a step asks for beside the gradient: the observations of the recipe's case, and a curvature it reads."""
+    """Arguments of a step beside the gradient: the observations of its case, and the curvature where it is read."""
     answered: dict[str, Any] = {"observe": case_of(step.recipe).observe}
     if step.program.needs_curvature:
         answered["curvature"] = curvature
@@ -196,12 +196,12 @@ def _is_array(value):
 
 
 def each(function: Callable, values: Mapping[str, Any]) -> Values:
-    """The arrays or tensors of a dict changed, all else as it is."""
+    """Applies a function to the arrays and tensors of a dict; other values are kept."""
     return {k: function(v) if _is_array(v) else v for k, v in values.items()}
 
 
 def tensors(arrays: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Values:
-    """The arrays of a dict as tensors; tensors keep their graph, if they have one."""
+    """The arrays of a dict as tensors; tensors keep their autograd graph."""
     return each(lambda v: v.to(dtype) if torch.is_tensor(v) else torch.tensor(v, dtype=dtype), arrays)
 
 
@@ -220,7 +220,7 @@ def called(
     value: Callable | None = None,
     step_size: float | None = None,
 ) -> Values:
-    """The emitted step on numpy arrays or tensors; `noise` may be a Key."""
+    """Calls the emitted step on numpy arrays or tensors; `noise` may be a Key."""
     return stepped(
         step,
         tensors(state, dtype),
@@ -234,13 +234,13 @@ def called(
 
 
 def by_oracle(oracle: Callable, step: Step, state: Values, noise: Any, parameters: Values, **options: Any) -> Values:
-    """The answer of an oracle on the same inputs; `options` replace what it asks the caller for."""
+    """Calls an oracle of the step on the same inputs; `options` replace gradient, curvature or observations."""
     answered = {"gradient": gradient, "curvature": curvature, "observe": case_of(step.recipe).observe}
     return oracle(step, state, own_step_size(step), noise=noise, **{**answered, **options}, **parameters)
 
 
 def flat(state: Values) -> Values:
-    """A state whose gradient, if it is a dict by block, is laid out."""
+    """A state with a gradient that is a dict by block replaced by an entry `gradient_<block>` for each block."""
     carried = state.get("gradient")
     if not isinstance(carried, dict):
         return state
@@ -249,7 +249,10 @@ def flat(state: Values) -> Values:
 
 
 def worst(result: Values, expected: Values) -> float:
-    """The largest error relative to max(1, |expected|) over what two states have in common, all blocks at least."""
+    """The largest error relative to max(1, |expected|) over the common entries of two states, which share all blocks.
+
+    Raises AssertionError for other blocks or shapes.
+    """
     result, expected = flat(result), flat(expected)
     if {k for k in result if "gradient" not in k} != {k for k in expected if "gradient" not in k}:
         raise AssertionError(f"the blocks are {sorted(result)}, not {sorted(expected)}")

@@ -1,6 +1,6 @@
-"""Every stock recipe ready for a test: open functions given, parameters away from 1 and from each other.
+"""Cases of the stock recipes for tests: open functions bound, parameters away from 1 and from each other.
 
-`observe` are functions of all chains at once, as a Step takes them; `words` are words of the recipe beside its own.
+`observe`: functions of all chains at once, as a Step takes them; `words`: further words of the recipe.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ SQUARES = {"squared_residuals": lambda theta: 1 + (theta**2).reshape(len(theta),
 
 
 def _usual(parameter, i):
-    """A value near the default of the i-th parameter, away from 1 and from those of the others; 0 of what is skew."""
+    """A value near the default of the i-th parameter, away from 1 and from other parameters; 0 for skew operators."""
     if getattr(parameter, "matrix_kind", "") == "skew":
         return 0.0
     if parameter.sign == "fraction":
@@ -30,7 +30,7 @@ def _usual(parameter, i):
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe with values for its parameters, observations, and further words that fit it."""
+    """A recipe with values of its parameters, observations, and further words that fit the recipe."""
 
     recipe: Recipe
     values: dict[str, float] = field(default_factory=dict)
@@ -40,18 +40,18 @@ class Case:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """A value for each parameter: the one given, or one near its default, away from 1 and from the others."""
+        """The value of each parameter: as given, or near the default, away from 1 and from other parameters."""
         usual = {q.name: _usual(q, i) for i, q in enumerate(self.recipe.parameters)}
         return {name: self.values.get(name, value) for name, value in usual.items()}
 
     @property
     def all_words(self) -> tuple:
-        """The recommended word, the paper's, and the further ones."""
+        """The recommended word, the paper's words, and the further words."""
         return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
 
 
 def case_of(recipe: Recipe) -> Case:
-    """The case of a recipe: that of the table if it is one of its samplers, and not only named like one."""
+    """The case of a recipe: from the table for a stock recipe, else with usual values."""
     case = CASES.get(recipe.name)
     if case is None or recipe.state != case.recipe.state:
         return Case(recipe)
@@ -65,7 +65,7 @@ def row(
     bind: dict[str, Callable] | None = None,
     **values: Any,
 ) -> Callable[[Recipe], Case]:
-    """The case of a stock recipe: further words, observations, its one step size, open functions, parameters."""
+    """The function from a stock recipe to its case, with words, observations, step size, open functions, parameters."""
     return lambda recipe: Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
 
 
@@ -116,7 +116,7 @@ TABLE = {
 
 
 class Cases(Mapping[str, Case]):
-    """The cases of the catalogue by name, each made when it is asked for: to declare all samplers takes seconds."""
+    """The cases of the catalogue by name, each made on first use, since declaring all samplers takes seconds."""
 
     def __getitem__(self, name: str) -> Case:
         return _case(name)

@@ -13,7 +13,7 @@ from recipe import RecipeError
 from recipe.domains import Domain
 from recipe.symbols import Block
 
-LEAST = 1e-17  # what is left out, of the mass and of the moments
+LEAST = 1e-17  # the share of mass and moments that is left out
 FINENESS = {1: 2001, 2: 301, 3: 61}  # of the grid on which the range is looked for, by the number of coupled blocks
 
 Range = tuple[float, float]
@@ -53,14 +53,14 @@ class Chart:
 
 
 def window_of(domain: Domain) -> Range:
-    """The t at which numbers end."""
+    """The range of t in which x is a floating-point number."""
     if domain.is_real:
         return -45.0, 45.0
     return -400.0, 400.0 if domain.is_compact else 45.0
 
 
 def charts_and_ranges(energy: Callable, blocks: Sequence[Block], degree: int) -> tuple[list[Chart], list[Range]]:
-    """For each block its chart, and the range of t outside of which neither mass nor moments are left."""
+    """The chart of each block, and the range of t outside of which mass and moments are negligible."""
     depth = -math.log(LEAST)
 
     def matters(level, t, chart):
@@ -92,7 +92,7 @@ def charts_and_ranges(energy: Callable, blocks: Sequence[Block], degree: int) ->
 
 
 def _narrowed(energy, charts, ranges, inside):
-    """The ranges of t, one for each chart, to which `inside(energy along t, t, chart)` confines them."""
+    """The ranges of t, one for each chart, narrowed to the points where `inside(energy along t, t, chart)` holds."""
     for _ in range(40):
         axes = [np.linspace(low, high, FINENESS[len(charts)]) for low, high in ranges]
         narrowed = []
@@ -139,7 +139,7 @@ def _profile(energy, charts, axes, i):
 
 
 def roots(edge: Expr, block: Block) -> set[float]:
-    """The points where a formula of one block changes its sign, by bisection."""
+    """The points where a formula of one block changes its sign, by Brent's method."""
     chart = Chart(block.domain)
     f = lambdify([block], edge, "numpy")
     low, high = window_of(block.domain)

@@ -1,4 +1,4 @@
-"""All layers of checks of a recipe and a word."""
+"""The check of a recipe and a word by all layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,13 +25,13 @@ def check(
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> Report:
-    """All layers of checks of a recipe and a word: the formulas, the emitted text, its law in one step and in many.
+    """Checks a recipe and a word by all layers: the formulas, the emitted text, the law in one step and in many.
 
-    A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: those of parameters,
-    else values away from 1 are taken. `energy`: an Energy of one coordinate or, where the target has several, of all
-    of them, in place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. What had to be left
-    out, as all but the formulas of an opaque recipe, stands in `left_out` of the report, and is warned of once; so is a
-    law that is invariant and need not be reached, in `doubts`.
+    A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: of parameters, by
+    default away from 1. `energy`: an Energy of one coordinate or, where the target has several, of all of them, in
+    place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. Layers that had to be left out,
+    as all but the formulas of an opaque recipe, are in `left_out` of the report, and warned of once; so are, in
+    `doubts`, laws that are invariant and need not be reached.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
@@ -43,7 +43,7 @@ def check(
 
 
 def _warn(report):
-    """Warn the caller of `check` or `assert_stationary` of what was left out, and of what chains need not reach."""
+    """Warns the caller of `check` or `assert_stationary` of layers left out, and of laws that need not be reached."""
     if report.left_out:
         warn(report.warning, LeftOut)
     if report.doubts:
@@ -69,14 +69,14 @@ def _checked(recipe, scheme, *, pieces, energy, layers, values):
 
 
 def _unknown(layer, *, opaque, moves):
-    """Why a layer has no answer for a recipe that is opaque, or of which an operator moves; nothing if it has one."""
+    """The reason why a layer does not apply to an opaque recipe, or one with a moving operator; "" if it applies."""
     if opaque and layer != "symbolic":
         return OPEN
     return MOVES if moves and layer not in OF_FIELDS else ""
 
 
 def _names(layers):
-    """The names of the layers that are asked for."""
+    """The names of the chosen layers; RecipeError for an unknown one."""
     if layers is None:
         return list(LAYERS)
     layers = [layers] if isinstance(layers, str) else list(layers)
@@ -97,7 +97,7 @@ def assert_stationary(
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> Report:
-    """The report of `check`; raise AssertionError, with the equations that are violated, unless it passes.
+    """Returns the report of `check`; raises AssertionError, with the violated equations, unless the report is ok.
 
     >>> from samplers import SGLD
     >>> assert_stationary(SGLD, layers=["symbolic"]).left_out

@@ -1,8 +1,8 @@
-"""The law exp(-H/T) in any number of coordinates, composed of laws that are known.
+"""The law exp(-H/T) in any number of coordinates, composed of known laws.
 
-A coordinate in which H is quadratic is normal given the others, and is integrated out by its formula. What is left
-falls apart into groups between which H is a sum: one to three coordinates have a grid, more of them, or those that no
-grid resolves, are drawn by a long Metropolis chain.
+A coordinate in which H is quadratic is normal given the others, and is integrated out by its formula. The other
+coordinates fall into groups between which H is a sum: one to three coordinates have a grid; larger groups, and groups
+that no grid resolves, are drawn by a long Metropolis chain.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,20 +25,20 @@ from .quadrature import Rule, gauss, gaussian
 
 Points = dict[Block, np.ndarray]
 
-LEAST = 1e-14  # the weight of a point that is kept
-FINE = 1000  # nodes of a panel between which draws are interpolated
+LEAST = 1e-14  # the least weight of a point that is kept
+FINE = 1000  # nodes of a panel, between which draws are interpolated
 
 
 @dataclass(frozen=True)
 class Tabulated:
-    """Blocks that are independent of all others, on a grid as fine as their law; `finer` is that of one coordinate."""
+    """Blocks independent of all others, on a grid that resolves their law; `finer`: the grid of a single coordinate."""
 
     points: Points
     weights: np.ndarray
     finer: Rule | None = None
 
     def rule(self, nodes: int) -> tuple[Points, np.ndarray]:
-        """As many Gauss points for a coordinate alone; the grid for several."""
+        """Points and weights: Gauss points, `nodes` of them, for a single coordinate, else the grid."""
         (block, x), *others = self.points.items()
         if others or block.domain.is_discrete:
             kept = self.weights > LEAST
@@ -47,7 +47,7 @@ class Tabulated:
         return {block: x}, w
 
     def draw(self, size: int, random: np.random.Generator) -> Points:
-        """Independent draws: of one coordinate by its distribution function, of several on their grid."""
+        """Independent draws: of one coordinate by its distribution function, of several on the grid."""
         if self.finer is not None:
             (block,) = self.points
             x, weights = self.finer
@@ -57,7 +57,7 @@ class Tabulated:
 
 
 class Walked:
-    """Blocks that are independent of all others, known by their energy alone."""
+    """Blocks independent of all others, drawn by a Metropolis chain from their energy."""
 
     def __init__(self, blocks: tuple[Block, ...], energy: Callable):
         self.blocks = blocks
@@ -65,7 +65,7 @@ class Walked:
         self.known: Points = {}
 
     def draw(self, size: int, random: np.random.Generator) -> Points:
-        """Walkers of a Metropolis chain, each once; they are kept, since they take long."""
+        """Draws without replacement from the walkers of a Metropolis chain, which is run once, since it takes long."""
         number = len(next(iter(self.known.values()))) if self.known else 0
         if number < size:
             self.known = metropolis(self.energy, self.blocks, size, int(random.integers(2**31)))
@@ -75,7 +75,7 @@ class Walked:
 
 @dataclass(frozen=True)
 class Normal:
-    """A block that is normal given those before it."""
+    """A block that is normal given the blocks before it."""
 
     block: Block
     mean: Callable
@@ -87,9 +87,9 @@ class Normal:
 
 
 class Composition:
-    """exp(-H/T) over coordinates, H of numbers and coordinates alone: draws of it, and a quadrature.
+    """Draws and a quadrature of exp(-H/T), for an H of numbers and coordinates alone.
 
-    `degree`: that of the moments which must be finite. Raises RecipeError where they are not.
+    `degree`: of the moments that must be finite. Raises RecipeError where a moment is infinite.
 
     >>> from recipe import scalar
     >>> x, y = scalar("x"), scalar("y")
@@ -108,7 +108,7 @@ class Composition:
 
     @cached_property
     def groups(self) -> list[Tabulated | Walked]:
-        """What is not normal given the rest, each group independent of the others."""
+        """The coordinates that are not normal given the rest, in independent groups."""
         eliminated = {g.block for g in self.gaussians}
         left = [b for b in self.coordinates if b not in eliminated]
         return [self._group(e, blocks) for e, blocks in separate(self.rest, left)]
@@ -130,7 +130,7 @@ class Composition:
 
     @cached_property
     def conditionals(self) -> list[Normal]:
-        """The normal coordinates, each after those that it is given."""
+        """The normal coordinates, each after the coordinates in its condition."""
         return [self._normal(g) for g in reversed(self.gaussians)]
 
     def _normal(self, gaussian: Gaussian) -> Normal:
@@ -156,17 +156,17 @@ class Composition:
 
     @property
     def has_rule(self) -> bool:
-        """Whether its quadrature is a product of rules, and no group has to be drawn."""
+        """Whether all groups have a quadrature, so that none has to be drawn."""
         return all(isinstance(g, Tabulated) for g in self.groups)
 
     def rule(self, nodes: int, most: int | None = None) -> tuple[Points, np.ndarray] | None:
-        """Points by coordinate and weights, with so many nodes a coordinate; None if they are more than `most`."""
+        """Points by coordinate and weights, with about `nodes` a coordinate; None without a rule of `most` points."""
         points: Points = {}
         weights = np.ones(1)
         for k, group in enumerate(self.groups):
             if not isinstance(group, Tabulated):
                 return None
-            own, w = group.rule(nodes + k % 3)  # no two of three sites at one point: a mean field may vanish there
+            own, w = group.rule(nodes + k % 3)  # other nodes at each site, since a mean field may vanish at equal ones
             if most is not None and len(weights) * len(w) > most:
                 return None
             points, weights = _product(points, weights, own, w)
@@ -179,7 +179,7 @@ class Composition:
         return {b: points[b] for b in self.coordinates}, weights / weights.sum()
 
     def draws(self, size: int, seed: int) -> Points:
-        """So many independent draws, by coordinate."""
+        """Independent draws by coordinate, (size,) each."""
         random = np.random.default_rng(seed)
         points: Points = {}
         for group in self.groups:
@@ -190,7 +190,7 @@ class Composition:
 
 
 def _product(points, weights, others, w):
-    """Two rules as one, without points of no weight."""
+    """The product of two rules, without points of negligible weight."""
     points = {b: np.repeat(x, len(w)) for b, x in points.items()}
     points |= {b: np.tile(x, len(weights)) for b, x in others.items()}
     weights = np.multiply.outer(weights, w).ravel()

@@ -33,7 +33,7 @@ def density(
     """Points by block and weights of the density exp(-H/T) of one site: E f = sum of weights f(points).
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units
-    of E|z|^k. `values`: numbers by name for parameters and adapted quantities; their default where left out.
+    of E|z|^k. `values`: numbers by name for parameters and adapted quantities; by default the declared ones.
     `energy`: U, of the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `integrands`: formulas whose means
     are to be as accurate as 1e-9 of E|f|, at whose kinks the panels are split too. `nodes` of a panel; as many as it
     takes, if left out. Raises RecipeError where a value is missing, exp(-H) or a moment has no finite integral, or
@@ -63,7 +63,7 @@ def density(
 def one_site(
     *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
 ) -> Callable[[Any], Expr]:
-    """The function that takes a formula to its value at one site: a sympy expression of the blocks alone.
+    """The function from a formula to its value at one site, a sympy expression of the blocks alone.
 
     `temperature`, `values`, `energy`: as for `density`.
 
@@ -79,7 +79,7 @@ def one_site(
 def closed(
     *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
 ) -> Callable[[Any], Expr]:
-    """The function that puts U and numbers into a formula: an expression of blocks and totals of them.
+    """The function that puts U and numbers into a formula, and returns an expression of blocks and their totals.
 
     `temperature`, `values`, `energy`: as for `density`.
 
@@ -108,7 +108,7 @@ def closed(
 
 
 def _with_energy(e, energy):
-    """A formula with U and its derivatives given, U as a sum over sites."""
+    """A formula with U, a sum over sites, and its derivatives replaced by those of an energy."""
     for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
         V = usual_energy(U.blocks) if energy is None else energy
         V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
@@ -133,11 +133,11 @@ def usual_energy(blocks: Sequence[Block]) -> Expr:
     return Add(*map(well, blocks))
 
 
-# ---- what is independent of what
+# ---- independent groups
 
 
 def separate(H: Expr, state: Sequence[Block]) -> list[tuple[Expr, tuple[Block, ...]]]:
-    """H as a sum over groups of blocks: (energy, blocks) for each; a term is expanded only where that takes it apart.
+    """H as a sum over groups of blocks, (energy, blocks) for each; terms are expanded only to separate groups.
 
     >>> from recipe import scalar
     >>> x, y, u = scalar("x"), scalar("y"), scalar("u")
@@ -157,7 +157,7 @@ def _terms(e):
 
 
 def _coupled(terms, state):
-    """The blocks in groups, in the order of the state: those that a term has in common are together."""
+    """The blocks in groups, in the order of the state; blocks that occur in one term are in one group."""
     groups: list[set] = [{b} for b in state]
     for term in terms:
         touched = [g for g in groups if g & term.free_symbols]

@@ -1,4 +1,4 @@
-"""The derivatives of an Energy as functions, in the form that a Step asks for."""
+"""The derivatives of an Energy as functions, in the form of a Step's arguments."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -26,7 +26,7 @@ def quartic(coordinates: Sequence[Block]) -> Energy:
 
 
 class Derivatives(TypedDict):
-    """dU/dx_i and d2U/dx_i2 on arrays or tensors, or on dicts of them by block."""
+    """Functions dU/dx_i, d2U/dx_i2 and U of arrays or tensors, or of dicts of them by block."""
 
     gradient: Callable[[Any], Any]
     curvature: Callable[[Any], Any]
@@ -59,7 +59,7 @@ def derivatives(energy: Energy) -> Derivatives:
 
 
 def _on_arrays_too(function):
-    """A function of tensors, or of a dict of them, that answers arrays with arrays."""
+    """Wraps a function of tensors, or of a dict of them, so that arrays give arrays."""
 
     def answer(at):
         if torch.is_tensor(at):

@@ -1,4 +1,4 @@
-"""Where the numbers of a step have to be: the layers compute on the CPU, Triton's kernels run on a GPU."""
+"""Devices of a step: the layers compute on the CPU, Triton's kernels run on a GPU."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from integrators.step import Step
 
 
 def device_of(backend: str) -> str:
-    """Where kernels of a backend take their tensors: "cuda" for Triton where there is a GPU, else "cpu".
+    """The device of a backend's kernels: "cuda" for Triton where there is a GPU, else "cpu".
 
     >>> device_of("cpp")
     'cpu'
@@ -30,7 +30,7 @@ def stepped(
     value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """A call of a step, on the device that it runs on, with tensors and functions of the CPU.
+    """Calls a step on its backend's device, with tensors and functions of the CPU, and returns the state on the CPU.
 
     >>> import integrators
     >>> from samplers import SGLD
@@ -57,7 +57,7 @@ def stepped(
 
 
 def _moved(values: Any, device: str) -> Any:
-    """Tensors, and dicts of them, on a device; all else as it is."""
+    """Moves tensors, and dicts of them, to a device; other values are returned unchanged."""
     if isinstance(values, Mapping):
         return {name: _moved(x, device) for name, x in values.items()}
     return values.to(device) if torch.is_tensor(values) else values

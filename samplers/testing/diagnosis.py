@@ -1,4 +1,4 @@
-"""Somebody's H, drift and D: is exp(-H/T) invariant, and if not, what heats, and what is missing from the drift.
+"""Diagnosis of a given H, drift and D: whether exp(-H/T) is invariant, which parts heat, and missing drift terms.
 
 Ma, Chen & Fox (2015): the law is invariant for exactly the drifts -(D+Q) grad H + T Gamma.
 """
@@ -37,13 +37,13 @@ from .results import Result
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of a drift: printable, `.ok` if exp(-H/T) is invariant.
+    """The diagnosis of a drift: printable, `.ok` if exp(-H/T) is invariant.
 
     `Q`: the curl behind the drift, None where there is none or none was found. `residual`: (L* rho)/rho of rho =
-    exp(-H/T). `results`: the generator checks, one per monomial, empty where there are no numbers; `worst`: the
-    monomial phi of the largest |E[L phi]|, in units of E|f . grad phi| + E|T D : hess phi|, and this number with its
-    sign. `heating`: the rate of each part of H, by its blocks. `missing`: what to add to the rows of the drift, {}
-    where nothing simple will do.
+    exp(-H/T). `results`: the generator checks, one per monomial, empty where there are no numbers. `worst`: the
+    monomial phi of the largest |E[L phi]|, and E[L phi] in units of E|f . grad phi| + E|T D : hess phi|. `heating`: the
+    rate of each part of H, by its blocks. `missing`: terms to add to the rows of the drift, {} where no simple terms
+    are found.
     """
 
     state: tuple[Block, ...]
@@ -90,7 +90,7 @@ class Diagnosis:
         return entries or ["  Q = 0"]
 
     def _wrong_lines(self):
-        """What heats, what drifts most, and what is missing."""
+        """Lines on heating, on the worst monomial, and on missing terms."""
         lines = []
         for blocks, rate in self.heating.items():
             if abs(rate) > BOUND:
@@ -112,12 +112,12 @@ def diagnose(
     parameters: Mapping | None = None,
     temperature: float = 1.0,
 ) -> Diagnosis:
-    """Whether dz = f dt + sqrt(2TD) dW leaves exp(-H/T) invariant: the Q behind the drift f, or what is wrong with f.
+    """Whether dz = f dt + sqrt(2TD) dW leaves exp(-H/T) invariant: the Q behind the drift f, or the faults of f.
 
-    `drift`: a dict over blocks or a column in the order of `state`; `D`: as for a Recipe. The numbers are those of
-    one site, with U = `energy`, a quartic if left out, and with `parameters` by name, each its own number near 1.5 if
-    left out; a function that is left open has a stand-in. Raises RecipeError where H and D do not make a recipe or
-    the drift is no drift of this state.
+    `drift`: a dict over blocks or a column in the order of `state`; `D`: as for a Recipe. Numbers are computed at one
+    site, with U = `energy`, by default a quartic, and with `parameters` by name, by default different numbers near 1.5;
+    open functions have stand-ins. Raises RecipeError where H and D do not make a recipe, or the drift is no drift of
+    this state.
 
     >>> from recipe import vector, positive, potential, total, grad
     >>> theta, p, C, m = vector("theta"), vector("p"), positive("C"), positive("m")
@@ -143,7 +143,7 @@ def diagnose(
     hold = _held(formulas)
     sde = SDE(state, f.xreplace(hold), (H / tau).xreplace(hold), (tau * D).xreplace(hold))
     U = next(iter(H.atoms(Potential)), None)
-    # refuses what is no energy or diffusion
+    # raises RecipeError where H is no energy or D no diffusion
     Recipe(name="diagnose", state=state, target=U and U.blocks, H=sde.H, D=sde.D)
     _check_symbols(sde)
 
@@ -176,7 +176,7 @@ def _generator(state, formulas, **options):
 
 
 def _notes_on_numbers(defects, stand_ins):
-    """What the numbers of a wrong drift do not show, and what they stand for."""
+    """Notes on the numbers of a wrong drift: that no monomial shows the fault, and stand-ins of open functions."""
     unseen = defects and max(map(abs, defects.values())) < BOUND
     notes = ["no monomial shows it at one site: it takes several"] if unseen else []
     return notes + [f"the numbers are with {f} = {e}" for f, e in stand_ins.items()]
@@ -190,7 +190,7 @@ def _results(defects):
 
 
 def _explain(sde):
-    """The residual, the curl behind a right drift or what is missing from a wrong one, and notes."""
+    """The residual, the curl behind a right drift or the terms missing from a wrong one, and notes."""
     residual = derive.residual(sde.drift, sde.H, sde.D, sde.state)
     if not vanishes(residual):
         missing = missing_drift(residual, sde)
@@ -199,11 +199,11 @@ def _explain(sde):
     return S.Zero, Q, {}, ["Q is not in the ansatz of recover()"] if Q is None else []
 
 
-# ---- what stands for what
+# ---- parameters, values and stand-ins
 
 
 def _held(formulas):
-    """Parameters for what is frozen inside a step: adapted quantities, the step size, the number of data."""
+    """Parameters in place of symbols frozen inside a step: adapted quantities, the step size, the number of data."""
     frozen = {s for e in formulas for s in e.free_symbols if isinstance(s, Adapted) or s in OF_THE_STEP}
     blocks = {b for e in formulas for b in e.free_symbols if isinstance(b, Block)}
     vector = next((b for b in blocks if b.is_vector), None)
@@ -216,7 +216,7 @@ def _held(formulas):
 
 
 def _values(formulas, parameters):
-    """A number for every symbol that is no block: the caller's, or one of its own near 1.5."""
+    """A number for every symbol but blocks: the caller's, or by default a different one near 1.5 for each."""
     free = {s for e in formulas for s in e.free_symbols}
     symbols = sorted((s for s in free if isinstance(s, (Parameter, Adapted)) or s in OF_THE_STEP), key=lambda s: s.name)
     usual = {step_size.name: 0.1, num_data.name: 3, step_number.name: 5}
@@ -237,7 +237,7 @@ def _own_values(parameters, known):
 
 
 def _check_symbols(sde):
-    """Refuse a drift of symbols that are neither blocks nor parameters."""
+    """Refuses a drift with symbols that are neither blocks nor parameters, and a site's value for a scalar block."""
     parameters = {s for e in sde.drift for s in e.free_symbols if isinstance(s, Parameter)}
     known = {x.name for x in (*sde.state, *parameters)}
     for b, e in zip(sde.state, sde.drift):
@@ -251,7 +251,7 @@ def _check_symbols(sde):
 
 
 def _stand_ins(formulas):
-    """A function with the declared sign for each one that is left open."""
+    """A formula with the declared sign for each open function."""
     opaque = sorted({x for e in formulas for x in e.atoms(AppliedUndef)}, key=str)
 
     def stand_in(k, x):

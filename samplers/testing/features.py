@@ -1,8 +1,8 @@
-"""Functions of the blocks whose monomials are test functions: means of these say whether a law stays.
+"""Features of the blocks, whose monomials are test functions phi of an invariant law: E[L phi] = 0.
 
-A generator has a law for its test functions alone: those of an angle are periodic; where a diffusion is reflected, the
-slope of phi vanishes at the end (Neumann); where momenta p turn, phi(p) = phi(-p) at the end. Monomials of cos and sin
-of an angle, of cos(pi (x - a)/(b - a)) in a box, and of p^2 and p sin(pi (x - a)/(b - a)) beside it are such functions.
+E[L phi] = 0 holds only for phi in the domain of the generator L: periodic in an angle; of vanishing slope at an end
+where a diffusion is reflected (Neumann); with phi(p) = phi(-p) at an end where momenta p turn. Such functions are the
+monomials of cos and sin of an angle, of cos(pi (x - a)/(b - a)) in a box, and of p^2 and p sin(pi (x - a)/(b - a)).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ def features_of(recipe: Recipe) -> Features:
 def features(
     state: Sequence[Block], reflected: Sequence[Block] = (), turned: Mapping[Block, Sequence[Block]] | None = None
 ) -> Features:
-    """The features of some blocks: themselves, but for angles, `reflected` blocks and what is `turned` with them."""
+    """The features of some blocks: the blocks, except angles, `reflected` blocks and blocks `turned` with these."""
     found: list[Expr] = []
     for b in state:
         ends = [x for x in reflected if b in (turned or {}).get(x, ())]

@@ -18,7 +18,7 @@ Outcome = tuple[float, dict]
 
 
 def outcomes(chain: Chain, values: dict, flow: Flow, time: float) -> Iterator[Outcome]:
-    """(weight, values) after a flow has run for a time, one for each node of its random numbers."""
+    """Yields (weight, values) after a flow has run for a time, for each node of its random numbers."""
     for drawn in product(*(_nodes(flow, d) for d in flow.draws)):
         at = values | {duration: time} | {d: x for d, (_, x) in zip(flow.draws, drawn)}
         at |= elsewhere(chain, flow.updates.values(), at, chain.answers)
@@ -27,13 +27,13 @@ def outcomes(chain: Chain, values: dict, flow: Flow, time: float) -> Iterator[Ou
 
 
 def _nodes(flow, draw):
-    """(weight, value) of a random number: two that have its mean and variance, where the flow is affine in it."""
+    """Nodes (weight, value) of a random number; two of its mean and variance where the flow is affine in it."""
     if draw.kind in ("poisson", "gamma"):
         return [(0.5, lambda mean, sign=sign: mean + sign * np.sqrt(mean)) for sign in (-1, 1)]
     if draw.kind == "uniform":
         x, w = legendre(3)
         return list(zip(w / 2, (x + 1) / 2))
-    if any(e.has(At) for e in flow.updates.values()):  # of many draws, asked for at small times
+    if any(e.has(At) for e in flow.updates.values()):  # flows of many draws, tested at small times
         x, w = hermite(3)
         return list(zip(w, x))
     if any(diff(e, draw).has(draw) for e in flow.updates.values()):

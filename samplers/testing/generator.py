@@ -1,7 +1,7 @@
 """The generator of an SDE against its law, by quadrature or by exact draws: E[L phi] = 0 for every phi.
 
-L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW, and E[L phi] = d/dt E[phi(z_t)] at
-the start from exp(-H/T): 0 for every phi if that law is invariant.
+L phi = f . grad phi + T D : hess phi is the generator of dz = f dt + sqrt(2TD) dW. From a start at exp(-H/T), E[L phi]
+is d/dt E[phi(z_t)], 0 for every phi if that law is invariant.
 """
 
 import math
@@ -22,7 +22,7 @@ from .densities import density, one_site, separate
 from .features import features as usual_features
 
 BOUND = 1e-4  # right drifts are below 1e-9, wrong ones above 2e-2
-STANDARD_ERRORS = 7.5  # of a mean of draws: a right one is beyond it once in 1e13 times
+STANDARD_ERRORS = 7.5  # of a mean of draws, exceeded by a right one once in 1e13 times
 
 
 def generator_defects(
@@ -39,10 +39,10 @@ def generator_defects(
 ) -> dict[Expr, float]:
     """E[L phi] for every monomial phi of the blocks up to a degree, over E|f . grad phi| + E|T D : hess phi|.
 
-    Under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift` at the temperature
-    T, a dict or a column; `D`: as for a Recipe; the others are those of `density`. Binary blocks are not in phi.
-    `features`: functions of the blocks whose monomials phi are; the blocks themselves and, of angles and in boxes,
-    those of `samplers.testing.features`, if left out. Raises RecipeError where `density` does.
+    Means are under exp(-H/T) of one site, by quadrature: 0 to rounding where that law is invariant. `drift`: at the
+    temperature T, a dict or a column; `D`: as for a Recipe; other arguments are those of `density`. Binary blocks are
+    not in phi. `features`: the functions whose monomials are phi, by default those of `samplers.testing.features`.
+    Raises RecipeError where `density` does.
 
     >>> from recipe import vector, positive, potential, total, grad
     >>> theta, p, C = vector("theta"), vector("p"), positive("C", default=0.7)
@@ -76,8 +76,8 @@ def generator_at_one_site(
 class Generator:
     """E[L phi] under a law that is given by points and weights.
 
-    `drift`, `D` and `H`: expressions of the coordinates `state`, numbers otherwise. `drawn`: the points are
-    independent draws, so that means are uncertain, and what may be chance counts as 0.
+    `drift`, `D` and `H`: expressions of the coordinates `state` and numbers. `drawn`: whether points are independent
+    draws, of which a mean within STANDARD_ERRORS counts as 0.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Generator:
         self.drawn = drawn
         self.points = [points[b] for b in self.state]
         self.drift = [(b, self.at(e)) for b, e in zip(self.state, drift) if e != 0]
-        # what moves a block without noise of its own, and turns with it at the end of a box
+        # by block without noise of its own: the blocks in its drift, which turn where it is reflected
         self.turned = {
             b: [c for c in self.state if c != b and drift[i].has(c)] for i, b in enumerate(self.state) if D[i, i] == 0
         }
@@ -114,7 +114,7 @@ class Generator:
         return np.broadcast_to(of_arrays([self.state], e)(self.points), self.weights.shape)
 
     def mean(self, derivative: Callable[..., Any]) -> tuple[float, float]:
-        """E[L phi], and E|f . grad phi| + E|T D : hess phi|, of the phi whose derivative(a, ...) by blocks is given.
+        """E[L phi], and E|f . grad phi| + E|T D : hess phi|, from derivative(a, ...), the derivatives of phi by blocks.
 
         A derivative that is 0 everywhere may be None.
         """
@@ -127,7 +127,7 @@ class Generator:
         return self._beyond_chance(float(rate), first + second), float(scale)
 
     def _beyond_chance(self, rate, terms):
-        """A mean without what may be chance, where the points are draws."""
+        """The part of a mean beyond STANDARD_ERRORS where points are draws, else the mean."""
         if not self.drawn:
             return rate
         return math.copysign(max(abs(rate) - STANDARD_ERRORS * terms.std() / len(terms) ** 0.5, 0), rate)
@@ -156,7 +156,7 @@ class Generator:
         return defects
 
     def heating(self) -> dict[tuple[Block, ...], float]:
-        """E[L phi] of the energies phi that H is the sum of, by their blocks."""
+        """E[L phi] for each independent summand phi of H, by the blocks of phi."""
 
         def derivative(phi, *by):
             slope = diff(phi, *by)

@@ -1,4 +1,4 @@
-"""The law of a group of coupled blocks as points and weights: a grid as fine as its integrals need.
+"""The law of a group of coupled blocks as points and weights, on a grid that is refined until integrals converge.
 
 A grid is Gauss-Legendre in the t of a chart, in panels between the kinks of Max, Abs and Piecewise; a binary block has
 the points 0 and 1.
@@ -25,7 +25,7 @@ POINTS = 3_000_000
 
 
 class Unresolved(RecipeError):
-    """No grid holds the law: too many coordinates are coupled, or their scales are too far apart."""
+    """No grid resolves the law: too many coordinates are coupled, or their scales are too far apart."""
 
 
 GroupLaw = tuple[dict[Block, np.ndarray], np.ndarray, np.ndarray]  # points by block, weights, sizes
@@ -34,9 +34,10 @@ GroupLaw = tuple[dict[Block, np.ndarray], np.ndarray, np.ndarray]  # points by b
 def law_of(
     H: Expr, blocks: Sequence[Block], temperature: float, formulas: Sequence[Expr], nodes: int | None, degree: int
 ) -> GroupLaw:
-    """Points by block, weights, and how large each point is, in units of the law's width.
+    """Points by block, weights, and the distance of each point from the centre, in units of the law's width.
 
-    `formulas`: H of all groups, then integrands. `nodes`, `degree` and what is raised: as for `density`.
+    `formulas`: H of all groups, then integrands. `nodes`, `degree` and errors are those of `density`; raises
+    Unresolved where more than three blocks are coupled, or no grid resolves the law.
     """
     group = Group(blocks)
     moving = group.moving
@@ -74,7 +75,7 @@ def law_of(
 
 
 def _edges(formulas, block, chart, low, high):
-    """The ends of the panels of t: those of the range, and the kinks inside."""
+    """The ends of the panels of t: the ends of the range, and the kinks inside."""
     kinks = [chart.inverse(k) for k in _kinks(formulas, block)]
     return sorted({low, high} | {t for t in kinks if low < t < high})
 
@@ -89,7 +90,7 @@ def _panels(edges, nodes):
 
 
 class Group:
-    """The blocks of a group: those that move, integrated over, and the categories, summed over."""
+    """The blocks of a group: `moving` ones, to be integrated over, and `latent` categories, to be summed over."""
 
     def __init__(self, blocks: Sequence[Block]):
         self.moving = [b for b in blocks if not b.domain.is_discrete]
@@ -98,7 +99,7 @@ class Group:
         self.choices = np.array(list(product(*values))).T
 
     def function(self, e: Expr) -> Callable[..., np.ndarray]:
-        """A formula as a function of the moving blocks: by point and, on the last axis, choice of the binary ones."""
+        """A formula as a function of the moving blocks, (..., choices), with a value for each choice of categories."""
         f = of_arrays([[*self.moving, *self.latent]], e)
 
         def at(*z):
@@ -109,7 +110,7 @@ class Group:
         return at
 
     def energy(self, e: Expr) -> Callable[..., np.ndarray]:
-        """An energy as such a function; infinite where it is no number."""
+        """An energy as a function of the moving blocks, as of `function`; infinite where the value is no number."""
         f = self.function(e)
 
         def at(*z):
@@ -120,14 +121,14 @@ class Group:
         return at
 
     def integrands(self, formulas: Sequence[Expr]) -> list[Callable[..., np.ndarray]]:
-        """Formulas that read a block of the group, as such functions; all other blocks are at 0.7."""
+        """Formulas that read a block of the group, as functions, as of `function`; all other blocks are at 0.7."""
         own = {*self.moving, *self.latent}
         read = [e for e in formulas if e.free_symbols & own]
         return [self.function(e.xreplace({b: Float(0.7) for b in e.free_symbols - own})) for e in read]
 
 
 class _Grid:
-    """Points z of the moving blocks, weights by point and choice of the binary ones, and z in units of the law."""
+    """Points z of the moving blocks, weights by point and choice of categories, and z in units of the law's width."""
 
     def __init__(self, group: Group, energy: Callable, charts: Sequence[Chart], axes: Sequence[Rule]):
         t = [x.ravel() for x in np.meshgrid(*(t for t, _ in axes), indexing="ij")]
@@ -143,14 +144,14 @@ class _Grid:
         self.weights = weights / weights.sum()
 
     def statistics(self, degree: int, integrands: Sequence[Callable]) -> np.ndarray:
-        """The moments and the means of the integrands, and how far they may be off."""
+        """The moments and the means of the integrands, and their tolerances."""
         by_point = self.weights.sum(1)
         means = [(whole_power(u, k), by_point, 1e-11) for u in self.units for k in range(1, degree + 1)]
         means += [(f(*self.z), self.weights, 1e-9) for f in integrands]
         return np.array([[(x * w).sum(), tolerance * (abs(x) * w).sum()] for x, w, tolerance in means]).T
 
     def law(self) -> GroupLaw:
-        """Points by block, weights, and how large each point is, in units of the law's width."""
+        """Points by block, weights, and 1 plus the distance of each point, in units of the law's width."""
         choices = self.group.choices
         points = {b: np.repeat(x, choices.shape[1]) for b, x in zip(self.group.moving, self.z)}
         points |= {b: np.tile(c, len(self.z[0])) for b, c in zip(self.group.latent, choices)}
@@ -159,7 +160,7 @@ class _Grid:
 
 
 def _kinks(formulas, block):
-    """Where a formula of this block alone changes form: the roots of the arguments of Max, Min, Abs, Piecewise."""
+    """The points where a formula of this block alone changes form: roots of arguments of Max, Min, Abs, Piecewise."""
     edges = set()
     for e in formulas:
         edges |= {a - b for f in e.atoms(Max, Min) for a, b in combinations(f.args, 2)}

@@ -1,9 +1,9 @@
-"""Two oracles of the emitted step, in numpy float64, called as the Step is called.
+"""Two oracles of the emitted step, in numpy float64, with the arguments of a Step.
 
-`interpret` runs the statements of the Program. `flow_by_flow` knows no Program but the names of its draws: for each
-move of the word it evaluates the flow's formulas at the old values, all blocks at once, grad U taken afresh where theta
-stands, and it applies the adaptations of the recipe by its order. Both use `evaluate`, a small recursive evaluator; a
-value has the shape (chains, *shape), with ones where it does not vary.
+`interpret` runs the statements of the Program. `flow_by_flow` reads of the Program only the names of draws: each move
+of the word evaluates the flow's formulas at the old values, all blocks at once, with grad U at the present theta;
+adaptations are applied in the recipe's order. Both use `evaluate`, a small recursive evaluator, whose values have the
+shape (chains, *shape), with ones for axes that a value does not depend on.
 """
 
 import math
@@ -56,13 +56,13 @@ def braked(y: float, s: float) -> float:
 
 
 def wrapped(x: Any, low: float, high: float) -> Any:
-    """The point of a circle that x is, by its angle on the complex unit circle."""
+    """The point of a circle [low, high) at x, by its angle on the complex unit circle."""
     middle, radius = (low + high) / 2, (high - low) / (2 * math.pi)
     return middle + radius * np.angle(np.exp(1j * (x - middle) / radius))
 
 
 def reflections(x: Any, low: float, high: float) -> tuple[Any, Any]:
-    """Where a path that is at x on the line is between its ends, and the sign of its velocity: a zigzag."""
+    """The position between two reflecting ends of a path at x on the line, and the sign of its velocity: a zigzag."""
     inside, number = np.modf(np.abs(x - low) / (high - low))
     odd = number % 2 == 1
     return low + (high - low) * np.where(odd, 1 - inside, inside), np.where(odd, -1.0, 1.0) * np.sign(x - low)
@@ -105,9 +105,9 @@ RELATIONS = {
 def evaluate(
     e: Any, at: Mapping, full: tuple[int, ...], sizes: Sequence[int] | None = None, known: dict | None = None
 ) -> Any:
-    """The number or array of an expression; `at` gives symbols (and whole subexpressions), `full` is (chains, *shape).
+    """The number or array of an expression; `at`: values of symbols and subexpressions; `full`: (chains, *shape).
 
-    With `sizes` totals are over the sites of each tensor, and are spread over them again.
+    With `sizes`, totals are over the sites of each tensor, repeated for each of these sites.
     """
     if known is None:
         known = {}  # the values of equal subexpressions
@@ -161,14 +161,14 @@ def _power(base, exponent, again):
 
 
 def _applied(matrix, x):
-    """A matrix, one for each chain, or a number at a single site, times the sites of every chain."""
+    """The product of a matrix, common or one for each chain, or of a number, with the sites of every chain."""
     if matrix.ndim == 3:
         return np.einsum("cij,cj->ci", matrix, x)
     return x @ matrix.T if matrix.ndim else matrix * x
 
 
 def matrix_of(F: Any, value: Callable) -> np.ndarray:
-    """A formula of an operator as a matrix, by functions of matrices; `value` gives those of symbols."""
+    """A formula of an operator as a matrix, by functions of matrices; `value` gives the values of symbols."""
     M = next(iter(operators_of(F)))
     matrix = np.asarray(value(M), float)
     if not matrix.ndim and not getattr(M, "is_constant_in_step", False):
@@ -194,7 +194,7 @@ def matrix_of(F: Any, value: Callable) -> np.ndarray:
 
 
 def _total(values, sizes):
-    """The sum over sites; with `sizes` over those of each tensor, spread over them again."""
+    """The sum over sites; with `sizes`, over the sites of each tensor, repeated for each of these sites."""
     if not sizes:
         return values.sum(tuple(range(1, values.ndim)), keepdims=True)
     tensors = np.split(values, np.cumsum(sizes)[:-1], -1)
@@ -243,8 +243,8 @@ def van_loan(A: np.ndarray, D: np.ndarray, h: float) -> tuple[np.ndarray, np.nda
 class Chain:
     """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block.
 
-    In the scope of tensors, of `sizes` each, what has one value per tensor is spread over its sites. `answers`: what
-    the caller answers where the target stands elsewhere.
+    With `sizes`, the number of sites of each tensor, values per tensor are repeated for each of its sites. `answers`:
+    functions and noise for derivatives of U at other points than the target's.
     """
 
     def __init__(
@@ -275,13 +275,13 @@ class Chain:
             self.at[Divergence(M)] = np.stack([parameters[M.name].divergence(x).numpy() for x in there])
 
     def lift(self, x: np.ndarray, block: Any) -> np.ndarray:
-        """An array of a block, shaped to meet (chains, *shape)."""
+        """An array of a block, reshaped to broadcast with (chains, *shape)."""
         if block.is_vector:
             return x
         return np.repeat(x, self.sizes, -1) if self.sizes else x.reshape(-1, *[1] * (len(self.full) - 1))
 
     def lower(self, block: Any) -> np.ndarray:
-        """A block's value in the shape that a caller sees."""
+        """A block's value in the shape of a state of the Step."""
         if block.is_vector:
             return np.broadcast_to(self.at[block], self.full)
         if self.sizes:
@@ -293,7 +293,7 @@ class Chain:
         return np.asarray(evaluate(expression, self.at, self.full, self.sizes))
 
     def ask(self, function: Callable, blocks: Sequence[Block] = ()) -> dict[Block, Any]:
-        """A function of the target as it stands, such as grad U or its Hessian diagonal: block -> array."""
+        """The values by block of a function, such as grad U, at the present blocks, by default the target."""
         targets = blocks or self.recipe.targets
         if len(targets) == 1:
             return {targets[0]: function(self.lower(targets[0]))}
@@ -301,11 +301,11 @@ class Chain:
         return {b: self.lift(answer[b.name], b) for b in targets}
 
     def observed(self, function: Callable, block: Any) -> np.ndarray:
-        """A statistic of the target as it stands."""
+        """A statistic at the present target."""
         return self.lift(function(self.lower(self.recipe.targets[0])), block)
 
     def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
-        """The derivatives of U of an order, 0 for U itself, or of every potential by name, where the target stands."""
+        """The derivatives of an order, 0 for values, of U or of every potential by name, at the present target."""
         known: dict[Any, Any] = {}
         for U in self.recipe.potentials:
             own = function[U.key] if isinstance(function, Mapping) else function
@@ -316,14 +316,14 @@ class Chain:
         return known
 
     def energy(self, function: Callable, blocks: Sequence[Block] = ()) -> np.ndarray:
-        """U, a function of some blocks or of the whole target, one number of a chain."""
+        """U, a function of some blocks or of the whole target, one number for each chain."""
         at = {b.name: self.lower(b) for b in blocks or self.recipe.targets}
         return np.asarray(function(at if len(at) > 1 else next(iter(at.values())))).reshape(
             -1, *[1] * (len(self.full) - 1)
         )
 
     def state(self) -> dict[str, Any]:
-        """The blocks in the shape that a caller sees."""
+        """The blocks in the shape of a state of the Step."""
         return {b.name: self.lower(b) for b in self.recipe.entries}
 
 
@@ -332,7 +332,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the caller of a step answers: derivatives of U, statistics, and random numbers by the draw's name."""
+    """Functions and noise given to a step: derivatives of U, statistics, and random numbers by the draw's name."""
 
     gradient: Any = None
     curvature: Any = None
@@ -354,7 +354,7 @@ def interpret(
     value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """One step by the statements of its Program, in their order."""
+    """Makes one step by the statements of its Program, in their order."""
     program = step.program
     chain = Chain(step.recipe, state, h, parameters, sizes)
     answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
@@ -369,7 +369,7 @@ def interpret(
 
 
 def _carried(chain, program, order):
-    """A derivative of U as the step leaves it: a tensor, or one for each block."""
+    """A derivative of U that the step hands to the next: an array, or one for each block."""
     names = program.carried_of(order)
     if program.is_whole(names):
         return chain.lower(names[0][1])
@@ -377,7 +377,7 @@ def _carried(chain, program, order):
 
 
 def _perform(chain, statement, answers):
-    """One statement that is no gradient."""
+    """Executes a statement other than Gradient."""
     match statement:
         case Let(Local(is_operator=True) as name, value):
             chain.at[name] = matrix_of(value, chain.value)
@@ -396,7 +396,7 @@ def _perform(chain, statement, answers):
 
 
 def _derivatives(chain, statement, state, answers):
-    """The derivative that a statement asks for: the carried one, the one handed in, or that of U."""
+    """The derivative that a statement asks for: carried from the step before, given as an array, or computed from U."""
     name = DERIVATIVES[statement.order]
     answer = getattr(answers, name)
     U = statement.potential
@@ -413,7 +413,7 @@ def _derivatives(chain, statement, state, answers):
 
 
 def _taken_over(chain, statement, carried):
-    """What a step takes over of one potential, as its function would give it."""
+    """The carried derivative of one potential, in the form of its function's values."""
     if statement.potential is None:
         return carried
     own = {b.name: carried[chain.recipe.place(statement.potential, b)] for b, _ in statement.names}
@@ -437,10 +437,10 @@ def flow_by_flow(
     value: Callable | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """One step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
+    """Makes one step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
 
-    Adaptations see the first gradient of the step. In the order "same_step" they come before the first flow that reads
-    it (the last flow, if none does), else after the step, where they see the new blocks.
+    Adaptations see the first gradient of the step. In the order "same_step" adaptations come before the first flow that
+    reads a gradient (the last flow, if none does), else after the step, where the blocks are new.
     """
     recipe = step.recipe
     moves = step.scheme.moves
@@ -449,7 +449,7 @@ def flow_by_flow(
     answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)
-    before = len(moves) - 1 if first is None else first  # the flow that adaptations of the same step come before
+    before = len(moves) - 1 if first is None else first  # in the order "same_step", adaptations come before this flow
     first_gradient: dict = {}
     for k, (letter, fraction) in enumerate(moves):
         if k == first:
@@ -465,7 +465,7 @@ def flow_by_flow(
 
 
 def _move(chain, updates, answers, first_gradient=None):
-    """All blocks of a flow at once, by formulas at the old values."""
+    """Updates all blocks of a flow at once, by formulas at the old values."""
     for order, function in ((1, answers.gradient), (2, answers.curvature)):
         if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
             chain.at |= chain.derivatives(function, order)
@@ -479,7 +479,7 @@ def _move(chain, updates, answers, first_gradient=None):
 
 
 def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answers) -> dict[Any, np.ndarray]:
-    """The derivatives of U that formulas take at other points than the target's, inner ones first; `values` as `at`."""
+    """Derivatives of U at other points than the target's, as in formulas, inner ones first; `values`: by symbol."""
     derivatives: dict[Any, np.ndarray] = {}
     for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
         there = copy(chain)
@@ -492,7 +492,7 @@ def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answer
 
 
 def _draw(chain, flow, names, answers):
-    """The random numbers of a flow, each by the name that the Program has for one of its kind and block."""
+    """Sets the random numbers of a flow, each by the Program's name for a draw of its kind and block."""
     for draw in flow.draws:
         kind = (type(draw), draw.block, draw.is_vector)
         name = next(d for d in names if (type(d), d.block, d.is_vector) == kind)

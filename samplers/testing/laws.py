@@ -1,4 +1,4 @@
-"""The law exp(-H/T) that a subject of checks should have, over its coordinates: a quadrature where there is one."""
+"""The law exp(-H/T) of a subject of checks over its coordinates: by quadrature where there is one, else by draws."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from .one_step import fitting_degree
 from .sites import Sites
 
 DEGREE = 4  # of the monomials whose moments are finite
-ON_A_GRID = 3  # blocks, at most, whose tensor grid is fine enough and small enough
-NODES = (10, 8, 7, 6, 5)  # of a coordinate in a composed quadrature, the most that fit
-MOST_NODES, DRAWS = 200_000, 30_000  # points of a composed quadrature with those of the noise; draws, if they are more
+ON_A_GRID = 3  # blocks, at most, of a tensor grid
+NODES = (10, 8, 7, 6, 5)  # of a coordinate in a composed quadrature; the most that fit are taken
+MOST_NODES, DRAWS = 200_000, 30_000  # points of a composed quadrature times those of the noise, at most; else draws
 MOST_OF_THE_GENERATOR = 40_000  # points of the law alone
-LEAST_WEIGHT = 1e-11  # of a point that is kept, where there are many
+LEAST_WEIGHT = 1e-11  # of points that are kept, of more than 10 000
 
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """exp(-H/T): points by coordinate and weights, those of a quadrature unless they are `drawn`.
+    """exp(-H/T): points by coordinate and weights, of a quadrature or `drawn`.
 
-    `coarser`: the quadrature with a node less for each coordinate, where the error of this one is not known otherwise.
+    `coarser`: a composed quadrature with a node less for each coordinate, for an estimate of the error.
     """
 
     points: Mapping
@@ -50,7 +50,7 @@ class Law:
 class Laws:
     """exp(-H/T) of one recipe over a number of sites, at a temperature, for any energy of its target.
 
-    `values`: number by symbol of all that is no block.
+    `values`: the number of each symbol but blocks.
     """
 
     def __init__(self, recipe: Recipe, sites: Sites, temperature: float, values: Mapping):
@@ -72,7 +72,7 @@ class Laws:
         return closed(temperature=self.temperature, values=self.values, energy=energy)
 
     def law(self, energy: Any, noise_points: int) -> Law:
-        """The law for an energy, by a grid, else by composition; the noise of a step has so many points."""
+        """The law for an energy, on a grid or composed; `noise_points`, of a step's noise, limit the law's points."""
         H = self._closed_energy(energy)
         if H not in self._laws:
             self._laws[H] = self._grid_or_none(energy) or self._composed(self.composition(energy), noise_points)
@@ -118,17 +118,17 @@ class Laws:
         return Law(points, weights[kept] / weights[kept].sum(), drawn=False)
 
     def composition(self, energy: Any) -> Composition:
-        """The law, composed."""
+        """The law for an energy, composed of laws of independent groups."""
         H = self._closed_energy(energy)
         if H not in self._compositions:
             options: dict[str, Any] = {"temperature": self.temperature, "degree": DEGREE}
             self._compositions[H] = Composition(H, self.sites.coordinates, **options)
         return self._compositions[H]
 
-    # ---- the generator of an SDE under it
+    # ---- the generator of an SDE under the law
 
     def defects(self, sde: Recipe, energy: Any) -> dict[Expr, float]:
-        """E[L phi] over its terms, with the error of the quadrature or without what may be chance, by monomial phi."""
+        """E[L phi] over its terms, by monomial phi: plus the quadrature's error, or the part of draws beyond chance."""
         if self.sites.number == 1 and len(self.recipe.state) <= ON_A_GRID and not self._is_unresolved(energy):
             try:
                 return self._defects_on_a_grid(sde, energy)

@@ -19,7 +19,7 @@ from .quadrature import Rule, golub_welsch, recurrence
 class CoordinateLaw:
     """The law exp(-energy/T) of one coordinate: Gauss nodes, orthonormal polynomials, moments, exact draws.
 
-    On |x| < reach, or from `low` on; `points` are all that there are, for a discrete law.
+    The support is |x| < reach, or [low, reach], or `points`, for a discrete law.
 
     >>> law = normal(mean=1.0, variance=4.0)
     >>> round(law.mean(lambda x: x**2), 6)
@@ -35,7 +35,7 @@ class CoordinateLaw:
 
     @cached_property
     def grid(self) -> Rule:
-        """Points and weights so fine that sums over them are integrals."""
+        """Points and weights of a fine grid, sums over which are integrals."""
         low = -self.reach if self.low is None else self.low
         at = np.array(self.points) if self.points else np.linspace(low, self.reach, 8001)
         weight = np.exp(-self.energy(at) / self.temperature)
@@ -62,7 +62,7 @@ class CoordinateLaw:
         return golub_welsch(*self.recurrence)
 
     def polynomials(self, at: np.ndarray, degree: int) -> np.ndarray:
-        """q_0, ..., q_degree at some points, a row each."""
+        """q_0, ..., q_degree at given points, a row each."""
         a, b = self.recurrence
         q = [np.zeros_like(at), np.ones_like(at)]
         for k in range(degree):
@@ -77,11 +77,11 @@ def normal(mean: float, variance: float, nodes: int = 14) -> CoordinateLaw:
 
 
 class SchemeLaw:
-    """One step in polynomials of coordinates, orthonormal where these are independent, from an exact start.
+    """The matrix of one step in polynomials of the coordinates, from an exact start.
 
-    `laws`: those of the coordinates by name; `degree`: that of the polynomials, in total. `chart` is a pair of
-    functions of numpy arrays, from the coordinates to the blocks and back, where they differ. `options`: those of
-    `transition`.
+    Polynomials are orthonormal for independent coordinates. `laws`: of the coordinates, by name; `degree`: the total
+    degree. `chart`: a pair of functions of numpy arrays, from the coordinates to the blocks and back, where the two
+    differ. `options`: of `transition`.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class SchemeLaw:
         return np.stack([math.prod(f[i] for f, i in zip(factors, k)) for k in self.degrees])
 
     def after(self, steps: int, f: Callable) -> float:
-        """E f(z) after so many steps; f is a polynomial of the coordinates, in their order."""
+        """E f(z) after `steps` steps; f is a polynomial of the coordinates, in their order."""
         row = self.gram[0] @ np.linalg.matrix_power(self.matrix, steps)
         return float(row @ np.linalg.solve(self.gram, self.weighted @ f(*self.z)))
 
     def autocorrelation(self, steps: int) -> float:
-        """The correlation of the first coordinate with itself so many steps earlier."""
+        """The autocorrelation of the first coordinate at a lag of `steps`."""
         f = np.linalg.solve(self.gram, self.weighted @ self.z[0])
         mean, square = self.gram[0] @ f, f @ self.gram @ f
         product = f @ self.gram @ np.linalg.matrix_power(self.matrix, steps) @ f

@@ -1,4 +1,4 @@
-"""Draws from exp(-energy) where no grid holds it: a long Metropolis chain of many walkers."""
+"""Draws from exp(-energy) where no grid resolves it: a long Metropolis chain of many walkers."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,17 +10,17 @@ from recipe.symbols import Block
 from .charts import Chart
 from .grids import Unresolved
 
-SWEEPS, CHOICE = 300, 10  # moves of every walker, and points from which one starts
+SWEEPS, CHOICE = 300, 10  # moves of every walker, and candidates for each start
 FREEDOM, WIDTH = 3.0, 2.0  # of the Student law of the starts
 BOUND = 7.5  # standard errors between the middle and the end of the chain
 
 
 def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) -> dict[Block, np.ndarray]:
-    """So many draws by block: walkers that move by differences of each other, after SWEEPS moves.
+    """Draws by block, (size,) each: walkers after SWEEPS moves by differences of other walkers.
 
     Half of the walkers moves at a time, by z' = z + g (a - b) + a little noise with a, b of the other half, which is
-    affinely invariant; now and then g is 1, which leads from mode to mode. Raises Unresolved where the moments of the
-    walkers still change. Source: ter Braak, "A Markov chain Monte Carlo version of the genetic algorithm
+    affinely invariant; with g = 1, in a tenth of the moves, walkers go from mode to mode. Raises Unresolved where the
+    moments of the walkers still change. Source: ter Braak, "A Markov chain Monte Carlo version of the genetic algorithm
     Differential Evolution" (2006), eq. (2).
 
     >>> from recipe import scalar
@@ -51,7 +51,7 @@ def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) 
 
 
 def _start(potential, dimension, size, random):
-    """Walkers chosen of a wide Student law, by their weights under it."""
+    """Walkers drawn from a wide Student law by importance resampling."""
     number = CHOICE * size
     scale = np.sqrt(random.chisquare(FREEDOM, number) / FREEDOM)
     points = WIDTH * random.normal(size=(dimension, number)) / scale
@@ -63,7 +63,7 @@ def _start(potential, dimension, size, random):
 
 
 def _move_halves(potential, walkers, levels, random):
-    """One move of every walker, in place."""
+    """Moves every walker once, in place."""
     dimension, size = walkers.shape
     half = size // 2
     for own, other in ((slice(0, half), slice(half, size)), (slice(half, size), slice(0, half))):
@@ -78,7 +78,7 @@ def _move_halves(potential, walkers, levels, random):
 
 
 def _check_settled(middle, end, blocks):
-    """Refuse walkers whose moments are others at the end than in the middle."""
+    """Refuses walkers whose moments differ between the middle and the end of the chain."""
     for power in (1, 2):
         before, after = middle**power, end**power
         error = np.sqrt((before.var(1) + after.var(1)) / before.shape[1])

@@ -1,4 +1,4 @@
-"""What is missing from a drift, so that it leaves exp(-H) invariant, and the curl behind a right one."""
+"""Terms missing from a drift that does not leave exp(-H) invariant, and the curl behind a right drift."""
 
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
@@ -10,15 +10,15 @@ from recipe.algebra import at_one_site, vanishes
 from recipe.converse import coefficients, recover
 from recipe.symbols import OPAQUE, Block, is_site, total
 
-LONG = 500  # operations of a residual for which nothing is looked for
-SHARES = (S.One, S.Half, S.NegativeOne, S(2))  # of what is missing: dropped, halved, doubled, of the wrong sign
+LONG = 500  # operations of a residual, beyond which missing terms are not looked for
+SHARES = (S.One, S.Half, S.NegativeOne, S(2))  # missing shares of a term: dropped, halved, doubled, of the wrong sign
 
 Term = tuple[Block, Expr]  # of the drift of a block
 Drift = dict[Block, Expr]
 
 
 class SDE(NamedTuple):
-    """dz = f dt + sqrt(2D) dW, and the H whose exp(-H) it should leave invariant."""
+    """dz = f dt + sqrt(2D) dW, and the H whose law exp(-H) should be invariant."""
 
     state: tuple[Block, ...]
     drift: Any
@@ -30,7 +30,7 @@ class SDE(NamedTuple):
 
 
 def curl_of(sde: SDE) -> ImmutableMatrix | None:
-    """The Q of recover(), among its own candidates, then with the roots and functions in the drift and D; or None."""
+    """The Q of recover(), among its usual candidates, then with roots and functions of the drift and D; else None."""
     Q = recover(sde.state, sde.H, sde.drift, sde.D).Q
     if Q is not None:
         return Q
@@ -47,13 +47,13 @@ def _is_power(x):
     return isinstance(x, Pow) and x.exp.is_integer and x.exp > 0
 
 
-# ---- what is missing
+# ---- missing terms
 
 
 def missing_drift(residual: Expr, sde: SDE) -> Drift:
-    """The simplest drift u found that cancels the residual: of one row, else of several; {} where there is none.
+    """The simplest drift u found that cancels the residual, in one row, else in several; {} where none is found.
 
-    u in row i adds sum(-du/dz_i + u dH/dz_i) to the residual, which is linear in the coefficients of u.
+    u in row i adds sum(-du/dz_i + u dH/dz_i) to the residual, linear in the coefficients of u.
     """
     if residual.count_ops() > LONG:
         return {}
@@ -72,7 +72,7 @@ def _moving(sde):
 
 
 def _few_terms(sde: SDE) -> list[list[Term]]:
-    """By row, what a drift is made of: the friction, Gamma, a constant, and forces of other blocks of its kind."""
+    """Candidates by row: the friction, Gamma, a constant, and forces of other blocks of the same kind."""
     friction, gamma = derive.times_gradient(sde.D, sde.H, sde.state), derive.row_divergence(sde.D, sde.state)
 
     def forces(b):
@@ -86,7 +86,7 @@ def _few_terms(sde: SDE) -> list[list[Term]]:
 
 
 def _many_terms(residual: Expr, sde: SDE, few: list[list[Term]]) -> list[list[Term]]:
-    """By row, the few, the terms of the drift itself, blocks and their products; none where roots are in the way."""
+    """Candidates by row: those of `few`, the terms of the drift, blocks and their products; none for H with roots."""
     rooted = any(x.base.is_Add and not x.exp.is_integer for e in (residual, sde.H) for x in e.atoms(Pow))
     if rooted:  # hard to solve exactly
         return []
@@ -100,7 +100,7 @@ def _many_terms(residual: Expr, sde: SDE, few: list[list[Term]]) -> list[list[Te
 
 
 def _quotient(residual: Expr, b: Block, H: Expr) -> list[Term]:
-    """The u in the row of b that does not depend on b, where dH/db is linear in b: -residual over dH/db."""
+    """The u in the row of b that does not depend on b, -residual over dH/db, for dH/db linear in b."""
     inside = at_one_site(residual) if b.is_vector else residual
     above, below = diff(inside, b), diff(H, b, 2)
     if above == 0 or below == 0 or above.has(b) or below.has(b):
@@ -109,7 +109,7 @@ def _quotient(residual: Expr, b: Block, H: Expr) -> list[Term]:
 
 
 def _cancel(residual: Expr, terms: list[Term], H: Expr) -> Drift | None:
-    """{block: u} of coefficients times terms that makes the residual vanish; or None."""
+    """The combination {block: u} of terms that makes the residual vanish, else None."""
 
     def change(b, e):
         added = -diff(e, b) + e * diff(H, b)
@@ -130,7 +130,7 @@ def _cancel(residual: Expr, terms: list[Term], H: Expr) -> Drift | None:
 
 
 def shares_of(missing: Drift, sde: SDE) -> list[str]:
-    """How much of the friction or of Gamma the drift has, where what is missing is a share of it."""
+    """Notes on the share of the friction, or of Gamma, in the drift, where the missing term is a multiple of either."""
     if not missing:
         return []
     whole_drift = [e + missing.get(b, S.Zero) for b, e in zip(sde.state, sde.drift)]
@@ -147,7 +147,7 @@ def shares_of(missing: Drift, sde: SDE) -> list[str]:
 
 
 def short(residual: Expr) -> Expr:
-    """A formula in its shortest form; sympy's own takes too long where it is long."""
+    """A formula in its shortest form; simplify, slow for long formulas, is tried only on short ones."""
     forms = [residual, factor_terms(residual)]
     if residual.count_ops() < 60:
         forms.append(simplify(residual))

@@ -1,7 +1,7 @@
-"""Wrong samplers made from right ones: of a recipe its SDE is changed, of a step its text.
+"""Mutants, wrong samplers made from right ones: by a change of a recipe's SDE, or of a step's text.
 
-A mutant of the SDE is what somebody would write who derives it wrongly, a mutant of the text what somebody would
-write who codes it wrongly. Both are made from any recipe and word, none by hand.
+Mutants of the SDE are common errors of derivation, mutants of the text common errors of code. Both kinds are made from
+any recipe and word, none by hand.
 """
 
 import re
@@ -28,30 +28,30 @@ DETERMINISTIC = (*OF_FORMULAS, "differential", "linear law", "one-step defect")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A subject that is wrong, and what is wrong with it."""
+    """A wrong subject, and its mistake in words."""
 
     mistake: str
     subject: Subject
 
     @property
     def kind(self) -> str:
-        """What is changed: the SDE or the text."""
+        """The kind of the change, "SDE" or "text"."""
         return "text" if self.subject.wrong is None else "SDE"
 
     def killed_by(self) -> tuple[str | None, float]:
-        """The first layer that fails, deterministic ones first, and the seconds that it took."""
+        """The first layer that fails, deterministic ones first, else None, and the seconds until then."""
         started = time.perf_counter()
         layer = next((name for name in LAYERS if self.killing_time(name) is not None), None)
         return layer, time.perf_counter() - started
 
     def killing_time(self, layer: str) -> float | None:
-        """The seconds that a layer takes to kill it, or None; the layers of the formulas see no changed text."""
+        """The seconds in which a layer kills the mutant, else None; layers of formulas see no changed text."""
         if layer in OF_FORMULAS and self.subject.wrong is None:
             return None
         started = time.perf_counter()
         try:
             killed = any(not r.ok for r in LAYERS[layer](self.subject))
-        except Exception:  # whatever a mutant raises, it is seen
+        except Exception:  # any error of a mutant counts as seen
             killed = True
         return time.perf_counter() - started if killed else None
 
@@ -70,7 +70,7 @@ Mistake = tuple[str, Recipe]
 
 
 def wrong_recipes(recipe: Recipe) -> Iterator[Mistake]:
-    """Recipes whose drift or noise is not the one that their formulas imply, with what is wrong."""
+    """Yields recipes whose drift or noise contradicts their formulas, with the mistake in words."""
     for i in range(len(recipe.state)):
         yield from _wrong_gammas(recipe, i)
         yield from _wrong_forces(recipe, i)
@@ -83,7 +83,7 @@ def wrong_recipes(recipe: Recipe) -> Iterator[Mistake]:
 
 
 def _wrong_gammas(recipe: Recipe, i: int) -> Iterator[Mistake]:
-    """Another Gamma in a row of the drift."""
+    """Yields recipes with another Gamma in a row of the drift."""
     b, gamma = recipe.state[i], recipe.gamma[i]
     if gamma == 0:
         return
@@ -93,7 +93,7 @@ def _wrong_gammas(recipe: Recipe, i: int) -> Iterator[Mistake]:
 
 
 def _wrong_forces(recipe: Recipe, i: int) -> Iterator[Mistake]:
-    """Another D grad H or Q grad H in a row of the drift."""
+    """Yields recipes with another D grad H or Q grad H in a row of the drift."""
     b, friction = recipe.state[i], sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
     if friction != 0:
         yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
@@ -105,7 +105,7 @@ def _wrong_forces(recipe: Recipe, i: int) -> Iterator[Mistake]:
 
 
 def _massless(recipe: Recipe, mass: Parameter) -> Iterator[Mistake]:
-    """The noise, or the drift of a thermostat, of the mass 1."""
+    """Yields recipes with the mass 1 in the noise, or in the drift of a thermostat."""
     yield "noise without the mass", _noisy(recipe, recipe.D.xreplace({mass: S.One}))
     for i, b in enumerate(recipe.state):
         if b in recipe.thermostats and recipe.drift[i].has(mass):
@@ -114,7 +114,7 @@ def _massless(recipe: Recipe, mass: Parameter) -> Iterator[Mistake]:
 
 
 def _force(recipe, matrix, i, j):
-    """What one entry of D or Q gives in the drift of the i-th block, the sign apart."""
+    """The term of one entry (i, j) of D or Q in the drift of the i-th block, up to its sign."""
     if matrix[i, j] == 0:
         return S.Zero
     alone = zeros(*matrix.shape)
@@ -123,7 +123,7 @@ def _force(recipe, matrix, i, j):
 
 
 def _with(recipe, row, at_1, at_T):
-    """The recipe with something added to a row of its drift, at T = 1 and at T."""
+    """The recipe with a term added to a row of its drift, `at_1` at T = 1, `at_T` at T."""
     wrong = replace(recipe)
     for name, change in (("drift", at_1), ("tempered_drift", at_T)):
         rows = getattr(recipe, name).as_mutable()
@@ -133,7 +133,7 @@ def _with(recipe, row, at_1, at_T):
 
 
 def _noisy(recipe, D):
-    """The recipe with another D in its noise than in its drift."""
+    """The recipe with the noise of another D, and its old drift."""
     wrong = replace(recipe)
     for name in ("drift", "tempered_drift", "gamma"):
         wrong.__dict__[name] = getattr(recipe, name)
@@ -163,11 +163,11 @@ SUBSTITUTIONS = {
 }
 
 
-Change = tuple[str, str, int]  # a line, what stands there instead, which of equal lines
+Change = tuple[str, str, int]  # a line, its replacement, the number among equal lines
 
 
 def wrong_texts(step: Step) -> Iterator[tuple[str, Change]]:
-    """Changes of a step's text, with what is wrong."""
+    """Yields changes of a step's text, with the mistake in words."""
     text = step.source
     body = text.count("\n", 0, text.index('    """\n', text.index("\ndef step(")) + 8)
     moving = {b.name for b in step.recipe.entries}
@@ -186,7 +186,7 @@ def wrong_texts(step: Step) -> Iterator[tuple[str, Change]]:
 
 
 def altered(step: Step, change: Change) -> Step:
-    """The step with one line of its text changed; as it is, if it has no such line, as a frozen step may."""
+    """The step with one line of its text changed; the step itself, such as a frozen one, without this line."""
     old, new, number = change
     lines = step.source.split("\n")
     places = [k for k, line in enumerate(lines) if line == old]
@@ -197,7 +197,7 @@ def altered(step: Step, change: Change) -> Step:
 
 
 def planted(step: Step, *changes: tuple) -> Step:
-    """The step with its emitted text changed: (old, new), or (old, new, number of occurrences); old must be there."""
+    """The step with changes of its text, (old, new) or (old, new, count); AssertionError where old is missing."""
     source = step.source
     for old, new, *count in changes:
         if old not in source:

@@ -1,6 +1,6 @@
-"""One step by quadrature: how far it moves exp(-H/T).
+"""The one-step defect, the change of exp(-H/T) by one step, by quadrature.
 
-A step is a pure function of state and noise. With the state z from exp(-H/T) and the noise from its law, both as
+A step is a pure function of state and noise. With the state z from exp(-H/T) and the noise w from its law, both as
 tensor grids of a quadrature, E f(step(z, w)) is a sum. The one-step defect of a monomial phi is E[phi(step(z, w))] -
 E[phi(z)]: its norm falls as h^3 for a palindrome of exact flows, as h^2 for a consistent step, and only as h where
 the SDE or a flow is wrong.
@@ -23,8 +23,8 @@ from .quadrature import Rule, gamma, gaussian, grid, legendre
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 
-MOST_MONOMIALS = 210  # whose moments are compared
-AT_ONCE = 4096  # points whose monomials are summed at once: they stay in the cache
+MOST_MONOMIALS = 210  # to be compared
+AT_ONCE = 4096  # points whose monomials are summed at once, within the processor's cache
 
 
 def transition(
@@ -44,12 +44,12 @@ def transition(
     least: float = 0.0,
     **arguments: Any,
 ) -> tuple[Arrays, Arrays, np.ndarray]:
-    """Points of exp(-H/T), where the step takes each of them, both block by block, and their weights.
+    """Points of exp(-H/T), their images under the step, both by coordinate of the blocks, and weights.
 
-    `law`: coordinate -> (points, weights); the coordinates are the blocks, or led to them by the `chart`, a function.
-    `coupling`: an energy of the coordinates beside those of their axes. `constants`: adapted quantities by name.
-    `gradient_noise`: the variance that every gradient of the step adds, an axis of so many `gradient_nodes` too, +-1
-    where these are 2; it may be a function of the coordinates. Points of weights below `least` are left out.
+    `law`: coordinate -> (points, weights); `chart`: the function from coordinates to blocks, by default the identity.
+    `coupling`: an energy of the coordinates beside the energies of `law`. `constants`: adapted quantities by name.
+    `gradient_noise`: the variance of every gradient of the step, a number or a function of the coordinates, integrated
+    over by `gradient_nodes` nodes. Points of weights below `least` are left out.
     """
     recipe = step.recipe
     draws = step.program.draws
@@ -67,7 +67,7 @@ def transition(
     points, weights = [x[weights > least] for x in points], weights[weights > least]
 
     def moved(points):
-        """Where the step takes the points, and the weights of those draws whose law depends on the state."""
+        """Points, their images under the step, and the weights of draws whose law depends on the state."""
         factors: Arrays = []
         z, numbers = points[:size], _by_draw(points[size : size + len(axes)], draws, sites)
         blocks = chart(*z) if chart else z
@@ -102,7 +102,7 @@ def transition(
 
 
 def _nodes(draw, nodes):
-    """Points and weights of a draw; where its law depends on the state, the numbers of its nodes."""
+    """Points and weights of a draw; for a law that depends on the state, the numbers of its nodes."""
     match draw.kind:
         case "normal":
             return gaussian(0, 1, nodes)
@@ -126,7 +126,7 @@ def _shaped(x, kind):
 
 
 def _by_draw(axes, draws, sites):
-    """The numbers of every draw: of one site its axis, of several (points, sites)."""
+    """The numbers of every draw: (points,) at one site, (points, sites) of vector draws at several."""
     if sites == 1:
         return axes
     left = iter(axes)
@@ -134,7 +134,7 @@ def _by_draw(axes, draws, sites):
 
 
 def _flat(state, recipe):
-    """The values of a state by coordinate: of every block site after site."""
+    """The values of a state by coordinate, every block site after site."""
     return [x for b in recipe.state for x in state[b.name].reshape(len(state[b.name]), -1).T.numpy()]
 
 
@@ -149,7 +149,7 @@ def _at(points, k, u):
 def threshold(
     moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: float | np.ndarray = 0.0
 ) -> np.ndarray:
-    """Where a step that is piecewise constant in a uniform, the k-th coordinate, jumps first `beyond` it; else 1."""
+    """The first jump after `beyond` of a step piecewise constant in a uniform, the k-th coordinate; 1 without one."""
     if np.any(beyond):
         return _later_threshold(moved, points, k, np.asarray(beyond))
     below, above = 2.0**-60, 1 - 2.0**-50
@@ -169,7 +169,7 @@ def threshold(
             low, high = np.where(same, middle, low), np.where(same, high, middle)
         return low
 
-    guess = bisected([x[:: 1 + len(x) // 50] for x in points])[0]  # mostly it is the same everywhere
+    guess = bisected([x[:: 1 + len(x) // 50] for x in points])[0]  # the jump is mostly the same at all points
     below_it, above_it = (moved(at(u, points)) for u in (guess * (1 - 1e-12), min(guess * (1 + 1e-12), above)))
     if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
         return at(guess, points)[k]
@@ -177,7 +177,7 @@ def threshold(
 
 
 def _later_threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: np.ndarray) -> np.ndarray:
-    """The next one at every point, by bisection."""
+    """The first jump after `beyond`, at every point, by bisection."""
     low, high = np.minimum(beyond + 2.0**-45, 1), np.ones_like(beyond)
     first = moved(_at(points, k, low))
     for _ in range(55):
@@ -191,7 +191,7 @@ def _later_threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int, 
 
 
 def _poisson(counts, factors):
-    """The counts as a function of their rate, which leaves their probabilities in `factors`."""
+    """The counts as a function of their rate, which appends their probabilities to `factors`."""
 
     def draw(rate):
         x = _of_points(rate, counts)
@@ -203,7 +203,7 @@ def _poisson(counts, factors):
 
 
 def _gamma(numbers, factors):
-    """Gauss-Laguerre nodes by their number, as a function of the shape; their weights are left in `factors`."""
+    """Gauss-Laguerre nodes by their number, as a function of the shape, which appends their weights to `factors`."""
 
     def draw(shape):
         values, where = np.unique(_of_points(shape, numbers), return_inverse=True)
@@ -216,14 +216,14 @@ def _gamma(numbers, factors):
 
 
 def _of_points(parameter, numbers):
-    """The parameter of the law of each of some numbers, flat."""
+    """The parameter of each number's law, flat."""
     return torch.as_tensor(parameter, dtype=torch.float64).broadcast_to(numbers.shape).flatten().numpy()
 
 
 BY_NODES = {"poisson": _poisson, "gamma": _gamma}
 
 
-# ---- its defect
+# ---- the defect of a step
 
 
 def defect(
@@ -231,7 +231,7 @@ def defect(
 ) -> np.ndarray:
     """E[phi(step(z, w))] - E[phi(z)] for all monomials phi up to a degree; `law`: block name -> (points, weights).
 
-    `options`: those of `transition`.
+    `options`: of `transition`.
     """
     law = {b.name: law[b.name] for b in step.recipe.state}
     before, after, weights = transition(step, law, h, gradient, **options)
@@ -239,7 +239,7 @@ def defect(
 
 
 def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
-    """The table of E[x^i y^j ...] for exponents from 0 to a degree each.
+    """The table of E[x^i y^j ...], for each exponent from 0 to `degree`.
 
     >>> moments([np.array([1.0, 3.0])], np.array([0.5, 0.5]), 2)
     array([1., 2., 5.])
@@ -256,7 +256,7 @@ def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> n
 
 
 def exponents(coordinates: int, degree: int) -> list[tuple[int, ...]]:
-    """Those of all monomials of total degree 1 to a degree, lower degrees first.
+    """The exponents of all monomials of total degree 1 to `degree`, lower degrees first.
 
     >>> exponents(2, 2)
     [(1, 0), (0, 1), (2, 0), (1, 1), (0, 2)]
@@ -266,7 +266,7 @@ def exponents(coordinates: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def fitting_degree(coordinates: int, most: int = 4) -> int:
-    """The degree, `most` at the most, up to which there are not too many monomials.
+    """The largest degree up to `most` with at most MOST_MONOMIALS monomials, at least 1.
 
     >>> fitting_degree(3), fitting_degree(7)
     (4, 3)
@@ -275,7 +275,7 @@ def fitting_degree(coordinates: int, most: int = 4) -> int:
 
 
 def low_moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
-    """E of the monomials of `exponents`, in their order: of many coordinates there is no table.
+    """The means of the monomials of `exponents`, in their order, without the table of `moments`.
 
     >>> low_moments([np.array([1.0, 3.0]), np.ones(2)], np.array([0.5, 0.5]), 2)
     array([2., 1., 5., 2., 1.])
@@ -317,7 +317,7 @@ def slopes(
 ) -> list[float]:
     """The slopes of the norm of the defect between neighbouring step sizes.
 
-    `at`: what changes with them, `h` itself where they only measure the step.
+    `at`: the function from a step size to arguments of `defect` that change with it.
     """
 
     def norm(h):

@@ -1,6 +1,6 @@
-"""Properties that every sampler keeps: plain functions that say which equation is violated, and by which piece.
+"""Properties of every right sampler, as functions that raise AssertionError with the violated equation and its piece.
 
-A property takes a Step, and if wanted its inputs and an energy; it raises AssertionError. PROPERTIES are all of them.
+A property takes a Step, and if wanted inputs and an energy. PROPERTIES are all properties of steps.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from .interpreter import Answers, Chain, flow_by_flow, interpret
 
 
 def _inputs_and_derivatives(step: Step, at: Inputs | None, energy: Energy | None) -> tuple[Inputs, Derivatives]:
-    """The inputs and derivatives of U that a property works with."""
+    """The inputs and derivatives of U for a property, as given, or by default."""
     if at is None:
         at = varied_inputs(step)
     if energy is None:
@@ -35,7 +35,7 @@ def _inputs_and_derivatives(step: Step, at: Inputs | None, energy: Energy | None
 
 
 def _agree(result, expected, bound, equation, names=None):
-    """Refuse two states that differ by more than the bound, relative to max(1, |expected|)."""
+    """Raises AssertionError for states that differ by more than the bound, relative to max(1, |expected|)."""
     for name in names or expected:
         value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
         error = largest_error(value, other)
@@ -43,7 +43,7 @@ def _agree(result, expected, bound, equation, names=None):
 
 
 def _claim(holds: object, otherwise: str) -> None:
-    """An assert that python -O keeps."""
+    """Raises AssertionError with the text `otherwise` unless the claim holds, also under python -O."""
     if not holds:
         raise AssertionError(otherwise)
 
@@ -183,7 +183,7 @@ def _rates(chain, flow):
 
 
 def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.2) -> None:
-    """E[z] and Cov[z] after h = those after h/2 and h/2 again, for every flow that is exact."""
+    """E[z] and Cov[z] after h equal E[z] and Cov[z] after h/2 twice, for every exact flow."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     chain = _chain(step, at, slopes, h)
     for letter, flow in _pieces(step).items():
@@ -252,7 +252,7 @@ def _alone(step, letter):
 
 
 def _jacobian(step, names, at, slopes, h):
-    """The derivative of a step by some of its blocks, laid out flat."""
+    """The derivative of a step by the named blocks, a matrix over their flattened entries."""
 
     def moved(*blocks):
         result = called(step, at.state | dict(zip(names, blocks)), {}, at.parameters, **slopes, step_size=h)
@@ -265,7 +265,7 @@ def _jacobian(step, names, at, slopes, h):
 def reversible(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> tuple[Block, ...]:
     """R step(R step(z)) = z for a palindrome of exact flows without noise, where f(R z) = -R f(z); R flips momenta.
 
-    Returns the blocks that R flips, the momenta with the thermostats or without; none where there is no such R.
+    Returns the blocks that R flips, momenta with or without thermostats; () where there is no such R.
     """
     at, slopes = _inputs_and_derivatives(step, at, energy)
     flipped = _flipped(step)
@@ -283,7 +283,7 @@ def reversible(step: Step, at: Inputs | None = None, energy: Energy | None = Non
 
 
 def _flipped(step):
-    """The blocks whose signs turn time round, f(R z) = -R f(z); none where the step should not be reversible."""
+    """The blocks whose flipped signs reverse time, f(R z) = -R f(z); () where the step need not be reversible."""
     recipe = step.recipe
     if step.program.draws or recipe.adapted or not (step.scheme.is_palindrome and step.exact):
         return ()

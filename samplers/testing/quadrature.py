@@ -11,13 +11,13 @@ Rule = tuple[np.ndarray, np.ndarray]  # points and weights
 
 @cache
 def legendre(nodes: int) -> Rule:
-    """Gauss-Legendre points and weights on (-1, 1); they are shared, and not to be written to."""
+    """Gauss-Legendre points and weights on (-1, 1), in shared arrays that are read-only."""
     return _fixed(np.polynomial.legendre.leggauss(nodes))
 
 
 @cache
 def hermite(nodes: int) -> Rule:
-    """Gauss-Hermite points and weights of the standard normal law; they are shared, and not to be written to."""
+    """Gauss-Hermite points and weights of the standard normal law, in shared arrays that are read-only."""
     x, w = np.polynomial.hermite_e.hermegauss(nodes)
     return _fixed((x, w / w.sum()))
 
@@ -81,7 +81,7 @@ def golub_welsch(a: np.ndarray, b: np.ndarray) -> Rule:
 
 
 def gauss(points: np.ndarray, weights: np.ndarray, nodes: int) -> Rule:
-    """The Gauss points and weights of a law on a fine grid: its moments up to the degree 2 nodes - 1.
+    """The Gauss points and weights of a law on a fine grid, exact for moments up to the degree 2 nodes - 1.
 
     >>> gauss(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.5, 0.25]), 1)
     (array([1.]), array([1.]))

@@ -1,4 +1,4 @@
-"""What a check found: one statistic against one bound, and the equation that it tests."""
+"""Results of checks, each a statistic against a bound with the tested equation, and their report."""
 
 import time
 from collections.abc import Generator, Iterable
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison of a statistic with its bound; it fails beyond the bound, or where it is no number.
+    """One comparison of a statistic with its bound; the check fails beyond the bound, or for a value that is no number.
 
-    `layer`: the kind of check. `equation`: what holds for a right sampler, and is violated if this fails. `subject`:
-    the word, piece or target that the statistic belongs to. `least`: the bound is a lower one, as for an order.
+    `layer`: the kind of check. `equation`: true of a right sampler, violated where the check fails. `subject`: the
+    word, piece or target of the statistic. `least`: whether the bound is a lower one, as for an order.
 
     >>> print(Result("linear law", "|C - closed form|", 3e-12, 1e-10, "C = M C M' + N N'", subject="B A O A B"))
     passed  linear law: |C - closed form| = 3e-12 <= 1e-10  [B A O A B]
@@ -49,29 +49,29 @@ class Result:
 
     @property
     def _relation(self):
-        """The sign that is true of value and bound; a value that is no number is beyond it."""
+        """The relation of value and bound; a value that is no number is beyond the bound."""
         if self.least:
             return ">=" if self.ok else "<"
         return "<=" if self.ok else ">"
 
 
 class Inapplicable(str):
-    """Why a layer asks nothing of a recipe: its question does not arise, so that nothing is left out."""
+    """The reason why a layer does not apply to a recipe, so that nothing is left out."""
 
 
 class LeftOut(UserWarning):
     """A layer of checks had to be left out."""
 
 
-Results = Generator[Result, None, str | None]  # of a layer: it returns why it has nothing to check, if so
+Results = Generator[Result, None, str | None]  # of a layer, which returns the reason where there is nothing to check
 
 
 @dataclass(frozen=True)
 class Report:
     """The results of several checks of one sampler.
 
-    `left_out`: (layer, reason) for each layer that could not be run, `inapplicable` for each whose question does not
-    arise. `doubts`: why chains need not have the law, though it is invariant.
+    `left_out`: (layer, reason) for each layer that could not be run; `inapplicable`: for each that does not apply.
+    `doubts`: reasons why chains need not reach the invariant law.
     """
 
     name: str
@@ -82,14 +82,14 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is doubted and what was not checked, a line for every reason."""
+        """Lines on doubts and on layers that were not run, one for every reason."""
         lines = [f"warning  {text}" for text in self.doubts]
         lines += [f"left out  {text}" for text in _by_reason(self.left_out)]
         return (*lines, *(f"does not apply  {text}" for text in _by_reason(self.inapplicable)))
 
     @property
     def warning(self) -> str:
-        """What was left out in one line; nothing if everything was checked."""
+        """The layers left out, in one line; "" if all layers were run."""
         return f"{self.name}: left out {'; '.join(_by_reason(self.left_out))}" if self.left_out else ""
 
     @property
@@ -126,7 +126,7 @@ class Report:
 
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """The layers with their reasons, those of one reason together."""
+    """Lines of layers with their reason, one for every reason."""
     layers: dict[str, list[str]] = {}
     for layer, reason in pairs:
         layers.setdefault(reason, []).append(layer)
@@ -134,7 +134,7 @@ def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:
-    """The results, each with the time that it took to come, and what their generator returns."""
+    """The results, each with its seconds, and the return value of their generator."""
     stamped: list[Result] = []
     results = iter(results)
     started = time.perf_counter()

@@ -31,7 +31,7 @@ EQUIVALENT = "it computes the same numbers"
 
 @dataclass(frozen=True)
 class Row:
-    """A mutant: the seconds that each layer took to kill it, None where it did not; `reason` why nothing did."""
+    """A mutant with the seconds in which each layer killed it, None if not; `reason`: why it survived all layers."""
 
     sampler: str
     kind: str
@@ -41,11 +41,11 @@ class Row:
 
     @property
     def killed(self) -> bool:
-        """Whether a layer killed it."""
+        """Whether a layer killed the mutant."""
         return self.killed_by(self.seconds)
 
     def killed_by(self, layers: Iterable[str]) -> bool:
-        """Whether one of some layers killed it."""
+        """Whether one of the given layers killed the mutant."""
         return any(self.seconds[layer] is not None for layer in layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Row:
 
 
 def judged(name: str) -> list[Row]:
-    """Every mutant of a stock sampler."""
+    """The rows of all mutants of a stock sampler."""
     torch.set_num_threads(1)
     recipe = CASES[name].recipe
     wrong: list[Mutant | Unsound] = [*mutants(replace(subject_of(recipe), chains=4000)), *unsound_recipes(recipe)]
@@ -82,7 +82,7 @@ def is_equivalent(mutant: Mutant) -> bool:
 
 
 def alarms(seed: int, names: tuple[str, ...]) -> list[tuple[float, bool, str]]:
-    """Value, verdict and name of the statistics of one right sampler, reseeded, at a tenth of the chains."""
+    """Value, verdict and name of each stochastic statistic of a right sampler, reseeded, at a tenth of the chains."""
     torch.set_num_threads(1)
     one = replace(subject_of(CASES[names[seed % len(names)]].recipe), seed=seed, chains=2000)
     return [(r.value, r.ok, f"{r.layer}: {r.statistic}") for layer in STOCHASTIC for r in layer(one)]
@@ -91,7 +91,7 @@ def alarms(seed: int, names: tuple[str, ...]) -> list[tuple[float, bool, str]]:
 def scorecard(
     names: Sequence[str] | None = None, runs: int = 1000, processes: int = 2
 ) -> tuple[list[Row], dict[str, Any]]:
-    """The two parts of the scorecard: the mutants, and counts of the false alarms of right samplers."""
+    """The two parts of the scorecard: rows of mutants, and counts of the false alarms of right samplers."""
     names = tuple(names or CASES)
     with get_context("spawn").Pool(processes) as pool:
         bar = Bar("mutants", len(names), unit="sampler", of=pool.imap_unordered(judged, names))
@@ -103,9 +103,9 @@ def scorecard(
 
 
 def _counts(runs: int, results: list[tuple[float, bool, str]]) -> dict[str, Any]:
-    """False alarms by statistic, and whether the p-values of the correlations are uniform."""
+    """Counts of false alarms by statistic, and a test of whether the correlations' p-values are uniform."""
     failed = Counter(name for _, ok, name in results if not ok)
-    # the non-Gaussian layer has the noise of the stationary start again
+    # the non-Gaussian layer repeats the noise of the stationary start
     scores = [value for value, _, name in results if "correlation" in name and "stationary" in name]
     p_values = [2 * norm.sf(score) for score in scores]
     return {
@@ -149,14 +149,14 @@ def summary(rows: list[Row], counts: dict[str, Any]) -> str:
 
 
 def _median_time(rows: list[Row]) -> float:
-    """The seconds of the first layer that kills a mutant, in the middle."""
+    """The median over mutants of the seconds of the first layer that kills."""
     return statistics.median(
         next(seconds for seconds in row.seconds.values() if seconds is not None) for row in rows if row.killed
     )
 
 
 def _table(rows: list[Row], by: str) -> Iterator[str]:
-    """A line for each sampler, or kind of mistake: its mutants, how many are killed, and by which layer."""
+    """Yields lines of a table by sampler, or by kind: the number of mutants, of those killed, and of each layer's."""
     yield f"| {by} | mutants | killed | " + " | ".join(LAYERS) + " |"
     yield "|---" * (3 + len(LAYERS)) + "|"
     for name in dict.fromkeys(getattr(row, by) for row in rows):
@@ -167,7 +167,7 @@ def _table(rows: list[Row], by: str) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write scorecard.md and scorecard.json into a folder, and print the former."""
+    """Writes scorecard.md and scorecard.json into a folder, and prints scorecard.md."""
     parser = argparse.ArgumentParser(description="The scorecard of the checks: which layer kills which mutant.")
     parser.add_argument("--out", type=Path, default=Path("out/scorecard"), help="folder")
     parser.add_argument("--runs", type=int, default=1000, help="reseeded runs of the stochastic layers")

@@ -1,4 +1,4 @@
-"""The blocks of a recipe over a number of sites, each of their coordinates a scalar block."""
+"""The coordinates of a recipe's blocks over a number of sites, each a scalar block."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from recipe import Recipe
 from recipe.algebra import at_one_site
 from recipe.symbols import Block, Total, masked, scalar
 
-SEVERAL = 3  # sites of a recipe whose sites feel each other
+SEVERAL = 3  # sites of a recipe whose sites are coupled
 
 
 class Sites:
-    """The coordinates of blocks over a number of sites; at one site they are the blocks themselves.
+    """The coordinates of blocks over a number of sites; at one site, the blocks themselves.
 
     >>> from recipe import vector, total
     >>> theta = vector("theta")
@@ -38,11 +38,11 @@ class Sites:
 
     @property
     def coordinates(self) -> tuple[Block, ...]:
-        """All of them, block by block."""
+        """All coordinates, block by block."""
         return tuple(z for b in self.state for z in self.of[b])
 
     def at(self, e: Expr, site: int = 0) -> Expr:
-        """A formula as a site sees it, of coordinates alone: every total is a sum over the sites."""
+        """A formula at a site, of coordinates alone; every total is a sum over the sites."""
         if self.number == 1:
             return at_one_site(e)
         match e:
@@ -53,11 +53,11 @@ class Sites:
         return e.func(*(self.at(a, site) for a in e.args)) if e.args else e
 
     def column(self, rows: Sequence[Expr]) -> list[Expr]:
-        """A formula by block, such as the drift, by coordinate."""
+        """Formulas by block, such as the drift, as formulas by coordinate."""
         return [self.at(e, k) for b, e in zip(self.state, rows, strict=True) for k in range(len(self.of[b]))]
 
     def matrix(self, entries: ImmutableMatrix) -> ImmutableMatrix:
-        """A matrix over blocks over coordinates: two vector blocks meet at equal sites, a scalar block meets all."""
+        """A matrix over blocks as a matrix over coordinates; entries of vector blocks at different sites are 0."""
         rows = [(i, k, b) for i, b in enumerate(self.state) for k in range(len(self.of[b]))]
 
         def entry(row, column):
@@ -68,7 +68,7 @@ class Sites:
         return ImmutableMatrix(len(rows), len(rows), entry)
 
     def arrays(self, points: Mapping[Block, Any]) -> dict[Block, np.ndarray]:
-        """Points by coordinate as arrays by block: (N, sites), and (N,) of a scalar block."""
+        """Points by coordinate as arrays by block, (N, sites), of scalar blocks (N,)."""
         stacked = {b: np.stack([np.asarray(points[z], float) for z in self.of[b]], -1) for b in self.state}
         return {b: x if b.is_vector else x[:, 0] for b, x in stacked.items()}
 
@@ -78,7 +78,7 @@ class Sites:
 
 
 def sites_of(recipe: Recipe) -> int:
-    """How many sites show what a recipe does: several where D, Q or H has a mean field, which one site has not.
+    """The number of sites that a check of a recipe needs: several where D, Q or H has a mean field, else 1.
 
     >>> from samplers import SGNHT
     >>> sites_of(SGNHT)
@@ -89,12 +89,12 @@ def sites_of(recipe: Recipe) -> int:
 
 
 def _fields(e: Expr) -> set[Expr]:
-    """The totals of a formula that move; n is none."""
+    """The totals of a formula that depend on blocks, unlike n."""
     return {t for t in e.atoms(Total) if any(isinstance(s, Block) for s in t.integrand.free_symbols)}
 
 
 def _couples_sites(H: Expr) -> bool:
-    """Whether H is anything else than a sum over sites, given the blocks of the chain."""
+    """Whether H, given the scalar blocks, is anything but a sum over sites."""
     outside, totals = masked(H, Total)
     fields = [d for d, t in totals.items() if _fields(t)]
     nested = any(_fields(t.integrand) for t in totals.values())

@@ -49,7 +49,7 @@ n = total(1)
 
 
 def _check_kinds(strategy, kinds, known):
-    """Refuse a kind that there is not."""
+    """Refuses unknown kinds."""
     for kind in kinds:
         if kind not in known:
             raise RecipeError(f"{strategy}, kinds", f"there is no kind {kind!r}", do=did_you_mean(str(kind), known))
@@ -77,7 +77,7 @@ def formulas(atoms: Iterable[Expr]) -> st.SearchStrategy[Expr]:
 def gram(
     size: int, entries: st.SearchStrategy[Expr], diagonal: Sequence[Expr] = (1, Rational(3, 2), Rational(3, 4), 2)
 ) -> st.SearchStrategy[ImmutableMatrix]:
-    """D = L L^T with L triangular, lower or upper, and a diagonal away from 0, or 1 + f^2: (size, size)."""
+    """Matrices D, (size, size): L L^T or L^T L with L lower triangular, its diagonal away from 0; 1 + f^2 of size 1."""
     if size == 1:
         return entries.map(lambda f: ImmutableMatrix([[1 + f**2]]))
     count = size * (size - 1) // 2
@@ -87,7 +87,7 @@ def gram(
 
 
 def _triangular(size, rest, on):
-    """The lower triangular matrix of what is below its diagonal, row by row, and of what is on it."""
+    """The lower triangular matrix of entries `rest` below the diagonal, row by row, and `on` the diagonal."""
 
     def entry(i, j):
         if i == j:
@@ -98,7 +98,7 @@ def _triangular(size, rest, on):
 
 
 def _curl(draw, pairs, entries):
-    """Entries of Q above the diagonal, some of them 0."""
+    """Entries of Q above the diagonal, by pair of blocks; 0 is left out."""
     return {pair: e for pair in pairs if (e := draw(entries)) != 0}
 
 
@@ -150,7 +150,7 @@ def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = 
     `kinds`: "sites", vectors with shared scalars and any entries; "explicit", scalar coordinates; "linear", constant
     D and Q under quadratic energies; "thermostatted", Langevin dynamics of Nose-Hoover thermostats; the last two have
     closed forms. Without `noise` D is 0; `adapt` and `jumps` add an adapted quantity and a refreshed block where
-    these fit.
+    possible.
 
     >>> from hypothesis import Phase, find, settings
     >>> unshrunk = settings(phases=[Phase.generate], derandomize=True)
@@ -190,7 +190,7 @@ def _recipes(draw, kinds, noise, adapt, jumps):
 
 
 def _adapted(target):
-    """An adapted quantity like a target, and what it averages."""
+    """An adapted quantity like a target, and the formula that it averages."""
     if not target.is_vector:
         return adapted("V", domain="nonnegative", start=1), exp(-(target**2))
     seen = grad(potential(target)) ** 2
@@ -198,14 +198,14 @@ def _adapted(target):
 
 
 def _confining(draw, x, over, centre, a, m):
-    """An energy of an auxiliary block that confines it, and leaves the marginal of all else alone."""
+    """A confining energy of an auxiliary block, which does not change the marginal law of the other blocks."""
     y = x - draw(st.sampled_from([0, centre]))
     wells = [y**2 / 2, y**2 / (2 * m), y**2 / 2 + a * y**4 / 4, sqrt(1 + y**2), y**2 / 2 + cos(y) / 2]
     return over(draw(st.sampled_from(wells)))
 
 
 def _by_pair(blocks, matrix):
-    """The entries of a matrix by their blocks."""
+    """The entries of a matrix by pair of blocks."""
     return {(x, y): matrix[i, j] for i, x in enumerate(blocks) for j, y in enumerate(blocks)}
 
 
@@ -295,7 +295,7 @@ def _cuts(recipe):
 
 
 def _solved(recipe, cut, method):
-    """The pieces of a cut, each with a closed form or else by the `method`; None where there is no such cut."""
+    """The pieces of a cut, each in closed form, else by the numerical `method`; None where a piece has neither."""
     word = Scheme("", tuple((letter, S.One) for letter in (*cut, *recipe.jumps)))
     try:
         subsystems = split(recipe, word, lettered(cut, recipe.name))
@@ -310,14 +310,14 @@ def _solved(recipe, cut, method):
 
 
 def _is_promising(subsystem):
-    """Affine in its own block, or short: the search for a closed form of a long formula takes minutes."""
+    """Whether drifts are affine in their own block, or short; a closed form of long formulas takes minutes to find."""
     return all(f.count_ops() <= 15 or diff(f, b, 2).expand() == 0 for b, f in subsystem.drift.items())
 
 
 def _has_flow(subsystem):
     try:
         solve(subsystem)
-    except (RecipeError, OverflowError):  # it is checked at random numbers, where a long formula may overflow
+    except (RecipeError, OverflowError):  # flows are checked at random numbers, where a long formula may overflow
         return False
     return True
 
@@ -327,8 +327,8 @@ def schemes(
 ) -> st.SearchStrategy[tuple]:
     """(word, pieces) for `integrators.compile`: Euler, Lie, Strang, longer words, fractions.
 
-    The pieces have closed forms; what has none takes the numerical `method`, and where no method is given the word is
-    Euler's, which is left out where it can be if not `euler`. `palindromes` leaves out what is none.
+    Pieces have closed forms, or else take the numerical `method`; without a `method` the word is Euler's. With
+    `euler=False` Euler's word is drawn only where no other is found. `palindromes` draws only palindromes otherwise.
 
     >>> from hypothesis import find
     >>> from samplers import SGNHT
@@ -363,7 +363,7 @@ def _schemes(draw, recipe, method, euler, palindromes):
 
 
 def _shares(draw, front, middle):
-    """A palindrome of (letter, fraction): each pair of a letter takes a part of what is left of it, the last all."""
+    """A palindrome of (letter, fraction): each pair takes a part of what is left of its letter, the last pair all."""
     left = dict.fromkeys([*front, middle], S.One)
     pairs = []
     for k, x in enumerate(front):
@@ -376,14 +376,14 @@ def _shares(draw, front, middle):
 
 @st.composite
 def steps(draw: st.DrawFn, source: st.SearchStrategy[Recipe] | None = None, **options: Any) -> Step:
-    """Compiled steps of recipes, by default all `recipes()`, and words with the options of `schemes`."""
+    """Compiled steps of recipes, by default of `recipes()`, and of words by `schemes` with its options."""
     recipe = draw(recipes() if source is None else source)
     word, pieces = draw(schemes(recipe, **options))
     return integrators.compile(recipe, word, pieces=pieces)
 
 
 def targets(recipe: Recipe, **options: Any) -> st.SearchStrategy[Energy]:
-    """Energies of a recipe's target, see `energies`."""
+    """Energies of a recipe's target, by `energies`."""
     return energies(recipe.targets, **options)
 
 
@@ -393,6 +393,6 @@ def targets(recipe: Recipe, **options: Any) -> st.SearchStrategy[Energy]:
 def states(
     step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), *, tensors: bool = False
 ) -> st.SearchStrategy[Inputs]:
-    """State, noise and parameters of a step, see `varied_inputs`; torch tensors if asked for."""
+    """State, noise and parameters of a step, by `varied_inputs`; torch tensors with `tensors=True`."""
     drawn = st.integers(0, 2**32 - 1).map(lambda seed: varied_inputs(step, chains, shape, seed))
     return drawn.map(lambda at: at.tensors) if tensors else drawn

@@ -1,7 +1,7 @@
-"""What the layers check: a step, the recipe whose law it should have, and that law at one site.
+"""The subject of the layers of checks: a step, the recipe whose law the step should have, and that law.
 
-The law is exp(-H/T) with U a quartic or a double well, at a temperature, masses and frictions away from 1; adapted
-quantities are frozen, and a budget for gradient noise is met by a gradient that is as noisy.
+The law is exp(-H/T) with U a quartic or a double well, at a temperature, masses and frictions away from 1. Adapted
+quantities are frozen, and gradients have noise of the variance that the recipe's budget states.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ ENERGIES = {
     "quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5),
     "double well": Energy(x, U=(x**2 - 1) ** 2 + x / 5),
 }
-# of an angle from -pi to pi, or what a box is when its width is taken for 2 pi
+# of an angle from -pi to pi; a box is scaled to the width 2 pi
 OF_AN_ANGLE = {
     "quartic": -sympy.cos(x - sympy.Rational(2, 5)),
     "double well": sympy.cos(2 * x) + sympy.sin(x - sympy.Rational(1, 3)) / 2,
@@ -50,7 +50,7 @@ _TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "t
 
 
 def unaltered(step: Step) -> Step:
-    """The step as it is."""
+    """Returns the step unchanged."""
     return step
 
 
@@ -58,10 +58,10 @@ def unaltered(step: Step) -> Step:
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `energies` by name: of one coordinate, and then summed over those of the target, or of all of them. `wrong` is
-    compiled in place of the recipe, `alter` changes what was compiled, `alter_accepted` the step that is accepted by
-    its work: so are mutants made. `chains` and `seed` are those of a run from a stationary start. `origin` is the right
-    subject that a mutant was made from.
+    `energies`, by name: of one coordinate, summed over the target's coordinates, or of all of them. Mutants have a
+    recipe `wrong`, compiled in place of the right one, or functions that change the compiled step, `alter`, and the
+    accept-reject step, `alter_accepted`; `origin` is the right subject of a mutant. `chains` and `seed` are for runs
+    from a stationary start.
     """
 
     case: Case
@@ -83,7 +83,7 @@ class Subject:
 
     @cached_property
     def right(self) -> "Subject":
-        """The same without what is wrong, which all mutants of a subject share."""
+        """The subject without its mistake, shared by all mutants of a subject."""
         if self.wrong is None and self.alter is self.alter_accepted is unaltered:
             return self
         return self.origin or replace(self, wrong=None, alter=unaltered, alter_accepted=unaltered)
@@ -95,21 +95,21 @@ class Subject:
         alter: Callable[[Step], Step] = unaltered,
         alter_accepted: Callable[[Step], Step] = unaltered,
     ) -> "Subject":
-        """The same with a mistake."""
+        """The subject with a mistake."""
         return replace(self, wrong=wrong, alter=alter, alter_accepted=alter_accepted, origin=self)
 
     @cached_property
     def certificate(self) -> Certificate:
-        """What is known of the law of the SDE that is discretised, at the values that are asked about."""
+        """The certificate of the discretised SDE, at the given values of parameters."""
         sde = self.wrong or self.recipe
         known = {s.name for s in sde.parameters}
         values: dict[str, Any] = {name: x for name, x in self.case.values.items() if name in known}
         return sde.check(**values)
 
-    # ---- what is compiled
+    # ---- the compiled step
 
     def step(self, *, frozen: bool) -> Step:
-        """The step; with its adapted quantities frozen, or adapting."""
+        """The step, with adapted quantities frozen or adapting."""
         if self.wrong is None and self.right is not self:
             return self.alter(self.right.still if frozen else self.right.live)
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
@@ -133,7 +133,7 @@ class Subject:
         """The step, its adapted quantities frozen."""
         return self.step(frozen=True)
 
-    # ---- its numbers
+    # ---- numbers
 
     @cached_property
     def constants(self) -> dict[str, float]:
@@ -142,29 +142,29 @@ class Subject:
 
     @cached_property
     def numbers(self) -> dict[Any, float]:
-        """Symbol -> number, of all that stands still."""
+        """The number of each parameter, adapted quantity, T, num_data and step_number, by symbol."""
         values = {s: self.case.parameters[s.name] for s in self.recipe.parameters}
         values |= {a: self.constants[a.name] for a in self.recipe.adapted}
         return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0}
 
     @property
     def values(self) -> dict[Any, float]:
-        """Symbol -> number, of all that is no block."""
+        """The number of each symbol but blocks: `numbers`, and the step size."""
         return {**self.numbers, step_size: self.case.step_size or 0.01}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the step is called with beside state, gradient and noise."""
+        """Arguments of the step beside state, gradient and noise."""
         settings: dict[str, Any] = {"temperature": TEMPERATURE, **self.case.parameters}
         if self.still.program.reads(num_data):
             settings["num_data"] = NUM_DATA
         return settings
 
-    # ---- its law
+    # ---- the law
 
     @cached_property
     def sites(self) -> Sites:
-        """The coordinates that its law is over: those of one site, or of several where sites feel each other."""
+        """The coordinates of the law: of one site, or of several where sites are coupled."""
         return Sites(self.recipe.state, sites_of(self.recipe))
 
     @cached_property
@@ -176,14 +176,14 @@ class Subject:
 
     @cached_property
     def laws(self) -> dict[str, Law]:
-        """By energy, exp(-H/T) as points and weights."""
+        """exp(-H/T) as points and weights, by name of the energy."""
         if self.right is not self:
             return self.right.laws
         return {name: self.stationary.law(self.energy(name), self.noise_points) for name in self.energies}
 
     @cached_property
     def unresolved(self) -> str:
-        """Why there is no law to compare with; nothing if there is one."""
+        """The reason why there is no law to compare with; "" if there is one."""
         try:
             _ = self.laws
         except RecipeError as error:
@@ -192,13 +192,13 @@ class Subject:
 
     @cached_property
     def out_of_reach(self) -> str:
-        """Why chains cannot be compared with the law; nothing if they can."""
+        """The reason why chains cannot be compared with the law; "" if they can."""
         if self.case.step_size is not None:
             return "its parameters imply a step size, so that there is no limit h -> 0"
         return self.unresolved
 
     def is_by_quadrature(self, name: str) -> bool:
-        """Whether state and noise of one step are integrated over; else they are drawn."""
+        """Whether state and noise of one step are integrated over by quadrature, and not drawn."""
         law = self.laws[name]
         program = self.still.program
         several = self.sites.number > 1
@@ -208,7 +208,7 @@ class Subject:
 
     @property
     def first_energy(self) -> str:
-        """The name of the energy that every layer takes."""
+        """The name of the first energy, which every layer takes."""
         return next(iter(self.energies))
 
     @property
@@ -227,7 +227,7 @@ class Subject:
         blocks = self.recipe.targets
         return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
 
-    # ---- its gradients
+    # ---- gradients
 
     def derivative(self, name: str, order: int) -> Callable[[Any], Any]:
         """The derivatives of U by each coordinate, of tensors or of dicts by block."""
@@ -259,7 +259,7 @@ class Subject:
         return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
 
     def gradient_variance(self, h: float, points: Points) -> Any:
-        """2 S m/(h c^2), the variance of gradients that meet the budget S: m in a step, each with the factor c."""
+        """The variance of gradients that meet the budget S, 2 S m/(h c^2), for m gradients in a step with factor c."""
         if not any(self.recipe.supplied):
             return 0.0
         budget, factor = self._budget_and_factor
@@ -290,10 +290,10 @@ def subject_of(
     values: Mapping[str, float] | None = None,
     backend: str = "torch",
 ) -> Subject:
-    """The subject of a recipe and a word; a stock recipe has its open functions given.
+    """The subject of a recipe and a word, with the open functions of a stock recipe bound.
 
-    The arguments are those of `check`, with `values` as one mapping. Raises RecipeError for what is no recipe, no
-    parameter of it, or no energy of one site.
+    The arguments are those of `check`, with `values` as one mapping. Raises RecipeError for anything but a recipe, an
+    unknown parameter, or an energy of several sites.
 
     >>> from samplers import SGLD
     >>> print(subject_of(SGLD).still.scheme)
@@ -317,7 +317,7 @@ def subject_of(
 
 
 def _case(recipe, values):
-    """The case of a recipe, with the values of some of its parameters."""
+    """The case of a recipe, with given values of parameters; RecipeError for an unknown one."""
     case = case_of(recipe)
     if case.recipe is not recipe and not is_open(recipe):
         case = replace(case, recipe=recipe)
@@ -329,7 +329,7 @@ def _case(recipe, values):
 
 
 def _energies(energy, recipe):
-    """The energies that a recipe is checked with: one of the caller's, or all of ours."""
+    """The energies by name that a recipe is checked with: the caller's, or by default all that fit."""
     if energy is not None:
         return {"energy": _of_a_site(energy, recipe)}
     if recipe.potential is None:
@@ -340,7 +340,7 @@ def _energies(energy, recipe):
 
 
 def _between_ends(blocks):
-    """Energies of targets some of which are angles, or in boxes: one well, and two."""
+    """Energies of one and of two wells, for targets with angles or boxes among them."""
     plain = sympy.symbols(f"x:{len(blocks)}", real=True)
     energies = {}
     for name, new in (("quartic", "one well"), ("double well", "two wells")):
@@ -355,7 +355,7 @@ def _between_ends(blocks):
 
 
 def _of_a_site(energy, recipe):
-    """An energy of one coordinate, or of as many as the target has blocks."""
+    """An energy as a formula of plain coordinates; RecipeError unless it has one, or as many as the target's blocks."""
     if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(recipe.targets)):
         raise RecipeError(
             f"{recipe.name}, check, energy",
@@ -367,5 +367,5 @@ def _of_a_site(energy, recipe):
 
 
 def is_open(recipe: Recipe) -> bool:
-    """Whether a function other than U is still opaque."""
+    """Whether a function other than U is opaque."""
     return any(e.atoms(AppliedUndef) - e.atoms(Potential) for e in (recipe.H, *recipe.D, *recipe.Q))

@@ -1,7 +1,7 @@
-"""Recipes made from right ones whose formulas are a recipe still, and whose chain has not the law that they promise.
+"""Unsound recipes, made from right ones, whose chains do not have the declared law.
 
-Invariance does not see them: the Fokker-Planck residual of all but the frozen ones is 0. They are improper, reach a
-boundary, are not reached by the noise, hold at temperature 1 alone, or hold while all blocks move alone.
+Invariance does not show the fault: the Fokker-Planck residual is 0, except with frozen blocks. The law is improper, has
+mass at a boundary, is not reached by the noise, or holds only at temperature 1, or only while all blocks move.
 """
 
 import time
@@ -20,14 +20,14 @@ from recipe.symbols import Block, scalar, total, vector
 from .cases import case_of
 
 KINDS = ("properness", "boundary", "reach", "temperature", "frozen blocks")
-ELSEWHERE = 3.0  # the temperature at which a law of temperature 1 is asked for
+ELSEWHERE = 3.0  # the temperature at which a law of temperature 1 is checked
 
-Change = tuple[str, Callable[[], Recipe]]  # what is wrong, and the recipe
+Change = tuple[str, Callable[[], Recipe]]  # the mistake in words, and the recipe
 
 
 @dataclass(frozen=True)
 class Unsound:
-    """A recipe, or what moves of it beside `freeze`, that has another law than it promises, at a temperature."""
+    """A recipe whose chains, at a temperature and with blocks `freeze` held still, have another law than declared."""
 
     kind: str
     mistake: str
@@ -37,7 +37,7 @@ class Unsound:
     values: dict[str, float] = field(default_factory=dict)
 
     def certificate(self, temperature: float | None = None) -> Certificate | None:
-        """What is known of it; None where it is refused as soon as it is declared."""
+        """The certificate of the recipe; None for a recipe that is refused at its declaration."""
         try:
             recipe = self.declare()
         except RecipeError:
@@ -46,7 +46,7 @@ class Unsound:
         return recipe.check(temperature=temperature or self.temperature, freeze=self.freeze, **values)
 
     def killing_time(self, layer: str) -> float | None:
-        """The seconds that the formulas take to show it, or None; no other layer is asked."""
+        """The seconds in which the layer "symbolic" finds the fault, else None; other layers are not run."""
         if layer != "symbolic":
             return None
         started = time.perf_counter()
@@ -55,7 +55,7 @@ class Unsound:
 
 
 def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
-    """All of them that can be made of a right recipe.
+    """Yields the unsound recipes that can be made from a right recipe.
 
     >>> from samplers import SGLD
     >>> [f"{one.kind}: {one.mistake}" for one in unsound_recipes(SGLD)][-1]
@@ -77,7 +77,7 @@ def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
 
 
 def _changed(recipe: Recipe, **changes: Any) -> Recipe:
-    """The recipe with other formulas, without the words and budgets that were made for the old ones."""
+    """The recipe with other formulas, without the words and budgets of the old formulas."""
     plain: dict[str, Any] = {"pieces": {}, "scheme": None, "schemes": {}, "supplied": {}, "conversions": {}}
     return replace(recipe, **(plain | changes))
 
@@ -86,7 +86,7 @@ def _changed(recipe: Recipe, **changes: Any) -> Recipe:
 
 
 def _improper(recipe: Recipe) -> Iterator[Change]:
-    """The energy of an auxiliary block, or of the target, of the wrong sign."""
+    """Yields recipes with the wrong sign of the energy of an auxiliary block, or of the target."""
     terms = Add.make_args(expand(recipe.H))
     for b in recipe.momenta + recipe.thermostats:
         own = Add(*(t for t in terms if t.has(b)))
@@ -105,7 +105,7 @@ def _improper(recipe: Recipe) -> Iterator[Change]:
 
 
 def _open_ends(recipe: Recipe) -> Iterator[Change]:
-    """A target on a half line whose D does not vanish at 0."""
+    """Yields recipes with noise that does not vanish at the end of the target's domain."""
     if recipe.adapt or recipe.jumps:
         return
     for b in recipe.targets:
@@ -139,7 +139,7 @@ def _on_a_half_line(recipe: Recipe, b: Block) -> Recipe:
 
 
 def _unreached(recipe: Recipe) -> Iterator[Change]:
-    """A wall in the noise of the target, a target that nothing moves, no noise at all."""
+    """Yields recipes with noise that vanishes at 0, with a target that nothing moves, and without noise."""
     for b in recipe.targets:
         i = recipe.state.index(b)
         if recipe.D[i, i] != 0 and b.domain.is_real and not any(recipe.Q[i, :]):
@@ -159,7 +159,7 @@ def _unreached(recipe: Recipe) -> Iterator[Change]:
 
 
 def _of_one_temperature(recipe: Recipe) -> Iterator[Change]:
-    """A mass of theta, for momenta that are normal, whose logarithm is not multiplied by the temperature."""
+    """Yields recipes with a mass of theta for normal momenta, and log mass in H not multiplied by the temperature."""
     if recipe.adapt or recipe.latents or not recipe.target_is_vector:
         return
     (theta,) = recipe.targets

@@ -17,7 +17,7 @@ from .measurements import measured
 from .plan import Plan, check_function
 from .verdicts import Audit
 
-RUNS = 4 + len(LAWS) * 2 * 3  # the first look, and the measurements; more where the start is not forgotten
+RUNS = 4 + len(LAWS) * 2 * 3  # of the first look and the measurements; more are run where the start is not forgotten
 
 
 def audit(
@@ -32,12 +32,12 @@ def audit(
     limit: float | None = 900.0,
     progress: bool = True,
 ) -> Audit:
-    """Compare the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolate to h = 0.
+    """Compares the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolates to h = 0.
 
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
     draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in
     torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
-    start at half the width, and the time of a run is doubled until they agree with the rest. `alpha`: the rate of
+    start at half the width, and the time of a run is doubled until both groups agree. `alpha`: the rate of
     false alarms. Torch's and numpy's global generators are seeded for the run, and restored. `progress` on stderr.
     Raises RecipeError for a function that is not of this form. After `limit` seconds the audit ends with what there
     is.
@@ -83,7 +83,7 @@ def audit(
 
 
 def _perform(experiment: Experiment) -> None:
-    """All of it; what there is, where time runs out."""
+    """Runs the audit to its verdict, or until time runs out."""
     try:
         halves = first_look(experiment)
         if halves is None or experiment.comparisons.verdicts:

@@ -1,13 +1,13 @@
-"""Statistics over chains and step sizes: limits and orders of biases, and how alike chains are."""
+"""Statistics over chains and step sizes: limits and orders of biases, and correlations between chains."""
 
 import numpy as np
 
 
 def limits(bias: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The limits of biases as h -> 0, their standard errors, and by how many of these they fail to vanish.
+    """The limits of biases as h -> 0, their standard errors, and scores against vanishing, in standard errors.
 
     The limit is exact to second order in h. A bias does not vanish where b(h/4) is more than two thirds of b(h/2),
-    which none of order h^.6 or higher is, and where its limit has the same sign.
+    unlike any bias of order h^.6 or higher, and the limit has the same sign.
     """
     coarse, middle, fine = bias
     limit = (coarse - 6 * middle + 8 * fine) / 3
@@ -17,9 +17,9 @@ def limits(bias: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
 
 def order(bias: np.ndarray, error: np.ndarray, width: float = 2.0) -> tuple[float, float, float]:
-    """The order p of b = c h^p by least squares, and its range, of so many standard errors.
+    """The order p of b = c h^p by least squares, and its range within `width` standard errors.
 
-    Where no power fits, as for c h + d h^2, the errors are those of the fit.
+    Where no power fits, as for c h + d h^2, the standard errors are scaled up to the misfit.
     """
     orders = np.linspace(-2, 6, 801)
     powers = 2.0 ** -np.outer(orders, range(3)) / error
@@ -30,8 +30,8 @@ def order(bias: np.ndarray, error: np.ndarray, width: float = 2.0) -> tuple[floa
 
 
 def likeness(x: np.ndarray) -> tuple[int, float, float]:
-    """The distance of two chains at which a coordinate is most alike, the rank correlation, and its standard errors."""
-    y = x.argsort(0).argsort(0) - (len(x) - 1) / 2  # ranks: a few far chains are not alike
+    """The lag between chains of the largest rank correlation, that correlation, and its size in standard errors."""
+    y = x.argsort(0).argsort(0) - (len(x) - 1) / 2  # ranks, on which a few far chains have no influence
     y = y / y.std(0)
     r = np.fft.irfft(abs(np.fft.rfft(y, axis=0)) ** 2, len(y), axis=0)[1 : len(y) // 2 + 1] / len(y)
     score = abs(r) * len(y) ** 0.5
@@ -42,6 +42,6 @@ def likeness(x: np.ndarray) -> tuple[int, float, float]:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """The mean over the coordinates of the correlation across chains; 0 for one that stands still."""
+    """The mean over coordinates of the correlation across chains; a constant coordinate counts as 0."""
     pairs = zip(a.T, b.T)
     return float(np.mean([np.corrcoef(x, y)[0, 1] if x.std() and y.std() else 0.0 for x, y in pairs]))

@@ -14,13 +14,14 @@ from .laws import Law
 
 
 class OutOfTime(Exception):
-    """The limit has passed."""
+    """The time limit of an audit has passed."""
 
 
 class BlackBox:
     """The function under audit: its answers checked, its runs counted on `bar`.
 
-    Raises OutOfTime after the run that ends later than `limit` seconds from now, RecipeError for what is no theta.
+    Raises OutOfTime after the first run that ends more than `limit` seconds from now, and RecipeError where the
+    function returns anything but theta, (chains, dim) or (chains, steps, dim).
     """
 
     def __init__(self, run: Callable, name: str, bar: Any, limit: float | None = None):
@@ -34,7 +35,7 @@ class BlackBox:
     def __call__(
         self, law: Law, init: torch.Tensor, *, time: float, step_size: float, temperature: float, seed: int
     ) -> torch.Tensor:
-        """Where the chains end that start at `init`, (chains, dim)."""
+        """Runs chains from `init`, (chains, dim), and returns their last draws, (chains, dim)."""
         steps = max(1, round(time / step_size))
         self.bar.set_postfix_str(f"{law.name}, T = {temperature:g}, {steps} steps of {step_size:g}")
         with ended_by_interrupt():  # samplers.sample would return its draws so far

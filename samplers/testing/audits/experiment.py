@@ -7,11 +7,11 @@ from .laws import Law
 from .plan import Plan
 from .verdicts import Cell, Comparisons
 
-FAR = 1e4  # standard deviations: a chain out there has diverged, though its numbers are finite yet
+FAR = 1e4  # standard deviations from the mean, from which on a finite chain counts as diverged
 
 
 class Experiment:
-    """The runs of a black box, and what they showed; `time`, that of a run, grows until the start is forgotten."""
+    """The runs of a black box and their comparisons; `time`, of a run, grows until the start is forgotten."""
 
     def __init__(self, box: BlackBox, plan: Plan):
         self.box = box
@@ -32,13 +32,13 @@ class Experiment:
     def run(
         self, law: Law, init: torch.Tensor, T: float, h: float, *, seed: int | None = None, time: float | None = None
     ) -> torch.Tensor:
-        """Where the chains end; with a new seed and for the time of a run, if left out."""
+        """The last draws of chains from `init`, (chains, dim); by default with a new seed, for the time of a run."""
         if seed is None:
             seed = self.seed()
         return self.box(law, init, time=self.time if time is None else time, step_size=h, temperature=T, seed=seed)
 
     def stays(self, law: Law, T: float, h: float, theta: torch.Tensor) -> bool:
-        """Whether every chain stays finite; else the largest step size that is stable is looked for."""
+        """Whether every chain stays finite; if not, searches for a stable step size, which the finding names."""
         share = _lost(law, T, theta)
         if not share:
             return True
@@ -60,6 +60,6 @@ class Experiment:
 
 
 def _lost(law, T, theta):
-    """The share of the chains that are not finite, or far out."""
+    """The share of chains that are not finite, or beyond FAR standard deviations."""
     mean, sd, *_ = law.moments(T)
     return 1 - float((abs(theta.double().numpy() - mean) < FAR * sd).all(1).mean())

@@ -1,4 +1,4 @@
-"""The first look at a black box: does it move, and is its noise new for every seed, chain and step?"""
+"""The first look at a black box: whether chains move, and whether noise is new for every seed, chain and step."""
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ Halves = tuple[float, float]
 
 
 def first_look(experiment: Experiment) -> Halves | None:
-    """The correlations of theta over the first half of a run and over the second; None where it is not worth going on.
+    """The correlations of theta over the first half of a run and over the second; None where a check has failed.
 
-    Two seeds, and twice the time, on the first target.
+    The runs are on the first target, with two seeds, and one for twice the time.
     """
     law = LAWS[0]
     T = experiment.plan.temperatures[0]
@@ -38,7 +38,7 @@ def first_look(experiment: Experiment) -> Halves | None:
 
 
 def _moves(experiment, moved):
-    """Whether the chains move."""
+    """Whether chains move."""
     still = 1 - float(moved.double().mean())
     if not experiment.comparisons.keeps(
         "movement",
@@ -69,7 +69,7 @@ def _heeds_seeds(experiment, theta, other, width):
 
 
 def _compare_seeds(experiment, x, y, sd, width):
-    """The means over the chains are as far apart for two seeds as those of independent chains."""
+    """Checks that means over chains are as far apart for two seeds as means of independent chains."""
     error = np.maximum(np.sqrt((x.var(0) + y.var(0)) / len(x)), 1e-12 * sd)
     offset = (abs(x.mean(0) - y.mean(0)) / error).max()
     experiment.comparisons.keeps(
@@ -85,7 +85,7 @@ def _compare_seeds(experiment, x, y, sd, width):
 
 
 def _compare_chains(experiment, x):
-    """No two chains are alike."""
+    """Checks that no two chains are correlated."""
     lag, r, score = likeness(x)
     experiment.comparisons.keeps(
         "chains",

@@ -1,4 +1,4 @@
-"""What the biases of an audit say: do they vanish with the step size, and of which order are they?"""
+"""The judgement of an audit's biases: whether they vanish with the step size, and of which order they are."""
 
 from dataclasses import dataclass
 from math import hypot, log2
@@ -12,8 +12,8 @@ from .experiment import Experiment
 from .first_look import Halves
 from .verdicts import Cell
 
-RESOLVED = 0.6  # an order that may be higher: the bias may vanish
-SEEN = 1.28  # standard errors above the threshold: seen nine times in ten
+RESOLVED = 0.6  # a bias whose order may be higher may vanish
+SEEN = 1.28  # standard errors above the threshold, at which an effect is seen nine times in ten
 LIMIT = "E phi(theta_n) -> E phi as h -> 0"
 
 
@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """One statistic over the step sizes, its largest distance from 0 in standard errors, and what is said of it."""
+    """The bias of one statistic over the step sizes, its largest distance from 0 in standard errors, and its text."""
 
     bias: np.ndarray
     error: np.ndarray
@@ -37,7 +37,7 @@ class Bias(NamedTuple):
 
 @dataclass(frozen=True)
 class Biases:
-    """The biases that do not vanish, as scores and texts; of all biases the most certain one; true if there is any."""
+    """The biases that do not vanish, as scores and texts, and the most certain of all biases; true if there is any."""
 
     series: list[Series]
     wrong: list[tuple[float, str]]
@@ -49,7 +49,7 @@ class Biases:
 
 
 def biases_of(cells: list[Cell], threshold: float) -> Biases:
-    """The biases of all cells that are beyond the threshold, in standard errors."""
+    """The biases of all cells beyond the threshold, in standard errors."""
     wrong: list[tuple[float, str]] = []
     surest: Bias | None = None
     results = []
@@ -73,7 +73,7 @@ def biases_of(cells: list[Cell], threshold: float) -> Biases:
 
 
 def _series(cells):
-    """Biases by target and temperature; then that of the temperature, pooled over targets, and over everything."""
+    """Biases by target and temperature; then biases of the temperature, pooled over targets, and over everything."""
     settings = dict.fromkeys((cell.law.name, cell.temperature) for cell in cells)
     series: list[Series] = []
     pooled: dict[str, list] = {}
@@ -89,7 +89,7 @@ def _series(cells):
 
 
 def _pooled(temperatures):
-    """The mean of biases, weighted alike at every step size, as the limit needs; and its standard errors."""
+    """The mean of biases and its standard errors, with the same weights at every step size, as the limit needs."""
     weights = [1 / (error**2).mean() for _, error in temperatures]
     bias = sum(w * b for w, (b, _) in zip(weights, temperatures)) / sum(weights)
     variance = sum((w * e) ** 2 for w, (_, e) in zip(weights, temperatures))
@@ -100,7 +100,7 @@ def _pooled(temperatures):
 
 
 def judge(experiment: Experiment, cells: list[Cell], biases: Biases, halves: Halves) -> None:
-    """What is wrong with the limits; else the order of the bias, if there is one."""
+    """Concludes the verdict from the limits of biases, or else from the order of the most certain bias."""
     comparisons = experiment.comparisons
     threshold = experiment.plan.threshold
     comparisons.results.append(
@@ -119,7 +119,7 @@ def judge(experiment: Experiment, cells: list[Cell], biases: Biases, halves: Hal
     at_h = error[0, 0]
     in_the_limit = 2 * hypot(1.5 * error[2, 0], error[1, 0])
     seen = (threshold + SEEN) * np.array([at_h, in_the_limit])
-    seen = np.where(seen < 1, seen / np.maximum(1 - seen, 1e-9), np.inf)  # the errors grow with the temperature
+    seen = np.where(seen < 1, seen / np.maximum(1 - seen, 1e-9), np.inf)  # errors grow with the temperature
     comparisons.findings.append(
         "resolution: nine times in ten an audit of this size finds a temperature {:.1%} off at h, or "
         "{:.1%} off as h -> 0".format(*seen)
@@ -127,7 +127,7 @@ def judge(experiment: Experiment, cells: list[Cell], biases: Biases, halves: Hal
 
 
 def _most_telling(wrong):
-    """Texts of biases that do not vanish: of all targets together, and the surest of one."""
+    """Texts of biases that do not vanish: of all targets together, and the surest one of a single target."""
     pooled = [text for _, text in wrong if "all targets" in text]
     single = [(score, text) for score, text in wrong if text not in pooled]
     return pooled[:2] + ([max(single)[1]] if single else [])
@@ -152,7 +152,10 @@ def _vanishes(experiment, surest):
 
 
 def _judge_reuse(experiment, before, after):
-    """Does a run of twice the time end where one of the time did? A sampler of exact draws may, and is right."""
+    """Checks that the second half of a run does not repeat the noise of the first.
+
+    Asked only of a wrong law: a right sampler, of exact draws, may end at one point after any time.
+    """
     experiment.comparisons.keeps(
         "noise",
         "correlation over the second half of a run, less that over the first",
@@ -167,7 +170,7 @@ def _judge_reuse(experiment, before, after):
 
 
 def _judge_coordinates(experiment, cells):
-    """Coordinates of a separable target are independent at every step size."""
+    """Checks that coordinates of separable targets are independent."""
     threshold = experiment.plan.threshold
     smallest = experiment.plan.step_sizes[-1]
     separable = [cell for cell in cells if cell.law.separable and cell.step_size == smallest]
@@ -177,7 +180,7 @@ def _judge_coordinates(experiment, cells):
         biases.append(abs(cell.bias[chosen]).min())
         errors.append(cell.error[chosen].max())
     r, error = min(biases), max(errors)
-    r = r if r <= 1 + threshold * error else 0.0  # taken about the exact means: beyond 1 these are off
+    r = r if r <= 1 + threshold * error else 0.0  # about the exact means; beyond 1 the means of draws are off
     experiment.comparisons.keeps(
         "coordinates",
         "correlation of neighbours on separable targets",
@@ -190,7 +193,7 @@ def _judge_coordinates(experiment, cells):
 
 
 def _judge_temperature(experiment, series):
-    """The temperature of the draws is a power of the one asked for: the first."""
+    """Checks that the temperature of the draws is the first power of the temperature asked for."""
     asked = experiment.plan.temperatures
     threshold = experiment.plan.threshold
     one, other = (limits(s.bias, s.error)[:2] for s in series[-3:-1])

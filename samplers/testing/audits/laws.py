@@ -42,7 +42,7 @@ class Law:
         ]
 
     def exact(self, T: float) -> np.ndarray:
-        """What the statistics should be on average."""
+        """The exact means of the statistics."""
         _, _, within, correlations = self.moments(T)
         return np.array([0.0] * self.dim + [1.0] * self.dim + [*within] + [*correlations] + [1.0, 1.0])
 

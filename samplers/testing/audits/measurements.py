@@ -1,4 +1,4 @@
-"""Every target, temperature and step size, run until the start is forgotten."""
+"""Measurements of every target, temperature and step size, in runs until the start is forgotten."""
 
 from math import inf
 
@@ -16,7 +16,7 @@ ROUNDS = 5  # of measurements, until nothing changes with time
 
 
 def measured(experiment: Experiment) -> Biases | None:
-    """The biases of all cells, once nothing changes with time; None where something is wrong before."""
+    """The biases of all cells, once nothing changes with time; None where a check has failed before."""
     plan = experiment.plan
     comparisons = experiment.comparisons
     settings = [(law, T, h) for law in LAWS for T in plan.temperatures for h in plan.step_sizes]
@@ -58,9 +58,10 @@ def measured(experiment: Experiment) -> Biases | None:
 
 
 def measure(experiment: Experiment, law: Law, T: float, h: float) -> Cell | None:
-    """A cell, or the finding why there is none; the time it took to forget the start is kept for the next.
+    """Measures a cell; None, with a finding, where chains diverge or keep their start.
 
-    Three quarters of the chains start from exact draws and are compared, the others at half the width.
+    Three quarters of the chains start from exact draws and are compared, the others at half the width. The time of a
+    run is doubled until both groups agree, and is kept for the next cell.
     """
     compared = experiment.plan.chains * 3 // 4
     for doubling in range(DOUBLINGS + 1):
@@ -72,7 +73,7 @@ def measure(experiment: Experiment, law: Law, T: float, h: float) -> Cell | None
         if not experiment.stays(law, T, h, theta):
             return None
         wide, narrow = law.statistics(theta[:compared], T), law.statistics(theta[compared:], T)
-        # a law that is too narrow must not look precise: at least the spread of exact draws
+        # at least the standard deviation of exact draws, since a law that is too narrow must not look precise
         ideal = law.statistics(init[:compared], T).std(0)
         error, error_narrow = (np.maximum(s.std(0), ideal) / len(s) ** 0.5 for s in (wide, narrow))
         apart = abs(wide.mean(0) - narrow.mean(0)) / np.hypot(error, error_narrow)
@@ -103,9 +104,10 @@ def _forgets(experiment, law, T, h, apart):
 
 
 def _change(experiment: Experiment) -> float | None:
-    """How far biases are from those at four times the time: momenta and the like may start far from their law.
+    """The largest change of biases when the time is quadrupled, in standard errors; None where such a run fails.
 
-    At h, and where a bias is surest at h/4 too: some forget more slowly there. None where there is no such run.
+    Momenta and the like may start far from their law. The cells at h are measured again, and the cell at h/4 with the
+    surest bias, since chains may forget more slowly there.
     """
     largest, *_, smallest = experiment.plan.step_sizes
     cells = experiment.cells

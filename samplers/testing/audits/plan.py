@@ -1,4 +1,4 @@
-"""The plan of an audit: its settings, checked before the first run, and the bounds that they imply."""
+"""The plan of an audit: its settings, checked before the first run, and the bounds that follow from the settings."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ WHERE = "audit"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: chains for a time, in steps of h, h/2 and h/4, at two temperatures.
+    """The settings of an audit: chains for a time, in steps of h, h/2 and h/4, at two temperatures.
 
     `alpha`: the rate of false alarms. Raises RecipeError for settings that are out of their range.
     """
@@ -49,16 +49,16 @@ class Plan:
 
     @property
     def threshold(self) -> float:
-        """The standard errors beyond which a statistic counts: all of them together have half of alpha.
+        """The standard errors beyond which a statistic counts; all statistics together have half of alpha.
 
-        They are each statistic of each target and temperature, and each pooled one, at three step sizes and in the
-        limit; each mean of two seeds; the coordinates; the exponent of T.
+        The statistics are those of each target and temperature, and the pooled ones, at three step sizes and in the
+        limit; the mean of each coordinate for two seeds; the correlation of coordinates; the exponent of T.
         """
         return self._bound(4 * (sum(len(law.labels) for law in LAWS) * 2 + 3) + LAWS[0].dim + 2)
 
     @property
     def likeness(self) -> float:
-        """The same for the correlations of chains, one for each distance of two: they have the other half."""
+        """The standard errors beyond which a correlation of chains counts; all lags have half of alpha together."""
         return self._bound(LAWS[0].dim * self.chains // 2)
 
     def _bound(self, comparisons):
@@ -66,7 +66,7 @@ class Plan:
 
 
 def _check_temperatures(temperatures):
-    """Refuse what is no pair of different temperatures."""
+    """Refuses anything but a pair of different temperatures."""
     pair = isinstance(temperatures, (tuple, list)) and len(temperatures) == 2
     if not (pair and all(is_number(T) and T > 0 for T in temperatures) and temperatures[0] != temperatures[1]):
         what = f"temperatures are two numbers > 0, got {temperatures!r}"
@@ -74,7 +74,7 @@ def _check_temperatures(temperatures):
 
 
 def check_function(run: Callable) -> None:
-    """Refuse what is no function of the form that an audit calls."""
+    """Refuses anything but a function of the form that an audit calls."""
     if not callable(run):
         raise RecipeError(WHERE, f"{run!r} is not a function", do=f"Pass {FORM}.")
     try:

@@ -1,4 +1,4 @@
-"""What an audit finds: a verdict, its findings, and the runs behind them."""
+"""The result of an audit: a verdict, its findings, and the runs behind them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +78,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: the verdict, one of VERDICTS, and findings with figures.
+    """The result of an audit: the verdict, one of VERDICTS, and findings with figures.
 
     `report` has the comparisons that decide `ok`; `cells` the runs; `threshold` the standard errors beyond which a
     comparison counts, so that a right sampler fails with probability `alpha` at most.
@@ -123,7 +123,7 @@ class Audit:
 
 
 class Comparisons:
-    """The comparisons of an audit as they come: results, findings, and the verdicts of those that fail."""
+    """The comparisons of an audit so far: results, findings, and the verdicts of failed comparisons."""
 
     def __init__(self) -> None:
         self.results: list[Result] = []
@@ -136,7 +136,7 @@ class Comparisons:
         return next((verdict for verdict in VERDICTS if verdict in self.verdicts), "unbiased")
 
     def conclude(self, verdict: str, text: str) -> None:
-        """Let a verdict apply, and keep what it is drawn from."""
+        """Adds a verdict, and a finding with its reason."""
         self.verdicts.add(verdict)
         self.findings.append(f"{verdict}: {text}")
 
@@ -151,7 +151,7 @@ class Comparisons:
         text: str,
         subject: str = "",
     ) -> bool:
-        """Whether a statistic keeps its bound; where it does not, the verdict applies, and the text is a finding."""
+        """Records whether a statistic keeps its bound, and returns that; if not, adds the verdict and the finding."""
         result = Result(layer, statistic, float(value), float(bound), equation, subject)
         self.results.append(result)
         if not result.ok:

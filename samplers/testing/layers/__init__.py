@@ -1,7 +1,7 @@
-"""The layers of checks of one step, from its formulas to its chains: what is deterministic comes first.
+"""The layers of checks of one step, from its formulas to its chains; deterministic layers come first.
 
-A layer is a function of a Subject. It yields its Results, and returns why it has nothing to check, if so. To add one,
-write it in a file of this folder and name it in LAYERS.
+A layer is a generator function of a Subject that yields Results, and returns the reason where there is nothing to
+check. A new layer is a file of this folder and an entry in LAYERS.
 """
 
 from .defect import one_step_defect

@@ -1,4 +1,4 @@
-"""Chains of a subject that start from independent draws of exp(-H/T), and steps of them."""
+"""Chains of a subject that start from independent draws of exp(-H/T), and their steps."""
 
 from typing import Any
 
@@ -17,20 +17,20 @@ State = dict[str, Any]  # tensors by name, (chains, sites), of scalar blocks (ch
 
 
 def sites_of_a_run(subject: Subject) -> int:
-    """Those of its law; two, where they are independent."""
+    """The number of sites in chains of a subject: of its law, or 2 where sites are independent, else 1."""
     if subject.sites.number > 1:
         return subject.sites.number
     return 2 if subject.recipe.target_is_vector and not _coupled(subject.recipe) else 1
 
 
 def _coupled(recipe: Recipe) -> bool:
-    """Whether the sites of a chain feel each other."""
+    """Whether the sites of a chain are coupled, by totals or scalar blocks."""
     totals = any(t.integrand.free_symbols for e in (*recipe.drift, *recipe.D) for t in e.atoms(Total))
     return totals or any(not b.is_vector for b in recipe.state)
 
 
 def exact_start(subject: Subject, energy: str, chains: int) -> State:
-    """A state from exp(-H/T), its adapted quantities at their constants."""
+    """A state drawn from exp(-H/T), with adapted quantities at their constants."""
     law = subject.laws[energy]
     sites = sites_of_a_run(subject)
     if subject.sites.number > 1:
@@ -48,7 +48,7 @@ def exact_start(subject: Subject, energy: str, chains: int) -> State:
 
 
 def noise_of(subject: Subject, steps: int, chains: int, step: Step | None = None) -> list[dict[str, Any]]:
-    """The random numbers of every step, by draw; those of a step of its own, if it is given."""
+    """The random numbers of each step, by name of the draw, for the frozen step of a subject or a given `step`."""
     kinds = noise.KINDS | noise.STATE_DEPENDENT
     sites = sites_of_a_run(subject)
     drawn: dict[str, Any] = {}
@@ -61,7 +61,10 @@ def noise_of(subject: Subject, steps: int, chains: int, step: Step | None = None
 def moved_chains(
     subject: Subject, energy: str, state: State, h: float, noise_of_steps: list[dict[str, Any]], sign: int = 1
 ) -> State:
-    """The state after a step for each of the noises; gradients are as noisy as their budget, with errors of a sign."""
+    """The state after one step for each entry of the noise.
+
+    Gradients have errors of `sign`, of the variance that the recipe's budget states.
+    """
     step = subject.still
     slope = subject.derivative(energy, 1)
     generator = torch.Generator().manual_seed(subject.seed)
@@ -80,6 +83,6 @@ def moved_chains(
 
 
 def opposite(subject: Subject, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The random numbers of a step with the normal ones of the other sign."""
+    """The random numbers of a step, with the signs of the normal ones reversed."""
     normal = {d.name for d in subject.still.program.draws if d.kind == "normal"}
     return {name: -v if name in normal else v for name, v in numbers.items()}

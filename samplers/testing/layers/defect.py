@@ -1,4 +1,4 @@
-"""The layer of the one-step defect: how far one step moves exp(-H/T), by quadrature over state and noise, or drawn."""
+"""The layer of the one-step defect, the change of exp(-H/T) by one step, by quadrature or by draws."""
 
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,9 @@ DRAWN_STEP, DRAWN_CHAINS, DRAWN_BOUND = 0.004, 20_000, 1e-2  # where state and n
 
 
 def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "one-step defect") -> Results:
-    """E_pi[phi(step)] - E_pi[phi] = O(h^(order + 1)) for monomials phi of the features, up to degree 4.
+    """Checks E_pi[phi(step)] - E_pi[phi] = O(h^(order + 1)) for monomials phi of the features, up to degree 4.
 
-    Where state and noise cannot be integrated over, they are drawn, and the order is 2.
+    Where there is no quadrature, state and noise are drawn, and O(h^2) is checked.
     """
     if subject.out_of_reach:
         return subject.out_of_reach
@@ -37,7 +37,7 @@ def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "o
     if norms[0] <= 1e-8:
         yield Result(layer, f"norm of the defect at h = {hs[0]}", norms[0], 1e-8, equation, about)
         return None
-    for k in range(2, 6):  # the order may show at small steps only
+    for k in range(2, 6):  # the order may show only at small steps
         if _slope(norms) < order + 0.85 and norms[-1] > 1e-9:
             norms.append(_norm(subject, energy, hs[0] / 2**k))
     yield Result(layer, "order of the defect in h", _slope(norms), order + 0.85, equation, about, least=True)
@@ -60,7 +60,7 @@ def _slope(norms: list[float]) -> float:
 
 @lru_cache(maxsize=8)
 def is_resolved(right: Subject, energy: str) -> bool:
-    """Whether the right step is integrated over, and where that is composed, a node less makes no difference."""
+    """Whether the defect of the right step has a quadrature, which a node less changes by 2 % at most."""
     if not right.is_by_quadrature(energy):
         return False
     law = right.laws[energy]
@@ -84,7 +84,7 @@ def _norm(subject: Subject, energy: str, h: float, law: Law | None = None) -> fl
 def moved(
     subject: Subject, energy: str, h: float, law: Law | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """Points of exp(-H/T), or of another law, where the frozen step takes them, both by coordinate, and weights."""
+    """Points of exp(-H/T), or of another law, by coordinate, their images under the frozen step, and weights."""
     recipe = subject.recipe
     law = law or subject.laws[energy]
     blocks = subject.sites.arrays(law.points) if subject.sites.number > 1 else law.points
@@ -117,9 +117,9 @@ def moved(
 
 
 def _by_draws(subject: Subject, energy: str, layer: str) -> Result:
-    """The largest d/dt E[phi] that a step makes as h -> 0, of 4 defects at h/2 minus one at h.
+    """The result on the largest d/dt E[phi] of a step as h -> 0: (4 defect(h/2) - defect(h))/h, from draws.
 
-    The mean over both signs of the noise has no term of order sqrt(h), and the difference none of order h^2.
+    The mean over both signs of the noise cancels terms of order sqrt(h), the difference terms of order h^2.
     """
     start = exact_start(subject, energy, DRAWN_CHAINS)
     (numbers,) = noise_of(subject, 1, DRAWN_CHAINS)
@@ -147,7 +147,7 @@ def _by_draws(subject: Subject, energy: str, layer: str) -> Result:
 
 
 def _columns(subject, state):
-    """The features of a state, of all its sites."""
+    """The features of a state at the sites of its law, (chains,) each."""
     blocks = [state[b.name].reshape(len(state[b.name]), -1).T.numpy() for b in subject.recipe.state]
     features = evaluated(features_over(subject.recipe, subject.sites), subject.sites.coordinates)
     return features([x for sites in blocks for x in sites[: subject.sites.number]])

@@ -1,4 +1,4 @@
-"""The layer of the text: does the emitted step compute the formulas of its flows?"""
+"""The layer of the text: whether the emitted step computes the formulas of its flows."""
 
 from ..arguments import by_oracle, called, inputs, worst
 from ..interpreter import flow_by_flow, interpret
@@ -7,7 +7,7 @@ from ..subject import Subject
 
 
 def differential(subject: Subject) -> Results:
-    """The emitted step against two interpreters on the same noise, adapting, at several sites."""
+    """Compares the emitted step, adapting, with two interpreters on the same noise, at several shapes of sites."""
     step = subject.live
     shapes: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2)) if step.recipe.target_is_vector else ((),)
     for shape in shapes:

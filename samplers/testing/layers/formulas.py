@@ -1,4 +1,4 @@
-"""The layers of the formulas: is exp(-H) the law of the SDE that the step discretises?"""
+"""The layers of the formulas: whether exp(-H) is the law of the SDE that the step discretises."""
 
 import sympy
 
@@ -8,7 +8,7 @@ from ..subject import Subject
 
 
 def symbolic(subject: Subject) -> Results:
-    """The Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
+    """Checks the Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
     recipe = subject.wrong or subject.recipe
     rest = recipe.residual()
     terms = 0 if rest == 0 else len(sympy.Add.make_args(rest))
@@ -27,7 +27,7 @@ def symbolic(subject: Subject) -> Results:
 
 
 def generator(subject: Subject) -> Results:
-    """E[L phi] = 0 for monomials phi of degree 1 to 4 of the features, with L of the SDE that is discretised."""
+    """Checks E[L phi] = 0 for monomials phi of degree 1 to 4 of the features, with L of the discretised SDE."""
     sde = subject.wrong or subject.recipe
     if subject.unresolved:
         return subject.unresolved

@@ -20,9 +20,9 @@ STIFFNESSES = (0.7, 2.3)
 
 
 def linear_law(subject: Subject, h: float = 0.17) -> Results:
-    """The covariance of an affine step on U = k theta^2/2, probed, against its pieces' matrix exponentials composed.
+    """Compares the covariance of an affine step on U = k theta^2/2, probed, with the composed law of its pieces.
 
-    The gradient is exact, and budgets for its noise are 0.
+    The law of a piece is by its matrix exponential. The gradient is exact, and budgets for its noise are 0.
     """
     recipe = subject.recipe
     step = subject.still
@@ -56,7 +56,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
 
 
 def _budgets(recipe: Recipe) -> dict[Any, float]:
-    """0 for every parameter that only says how noisy the gradient is."""
+    """0 for every parameter that only states the noise of the gradient."""
     used = {s for e in (*recipe.drift, *recipe.D) for s in e.free_symbols}
     supplied = {s for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters)}
     return {s: 0.0 for s in supplied if s not in used}
@@ -86,7 +86,7 @@ def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[
 
 
 def _error(chain: LinearChain, expected: np.ndarray) -> float:
-    """The relative error of the covariance of a probed step; infinite where it has none."""
+    """The relative error of the stationary covariance of a probed step; infinite for an unstable step."""
     if chain.spectral_radius >= 1:
         return np.inf
     covariance = chain.covariance[: len(expected), : len(expected)]

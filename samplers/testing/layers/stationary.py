@@ -1,4 +1,4 @@
-"""The layers of many steps: chains that start at exp(-H/T) stay there, and move, each by its own noise."""
+"""The layers of many steps: chains that start at exp(-H/T) keep this law, and move, each by its own noise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ..subject import Subject
 from .chains import exact_start, moved_chains, noise_of, opposite, sites_of_a_run
 from .defect import is_resolved, moved, one_step_defect
 
-BOUND = 7.5  # standard errors: a right sampler is beyond it once in 1e13 comparisons
+BOUND = 7.5  # standard errors, exceeded by a right sampler once in 1e13 comparisons
 STEPS, HALVINGS = 8, 6
 
 
@@ -35,7 +35,7 @@ class Run:
 
 
 def stationary_start(subject: Subject, energy: str | None = None, layer: str = "stationary start") -> Results:
-    """Chains that start at exp(-H/T): their moments after some steps, and whether they move, each by its own noise."""
+    """Checks chains that start at exp(-H/T): moments after some steps, and moves, each by its own noise."""
     if subject.out_of_reach:
         return subject.out_of_reach
     energy = energy or subject.first_energy
@@ -81,7 +81,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
 
 
 def _run(subject: Subject, energy: str) -> Run:
-    """The chains of a subject from exact draws, with the steps of the right ones."""
+    """The run of a subject from exact draws, at the step size of the right subject's run."""
     right = _right_run(subject.right, energy)
     if subject is subject.right:
         return right
@@ -92,7 +92,7 @@ def _run(subject: Subject, energy: str) -> Run:
 
 @lru_cache(maxsize=4)
 def _right_run(right: Subject, energy: str) -> Run:
-    """The right chains, at a step at which they do not run away from where they start."""
+    """The run of a right subject, at a step size at which no block grows tenfold beyond its start."""
     h = 0.05 if right.still.order == 2 else 0.01
     start = exact_start(right, energy, right.chains)
     numbers = noise_of(right, STEPS, right.chains)
@@ -110,15 +110,15 @@ def _right_run(right: Subject, energy: str) -> Run:
 
 
 def _lost(recipe: Recipe, run: Run) -> float:
-    """The share of the chains that are not finite, or left their domain."""
+    """The share of chains that are not finite, or outside of their domain."""
     gone = [~in_domain(b, run.end[b.name]).reshape(run.chains, -1).all(1) for b in recipe.state]
     return float(torch.stack(gone).any(0).double().mean())
 
 
 def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
-    """The standard errors by which the worst moment is off, beyond thrice the defect of the steps, and its name.
+    """The error of the worst moment, beyond thrice the defect of the steps, in standard errors, and its name.
 
-    It is off the moment of the law, or where that is known by draws only, that of the start of the same chains.
+    Errors are from the moments of the law, or where these are known only by draws, from the start of the same chains.
     """
     features = features_of(subject.recipe)
     expected, change = _of_the_right_step(subject.right, energy, run.h)
@@ -130,7 +130,7 @@ def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
         if expected is None:
             values, centre = values - start, 0.0
             spread = values.std()
-        else:  # that of the law, since a wrong chain may spread so far that nothing stands out
+        else:  # the deviation of the start, since wrong chains may scatter so far that no error stands out
             centre = expected[powers]
             spread = start.std()
         error = spread / run.chains**0.5
@@ -143,13 +143,13 @@ def _worst_moment(subject: Subject, energy: str, run: Run) -> tuple[float, str]:
 
 
 def features_by_site(recipe: Recipe, state: dict[str, Any]) -> list[np.ndarray]:
-    """The features of all blocks: (chains, sites) each."""
+    """The features of all blocks, (chains, sites) each."""
     arrays = [np.asarray(state[b.name]) for b in recipe.state]
     return evaluated(features_of(recipe), recipe.state)([x.reshape(len(x), -1) for x in arrays])
 
 
 def monomial(features: list[np.ndarray], powers: tuple[int, ...]) -> np.ndarray:
-    """A monomial by chain, the mean of its sites."""
+    """A monomial by chain, (chains,), the mean over its sites."""
     return np.asarray(prod(f for f, n in zip(features, powers) for _ in range(n))).mean(-1)
 
 
@@ -158,7 +158,7 @@ Moments = dict[tuple[int, ...], float]
 
 @lru_cache(maxsize=4)
 def _of_the_right_step(subject: Subject, energy: str, h: float) -> tuple[Moments | None, Moments]:
-    """E[phi] under exp(-H/T), if it is known better than by draws, and its change by one step, by exponents of phi."""
+    """E[phi] under exp(-H/T), None if known only by draws, and its change by one step, by exponents of phi."""
     recipe = subject.recipe
     sites = subject.sites
     if not is_resolved(subject, energy):
@@ -191,13 +191,13 @@ def _powers(features: int) -> Iterator[tuple[int, ...]]:
 
 
 def _moves(recipe: Recipe, run: Run) -> np.ndarray:
-    """How far every chain went, a row each."""
+    """The displacements of the target, one row for each chain."""
     moves = [(run.end[b.name] - run.start[b.name]).numpy().reshape(run.chains, -1) for b in recipe.targets]
     return np.stack(moves, -1).reshape(run.chains, -1)
 
 
 def _pairs(moves: np.ndarray, run: Run, independent_sites: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Moves that should be independent, by the name of the second."""
+    """Pairs of displacements that should be independent, by the name of the second."""
     half = run.chains // 2
     pairs = {
         "the next chain": (moves, np.roll(moves, 1, 0)),
@@ -209,7 +209,7 @@ def _pairs(moves: np.ndarray, run: Run, independent_sites: bool) -> dict[str, tu
 
 
 def non_gaussian(subject: Subject) -> Results:
-    """The one-step defect and a stationary start on the other energies, such as a double well."""
+    """Checks the one-step defect and a stationary start on all energies after the first, such as a double well."""
     if len(subject.energies) < 2:
         return Inapplicable("there is one energy, which is given")
     reason = None

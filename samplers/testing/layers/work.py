@@ -1,7 +1,7 @@
-"""The layer of the work: its fluctuations from an exact start, and the law of a step accepted by it, at any h.
+"""The layer of the work: its fluctuations from an exact start, and the law of the accepted step, at any h.
 
-A path and its reverse, which has the work -W, have the ratio exp(W/T) of probabilities: E f(W) = E f(-W) exp(-W/T) for
-any f (Crooks). f = 1 is E exp(-W/T) = 1 (Jarzynski), whose tail is heavy; here f(W) = tanh(W/2T) / (1 + exp(W/T)).
+A path and its reverse, of work -W, have the ratio exp(W/T) of probabilities: E f(W) = E f(-W) exp(-W/T) for any f
+(Crooks). f = 1 is E exp(-W/T) = 1 (Jarzynski), of heavy tail; here f(W) = tanh(W/2T) / (1 + exp(W/T)).
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ from ..subject import Subject
 from .chains import State, exact_start, noise_of
 from .stationary import features_by_site, monomial
 
-BOUND = 7.5  # standard errors: a right step is beyond it once in 1e13 comparisons
+BOUND = 7.5  # standard errors, exceeded by a right step once in 1e13 comparisons
 CHAINS, STEPS = 10_000, 20
 LARGEST, HALVINGS = 1.0, 8
-ACCEPTED_SHARE = 0.5  # at least, of the step size that is asked about
+ACCEPTED_SHARE = 0.5  # of steps, at least, at the step size of the check
 ROUNDING = 1e-9  # of a work that is 0
 
 
@@ -45,7 +45,7 @@ class Run:
 
 
 def work(subject: Subject) -> Results:
-    """The identity of the work, and the law of the accepted step, at a step size at which steps are rejected."""
+    """Checks the identity of the work, and the law of the accepted step, at a step size with rejected steps."""
     step = accepted_step(subject)
     if isinstance(step, str):
         return Inapplicable(step)
@@ -67,7 +67,7 @@ def work(subject: Subject) -> Results:
 
 
 def accepted_step(subject: Subject) -> Step | str:
-    """The step of a subject that is accepted or rejected, with its mistake; or why there is none."""
+    """The accept-reject step of a subject, with its mistake; as text, the reason where there is none."""
     if subject.wrong is not None:
         return "the work is derived of the formulas, not of what is compiled in their place"
     step = _accepted_step(subject.right)
@@ -113,7 +113,7 @@ def _run(subject: Subject, step: Any, h: float, steps: int) -> Run:
 
 
 def _functions(subject: Subject, step: Step, energy: str) -> dict[str, Any]:
-    """U and its derivatives, as the step asks for them."""
+    """U and its derivatives, as arguments of the step."""
     if subject.recipe.potential is None:
         return {}
     functions = {"gradient": subject.derivative(energy, 1), "value": subject.value(energy)}
@@ -127,7 +127,7 @@ def _settings(subject: Subject, step: Step) -> dict[str, Any]:
 
 
 def _moments_off(subject: Subject, run: Run) -> Iterator[tuple[float, str]]:
-    """By how many standard errors each moment has changed since the start of the same chains, and its name."""
+    """Yields the change of each moment since the start of the same chains, in standard errors, and its name."""
     recipe = subject.recipe
     features = features_of(recipe)
     sides = [features_by_site(recipe, state) for state in (run.start, run.end)]
