@@ -5,9 +5,8 @@ python tests/rounding.py
 
 import torch
 
-from samplers.energies.data import Data
-from samplers.energies.gradients import functional_gradient, vectorised
 from samplers.energies.layout import Layout
+from samplers.energies.traced import Traced
 from samplers.running.probe import FAR, NEAR, difference, sketch
 
 ROWS = 600
@@ -84,11 +83,10 @@ def sketches(gradient, states, batch, *, width=CHAINS, threads=1):
 def rounding(name, dtype, steps):
     """How far the gradients of the same energy are apart, by what differs in how they are computed."""
     network, batch, layout, states = setting(name, dtype)
-    data = Data(batch, None, like=states)
-    gradient = vectorised(layout.energy(energy_of(network, 1)), data)
+    energies = [Traced(layout.energy(energy_of(network, parts))) for parts in (1, 7)]
+    gradient, in_parts = [lambda at, batch, U=U: U.jet(at, batch, orders={1}).slope for U in energies]
     states = descended(gradient, states, batch, steps)
-    in_parts = vectorised(layout.energy(energy_of(network, 7)), data)
-    functional = functional_gradient(layout.energy(energy_of(network, 1)), data)
+    functional = energies[0].gradient(per_chain=False, has_data=True)
     plain = sketches(gradient, states, batch)
     others = {
         "8 threads": sketches(gradient, states, batch, threads=8),

@@ -19,7 +19,7 @@ import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
 from samplers.energies.control_variates import control_variate, find_mode
 from samplers.energies.data import Data
-from samplers.energies.gradients import functional_gradient, vectorised
+from samplers.energies.traced import Traced
 from samplers.training.minibatches import Minibatches
 from samplers.training.svrg import SVRG
 
@@ -266,9 +266,10 @@ def test_all_derivatives_that_a_run_may_ask_for_are_there():
     """Eager and functional gradients agree; the diagonal of the Hessian is that of the plain energy."""
     theta, data = normal(4, 3), Data((X, Y), B, like=X)
     batch, energy = data.batch(torch.arange(4 * B).reshape(4, B)), control_variate(LOGISTIC, normal(3), (X, Y))
-    eager, functional = (derivative(energy, data)(theta, batch) for derivative in (vectorised, functional_gradient))
+    eager = Traced(energy).jet(theta, batch, orders={1}, per_chain=True).slope
+    functional = Traced(energy).gradient(per_chain=True, has_data=True)(theta, batch)
     assert (eager - functional).abs().max() < 1e-12
-    curvature = [vectorised(U, data, order=2)(theta, batch) for U in (LOGISTIC, energy)]
+    curvature = [Traced(U).jet(theta, batch, orders={2}, per_chain=True).curvature for U in (LOGISTIC, energy)]
     assert (curvature[0] - curvature[1]).abs().max() < 1e-12
 
 

@@ -14,7 +14,8 @@ import samplers
 from integrators.kernels.trajectory import Trajectory
 from recipe import Energy, RecipeError, data_total, datum, total, vector
 from samplers.energies.data import Data
-from samplers.energies.gradients import compiled_gradient, emitted
+from samplers.energies.symbolic import Symbolic
+from samplers.energies.traced import compiled_gradient
 from samplers.running import sampling
 from samplers.testing.cases import CASES
 
@@ -94,15 +95,14 @@ def test_emitted_derivatives_are_those_of_autograd(name, batch_size):
         else data.batch(data.rows_for(0, range(1), 0, 3)[0])
     )
     over = (0, *(None if batch_size is None else 0 for _ in energy.data))
-    emitted_text = integrators.compile(
-        CASES["psgld-gamma"].recipe, energy=energy
-    ).namespace  # whose Gamma takes the Hessian
+    step = integrators.compile(CASES["psgld-gamma"].recipe, energy=energy)  # whose Gamma takes the Hessian
+    jet = Symbolic([step], data.rows).jet(at, batch, orders={1, 2}, per_chain=batch_size is not None)
     for function, autograd in (
-        ("gradient", grad(by_hand)),
+        ("slope", grad(by_hand)),
         ("curvature", lambda t, *d: hessian(by_hand)(t, *d).diagonal()),
     ):
         expected = vmap(autograd, in_dims=over)(at, *batch)
-        result = emitted(emitted_text[function], data)(at, batch)
+        result = getattr(jet, function)
         assert (result - expected).abs().max() <= 1e-11 * expected.abs().max(), function
 
 
@@ -281,8 +281,9 @@ def test_the_mean_over_minibatches_is_the_full_gradient():
     at = start(energy, 1).expand(20_000, 5)
     data = Data(columns(energy, 5), 4, like=at)
     data = data.columns(energy, at)
-    gradient = emitted(integrators.compile(samplers.SGLD, energy=energy).namespace["gradient"], data)
-    result = gradient(at, data.batch(data.rows_for(0, range(1), 0, 20_000)[0]))
+    batch = data.batch(data.rows_for(0, range(1), 0, 20_000)[0])
+    symbolic = Symbolic([integrators.compile(samplers.SGLD, energy=energy)], data.rows)
+    result = symbolic.jet(at, batch, orders={1}, per_chain=True).slope
     expected = grad(by_hand)(at[0], *columns(energy, 5))
     assert ((result.mean(0) - expected).abs() < 5 * result.std(0) / 20_000**0.5).all()
 

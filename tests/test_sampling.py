@@ -16,7 +16,7 @@ from integrators.kernels.constants import Constants
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.energies.data import Data
-from samplers.energies.gradients import vectorised
+from samplers.energies.traced import Traced
 from samplers.running import inputs
 from samplers.testing.cases import CASES
 
@@ -205,10 +205,10 @@ def test_one_chain_is_differentiated_as_it_is():
         leaves.append(theta.is_leaf)
         return (theta**2).sum()
 
-    gradient = vectorised(energy, None)
-    assert gradient(torch.ones(1, 3)).tolist() == [[2.0] * 3] and leaves == [True]
-    gradient, value = vectorised(lambda at: energy(at["a"]), None, with_value=True)({"a": torch.ones(1, 3)})
-    assert gradient["a"].tolist() == [[2.0] * 3] and value.tolist() == [3.0] and leaves == [True] * 2
+    jet = Traced(energy).jet(torch.ones(1, 3), orders={1})
+    assert jet.slope.tolist() == [[2.0] * 3] and leaves == [True]
+    jet = Traced(lambda at: energy(at["a"])).jet({"a": torch.ones(1, 3)}, orders={0, 1})
+    assert jet.slope["a"].tolist() == [[2.0] * 3] and jet.value.tolist() == [3.0] and leaves == [True] * 2
 
 
 @pytest.mark.parametrize("name", covering(CASES, EVERY_MECHANISM))

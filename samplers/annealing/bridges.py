@@ -8,7 +8,7 @@ differences".
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,48 +19,50 @@ from integrators.step import State, Step
 from integrators.streams import JITTER
 from recipe.errors import RecipeError
 
-from ..energies.layout import Target, target_of
+from ..energies.layout import position_of
+from ..energies.potential import SLOPE, VALUE, Position
+from ..energies.target import Target
 from .references import Reference
 
 ACCEPTED = (0.6, 0.9)  # shares of accepted proposals that a step size is sought for
 APART = 0.25  # relative variance of the weights between two bridges of a pilot
 SHORTEST = 1e-9  # between two bridges of a pilot
+BOTH = VALUE | SLOPE
 
 
 @dataclass(frozen=True)
 class Energies:
-    """U of the target and R of the reference, where chains are: `both(target)` gives grad U and U of all chains.
-
-    `other`: the same of a reference that is not Gaussian.
-    """
+    """U of the target and R of the reference at the positions of all chains; R is a formula of a Gaussian reference."""
 
     reference: Reference
-    both: Callable
-    other: Callable | None = None
+    target: Target
+    other: Target | None = None
 
-    def at(self, z: Target) -> "Place":
+    def at(self, z: Position) -> "Place":
         """U, R and their gradients at z, U with the volume of the coordinates."""
-        slope, U = self.both(self.reference.target(z))
-        U = U - self.reference.log_volume
+        jet = self.target.at(self.reference.target(z), orders=BOTH)
+        assert jet.value is not None
+        U = jet.value - self.reference.log_volume
         if self.other is None:
             assert torch.is_tensor(z)
             R = z.reshape(len(z), -1).square().sum(1) / 2 + self.reference.sites * math.log(2 * math.pi) / 2
-            return Place(z, U, R, self.reference.pulled(slope), z)
-        slope_of_R, R = self.other(z)
-        return Place(z, U, R, slope, slope_of_R)
+            return Place(z, U, R, self.reference.pulled(jet.slope), z)
+        other = self.other.at(z, orders=BOTH)
+        assert other.value is not None
+        return Place(z, U, other.value, jet.slope, other.slope)
 
 
 @dataclass(frozen=True)
 class Place:
     """Where chains are, with U, R, `(chains,)`, and their gradients there."""
 
-    z: Target
+    z: Position
     U: torch.Tensor
     R: torch.Tensor
-    slope_of_U: Target
-    slope_of_R: Target
+    slope_of_U: Position
+    slope_of_R: Position
 
-    def is_at(self, z: Target) -> bool:
+    def is_at(self, z: Position) -> bool:
         """Whether z are the same tensors, which no step changes in place."""
         if isinstance(z, Mapping):
             return isinstance(self.z, Mapping) and all(x is self.z[name] for name, x in z.items())
@@ -70,7 +72,7 @@ class Place:
         """U_b."""
         return (1 - b) * self.R + b * self.U if b else self.R
 
-    def gradient(self, b: float) -> Target:
+    def gradient(self, b: float) -> Position:
         """grad U_b."""
         if not b:
             return self.slope_of_R
@@ -96,7 +98,7 @@ class Annealing:
 
     def gap(self) -> torch.Tensor:
         """U - R of every chain, in float64."""
-        place = self._at(target_of(self.step.recipe, self.state))
+        place = self._at(position_of(self.step.recipe, self.state))
         return place.U.double() - place.R.double()
 
     @torch.no_grad()
@@ -123,7 +125,7 @@ class Annealing:
         self.state = state
         return float((state["accepted"] - before).mean()) / self.moves
 
-    def _at(self, z: Target) -> Place:
+    def _at(self, z: Position) -> Place:
         """The energies at z, evaluated once."""
         if self.place is None or not self.place.is_at(z):
             self.place = self.energies.at(z)

@@ -15,13 +15,11 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..energies.data import Data
-from ..energies.derivatives import check_energy_is_asked_for, data_of
-from ..energies.gradients import check_energy, emitted, vectorised
-from ..energies.layout import Target
+from ..energies.foreign import Foreign, with_gradient
 from ..energies.model import Model
-from ..energies.over_chains import explained
-from ..energies.values import value_of
-from ..energies.with_gradient import with_gradient
+from ..energies.potential import VALUE, Position
+from ..energies.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
+from ..energies.traced import Traced
 from ..results.statistics import pareto_index
 from ..stock import named
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
@@ -240,46 +238,36 @@ def _step(
 
 def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str) -> Energies:
     """U and R of all chains with their gradients."""
-    target = law.target(law.start(0, 2, 0))
-    rows = data_of(energy, data, None, target, where)
-    batch = () if rows is None else (rows.batch(None),)
-    gradient, value = _functions(recipe, energy, law, rows, target, where)
-    _check_tails(value, target, where)
-
-    def both(at: Target) -> tuple:
-        with explained(where):
-            return gradient(at, *batch), value(at)
-
+    position = law.target(law.start(0, 2, 0))
+    rows = data_of(energy, data, None, position, where)
+    target = _target(recipe, energy, law, rows, position, where)
+    if isinstance(target.whole, Foreign):
+        target.whole.check_value(where, "annealing compares values of U")
+    _check_tails(target, position, where)
     if law.is_gaussian:
-        return Energies(law, both)
-    slope_of_R = vectorised(law.layout.energy(law.energy), None)
-    value_of_R = value_of(law.energy, None, law.layout, None)
-    return Energies(law, both, lambda z: (slope_of_R(z), value_of_R(z)))
+        return Energies(law, target)
+    return Energies(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
 
 
-def _functions(
-    recipe: Recipe, energy: Any, law: Reference, rows: Data | None, target: Target, where: str
-) -> tuple[Callable, Callable]:
-    """grad U and U of all chains; refused where the energy is not one of the reference's draws, `target`."""
+def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position, where: str) -> Target:
+    """What is sampled; refused where the energy is not one of the reference's draws, the position."""
     if isinstance(energy, Energy):
         blocks = recipe.targets
         flat = Recipe(name="energy", state=blocks, target=blocks, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
         step = integrators.compile(flat, "Euler", energy=energy)
-        slope = step.namespace["gradient"]
-        return slope if rows is None else emitted(slope, rows), value_of(energy, step, law.layout, rows)
-    one = {name: x[0] for name, x in target.items()} if isinstance(target, dict) else target[0]
+        return target_of(energy, [step], position, law.layout, rows)
     try:
-        energy = check_energy(energy, one, law.layout, rows)
+        return target_of(energy, [], position, law.layout, rows)
     except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        one = one_chain(position)
         shapes = {name: tuple(x.shape) for name, x in one.items()} if isinstance(one, dict) else tuple(one.shape)
         what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"
         raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
-    return vectorised(law.layout.energy(energy), rows), value_of(energy, None, law.layout, rows)
 
 
-def _check_tails(value: Callable, target: Target, where: str) -> None:
+def _check_tails(target: Target, position: Position, where: str) -> None:
     """Refuse an energy that grows along a coordinate no faster than the logarithm: exp(-U) has no finite integral."""
-    blocks = target if isinstance(target, dict) else {"": target}
+    blocks = position if isinstance(position, dict) else {"": position}
     for name, x in blocks.items():
         sites = x[0].numel()
         axes = torch.eye(sites, dtype=x.dtype, device=x.device)[:AXES]
@@ -288,7 +276,9 @@ def _check_tails(value: Callable, target: Target, where: str) -> None:
         for r in FAR:
             at = {b: y[:1].expand(len(axes), *y.shape[1:]) for b, y in blocks.items()}
             at[name] = at[name] + r * axes.reshape(len(axes), *x.shape[1:])
-            levels.append(value(at if isinstance(target, dict) else at[""]).double())
+            value = target.at(at if isinstance(position, dict) else at[""], orders=VALUE).value
+            assert value is not None
+            levels.append(value.double())
         grown = levels[1] - levels[0]
         flat = (grown <= math.log(FAR[1] / FAR[0])) & levels[1].isfinite()
         if flat.any():

@@ -14,7 +14,8 @@ from integrators.streams import REFERENCE
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
-from ..energies.layout import Layout, Target
+from ..energies.layout import Layout
+from ..energies.potential import Position
 
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 
@@ -48,7 +49,7 @@ class Reference:
     def _numbers(self) -> torch.Tensor:
         return next(iter(self.parts.values())).mean
 
-    def start(self, seed: int, chains: int, first_chain: int) -> Target:
+    def start(self, seed: int, chains: int, first_chain: int) -> Position:
         """Draws of it where chains move, `(chains, *shape)`; those of a Gaussian are functions of (seed, chain)."""
         if self.is_gaussian:
             like = self._numbers
@@ -69,14 +70,14 @@ class Reference:
         flat = [x.reshape(chains, -1) if self.layout.shapes is not None else x for x in values.values()]
         return torch.cat(flat, 1) if self.layout.shapes is not None else flat[0]
 
-    def target(self, z: Target) -> Target:
+    def target(self, z: Position) -> Position:
         """The target where chains are at z."""
         if not self.is_gaussian:
             return z
         assert torch.is_tensor(z)
         return self._by_part(z, lambda law, x: _mean(law) + _spread(law, x))
 
-    def pulled(self, gradient: Target) -> Target:
+    def pulled(self, gradient: Position) -> Position:
         """The gradient by z from that by the target."""
         if not self.is_gaussian:
             return gradient

@@ -12,11 +12,10 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
 from .data import Data
-from .gradients import check_energy
+from .foreign import Foreign, with_gradient
 from .layout import Layout
 from .means import check_mean, chunks
-from .over_chains import OfChains
-from .with_gradient import with_gradient
+from .traced import tried
 
 FALL = 0.01  # of U to its minimum, that a mode may be short of, where densities are exp(-U)
 SLOPE = 1.0  # the length of the gradient that a mode may have left in float32
@@ -124,7 +123,7 @@ def find_mode(
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     rows = None if data is None else _rows(where, data, start, chunk)
     energy = _checked(where, with_gradient(energy, gradient, where), start, rows, of_many=False)
-    if isinstance(energy, OfChains):
+    if isinstance(energy, Foreign):
         energy.check_value(where, "the mode is where the value of U is least")
     if rows is not None and rows.rows > chunk:
         _check_scale(where, energy, start, rows, chunk)
@@ -288,7 +287,7 @@ def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
 def _checked(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> Callable:
     """An energy that `sample` could take with these data, else refused."""
     with _named(where):
-        return check_energy(energy, _as_theta(at), Layout(), rows, of_many=of_many)
+        return tried(energy, _as_theta(at), Layout(), rows, of_many=of_many)
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from torch.func import grad, vmap
 from recipe.arguments import integer
 
 from .data import Data
-from .layout import Target
+from .potential import Position
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def gradient_variance(energy: Callable, theta: Target, data: Any, *, batch_size: int, chunk: int = 64) -> Target:
+def gradient_variance(energy: Callable, theta: Position, data: Any, *, batch_size: int, chunk: int = 64) -> Position:
     """The variances V_g of the gradient of U~(theta, batch) by each coordinate: that of single rows over `batch_size`.
 
     V_g = Var_i[grad U~(theta; {i})]/b, of batches of b rows drawn with replacement, as `samplers.sample` draws them. As

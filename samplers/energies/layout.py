@@ -9,9 +9,7 @@ import torch
 from recipe import Recipe
 
 from .coordinates import Composed, Coordinates
-from .over_chains import InTurn, OfChains
-
-Target = torch.Tensor | dict[str, torch.Tensor]  # `(chains, *shape)`, by block for explicit coordinates
+from .potential import Position
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,11 @@ class Layout:
 
     def of_target(self, function: Callable) -> Callable:
         """A function of theta, and of a batch, as one of the target tensor z."""
-        return _alike(function, lambda f: lambda z, *batch, **how: f(self.seen(z), *batch, **how))
+
+        def of_z(z: Any, *batch: Any, **settings: Any) -> Any:
+            return function(self.seen(z), *batch, **settings)
+
+        return of_z
 
     def within(self, coordinates: Coordinates) -> "Layout":
         """The layout of a target z' of which that of this one is a map z(z')."""
@@ -69,25 +71,14 @@ class Layout:
             return self.of_target(U)
         with_volume = self.coordinates.with_volume
 
-        def of_theta(U: Callable) -> Callable:
-            def of_z(z: torch.Tensor, *batch: Any, **how: Any) -> torch.Tensor:
-                theta, volume = with_volume(z)
-                return U(self.by_name(theta), *batch, **how) - self.temperature * volume
+        def of_z(z: torch.Tensor, *batch: Any, **settings: Any) -> torch.Tensor:
+            theta, volume = with_volume(z)
+            return U(self.by_name(theta), *batch, **settings) - self.temperature * volume
 
-            return of_z
-
-        return _alike(U, of_theta)
+        return of_z
 
 
-def _alike(function: Callable, changed: Callable[[Callable], Callable]) -> Callable:
-    """A function that is `changed` into one of other numbers, vectorised over chains as it was."""
-    if isinstance(function, OfChains):
-        return function.seen_as(changed)
-    other = changed(function)
-    return InTurn(other) if isinstance(function, InTurn) else other
-
-
-def target_of(recipe: Recipe, state: Mapping[str, Any]) -> Target:
+def position_of(recipe: Recipe, state: Mapping[str, Any]) -> Position:
     """The target of all chains: a tensor `(chains, *shape)`, or a dict by block for explicit coordinates."""
     if len(recipe.targets) == 1:
         return state[recipe.targets[0].name]

@@ -10,8 +10,8 @@ from integrators.step import Step
 from recipe.errors import RecipeError, did_you_mean
 
 from .data import Data
-from .gradients import vectorised
 from .layout import Layout
+from .vectorised import Vectorised
 
 
 def observations_of(
@@ -53,12 +53,13 @@ def _checked(
     observed: Any, function: Callable, layout: Layout, data: Data | None, by_tensor: bool, where: str
 ) -> Callable:
     """An observation of all chains, whose value is checked."""
-    of_chains = vectorised(layout.of_target(function), data, order=0)
+    of_chains = Vectorised(layout.of_target(lambda *arguments: _flat(function(*arguments))))
+    per_chain = data is not None and data.batch_size is not None
     arguments = "theta" if data is None else "theta, batch"
 
     def observation(theta: torch.Tensor, *batch: Any) -> torch.Tensor:
         try:
-            value = of_chains(theta, *batch)
+            value = of_chains(theta, *batch, per_chain=per_chain)
         except Exception as error:  # of the caller's own function
             raise RecipeError(
                 f"{where}, observe[{observed.name!r}]",
@@ -70,6 +71,11 @@ def _checked(
         return per_tensor(value, layout.sizes) if by_tensor and not observed.is_vector else value
 
     return observation
+
+
+def _flat(value: Any) -> Any:
+    """A value of named tensors as one, laid end to end."""
+    return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
 
 def _check_value(value: Any, name: str, shape: torch.Size, where: str) -> None:

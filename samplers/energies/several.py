@@ -12,31 +12,22 @@ from recipe import Energy, Recipe, potential
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Block, Potential
 
-from .layout import Layout
+from .foreign import Arrays
 from .model import Model
-from .values import differentiable_value
-from .with_gradient import ArrayEnergy
-
-
-@dataclass(frozen=True)
-class Unbatched:
-    """A function of the target that reads no data, beside others that do."""
-
-    function: Callable
-
-    def __call__(self, theta: Any, *batch: Any) -> Any:
-        return self.function(theta)
+from .potential import VALUE
+from .symbolic import Symbolic
 
 
 @dataclass(frozen=True)
 class Energies:
     """The energies of a recipe's potentials, torch functions of one chain by `Potential.key`; called, it is their sum.
 
-    Those of `unbatched` keys read no data.
+    `of_data`: the keys of those that read data.
     """
 
     recipe: Recipe
     functions: Mapping[str, Callable]
+    of_data: frozenset[str] = frozenset()
 
     @property
     def num_data(self) -> int | None:
@@ -45,16 +36,11 @@ class Energies:
         return next((number for number in known if number is not None), None)
 
     def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
-        return sum_of(self.recipe, self.functions, theta, *batch)
-
-
-def sum_of(
-    recipe: Recipe, functions: Callable | Mapping[str, Callable], theta: Any, *batch: torch.Tensor
-) -> torch.Tensor:
-    """The sum of functions of a recipe's potentials, each by its key, or of one function at several blocks."""
-    known = {"U": functions} if callable(functions) else functions
-    values = [known[U.key](_argument(U, recipe, theta), *batch) for U in recipe.potentials]
-    return sum(values[1:], values[0])
+        values = []
+        for U in self.recipe.potentials:
+            own = batch if U.key in self.of_data else ()
+            values.append(self.functions[U.key](_argument(U, self.recipe, theta), *own))
+        return sum(values[1:], values[0])
 
 
 def _argument(U: Potential, recipe: Recipe, theta: Any) -> Any:
@@ -80,11 +66,10 @@ def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) ->
     functions = _by_key(recipe, energy, where)
     first = {U.key: U.blocks for U in reversed(recipe.potentials)}
     of_one = {key: _of_one_chain(f, first[key], f"{where}, energy {key!r}") for key, f in functions.items()}
-    if has_data:
-        of_one = {key: f if _takes_batch(f) else Unbatched(f) for key, f in of_one.items()}
-        if all(isinstance(f, Unbatched) for f in of_one.values()):
-            raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
-    return Energies(recipe, of_one)
+    of_data = frozenset(key for key, f in of_one.items() if has_data and _takes_batch(f))
+    if has_data and not of_data:
+        raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
+    return Energies(recipe, of_one, of_data)
 
 
 def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
@@ -109,7 +94,7 @@ def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callabl
     """An energy as a torch function of one chain."""
     if isinstance(energy, Energy) and not energy.data:
         return _emitted(energy, blocks)
-    if isinstance(energy, (Energy, Model, ArrayEnergy)) or not callable(energy):
+    if isinstance(energy, (Energy, Model, Arrays)) or not callable(energy):
         what = f"one of several energies is a torch function, got {type(energy).__name__}"
         raise RecipeError(where, what, do="Pass a function of theta, or of (theta, batch) with data=.")
     return energy
@@ -119,11 +104,13 @@ def _emitted(energy: Energy, blocks: tuple[Block, ...]) -> Callable:
     """A symbolic energy as a torch function of one chain."""
     target = blocks if len(blocks) > 1 else blocks[0]
     recipe = Recipe(name="energy", state=blocks, target=target, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
-    value = differentiable_value(energy, integrators.compile(recipe, energy=energy), Layout(), None)
+    symbolic = Symbolic([integrators.compile(recipe, energy=energy)])
 
-    def of_one(theta: Any) -> torch.Tensor:
+    def of_one(theta: Any) -> Any:
         one = {name: x[None] for name, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
-        return value(one)[0]
+        value = symbolic.jet(one, orders=VALUE).value
+        assert value is not None
+        return value[0]
 
     return of_one
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .over_chains import OF_STATES
+from .vectorised import OF_STATES
 
 DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
 WIDTHS = (1e-1, 1e-2, 1e-3)  # of these differences

@@ -1,6 +1,6 @@
 """Operators that adapt to a run: what they are shown of its steps, until they are constant."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from integrators.adapting import Adapting, adapting
 from recipe.errors import RecipeError
 
-from ..energies.derivatives import Derivatives
 from .chains import Chains
 from .inputs import Inputs
 from .moving import Mover, Moves
@@ -66,26 +65,6 @@ def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> No
         M.place(target)
 
 
-class Remembered:
-    """A gradient that remembers where it was taken first since it was asked, and what it was there."""
-
-    def __init__(self, gradient: Callable) -> None:
-        self.gradient = gradient
-        self.first: Pair | None = None
-
-    def __call__(self, theta: Any, *batch: Any) -> Any:
-        """The gradient, or the pair of the gradient and the value."""
-        answer = self.gradient(theta, *batch)
-        if self.first is None:
-            self.first = theta, answer[0] if isinstance(answer, tuple) else answer
-        return answer
-
-    def asked(self) -> Pair | None:
-        """What it remembers, once."""
-        first, self.first = self.first, None
-        return first
-
-
 class Adaptation:
     """A mover whose first steps, one by one, are shown to the operators that adapt; `mover` makes all others.
 
@@ -102,19 +81,10 @@ class Adaptation:
         self.parameters = inputs.parameters
         self.operators = adapting(inputs.parameters)
         self.last = max(M.last or 0 for M in self.operators.values())
-        self.gradient: Remembered | None = None
-        if any(M.needs_gradient for M in self.operators.values()):
-            inputs = replace(inputs, derivatives=self._remembering(inputs.derivatives))
+        self.needs_gradient = any(M.needs_gradient for M in self.operators.values())
+        if self.needs_gradient:  # taken from where steps ask for it
+            inputs = replace(inputs, target=replace(inputs.target, is_inlined=False))
         self.stepwise = Stepwise(inputs, keep, ahead=0)
-
-    def _remembering(self, derivatives: Derivatives) -> Derivatives:
-        """The derivatives, with a gradient that remembers."""
-        gradient = derivatives.together or derivatives.gradient or self.plan.step.namespace["gradient"]
-        assert callable(gradient)
-        self.gradient = Remembered(gradient)
-        if derivatives.together is None:
-            return replace(derivatives, gradient=self.gradient)
-        return replace(derivatives, together=self.gradient)
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on."""
@@ -143,10 +113,10 @@ class Adaptation:
     def _seen(self, chains: Chains) -> Pair:
         """Positions of all chains, and the gradients there."""
         theta = chains.state[chains.recipe.targets[0].name]
-        if self.gradient is None:
+        if not self.needs_gradient:
             return theta, None
-        first = self.gradient.asked()
         if "gradient" in chains.state:
             return theta, chains.state["gradient"]
+        first = self.stepwise.evaluations.first_gradient
         assert first is not None
         return first

@@ -28,7 +28,7 @@ def mover_of(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[s
     `state`: where the chains start; `keep`: the names of the blocks whose values are handed on. Raises RecipeError
     where there is no kernel that is asked for by name.
     """
-    symbolic = inputs.derivatives.gradient is None or plan.step.program.energy is not None
+    symbolic = inputs.target.is_symbolic
     entries = plan.step.recipe.entries
     language = BY_DEVICE.get(state[entries[0].name].device.type) if backend == "auto" else backend
     if language in (None, "torch") or (backend == "auto" and not pays(plan, state, symbolic)):

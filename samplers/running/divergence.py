@@ -24,7 +24,7 @@ from integrators.streams import STRETCH
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe.errors import RecipeError
 
-from ..energies.derivatives import Derivatives
+from ..energies.target import Target
 from ..results.divergence import Divergence
 from .chains import Chains
 from .choice import mover_of
@@ -44,12 +44,12 @@ Blocks = dict[str, torch.Tensor]
 class Remaking:
     """How the steps of a run are made anew, so that they know their work.
 
-    `stepped(freeze=, accept=)` makes one, `derived(steps=)` what it asks of the energy; None where there is no work,
+    `stepped(freeze=, accept=)` makes one, `derived(steps=)` its target; None where there is no work,
     for the `reason`. `backend`: as the run was asked for.
     """
 
     stepped: Callable[..., Step] | None
-    derived: Callable[..., Derivatives]
+    derived: Callable[..., Target]
     backend: str
     reason: str = ""
 
@@ -60,7 +60,7 @@ class Remaking:
         plain = self.stepped(freeze=step.frozen, accept=False)
         exact = self.stepped(freeze=step.frozen)
         parameters = {name: x for name, x in inputs.parameters.items() if name in plain.parameters}
-        inputs = replace(inputs, derivatives=self.derived(steps=[plain]), parameters=parameters)
+        inputs = replace(inputs, target=self.derived(steps=[plain]), parameters=parameters)
         return Worked(plain, exact, h, temperature, inputs, self.backend, where)
 
 

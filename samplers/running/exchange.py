@@ -18,8 +18,9 @@ from recipe import Energy
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
-from ..energies.layout import target_of
-from ..energies.values import value_of
+from ..energies.foreign import Foreign
+from ..energies.layout import position_of
+from ..energies.potential import VALUE
 from .chains import Chains
 from .choice import mover_of
 from .inputs import Inputs
@@ -173,16 +174,12 @@ class Rungs(Chains):
 
 
 class Exchanging:
-    """What moves chains at several temperatures: a mover for each, and the exchanges between neighbours.
+    """What moves chains at several temperatures: a mover for each, and the exchanges between neighbours."""
 
-    `value`: U of the target of all chains; None where H is wholly symbolic.
-    """
-
-    def __init__(self, ladder: Ladder, movers: Sequence[Mover], inputs: Inputs, value: Callable | None) -> None:
+    def __init__(self, ladder: Ladder, movers: Sequence[Mover], inputs: Inputs) -> None:
         self.ladder = ladder
         self.movers = movers
         self.inputs = inputs
-        self.value = value
         self.backend = movers[0].backend
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
@@ -230,9 +227,12 @@ class Exchanging:
             rungs.taken[r] += int(swapped.sum())
 
     def _values(self, chains: Chains) -> torch.Tensor:
-        target = target_of(chains.recipe, chains.state)
-        some = next(iter(target.values())) if isinstance(target, dict) else target
-        return some.new_zeros(len(some)) if self.value is None else self.value(target)
+        at = position_of(chains.recipe, chains.state)
+        value = self.inputs.target.at(at, orders=VALUE).value
+        if value is not None:
+            return value
+        some = next(iter(at.values())) if isinstance(at, dict) else at
+        return some.new_zeros(len(some))
 
 
 def side_by_side(
@@ -253,10 +253,9 @@ def side_by_side(
         mover_of(rung, state, own, keep if r == 0 else (), backend)
         for r, (rung, state, own) in enumerate(zip(ladder.plans(plan), states, reads))
     ]
-    value = None
-    if energy is not None and step.recipe.potential is not None:
-        value = value_of(energy, step, inputs.layout, inputs.derivatives.data)
-    return Rungs(ladder, plan, states, where), Exchanging(ladder, movers, inputs, value)
+    if isinstance(inputs.target.whole, Foreign):
+        inputs.target.whole.check_value(where, "an exchange compares values of U")
+    return Rungs(ladder, plan, states, where), Exchanging(ladder, movers, inputs)
 
 
 def _at(stage: Stage, temperature: float, steps: int) -> Stage:

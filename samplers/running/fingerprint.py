@@ -28,7 +28,7 @@ def fingerprint(
     `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept; `ladder`: of the
     temperatures side by side.
     """
-    data: Data | None = inputs.derivatives.data
+    data: Data | None = inputs.target.data
     return _plain(
         {
             "recipe": str(plan.step.recipe),
@@ -39,7 +39,7 @@ def fingerprint(
             "phases": [(stage.steps, stage.phase.keep) for stage in plan.stages],
             "data": None if data is None else list(data.tensors),
             "batch_size": None if data is None else data.batch_size,
-            "observe": list(inputs.derivatives.observations),
+            "observe": list(inputs.target.observations),
             "frozen": [stage.step.frozen for stage in plan.stages],
             "thin": plan.thin,
             "seed": inputs.seed,

@@ -5,7 +5,6 @@ that point: each coordinate ranges over e^(s/d) of its width there. For s = 100 
 of float32 range over. The point is where a chain starts: one that is on its way down is as high as it may be.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,8 @@ import torch
 from recipe import Recipe
 from recipe.errors import warn
 
-from ..energies.layout import target_of
+from ..energies.layout import position_of
+from ..energies.potential import VALUE
 from ..results.draws import Draws, named
 from .chains import Chains
 from .inputs import Inputs
@@ -45,13 +45,9 @@ def are_worth_a_look(plan: Plan, chains: Chains, start: Blocks, is_symbolic: boo
 
 @dataclass(frozen=True)
 class Heights:
-    """U of all chains at states of a run; `value(target, rows)` is U, on the rows of a batch of each chain.
-
-    `start`: where the chains start; `where` begins the message.
-    """
+    """U of all chains at states of a run; `start`: where the chains start; `where` begins the message."""
 
     recipe: Recipe
-    value: Callable
     inputs: Inputs
     start: Blocks
     where: str
@@ -80,15 +76,20 @@ class Heights:
         each = []
         with torch.no_grad():
             for rows in self._rows():
-                low, *others = [self.value(target_of(self.recipe, at), rows).double() for at in [self.start, *states]]
+                low, *others = [self._value(at, rows) for at in [self.start, *states]]
                 each.append(torch.stack([U - low for U in others]))
         rises = torch.stack(each)  # (batches, states, chains)
         error = rises.std(0) / len(rises) ** 0.5 if len(rises) > 1 else torch.zeros_like(rises[0])
         return (rises.mean(0) - ERRORS * error.nan_to_num(0.0)).nan_to_num(0.0, posinf=torch.inf).max(0).values
 
+    def _value(self, at: Blocks, rows: torch.Tensor | None) -> torch.Tensor:
+        value = self.inputs.target.at(position_of(self.recipe, at), rows, VALUE).value
+        assert value is not None
+        return value.double()
+
     def _rows(self) -> list[torch.Tensor | None]:
         """The rows of the batches on which U is compared, the same for all chains."""
-        data = self.inputs.derivatives.data
+        data = self.inputs.target.data
         chains = len(self.start[self.recipe.targets[0].name])
         if data is None or data.batch_size is None:
             return [None]

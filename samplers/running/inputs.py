@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,9 +12,10 @@ from integrators import noise
 from integrators.program import Program
 from integrators.step import Step
 
-from ..energies.derivatives import Derivatives, each
+from ..energies.data import Data
 from ..energies.layout import Layout
-from ..energies.several import Unbatched
+from ..energies.potential import CURVATURE, VALUE, Jet, Orders, Potential
+from ..energies.target import Target
 
 NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
 GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps: they stay in the cache
@@ -34,9 +35,9 @@ class Batches:
         self.steps = steps
         self.chains = chains
         self.chosen = chosen
-        self.source = inputs.derivatives.data
+        self.source = inputs.target.data
         self.are_whole = self.source is None or self.source.batch_size is None
-        self.whole = inputs.derivatives.batch(None)
+        self.whole = inputs.target.batch(None)
         self._rows = cache(self._drawn)
         self._gathered: dict[int, tuple[int, list]] = {}  # the first step, and the batches from there on
 
@@ -69,84 +70,97 @@ class Batches:
 
 
 class Evaluations:
-    """The derivatives of an energy in one step after another, whose gradients see one batch after another.
+    """The functions that a step asks of a target, on one batch after another, or each as the mean over several batches.
 
-    The curvature is on the batch of the latest gradient, observations are on the step's first.
+    Gradients go from batch to batch, the value and the curvature are on the batch of the latest gradient, observations
+    on that of the first. `first_gradient`: where the step took its first gradient, and what it was there.
     """
 
-    def __init__(self, derivatives: Derivatives) -> None:
-        self.derivatives = derivatives
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.of_gradient = target.orders & {0, 1} | {1}
+        self.first_gradient: tuple[Any, Any] | None = None
 
-    def begin(self, of_step: "OfStep", carried: Rows = None) -> "Evaluations":
-        """Go on to a step; `carried`: the rows of the gradient that it takes over from the last one, if it does."""
-        self.of_step = of_step
-        self.carried = carried
+    def begin(self, *sources: "OfStep", carried: Sequence[Rows] | None = None) -> "Evaluations":
+        """Go on to a step that reads these batches; `carried`: the rows of the gradient that the step takes over."""
+        self.sources = sources
+        self.first = [source.rows(0) for source in sources] if carried is None else list(carried)
+        self.latest = self.first
         self.evaluated = 0
-        # the functions of gradient and value that were asked last, where they were, and U there
-        self.known: deque[tuple[Callable, Any, torch.Tensor]] = deque(maxlen=self.derivatives.potentials)
+        self.first_gradient = None
+        # the potentials whose gradients were asked for last, where, and U there
+        self.known: deque[tuple[Potential, Any, torch.Tensor]] = deque(maxlen=max(1, len(self.target.parts)))
         return self
-
-    @property
-    def first(self) -> Rows:
-        """The rows of the step's first gradient."""
-        return self.of_step.rows(0) if self.carried is None else self.carried
-
-    @property
-    def latest(self) -> Rows:
-        """The rows of its latest."""
-        return self.of_step.rows(self.evaluated - 1) if self.evaluated else self.first
 
     def functions(self) -> dict[str, Any]:
         """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
-        derivatives = self.derivatives
+        target = self.target
+        own = {} if target.is_inlined else target.parts
+
+        def of_each(function: Callable) -> Any:
+            functions = {key: partial(function, part) for key, part in own.items()}
+            return functions if target.is_by_name else functions.get("U")
+
         return {
-            "gradient": each(derivatives.gradient, self._gradient, derivatives.together),
-            "value": each(derivatives.value, self._value, derivatives.together),
-            "curvature": None if derivatives.curvature is None else partial(self._on_latest, derivatives.curvature),
-            "observe": {name: partial(self._on_first, f) for name, f in derivatives.observations.items()},
+            "gradient": of_each(self._gradient),
+            "value": of_each(self._value) if 0 in target.orders else None,
+            "curvature": self._curvature if own and 2 in target.orders else None,
+            "observe": {name: partial(self._observation, f) for name, f in target.observations.items()},
         }
 
-    def eager(self, theta: Any) -> Any:
-        """The gradient on the first batch, by torch without a compiler."""
-        assert self.derivatives.eager is not None
-        return self.derivatives.eager(theta, *self.derivatives.batch(self.first))
+    def _gradient(self, part: Potential, theta: Any) -> Any:
+        """The gradient on the next batch, kept with U where that is asked for too."""
+        batches = [()]
+        if part.reads_data:
+            batches = [source.data(self.evaluated) for source in self.sources]
+            self.latest = [source.rows(self.evaluated) for source in self.sources]
+            self.evaluated += 1
+        jet = _mean([self._jet(part, theta, batch, self.of_gradient) for batch in batches])
+        if jet.value is not None:
+            self.known.append((part, theta, jet.value))
+        if self.first_gradient is None:
+            self.first_gradient = theta, jet.slope
+        return jet.slope
 
-    def _gradient(self, gradient: Callable, together: Callable | None) -> Callable:
-        """The gradient on the next batch; with U in a pair, where that is asked for too, U is kept."""
-
-        def on_next(theta: Any) -> Any:
-            batch: tuple = ()
-            if not isinstance(gradient, Unbatched):
-                batch = self.of_step.data(self.evaluated)
-                self.evaluated += 1
-            if together is None:
-                return gradient(theta, *batch)
-            slope, U = together(theta, *batch)
-            self.known.append((together, theta, U))
-            return slope
-
-        return on_next
-
-    def _value(self, value: Callable, together: Callable | None) -> Callable:
+    def _value(self, part: Potential, theta: Any) -> Any:
         """U, which is known where its gradient has been taken."""
+        for function, at, U in self.known:
+            if function is part and _is_same(at, theta):
+                return U
+        return self._on_latest(part, theta, VALUE).value
 
-        def of(theta: Any) -> Any:
-            for function, at, U in self.known:
-                if function is together and _is_same(at, theta):
-                    return U
-            return value(theta, *self.derivatives.batch(self.latest))
+    def _curvature(self, theta: Any) -> Any:
+        assert self.target.whole is not None
+        return self._on_latest(self.target.whole, theta, CURVATURE).curvature
 
-        return of
+    def _on_latest(self, part: Potential, theta: Any, orders: Orders) -> Jet:
+        return _mean([self._jet(part, theta, self.target.batch(rows), orders) for rows in self.latest])
 
-    def _on_latest(self, curvature: Callable, theta: Any) -> Any:
-        return curvature(theta, *self.derivatives.batch(self.latest))
+    def _jet(self, part: Potential, theta: Any, batch: tuple, orders: Orders) -> Jet:
+        return self.target.jet(part, theta, batch, orders=orders, per_chain=self.target.is_minibatched)
 
-    def _on_first(self, observation: Callable, theta: Any) -> Any:
-        return observation(theta, *self.derivatives.batch(self.first))
+    def _observation(self, observation: Callable, theta: Any) -> Any:
+        return _average([observation(theta, *self.target.batch(rows)) for rows in self.first])
+
+
+def _mean(jets: Sequence[Jet]) -> Jet:
+    """The mean of some jets."""
+    if len(jets) == 1:
+        return jets[0]
+    return Jet(*(_average([getattr(jet, f.name) for jet in jets]) for f in fields(Jet)))
+
+
+def _average(values: Sequence[Any]) -> Any:
+    """The mean of tensors, or of tensors by name; None where there are none."""
+    if values[0] is None or len(values) == 1:
+        return values[0]
+    if isinstance(values[0], Mapping):
+        return {name: _average([value[name] for value in values]) for name in values[0]}
+    return sum(values) / len(values)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two targets are the same tensors, which a step does not change in place."""
+    """Whether two positions are the same tensors, which a step does not change in place."""
     if isinstance(one, Mapping):
         return all(x is other[name] for name, x in one.items())
     return one is other
@@ -178,21 +192,25 @@ class Inputs:
     `first_chain`.
     """
 
-    derivatives: Derivatives
-    layout: Layout
+    target: Target
     seed: int
     first_chain: int
     parameters: Mapping[str, Any]
 
     @property
+    def layout(self) -> Layout:
+        """How energies see the target."""
+        return self.target.layout
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The parameters, and `num_data`, by which the energies of minibatches are scaled."""
-        data = self.derivatives.data
+        data = self.target.data
         return {"num_data": 1 if data is None else data.rows, **self.parameters}
 
     def compiled(self, where: str) -> "Inputs":
         """The same with a gradient that torch compiles, where a run is worth it."""
-        return replace(self, derivatives=self.derivatives.compiled(where))
+        return replace(self, target=self.target.compile(where))
 
     def key(self, number: int) -> noise.Key:
         """The noise of a step, to be drawn where it is used."""
@@ -205,14 +223,14 @@ class Inputs:
     def evaluations(self, number: int, chains: int, chosen: torch.Tensor | None = None) -> Evaluations:
         """The derivatives on the batches of one step, which takes no gradient over; of the `chosen` chains."""
         batches = Batches(self, range(number, number + 1), chains, chosen)
-        return Evaluations(self.derivatives).begin(OfStep(number, {}, batches, 0))
+        return Evaluations(self.target).begin(OfStep(number, {}, batches, 0))
 
     def of_steps(self, step: Step, numbers: range, target: torch.Tensor, *, keyed: bool) -> Iterator[OfStep]:
         """What each of these steps reads, drawn for as many at once as have room.
 
         `target`: a block `(chains, *shape)` of it; if `keyed`, the noise is left to the kernel.
         """
-        size = _steps_at_once(step.program, target, self.derivatives)
+        size = _steps_at_once(step.program, target, self.target.data)
         for first in range(numbers.start, numbers.stop, size):
             block = range(first, min(first + size, numbers.stop))
             drawn = {} if keyed else self._noise(step.program, block, target)
@@ -241,10 +259,10 @@ class Inputs:
         return {name: values.unbind() if torch.is_tensor(values) else values for name, values in drawn.items()}
 
 
-def _steps_at_once(program: Program, target: torch.Tensor, derivatives: Derivatives) -> int:
+def _steps_at_once(program: Program, target: torch.Tensor, data: Data | None) -> int:
     """The number of steps for whose noise, and for whose rows, there is room."""
     evaluations = max(program.gradients_per_step, 1 if program.observations else 0) + 1
-    batch_size = 0 if derivatives.data is None else derivatives.data.batch_size or 0
+    batch_size = 0 if data is None else data.batch_size or 0
     rows = len(target) * batch_size * evaluations
     drawn = len(target) * target[0].numel() * len(program.draws)
     return max(1, NOISE_AT_ONCE // max(1, rows, drawn))

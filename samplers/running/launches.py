@@ -112,6 +112,6 @@ def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, An
 def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -> Trajectory:
     """The kernel of many steps that starts at this state; raises RecipeError where there is none."""
     kernel = TrajectoryOnGPU if backend == "triton" else Trajectory
-    data = inputs.derivatives.data
+    data = inputs.target.data
     columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)
     return kernel(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)

@@ -1,8 +1,8 @@
 """A run made again in pairs of chains: what half its step size, and half the noise of its minibatches, change."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,14 +14,13 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
-from ..energies.derivatives import Derivatives, each
-from ..energies.several import Unbatched
+from ..energies.layout import position_of
 from ..results.divergence import Divergence
 from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
 from .chains import Chains
 from .divergence import Remaking
-from .inputs import Inputs, OfStep, Rows
+from .inputs import Evaluations, Inputs, OfStep, Rows
 from .plan import Plan
 from .stepwise import StepCall
 from .watching import Bar
@@ -30,46 +29,6 @@ SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
 Blocks = dict[str, torch.Tensor]
 Refusal = tuple[str, str] | None  # what is wrong, and what to do
-
-
-class Averages:
-    """The derivatives of an energy in one step after another, each the mean over several batches."""
-
-    def __init__(self, derivatives: Derivatives) -> None:
-        self.derivatives = derivatives
-        self.latest: list[Rows] = []
-
-    def begin(self, rows_of: Sequence[Callable[[int], Rows]]) -> None:
-        """Go on to a step whose evaluations see these rows; the first step begins with those of its first."""
-        self.rows_of = rows_of
-        self.evaluated = 0
-        self.latest = self.latest or [rows(0) for rows in rows_of]
-        self.first = self.latest
-
-    def functions(self) -> dict[str, Any]:
-        """Gradient, value, curvature and observations, as a step takes them; None where it has its own."""
-        d = self.derivatives
-        return {
-            "gradient": each(d.gradient, lambda gradient: partial(self._gradient, gradient)),
-            "value": each(d.value, lambda value: lambda theta: self._mean(value, theta, self.latest)),
-            "curvature": None if d.curvature is None else lambda theta: self._mean(d.curvature, theta, self.latest),
-            "observe": {
-                name: lambda theta, f=f: self._mean(f, theta, self.first) for name, f in d.observations.items()
-            },
-        }
-
-    def _gradient(self, gradient: Callable, theta: Any) -> Any:
-        if isinstance(gradient, Unbatched):
-            return gradient(theta)
-        self.latest = [rows(self.evaluated) for rows in self.rows_of]
-        self.evaluated += 1
-        return self._mean(gradient, theta, self.latest)
-
-    def _mean(self, function: Any, theta: Any, batches: Sequence[Rows]) -> Any:
-        values = [function(theta, *self.derivatives.batch(rows)) for rows in batches]
-        if isinstance(values[0], Mapping):
-            return {name: sum(v[name] for v in values) / len(values) for name in values[0]}
-        return sum(values) / len(values)
 
 
 class Level:
@@ -82,8 +41,8 @@ class Level:
         self.inputs = inputs
         self.chains = chains
         self.centre = centre
-        self.averages = Averages(inputs.derivatives)
-        self.call = StepCall(step, self.averages.functions(), inputs)
+        self.evaluations = Evaluations(inputs.target)
+        self.call = StepCall(step, self.evaluations.functions(), inputs)
         self.forget()
 
     def forget(self) -> None:
@@ -94,9 +53,10 @@ class Level:
         self.second = dict(zeros)
         self.of_blocks: torch.Tensor | float = 0.0
 
-    def move(self, number: int, noise: Mapping[str, Any], rows_of: Sequence[Callable[[int], Rows]]) -> None:
-        """A step with this noise, whose gradients are means over these batches."""
-        self.averages.begin(rows_of)
+    def move(self, number: int, noise: Mapping[str, Any], *sources: OfStep) -> None:
+        """A step with this noise, whose gradients are means over the batches of these sources."""
+        carried = self.evaluations.latest if "gradient" in self.chains.state else None
+        self.evaluations.begin(*sources, carried=carried)
         self.chains.advance(self.call(self.chains.state, number, noise, self.h, self.temperature))
 
     def look(self) -> None:
@@ -134,8 +94,7 @@ class PairedRun:
     """A run that has ended, to be run again in pairs: an `Again` of `samplers.results.pairs`.
 
     `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe, `remaking` with its work;
-    `exchanges`: whether its chains swapped states with those at other temperatures; `energy()`: U of the target, and of
-    the rows of a batch, to be differentiated; None where H is wholly symbolic.
+    `exchanges`: whether its chains swapped states with those at other temperatures.
     """
 
     plan: Plan
@@ -146,7 +105,6 @@ class PairedRun:
     remaking: Remaking
     where: str
     exchanges: bool
-    energy: Callable[[], Callable] | None
 
     @cached_property
     def stage(self) -> Any:
@@ -161,7 +119,7 @@ class PairedRun:
     @property
     def has_batches(self) -> bool:
         """Whether gradients are of minibatches."""
-        data = self.inputs.derivatives.data
+        data = self.inputs.target.data
         return data is not None and data.batch_size is not None
 
     @property
@@ -257,13 +215,12 @@ class PairedRun:
 
     def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
         """Grad U at these draws of some chains, on a batch each, and on another where gradients are of minibatches."""
-        if self.energy is None:
+        if self.inputs.target.whole is None:
             return "H is wholly symbolic"
         if not self.temperature > 0:
             return "the draws have no one temperature > 0"
         if any(not b.domain.is_real for b in self.recipe.targets):
             return "the target has a domain with ends"
-        energy = self.energy()
         some = draws[self.targets[0]]
         batches = range(2 if self.has_batches else 1)
         places: list[Blocks] = []
@@ -272,7 +229,10 @@ class PairedRun:
             target = self._target({name: draws[name][:, k] for name in self.targets})
             places.append(self._parts(target))
             for batch in batches:
-                slopes[batch].append(self._parts(_slope(energy, target, self._rows(SLOPE[k], batch, len(some)))))
+                rows = self._rows(SLOPE[k], batch, len(some))
+                slope = self.inputs.target.eager.at(position_of(self.recipe, target), rows).slope
+                by_block = slope if isinstance(slope, dict) else {self.recipe.targets[0].name: slope}
+                slopes[batch].append(self._parts(by_block))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
 
     def _parts(self, target: Blocks) -> Blocks:
@@ -291,7 +251,7 @@ class PairedRun:
 
     def _rows(self, number: int, evaluation: int, chains: int) -> Rows:
         """The rows of the batches of a step."""
-        data = self.inputs.derivatives.data
+        data = self.inputs.target.data
         if data is None or data.batch_size is None:
             return None
         first = self.inputs.first_chain
@@ -391,14 +351,14 @@ class PairedRun:
         kinds = self.stage.step.draws
         for k, (a, b) in enumerate(halves):
             noise = {name: _joined(kinds[name], x, b.noise[name]) for name, x in a.noise.items()}
-            both = [a.rows, b.rows] if self.has_batches else [a.rows]
-            levels["coarse"].move(k, noise, both)
+            both = (a, b) if self.has_batches else (a,)
+            levels["coarse"].move(k, noise, *both)
             if "one" in levels:
-                levels["one"].move(k, noise, [a.rows])
-                levels["other"].move(k, noise, [b.rows])
+                levels["one"].move(k, noise, a)
+                levels["other"].move(k, noise, b)
             if "fine" in levels:
-                levels["fine"].move(2 * k, a.noise, [a.rows])
-                levels["fine"].move(2 * k + 1, b.noise, [b.rows])
+                levels["fine"].move(2 * k, a.noise, a)
+                levels["fine"].move(2 * k + 1, b.noise, b)
             yield
 
     def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
@@ -427,14 +387,6 @@ class PairedRun:
         if self.inputs.layout.shapes is None:
             return blocks
         return self.inputs.layout.by_name(blocks[self.recipe.targets[0].name])
-
-
-def _slope(energy: Callable, target: Blocks, rows: Rows) -> Blocks:
-    """The gradient of U of all chains on these rows, by block."""
-    at = {name: x.detach().clone().requires_grad_() for name, x in target.items()}
-    with torch.enable_grad():
-        total = energy(at if len(at) > 1 else next(iter(at.values())), rows).sum()
-        return dict(zip(at, torch.autograd.grad(total, list(at.values()))))
 
 
 def _stacked(each: list[Blocks], name: str) -> torch.Tensor:

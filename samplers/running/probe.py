@@ -6,7 +6,7 @@ import torch
 
 from recipe import Recipe
 
-from ..energies.layout import target_of
+from ..energies.layout import position_of
 from .inputs import Inputs
 
 Blocks = Mapping[str, torch.Tensor]  # `(chains, *shape)`
@@ -50,7 +50,7 @@ class Probe:
             there = {b: x * (1 + shift) + abs(shift) / 3 for b, x in some.items()}
             for name, function in self._functions(number).items():
                 with torch.no_grad():
-                    value = function(target_of(self.recipe, there))
+                    value = function(position_of(self.recipe, there))
                 values.setdefault(name, []).append(sketch(value))
         return {name: torch.stack(sketches) for name, sketches in values.items()}
 
@@ -68,8 +68,9 @@ class Probe:
         """The functions of the target of the chosen chains that the caller wrote."""
         evaluations = self.inputs.evaluations(number, self.total, self.chains)
         functions = dict(evaluations.functions()["observe"])
-        if self.inputs.derivatives.eager is not None:
-            functions[GRADIENT] = evaluations.eager
+        target = self.inputs.target
+        if not target.is_symbolic:
+            functions[GRADIENT] = lambda at: target.eager.at(at, evaluations.first[0]).slope
         return functions
 
 

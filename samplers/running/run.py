@@ -28,8 +28,7 @@ from .watching import Progress
 class Run:
     """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws.
 
-    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work; `energy()` is U, to be
-    differentiated, None where H is wholly symbolic.
+    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work.
     """
 
     plan: Plan
@@ -40,7 +39,6 @@ class Run:
     asked: Mapping[str, Any]
     compiled: Callable[..., Step]
     remaking: Remaking
-    energy: Callable[[], Callable] | None
 
     def go(self, *, progress: bool, watch: Callable | None) -> Draws:
         """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
@@ -63,7 +61,7 @@ class Run:
                     record.save(self.chains)
             except Diverged as error:
                 error.draws = self._draws(began) if record.step_sizes else None
-                self._warn_of_complaints()
+                self._warn_of_faults()
                 raise
             record.save(self.chains, now=True)
             self._warn_of_concerns()
@@ -76,15 +74,15 @@ class Run:
         for message in self.chains.concerns() + self.chains.stuck(steps):
             warn(message)
 
-        self._warn_of_complaints()
+        self._warn_of_faults()
 
-    def _warn_of_complaints(self) -> None:
+    def _warn_of_faults(self) -> None:
         """Say what a torch energy has raised at states of the run, where it counts as not finite."""
-        complaints = self.inputs.derivatives.complaints
-        if complaints:
+        faults = self.inputs.target.faults
+        if faults:
             warn(
                 f"{self.chains.where}: the energy raised an error at some states, which count as ones where U is not "
-                f"finite: {'; '.join(complaints)}"
+                f"finite: {'; '.join(faults)}"
             )
 
     def _warn_of_end(self) -> None:
@@ -104,9 +102,7 @@ class Run:
         state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
         mixed = isinstance(chains, Rungs)
         inputs = replace(self.inputs, parameters=constant(self.inputs.parameters))
-        again = PairedRun(
-            self.plan, inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed, self.energy
-        )
+        again = PairedRun(self.plan, inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed)
         account = self._account(began)
         draws = Draws(values, info=account, step_sizes=sizes, again=None if seen_as else again)
         draws.info["report"] = draws.report(evaluations=0).verdict
@@ -114,7 +110,7 @@ class Run:
 
     def _account(self, began: float) -> dict[str, Any]:
         """What the draws say of the run: plain data."""
-        data = self.inputs.derivatives.data
+        data = self.inputs.target.data
         temperature = self.asked["temperature"]
         account = {
             "recipe": self.chains.recipe.name,

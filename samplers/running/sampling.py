@@ -22,12 +22,11 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import moved_by, of_z
-from ..energies.derivatives import WORTH_COMPILING, bound, check_energy_is_asked_for, data_of, derivatives_of
-from ..energies.layout import Layout, target_of
+from ..energies.foreign import with_gradient
+from ..energies.layout import Layout, position_of
 from ..energies.reading import read
 from ..energies.several import of_potentials
-from ..energies.values import differentiable_value
-from ..energies.with_gradient import with_gradient
+from ..energies.target import WORTH_COMPILING, check_energy_is_asked_for, data_of, target_of, tried_at
 from ..results.draws import Draws
 from ..stock import named
 from .adapting import Adaptation, place, restart
@@ -214,15 +213,15 @@ def sample(
     operators.check_fields(recipe, parameters, start)
     layout = _of_temperature(layout, plan, ladder, where)
     kept = _kept(plan.step.recipe, keep)
-    target = target_of(recipe, start)
-    rows = data_of(energy, data, batch_size, target, where)
-    energy = bound(energy, target, layout, rows)
+    position = position_of(recipe, start)
+    rows = data_of(energy, data, batch_size, position, where)
+    energy = tried_at(energy, position, layout, rows)
     place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
     fast = backend != "torch" and plan.length >= _worth_a_graph(like.device)
-    derived = partial(derivatives_of, energy, target=target, layout=layout, data=rows, observe=observe, where=where)
-    derivatives = derived(steps=plan.steps, compiled=fast)
-    inputs = Inputs(derivatives, layout, seed, first_chain, parameters_like(recipe, parameters, like))
+    sampled_by = partial(target_of, energy, position=position, layout=layout, data=rows, observe=observe, where=where)
+    target = sampled_by(steps=plan.steps, compiled=fast)
+    inputs = Inputs(target, seed, first_chain, parameters_like(recipe, parameters, like))
     Trial(plan.step, inputs, start, where, plan.temperature(0)).check()
 
     gauges = Gauges(plan, like, inputs.constants)
@@ -238,13 +237,12 @@ def sample(
         record = InFolder(checkpoint, kept_blocks, plan.draws, gauges, every=every, settings=same, probe=probe)
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
     with_work = partial(step_of, integrators.metropolised, recipe, **choices) if scope == "chain" else None
-    remaking = Remaking(with_work, partial(derived, compiled=False), backend, f"there is no work of one {scope}")
-    value = None if energy is None else partial(differentiable_value, energy, plan.step, layout, rows)
-    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking, value)
+    remaking = Remaking(with_work, sampled_by, backend, f"there is no work of one {scope}")
+    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking)
     draws = run.go(progress=progress, watch=watch)
-    if value is None or not are_worth_a_look(plan, moved, start, symbolic is not None):
+    if energy is None or not are_worth_a_look(plan, moved, start, symbolic is not None):
         return draws
-    return Heights(recipe, value(), inputs, start, where).flag(draws, moved, record, plan)
+    return Heights(recipe, inputs, start, where).flag(draws, moved, record, plan)
 
 
 def _number(step_size: Any, where: str) -> Any:

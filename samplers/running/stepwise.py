@@ -51,6 +51,7 @@ class Stepwise:
         self.keep = keep
         self.backend = backend
         self.ahead = ahead
+        self.evaluations = Evaluations(inputs.target)
 
     def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
         """Make the steps of a stage from number `done` of it on, each of them handed on as it is made.
@@ -76,16 +77,16 @@ class Stepwise:
         arrivals = Arrivals()
         coming: deque[_Pending] = deque()
         numbers = range(stage.first + done, stage.first + stage.steps)
-        evaluations = Evaluations(self.inputs.derivatives)
+        evaluations = self.evaluations
         call = StepCall(stage.step, evaluations.functions(), self.inputs, self.backend)
         carries = stage.step.program.carries_gradient
         for of_step in self.inputs.of_steps(stage.step, numbers, target, keyed=self.backend != "torch"):
             state, rows = (coming[-1].state, coming[-1].rows) if coming else (chains.state, chains.rows)
-            evaluations.begin(of_step, rows if carries else None)
+            evaluations.begin(of_step, carried=[rows] if carries and rows is not None else None)
             k = of_step.number - stage.first
             h = stage.step_size(k)
             new = call(state, of_step.number, of_step.noise, h, stage.temperature(k))
-            pending = _Pending(new, evaluations.latest if "gradient" in new else None, h)
+            pending = _Pending(new, evaluations.latest[0] if "gradient" in new else None, h)
             if not ahead:
                 yield pending
                 continue

@@ -11,9 +11,8 @@ from integrators.step import Step
 from integrators.streams import RAY
 from recipe.errors import RecipeError, warn
 
-from ..energies.layout import target_of
-from ..energies.over_chains import explained
-from ..energies.several import sum_of
+from ..energies.layout import position_of
+from ..energies.potential import SLOPE, VALUE, Jet, Orders
 from .inputs import Inputs
 
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
@@ -35,25 +34,23 @@ class Trial:
 
     def gradient(self, at: Blocks) -> Blocks:
         """The gradient by block, `(chains, *shape)`; empty where the step asks for none."""
-        recipe = self.step.recipe
-        evaluations = self.inputs.evaluations(0, len(next(iter(at.values()))))
-        function = evaluations.functions()["gradient"]
-        if recipe.has_several_potentials and self.inputs.derivatives.eager is not None:
-            function = evaluations.eager  # of their sum
-        if function is None and self.step.program.energy:
-            function = self.step.namespace.get("gradient")
-        if function is None:
+        slope = self._jet(at, SLOPE).slope
+        if slope is None:
             return {}
-        with torch.no_grad(), explained("sample, energy"):
-            slope = function(target_of(recipe, at))
-        return slope if isinstance(slope, dict) else {recipe.targets[0].name: slope}
+        return slope if isinstance(slope, dict) else {self.step.recipe.targets[0].name: slope}
+
+    def _jet(self, at: Blocks, orders: Orders) -> Jet:
+        """U and its derivatives on the first batch of every chain."""
+        evaluations = self.inputs.evaluations(0, len(next(iter(at.values()))))
+        with torch.no_grad():
+            return self.inputs.target.at(position_of(self.step.recipe, at), evaluations.first[0], orders)
 
     def check(self) -> None:
         """Refuse a start at which the gradient is not finite; warn of a log-density that was handed in as an energy."""
         for name, x in self.gradient(self._target()).items():
             bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
             if len(bad):
-                raised = "".join(f" ({complaint})" for complaint in self.inputs.derivatives.complaints)
+                raised = "".join(f" ({fault})" for fault in self.inputs.target.faults)
                 raise RecipeError(
                     self.where,
                     f"the gradient by {name} is not finite at the start of chain {int(bad[0])}{raised}",
@@ -71,15 +68,9 @@ class Trial:
         """Refuse a start at which U is not finite, where a step asks for it: no step from there would be accepted."""
         if not self.step.program.needs_value:
             return
-        target = self._target()
-        functions = self.inputs.evaluations(0, len(next(iter(target.values())))).functions()
-        value = functions["value"] or self.step.namespace["value"]
-        at = target_of(self.step.recipe, target)
-        with torch.no_grad(), explained("sample, energy"):
-            if self.step.recipe.has_several_potentials:
-                U = sum_of(self.step.recipe, value, at)
-            else:
-                U = value(at)
+        U = self._jet(self._target(), VALUE).value
+        if U is None:
+            return
         bad = (~U.isfinite()).nonzero()
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
@@ -120,7 +111,7 @@ class Trial:
         except Exception:  # of the caller's own function
             return False
         finally:
-            self.inputs.derivatives.complaints.clear()
+            self.inputs.target.faults.clear()
 
     def _falls(self) -> bool:
         at = self._target()

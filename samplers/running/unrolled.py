@@ -14,7 +14,7 @@ from integrators.kernels import gpu
 from integrators.late import is_near
 from recipe.errors import warn
 
-from ..energies.gradients import agree
+from ..energies.traced import agree
 from .chains import Chains
 from .inputs import Inputs, OfStep
 from .moving import Mover, Moves
@@ -78,7 +78,7 @@ class Unrolled:
         h = stage.step_size(0)
         while done + AT_ONCE <= stage.steps:
             of_steps = list(islice(steps, AT_ONCE))
-            read = _read(of_steps, has_data=self.inputs.derivatives.data is not None)
+            read = _read(of_steps, has_data=self.inputs.target.data is not None)
             with torch.no_grad():
                 reason = "" if is_checked else _fault(compiled, several, chains.state, read)
                 if reason:
@@ -97,7 +97,7 @@ class Unrolled:
 
     def _several(self, stage: Stage) -> Several:
         """The steps of a graph, as a function of the state, the noise of each, and its batch."""
-        functional = self.inputs.derivatives.functional
+        functional = self.inputs.target.functional
         assert functional is not None
         function = stage.step.function
         h = stage.step_size(0)
@@ -127,7 +127,7 @@ def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> 
     blocks = [state[b.name] for b in stage.step.recipe.entries]
     small = all(_is_small(x) for x in blocks)
     one_gradient = program.gradients_per_step == 1 and list(program.derivatives) == [1]
-    opaque = inputs.derivatives.functional is not None and not program.observations and program.scope == "chain"
+    opaque = inputs.target.functional is not None and not program.observations and program.scope == "chain"
     opaque = opaque and not program.networks
     drawn = all(draw.kind in noise.KINDS for draw in program.draws)
     whole = not any(is_bounded(b) for b in stage.step.recipe.entries)
@@ -174,7 +174,7 @@ class UnrolledOnGPU(Unrolled):
 
     def compile(self, several: Several) -> Several:
         """The graph of some steps; what it cannot hold is raised at its first call."""
-        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.derivatives.batch(None)) if torch.is_tensor(x)])
+        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)])
 
     def give_up(self, reason: str) -> None:
         """Say so: steps are made one by one, by their kernel."""

@@ -13,8 +13,8 @@ from integrators.streams import NETWORK
 from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
-from ..energies.over_chains import OverChains
 from ..energies.variables import seeded
+from ..energies.vectorised import Vectorised
 from .losses import check_modules
 from .stacked import Stacked, numbers_of
 
@@ -132,10 +132,9 @@ class Ensemble(torch.nn.Module):
                 what = f"'{name}' has become a parameter that is not stacked, as sharding makes it: one chain of all"
                 raise RecipeError(WHERE, what, do="Give each rank members of its own: samplers.distributed.share.")
         state = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
-        axis = None if shared else 0
-        of_all = OverChains(function, (0, *(axis for _ in batch)), in_turn=self._in_turn)
-        values = of_all(state, *batch)
-        if of_all.at_once is None and not self._in_turn:
+        of_all = Vectorised(function, in_turn=self._in_turn)
+        values = of_all(state, *batch, per_chain=not shared)
+        if of_all.in_turn and not self._in_turn:
             self._in_turn = True
             warn(f"{WHERE}: torch cannot vectorise the network or the loss; members are computed one after another.")
         return values

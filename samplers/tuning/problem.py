@@ -12,9 +12,12 @@ from recipe import Energy, Recipe
 
 from ..energies.coordinates import Affine, Sitewise
 from ..energies.data import Data
+from ..energies.foreign import Foreign
 from ..energies.layout import Layout
+from ..energies.potential import VALUE
 from ..energies.several import Energies
-from ..energies.values import differentiable_value
+from ..energies.target import target_of
+from ..energies.traced import Traced
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Problem:
     """
 
     recipe: Recipe
-    energy: Energy | Callable
+    energy: Energy | Traced | Foreign
     layout: Layout
     rows: Data | None
     scheme: Any = None
@@ -38,23 +41,25 @@ class Problem:
 
     def value(self, data: Data | None) -> Callable:
         """U of many z, `(chains,)`, for autograd, on these data; of a mapped recipe with the volume, as in H."""
-        step = self.step() if isinstance(self.energy, Energy) else None
-        value = differentiable_value(self.energy, step, self.layout, data)
+        steps = [self.step()] if isinstance(self.energy, Energy) else []
+        target = target_of(self.energy, steps, None, self.layout, data)
         of_recipe = self.layout.coordinates
-        if not isinstance(of_recipe, Sitewise):
-            return value
-        volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1])
+        volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1]) if isinstance(of_recipe, Sitewise) else None
 
-        def with_volume(z: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-            return value(z, rows) - self.layout.temperature * volumes(z)
+        def value(z: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+            U = target.at(z, rows, VALUE).value
+            assert U is not None
+            return U if volumes is None else U - self.layout.temperature * volumes(z)
 
-        return with_volume
+        return value
 
-    def of_target(self) -> Energy | Callable | dict[str, Callable]:
+    def of_target(self) -> Energy | Traced | Foreign | dict[str, Callable]:
         """The energy as one of the tensor z, those of several potentials by name."""
-        if isinstance(self.energy, Energies):
-            return {key: self.layout.energy(function) for key, function in self.energy.functions.items()}
-        return self.energy if isinstance(self.energy, Energy) else self.layout.energy(self.energy)
+        if isinstance(self.energy, Energy):
+            return self.energy
+        if isinstance(self.energy, Traced) and isinstance(self.energy.function, Energies):
+            return {key: self.layout.energy(function) for key, function in self.energy.function.functions.items()}
+        return self.energy.within(self.layout)
 
     def within(self, coordinates: Affine, where: str) -> "Problem":
         """The same in coordinates of z."""

@@ -14,12 +14,11 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..energies.coordinates import moved_by, of_z
-from ..energies.derivatives import check_energy_is_asked_for, data_of
-from ..energies.gradients import check_energy
+from ..energies.foreign import Foreign, with_gradient
 from ..energies.model import Model
-from ..energies.over_chains import OfChains
 from ..energies.several import of_potentials
-from ..energies.with_gradient import with_gradient
+from ..energies.target import check_energy_is_asked_for, data_of
+from ..energies.traced import tried
 from ..running.sampling import is_accepted
 from ..running.start import given_state
 from ..stock import named
@@ -126,8 +125,8 @@ def tune(
     z = start[recipe.targets[0].name]
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
-        energy = check_energy(energy, z[0], layout, rows)
-        if isinstance(energy, OfChains):
+        energy = tried(energy, z[0], layout, rows)
+        if isinstance(energy, Foreign):
             energy.check_value(where, "the mode of U, and steps that are accepted, are found by its value")
     of_target = replace(recipe, maps={})  # which the layout has
     problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme, pieces)

@@ -4,7 +4,7 @@ import torch
 from sympy import exp, log
 
 from recipe import Energy, data_total, datum, total, vector
-from samplers.energies.derivatives import WORTH_COMPILING
+from samplers.energies.target import WORTH_COMPILING
 
 from .timing import MISSING, Contender
 from .trajectories import sampled, scanned, trajectory

@@ -1,4 +1,4 @@
-"""Energies that bring their own gradient, by functions of numpy arrays: of numpy, JAX, Stan, PyMC or any other."""
+"""Potentials with a gradient of their own, by functions of numpy arrays: of numpy, JAX, Stan, PyMC or any other."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +15,9 @@ from recipe.errors import RecipeError, warn
 from .data import Data
 from .layout import Layout
 from .model import Model
-from .over_chains import OF_STATES, OfChains, complain
+from .potential import Jet, Orders, differentiated
 from .slopes import Slopes, slopes_near
+from .vectorised import OF_STATES, note
 
 WHERE = "sample, gradient"
 SHAPES = "It takes theta of one chain, or of all, and returns the gradient, or the pair (value, gradient)."
@@ -46,15 +47,55 @@ def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
         name, function = ("energy", energy) if callable(gradient) else ("gradient", gradient)
         what = f"beside gradient= it is a function of numpy arrays, got {function!r}"
         raise RecipeError(f"{where}, {name}", what, do="Pass a function of theta, or of (theta, batch) with data=.")
-    return ArrayEnergy(gradient, energy)
+    return Arrays(gradient, energy)
 
 
 @dataclass(frozen=True)
-class ArrayEnergy:
-    """A gradient, which may bring the value of U in a pair, and U itself, or None, as functions of numpy arrays.
+class Foreign:
+    """A potential of all chains by functions that torch does not see into; called, it is U of one chain.
 
-    `bound` tries them where chains start, and makes an energy of them.
+    `of_all(z, *batch, per_chain, faults, is_valued)` is U of all chains, `(chains,)`, for autograd, to first order;
+    `is_valued` says whether U is asked for, or its slope alone. Without a value U is nan.
+
+    >>> squares = Foreign(lambda theta, **settings: theta.square().sum(1))
+    >>> squares(torch.tensor([3.0, 4.0]))
+    tensor(25.)
     """
+
+    of_all: Callable
+    has_value: bool = True
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether U takes the batch."""
+        return True
+
+    def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
+        """U of one chain."""
+        alone = {name: x[None] for name, x in z.items()} if isinstance(z, Mapping) else z[None]
+        return self.of_all(alone, *batch)[0]
+
+    def within(self, layout: Layout) -> "Foreign":
+        """The potential of z, of which theta is a map."""
+        return replace(self, of_all=layout.energy(self.of_all))
+
+    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
+        """The value and the slope of all chains."""
+        settings = dict(per_chain=per_chain, faults=faults, is_valued=0 in orders)
+        if 1 in orders:
+            return differentiated(lambda at: self.of_all(at, *batch, **settings), z)
+        return Jet(self.of_all(z, *batch, **settings))
+
+    def check_value(self, where: str, what: str) -> None:
+        """Refuse a potential without a value; `what` needs one."""
+        if not self.has_value:
+            advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."
+            raise RecipeError(where, f"{what}, and gradient= brings none", do=advice)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A gradient, which may bring the value of U in a pair, and U itself, or None, as functions of numpy arrays."""
 
     gradient: Callable
     value: Callable | None
@@ -63,8 +104,8 @@ class ArrayEnergy:
         """Refused: it is not known yet what the functions take."""
         raise RecipeError(WHERE, "the functions have not been tried at a start", do="Pass them to samplers.sample.")
 
-    def bound(self, theta: Any, layout: Layout, data: Data | None) -> OfChains:
-        """The energy of all chains, tried at the target of one chain, `theta`, and beside, on the first batch.
+    def tried(self, theta: Any, layout: Layout, data: Data | None) -> Foreign:
+        """The potential of all chains, tried at the target of one chain, `theta`, and beside, on the first batch.
 
         Raises RecipeError for functions that fail, shapes and types that do not fit, numbers that are random, and a
         gradient that is not the derivative of U.
@@ -82,7 +123,7 @@ class ArrayEnergy:
                 f"{WHERE}: its numbers are of single precision, and theta is float64. Start in float32, or compute in "
                 'float64: jax.config.update("jax_enable_x64", True), say.'
             )
-        energy = OfChains(supplied, answer.value is not None)
+        energy = Foreign(supplied, answer.value is not None)
         if energy.has_value:
             eps = float(np.finfo(np.float32).eps) if is_single else 0.0
             near = slopes_near(energy, seen, batch, directions=1, eps=eps)
@@ -107,13 +148,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Supplied:
-    """U of all chains for autograd, by functions of numpy arrays: of an `OfChains`.
+    """U of all chains for autograd, by functions of numpy arrays: of a `Foreign`.
 
     `names`: of the tensors of theta, None where it is one; `takes_all`: whether the functions take the axis of chains,
     and `of_each` whether a batch then has it too.
     """
 
-    functions: ArrayEnergy
+    functions: Arrays
     names: tuple[str, ...] | None
     takes_all: bool
     of_each: bool
@@ -123,7 +164,7 @@ class Supplied:
         theta: Any,
         *batch: Any,
         per_chain: bool = False,
-        complaints: list[str] | None = None,
+        faults: list[str] | None = None,
         is_valued: bool = True,
     ) -> torch.Tensor:
         """U, `(chains,)`, nan where it is not known or not asked for."""
@@ -131,7 +172,7 @@ class Supplied:
 
         def answer(leaves: Leaves, is_sloped: bool) -> Answer:
             asked = (is_valued, is_sloped)
-            return self.answer(leaves, arrays, per_chain=per_chain, complaints=complaints, asked=asked)
+            return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, asked=asked)
 
         return _Slope.apply(answer, *(theta.values() if isinstance(theta, Mapping) else [theta]))
 
@@ -141,11 +182,10 @@ class Supplied:
         batch: tuple,
         *,
         per_chain: bool = False,
-        complaints: list[str] | None = None,
+        faults: list[str] | None = None,
         asked: tuple[bool, bool] = (True, True),
     ) -> Answer:
-        """U and its slopes of chains, as they are `asked` for; nan where a function raises, if complaints are kept."""
-
+        """U and its slopes, each where `asked` says so; nan where a function raises an error that `faults` collect."""
         at_once = self.takes_all and (self.of_each or not per_chain)
 
         def of(some: range) -> Answer:
@@ -155,10 +195,10 @@ class Supplied:
             try:
                 return self._called(at, self._batch(batch, some, per_chain), asked)
             except OF_STATES as error:
-                if complaints is None or isinstance(error, RecipeError):
+                if faults is None or isinstance(error, RecipeError):
                     raise
                 if len(some) == 1:
-                    complain(complaints, error)
+                    note(faults, error)
                     return Answer(np.full(1, np.nan), [np.full_like(x, np.nan) for x in at])
             return _joined([of(range(i, i + 1)) for i in some])
 

@@ -1,7 +1,8 @@
-"""From an energy to the gradient of many chains at once: full data, minibatches, parameters by name."""
+"""Potentials that are torch functions of one chain: their derivatives by autograd, and the check of a first call."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,129 +11,131 @@ from torch.func import grad, jvp, vmap
 from recipe.errors import RecipeError, warn
 
 from .data import Data
+from .foreign import Arrays, Foreign
 from .layers import of_an_energy
 from .layout import Layout
-from .over_chains import OF_STATES, InTurn, OfChains, OverChains, explained, is_fine_in_turn, of_chain
+from .potential import Jet, Orders, differentiated
 from .slopes import slopes_near
-from .with_gradient import ArrayEnergy
+from .vectorised import OF_STATES, Vectorised, axes, explained, is_fine_in_turn, of_chain
 
-ENERGY = "sample, energy"  # where a refusal says it is
+ENERGY = "sample, energy"  # the place that a refusal names
 ALIKE = 0.1  # relative difference of a gradient and of differences
 
 
-def vectorised(
-    function: Callable,
-    data: Data | None,
-    *,
-    order: int = 1,
-    with_value: bool = False,
-    complaints: list[str] | None = None,
-) -> Callable:
-    """The value (order 0), gradient (1) or Hessian diagonal (2) of a function of one chain's target, for many.
+class Traced:
+    """A potential that is a torch function `function(z, *batch)` of one chain; called, it is U of one chain.
 
-    The function takes theta, `(chains, *shape)` or a dict of such by block, and with `data` a batch, one per chain of
-    minibatches. The Hessian diagonal costs one gradient per coordinate. `with_value`: a gradient comes in a pair with
-    the value of every chain, `(chains,)`. `complaints`: as for OverChains.
+    `in_turn`: chains are taken one after another, for torch cannot vectorise the function. The Hessian diagonal costs
+    one gradient per coordinate.
 
-    >>> vectorised(lambda theta: (theta**2).sum(), None)(torch.ones(2, 3))
-    tensor([[2., 2., 2.],
-            [2., 2., 2.]])
+    >>> Traced(lambda z: (z**3).sum()).jet(torch.ones(2, 3), orders={0, 1, 2}).curvature
+    tensor([[6., 6., 6.],
+            [6., 6., 6.]])
     """
 
-    def one(theta, *batch):
-        value = function(theta, *batch)
-        return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
+    def __init__(self, function: Callable, *, in_turn: bool = False, reads_data: bool = True) -> None:
+        self.function = function
+        self.reads_data = reads_data
+        self.of_all = Vectorised(function, in_turn=in_turn)
 
-    def diagonal(theta, *batch):
-        def slope(flat):
-            return grad(lambda sites: one(sites.reshape(theta.shape), *batch))(flat)
+    def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
+        """U of one chain."""
+        return self.function(z, *batch)
 
-        def second(direction):
-            return (jvp(slope, (theta.reshape(-1),), (direction,))[1] * direction).sum()
+    @property
+    def in_turn(self) -> bool:
+        """Whether chains are taken one after another."""
+        return self.of_all.in_turn
 
-        basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
-        return vmap(second)(basis).reshape(theta.shape)
+    def like(self, function: Callable, *, reads_data: bool = True) -> "Traced":
+        """Another function, vectorised as this one is."""
+        return Traced(function, in_turn=self.in_turn, reads_data=reads_data)
 
-    axes = _axes(data)
-    of_one: Callable | None = None
-    of_chains: Callable
-    if isinstance(function, OfChains):
-        per_chain = data is not None and data.batch_size is not None
-        of_chains = function.asked(per_chain=per_chain, complaints=complaints, is_valued=with_value or order == 0)
-    else:
-        over = OverChains(diagonal if order == 2 else one, axes, complaints, in_turn=isinstance(function, InTurn))
-        of_chains, of_one = over, over.of_one
-    if order != 1:
-        return of_chains
+    def within(self, layout: Layout) -> "Traced":
+        """The potential of z, of which theta is a map."""
+        return self.like(layout.energy(self.function), reads_data=self.reads_data)
 
-    def gradient(theta, *batch):
-        blocks = theta if isinstance(theta, Mapping) else {"": theta}
-        alone = of_one is not None and all(x.shape[0] == 1 for x in blocks.values())
-        if alone:  # without the cost of vectorising, and of an axis of chains in the graph
-            at = {name: x.select(0, 0).detach().requires_grad_() for name, x in blocks.items()}
-            batch = batch if axes[-1] is None else tuple(of_chain(b, 0) for b in batch)
-        else:
-            at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
-        leaves = list(at.values())
-        with torch.enable_grad():
-            U = (of_one if of_one and alone else of_chains)(at if blocks is theta else leaves[0], *batch)
-            total = U if alone else U.sum()
-        if U.is_meta:
-            raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
-        slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
-        if alone:
-            slopes = tuple(slope.unsqueeze(0) for slope in slopes)
-        slope = dict(zip(at, slopes)) if blocks is theta else slopes[0]
-        if not with_value:
-            return slope
-        U = U.detach()
-        return slope, U.unsqueeze(0) if alone else U
+    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
+        """The derivatives of these orders, of all chains."""
+        batch = batch if self.reads_data else ()
+        if 2 in orders:
+            diagonal = Vectorised(partial(_diagonal, self.function), in_turn=self.in_turn)
+            curvature = diagonal(z, *batch, per_chain=per_chain, faults=faults)
+            rest = orders - {2}
+            low = self.jet(z, *batch, orders=rest, per_chain=per_chain, faults=faults) if rest else Jet()
+            return Jet(low.value, low.slope, curvature)
+        if 1 not in orders:
+            return Jet(self.of_all(z, *batch, per_chain=per_chain, faults=faults))
+        blocks = list(z.values()) if isinstance(z, Mapping) else [z]
+        if any(len(x) > 1 for x in blocks):
+            return differentiated(partial(self._of_all, batch, per_chain, faults), z)
+        return _stacked(differentiated(partial(self._of_one, batch, per_chain, faults), of_chain(z, 0)))
 
-    return gradient
+    def gradient(self, per_chain: bool, *, has_data: bool) -> Callable:
+        """The gradient of all chains by torch.func, in the form that torch.compile takes."""
+        return vmap(grad(self.function), in_dims=axes((None,) if has_data else (), per_chain))
 
+    def _of_all(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
+        return self.of_all(z, *batch, per_chain=per_chain, faults=faults)
 
-def _axes(data: Data | None) -> tuple:
-    """The axis of chains in theta, and in a batch, which is the same for all chains where it is all data."""
-    return (0,) if data is None else (0, None if data.batch_size is None else 0)
+    def _of_one(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
+        """U of a lone chain, without the cost of vectorising, and of an axis of chains in the graph."""
+        own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
+        return self.of_all.of_one(z, *own, faults=faults)
 
 
-def functional_gradient(function: Callable, data: Data | None) -> Callable:
-    """The gradient of `vectorised` by torch.func, in the form that torch.compile takes."""
-    return vmap(grad(function), in_dims=_axes(data))
+def _stacked(jet: Jet) -> Jet:
+    """The value and the slope of one chain with an axis of chains."""
+    slope = jet.slope
+    of_all = {k: x.unsqueeze(0) for k, x in slope.items()} if isinstance(slope, Mapping) else slope.unsqueeze(0)
+    return Jet(None if jet.value is None else jet.value.unsqueeze(0), of_all)
+
+
+def _diagonal(function: Callable, theta: torch.Tensor, *batch: Any) -> torch.Tensor:
+    """The Hessian diagonal of a function of one chain."""
+
+    def slope(flat: torch.Tensor) -> torch.Tensor:
+        return grad(lambda sites: function(sites.reshape(theta.shape), *batch))(flat)
+
+    def second(direction: torch.Tensor) -> torch.Tensor:
+        return (jvp(slope, (theta.reshape(-1),), (direction,))[1] * direction).sum()
+
+    basis = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
+    return vmap(second)(basis).reshape(theta.shape)
 
 
 def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> Callable:
     """A gradient of many chains compiled by torch at its first call; `gradient`, with a warning, where torch cannot.
 
-    `functional` is the same, in a form that torch.compile takes.
+    `functional` is the same gradient, in the form that torch.compile takes.
     """
     compiled = torch.compile(functional, dynamic=False)
     chosen: list[Callable] = []
 
-    def first(theta, *batch):
+    def first(theta: Any, *batch: Any) -> Any:
         plain = gradient(theta, *batch)
         try:
             reason = None if agree(compiled(theta, *batch), plain) else "its numbers differ"
-        except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
+        except Exception as error:  # of a missing compiler, or one that cannot do what the energy does
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if reason:
             warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}")
         chosen.append(gradient if reason else compiled)
         return plain
 
-    def fastest(theta, *batch):
+    def fastest(theta: Any, *batch: Any) -> Any:
         if not chosen:
             return first(theta, *batch)
         try:
             return chosen[0](theta, *batch)
-        except OF_STATES:  # what the energy raises at some states
+        except OF_STATES:  # raised by the energy at some states
             return gradient(theta, *batch)
 
     return fastest
 
 
 def agree(compiled: Any, plain: Any) -> bool:
-    """Whether what a compiler has made has the numbers of what it was made of, up to rounding.
+    """Whether the numbers of compiled code are those of the code before, up to rounding.
 
     >>> agree({"theta": torch.ones(2)}, {"theta": torch.ones(2) + 1e-6})
     True
@@ -142,24 +145,16 @@ def agree(compiled: Any, plain: Any) -> bool:
     return torch.allclose(compiled, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()), equal_nan=True)
 
 
-def emitted(derivative: Callable, data: Data) -> Callable:
-    """A derivative of a symbolic energy on data, emitted for one chain, as `vectorised` gives it."""
+def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many: bool = True) -> Traced | Foreign:
+    """An energy of theta as a potential, tried at the target of one chain, a tensor `(*shape)` or a dict by block.
 
-    def of_one(theta, batch):
-        return derivative(theta, batch, data.rows)
-
-    return vmap(of_one, in_dims=_axes(data))
-
-
-def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None, *, of_many: bool = True) -> Callable:
-    """Refuse an energy that fails, returns no single number, or does not depend differentiably on the target.
-
-    `theta`: the target of one chain, a tensor `(*shape)` or a dict of such by block. `of_many`: whether it is to be
-    asked for many chains; where torch cannot vectorise it, which is warned of, an InTurn comes back, else the energy.
+    Raises RecipeError for an energy that fails, returns no single number, or does not depend differentiably on the
+    target. `of_many`: whether many chains are asked for; where torch cannot vectorise the energy, a warning says so,
+    and chains are taken in turn.
     """
-    if isinstance(energy, ArrayEnergy):
-        return energy.bound(theta, layout, data)
-    if isinstance(energy, (InTurn, OfChains)):
+    if isinstance(energy, Arrays):
+        return energy.tried(theta, layout, data)
+    if isinstance(energy, (Traced, Foreign)):
         return energy
     _check_callable(energy, data)
     at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
@@ -167,12 +162,12 @@ def check_energy(energy: Callable, theta: Any, layout: Layout, data: Data | None
     with torch.enable_grad(), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
         value = _call(energy, layout.seen(at), batch)
     _check_value(value)
-    return InTurn(energy) if of_many and not _vectorises(layout.energy(energy), at, batch) else energy
+    return Traced(energy, in_turn=of_many and not _vectorises(layout.energy(energy), at, batch))
 
 
 @contextmanager
 def _unchanged(*arguments: Any) -> Iterator[None]:
-    """Refuse an energy that writes into theta, which are the chains themselves, or into the data."""
+    """Refuses an energy that writes into theta, which are the chains themselves, or into the data."""
     tensors = [x for argument in arguments for x in _tensors(argument) if not x.is_inference()]
     versions = [x._version for x in tensors]
     yield
@@ -194,7 +189,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
     return x.detach().clone().requires_grad_()
 
 
-def _check_callable(energy: Callable, data: Data | None) -> None:
+def _check_callable(energy: Any, data: Data | None) -> None:
     if not callable(energy):
         raise RecipeError(
             ENERGY,
@@ -267,7 +262,7 @@ def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
     chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
     with explained(ENERGY):
         try:
-            vmap(function, in_dims=(0, *(None for _ in batch)))(chains, *batch)
+            vmap(function, in_dims=axes(batch, per_chain=False))(chains, *batch)
         except RuntimeError as error:
             near = slopes_near(function, theta, batch, directions=3)
             if not is_fine_in_turn(error) or not all(slopes.agree(ALIKE) for slopes in near):

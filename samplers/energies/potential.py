@@ -1,0 +1,56 @@
+"""A potential U of all chains at once: its value, its slope and the diagonal of its Hessian."""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from recipe.errors import RecipeError
+
+Position = torch.Tensor | dict[str, torch.Tensor]  # of the target: `(chains, *shape)`, by block where it has several
+Orders = Set[int]  # of derivatives: 0 the value, 1 the slope, 2 the diagonal of the Hessian
+
+VALUE: Orders = frozenset({0})
+SLOPE: Orders = frozenset({1})
+CURVATURE: Orders = frozenset({2})
+
+
+@dataclass(frozen=True, slots=True)
+class Jet:
+    """U of all chains, `(chains,)`, its slope and its curvature in the shape of the position; None where not asked."""
+
+    value: torch.Tensor | None = None
+    slope: Any = None
+    curvature: Any = None
+
+
+class Potential(Protocol):
+    """A function U of the position and, with data, of a batch."""
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether U takes the batch."""
+
+    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
+        """The derivatives of these orders; `per_chain`: whether the batch has an axis of chains.
+
+        A chain at whose state U raises an error has nan, where `faults` collect what was raised.
+        """
+
+
+def differentiated(U: Callable[[Any], torch.Tensor], z: Any) -> Jet:
+    """The value and the slope of a function of the position, by autograd.
+
+    >>> differentiated(lambda x: (x**2).sum(-1), torch.ones(1, 2))
+    Jet(value=tensor([2.]), slope=tensor([[2., 2.]]), curvature=None)
+    """
+    blocks = z if isinstance(z, Mapping) else {"": z}
+    at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
+    with torch.enable_grad():
+        value = U(at if blocks is z else at[""])
+        total = value.sum() if value.dim() else value
+    if value.is_meta:
+        raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
+    slopes = torch.autograd.grad(total, list(at.values()), materialize_grads=True)
+    return Jet(value.detach(), dict(zip(at, slopes)) if blocks is z else slopes[0])

@@ -1,0 +1,70 @@
+"""Potentials that are formulas: their derivatives are the emitted texts of a step that has them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.func import vmap
+
+from integrators.backends.loading import load
+from integrators.backends.torch import value_module
+from integrators.step import Step
+
+from .potential import Jet, Orders, differentiated
+from .vectorised import axes
+
+
+@dataclass(frozen=True)
+class Symbolic:
+    """A symbolic energy of all chains, by the texts of `steps` that were compiled with it; of `rows` data, if any.
+
+    >>> import samplers, integrators
+    >>> from samplers.energies.targets import TARGETS
+    >>> step = integrators.compile(samplers.SGLD, energy=TARGETS["double-well"])
+    >>> Symbolic([step]).jet(torch.tensor([[0.0], [1.0]]), orders={0}).value
+    tensor([2., 0.])
+    """
+
+    steps: Sequence[Step]
+    rows: int | None = None
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether U takes the batch."""
+        return True
+
+    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
+        """The derivatives of these orders, of all chains."""
+        value = self._of_chains(self._value, z, batch, per_chain) if 0 in orders else None
+        slope = self._slope(z, batch, per_chain) if 1 in orders else None
+        curvature = self._of_chains(self._text("curvature"), z, batch, per_chain) if 2 in orders else None
+        return Jet(value, slope, curvature)
+
+    @cached_property
+    def _value(self) -> Callable:
+        """The text of U, which few steps have."""
+        step = self.steps[0]
+        return load(value_module(step.program), f"<sde-recipe {step.recipe.name}, U>")["value"]
+
+    def _text(self, name: str) -> Callable | None:
+        namespaces: list[Mapping[str, Any]] = [step.namespace for step in self.steps]
+        return next((namespace[name] for namespace in namespaces if name in namespace), None)
+
+    def _slope(self, z: Any, batch: tuple, per_chain: bool) -> Any:
+        text = self._text("gradient")
+        if text is None:
+            return differentiated(lambda at: self._of_chains(self._value, at, batch, per_chain), z).slope
+        return self._of_chains(text, z, batch, per_chain)
+
+    def _of_chains(self, text: Callable | None, z: Any, batch: tuple, per_chain: bool) -> Any:
+        """A text of all chains; with data it is of one, on a batch of the rows."""
+        assert text is not None
+        if self.rows is None:
+            return text(z)
+
+        def of_one(theta: Any, batch: Any) -> torch.Tensor:
+            return text(theta, batch, self.rows)
+
+        return vmap(of_one, in_dims=axes(batch, per_chain))(z, *batch)

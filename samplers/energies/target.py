@@ -1,0 +1,221 @@
+"""What is sampled: potentials at the positions of all chains, on data, with the caller's observations."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from integrators.metropolis import MetropolisedStep
+from integrators.step import Step
+from integrators.streams import BATCH
+from recipe import Energy, Recipe
+from recipe.arguments import integer
+from recipe.errors import RecipeError
+from recipe.swaps import Swap
+
+from .data import Data
+from .foreign import Arrays, Foreign
+from .layout import Layout
+from .observations import observations_of
+from .potential import SLOPE, Jet, Orders, Position, Potential
+from .several import Energies
+from .symbolic import Symbolic
+from .traced import ENERGY, Traced, compiled_gradient, tried
+from .vectorised import explained, of_chain
+
+WORTH_COMPILING = 300_000  # steps of a run
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is sampled: U of all chains, on `data`, with `observations` of one value per chain, or per chain and site.
+
+    `layout`: how energies see the target; `whole`: U, the sum of the potentials, None where H is wholly symbolic;
+    `parts`: the potentials by key; `orders`: the derivatives of a potential that steps ask for; `is_inlined`: whether
+    the texts of the steps have these derivatives themselves; `compiled`: the gradient made by torch.compile, and
+    `is_worth_compiling` whether that pays. `faults`: errors that an energy raised at states, where U is nan.
+
+    >>> target = target_of(None, [], torch.zeros(1, 2), Layout(), None)
+    >>> target.at(torch.zeros(1, 2))
+    Jet(value=None, slope=None, curvature=None)
+    """
+
+    layout: Layout
+    whole: Potential | None = None
+    parts: Mapping[str, Potential] = field(default_factory=dict)
+    is_by_name: bool = False
+    data: Data | None = None
+    observations: Mapping[str, Callable] = field(default_factory=dict)
+    orders: Orders = SLOPE
+    is_inlined: bool = False
+    is_worth_compiling: bool = False
+    compiled: Callable | None = None
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether U has a formula, or H is wholly symbolic."""
+        return self.whole is None or isinstance(self.whole, Symbolic)
+
+    @property
+    def is_minibatched(self) -> bool:
+        """Whether a gradient reads a part of the data."""
+        return self.data is not None and self.data.batch_size is not None
+
+    def batch(self, rows: torch.Tensor | None) -> tuple:
+        """The last argument of a potential: the batch of these rows, `(chains, batch_size)`; none without data."""
+        return () if self.data is None else (self.data.batch(rows),)
+
+    def at(self, z: Position, rows: torch.Tensor | None = None, orders: Orders = SLOPE) -> Jet:
+        """U of all chains and its derivatives, on the batches of these rows, `(chains, batch_size)`, or on all data."""
+        if self.whole is None:
+            return Jet()
+        with explained(ENERGY):
+            return self.jet(self.whole, z, self.batch(rows), orders=orders, per_chain=rows is not None)
+
+    def jet(self, part: Potential, z: Any, batch: tuple, *, orders: Orders, per_chain: bool) -> Jet:
+        """The derivatives of a potential on a batch, by compiled code where that has them."""
+        if self.compiled is not None and orders == SLOPE and per_chain == self.is_minibatched:
+            return Jet(slope=self.compiled(z, *batch))
+        return part.jet(z, *batch, orders=orders, per_chain=per_chain, faults=self.faults)
+
+    @property
+    def functional(self) -> Callable | None:
+        """The gradient in the form that torch.compile takes; None where no compilation is worth its time."""
+        if not self.is_worth_compiling or not isinstance(self.whole, Traced) or self.whole.in_turn:
+            return None
+        return self.whole.gradient(self.is_minibatched, has_data=self.data is not None)
+
+    @property
+    def eager(self) -> "Target":
+        """The same without compiled code."""
+        return replace(self, compiled=None)
+
+    def compile(self, where: str) -> "Target":
+        """The same with a gradient that torch compiles at its first call, where that pays."""
+        functional = self.functional
+        if functional is None:
+            return self
+
+        def gradient(z: Any, *batch: Any) -> Any:
+            assert self.whole is not None
+            return self.jet(self.whole, z, batch, orders=SLOPE, per_chain=self.is_minibatched).slope
+
+        return replace(self, compiled=compiled_gradient(functional, gradient, where), is_worth_compiling=False)
+
+
+def target_of(
+    energy: Any,
+    steps: Sequence[Step],
+    position: Any,
+    layout: Layout,
+    data: Data | None,
+    observe: Mapping[str, Callable] | None = None,
+    *,
+    compiled: bool = False,
+    where: str = "sample",
+) -> Target:
+    """What these steps sample: an energy with the caller's functions `observe` by name.
+
+    `position`: where the chains start, for a trial call of a torch energy; `compiled`: whether torch may compile it.
+    Raises RecipeError for an energy that cannot be differentiated for many chains, or without what the steps ask for.
+    """
+    needs_value = any(step.program.needs_value for step in steps)
+    needs_curvature = any(step.program.needs_curvature for step in steps)
+    orders = SLOPE | ({0} if needs_value else set()) | ({2} if needs_curvature else set())
+    if data is not None and data.batch_size is not None:
+        gradients = max((step.program.gradients_per_step for step in steps), default=0)
+        integer(where, "the number of gradients of a step on minibatches", gradients, most=len(BATCH) - 1)
+        if needs_value:
+            _meet_estimates(steps, where)
+    observations = observations_of(steps, observe, layout, data, where) if steps else {}
+    target = Target(layout, data=data, observations=observations, orders=orders)
+    if energy is None:
+        return replace(target, is_inlined=True)
+    if isinstance(energy, Energy):
+        whole = Symbolic(steps, None if data is None else data.rows)
+        return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
+    own = energy if isinstance(energy, (Traced, Foreign)) else tried(energy, one_chain(position), layout, data)
+    if isinstance(own, Foreign):
+        _check_foreign(own, needs_value, needs_curvature, where)
+    whole_of_z = own.within(layout)
+    several = own.function if isinstance(own, Traced) and isinstance(own.function, Energies) else None
+    if isinstance(own, Traced) and several is not None:
+        return replace(target, whole=whole_of_z, **_by_potential(own, several, layout))
+    worth = compiled and not needs_value
+    return replace(target, whole=whole_of_z, parts={"U": whole_of_z}, is_worth_compiling=worth)
+
+
+def one_chain(position: Position) -> Position:
+    """The position of the first chain."""
+    return of_chain(position, 0)
+
+
+def tried_at(energy: Any, position: Position, layout: Layout, data: Data | None) -> Any:
+    """An energy that brings its gradient, tried where the chains start; any other as it is."""
+    return energy.tried(one_chain(position), layout, data) if isinstance(energy, Arrays) else energy
+
+
+def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
+    """Refuse an opaque U without an energy, and an energy where H is wholly symbolic."""
+    if energy is None and recipe.potential is not None:
+        raise RecipeError(
+            where,
+            "the recipe's U is opaque, but no energy is given",
+            do="Pass a recipe.Energy or a torch function of theta.",
+        )
+    if energy is not None and recipe.potential is None:
+        raise RecipeError(where, "the recipe's H is wholly symbolic, it takes no energy", do="Drop it.")
+
+
+def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, where: str) -> Data | None:
+    """The data of a run in the form that its energy takes; refused where the two do not fit together."""
+    like = next(iter(position.values())) if isinstance(position, dict) else position
+    rows = None if data is None else Data(data, batch_size, like=like)
+    if rows is None and batch_size is not None:
+        raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
+    if not isinstance(energy, Energy):
+        return rows
+    columns = ", ".join(map(str, energy.data))
+    if columns and rows is None:
+        raise RecipeError(where, f"the energy has the columns {columns}", do=f"Pass data=({columns}).")
+    if rows is not None and not columns:
+        raise RecipeError(
+            where, "the energy reads no data", do="Drop data=, or sum over rows with recipe.data_total()."
+        )
+    return None if rows is None else rows.columns(energy, like)
+
+
+def _by_potential(whole: Traced, energies: Energies, layout: Layout) -> dict[str, Any]:
+    """The potentials by key, vectorised as their sum is; a U that is taken at several blocks is one function."""
+    functions = energies.functions.items()
+    parts = {key: whole.like(layout.energy(f), reads_data=key in energies.of_data) for key, f in functions}
+    return {"parts": parts, "is_by_name": energies.recipe.is_by_name}
+
+
+def _meet_estimates(steps: Sequence[Step], where: str) -> None:
+    """Refuse acceptance by U of a minibatch, and warn of formulas that read it: their law is another one."""
+    if any(isinstance(step, MetropolisedStep) for step in steps):
+        what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+    swaps = [str(jump) for jump in steps[0].declared.jumps.values() if isinstance(jump, Swap)]
+    if swaps:
+        what = f"{swaps[0]} is accepted by the value of U, of which a minibatch has an estimate alone"
+        raise RecipeError(where, what, do="Leave batch_size out, or the swap.")
+    warnings.warn(
+        f"{where}: the formulas read U itself, of which a minibatch has an estimate: the law is not exp(-H). "
+        "Leave batch_size out for one that is.",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+
+
+def _check_foreign(potential: Foreign, needs_value: bool, needs_curvature: bool, where: str) -> None:
+    """Refuse an energy that brings its gradient, and less than the steps ask for."""
+    if needs_value:
+        potential.check_value(where, "a step reads values of U")
+    if needs_curvature:
+        what = "a step asks for second derivatives of U, and gradient= brings the first ones"
+        raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")
