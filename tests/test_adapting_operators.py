@@ -278,18 +278,18 @@ def moves_on_after_the_warmup():
 def test_the_operator_is_constant_after_the_warmup(monkeypatch):
     assert not moves_on_after_the_warmup()
     monkeypatch.setattr(Covariance, "is_frozen", False)  # the mutant goes on
-    monkeypatch.setattr("samplers.running.adapting.Adaptation.move", Endless.move)
+    monkeypatch.setattr("samplers.running.adapting.Adaptation.advance", Endless.advance)
     assert moves_on_after_the_warmup()
 
 
 class Endless:
-    """A mutant of the mover that shows all steps."""
+    """A mutant that shows all steps."""
 
-    def move(self, chains, stage, done):
-        """Make the steps of a stage."""
-        for moves in self.stepwise.move(chains, stage, done):
-            self._show(chains)
-            yield moves
+    def advance(self, chains, stage, done, end):
+        """Make a step of a stage."""
+        moves = self.stepwise.advance(chains, stage, done, end)
+        self._show(chains)
+        return moves
 
 
 def test_one_factorisation_serves_all_steps_between_two_matrices(monkeypatch):

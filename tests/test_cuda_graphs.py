@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from integrators.kernels import gpu
-from samplers.running import choice, sampling, unrolled
+from samplers.running import choice, unrolled
 
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 
@@ -72,7 +72,6 @@ def tapes(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(gpu, "has_graphs", lambda device: True)
     monkeypatch.setattr(choice, "STEPS_ON_GPU", 20)
-    monkeypatch.setattr(sampling, "STEPS_ON_GPU", 20)
     return made
 
 

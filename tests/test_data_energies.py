@@ -16,7 +16,7 @@ from recipe import Energy, RecipeError, data_total, datum, total, vector
 from samplers.energies.data import Data
 from samplers.energies.symbolic import Symbolic
 from samplers.energies.traced import compiled_gradient
-from samplers.running import sampling
+from samplers.running import choice
 from samplers.testing.cases import CASES
 
 theta = vector("theta")
@@ -359,7 +359,7 @@ def test_chains_are_lost_at_the_same_steps_by_every_backend():
 def test_a_compiled_gradient_makes_the_run_of_a_plain_one(compiler, monkeypatch):
     """Traced and differentiated by torch.compile; the C++ that inductor writes of it is compiled in the slow tests."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
-    monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
+    monkeypatch.setattr(choice, "STEPS_OF_GRAPHS", 20)
     energy, by_hand = ENERGIES["logistic"]
     run = dict(
         init=start(energy, 2),

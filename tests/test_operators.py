@@ -256,7 +256,7 @@ def test_kernels_say_no_and_auto_takes_torch(monkeypatch):
     run = dict(init=torch.zeros(3), steps=5, step_size=0.1, M=torch.eye(3), chains=1)
     with pytest.raises(RecipeError, match="a site reads others by an operator. Use backend='torch'"):
         samplers.sample(RECIPES["preconditioned"], bowl, backend="cpp", **run)
-    monkeypatch.setattr(choice, "pays", lambda *arguments: True)
+    monkeypatch.setattr(choice, "too_short", lambda *arguments: "")
     banana = Energy(sympy.symbols("x y z", real=True), U=sum(s**2 for s in sympy.symbols("x y z", real=True)))
     draws = samplers.sample(RECIPES["preconditioned"], banana, **run)
     assert draws.info["backend"] == "torch"

@@ -139,7 +139,7 @@ def test_what_has_no_kernel_of_many_steps_has_one_of_one_step():
 def as_on_a_gpu(monkeypatch):
     """Runs choose the kernels that they would choose there."""
     monkeypatch.setitem(choice.BY_DEVICE, "cpu", "triton")
-    monkeypatch.setattr(choice_of_run, "pays", lambda *_: True)
+    monkeypatch.setattr(choice_of_run, "too_short", lambda *_: "")
     choice._say_once.cache_clear()
 
 
@@ -164,5 +164,5 @@ def test_without_triton_it_is_by_torch_and_says_why(as_on_a_gpu, monkeypatch):
 def test_a_long_run_on_a_gpu_is_worth_a_compilation():
     plan = type("Plan", (), {"length": choice_of_run.STEPS_ON_GPU})
     there = type("Tensor", (), {"device": torch.device("cuda"), "numel": lambda self: 6})()
-    assert choice_of_run.pays(plan, {"theta": there}, False)
-    assert not choice_of_run.pays(plan, {"theta": torch.zeros(6)}, True)
+    assert not choice_of_run.too_short(plan, {"theta": there}, False)
+    assert choice_of_run.too_short(plan, {"theta": torch.zeros(6)}, True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import samplers
-from samplers.running import sampling, unrolled
+from samplers.running import choice, unrolled
 
 ROWS, FEATURES = 40, 3
 RANDOM = torch.Generator().manual_seed(0)
@@ -36,7 +36,7 @@ def run(recipe="sgld", energy=energy, **given):
 def graphs(monkeypatch):
     """Every function that torch is to compile, which stays as it is; runs of 20 steps are worth it."""
     seen = []
-    monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
+    monkeypatch.setattr(choice, "STEPS_OF_GRAPHS", 20)
     monkeypatch.setattr(torch, "compile", lambda f, **_: seen.append(f) or f)
     return seen
 
@@ -83,7 +83,7 @@ def test_torch_counts_the_compilations_of_each_run_apart(graphs):
     ids=["schedule", "temperature", "metropolis", "short"],
 )
 def test_steps_that_are_no_function_of_state_noise_and_batch_are_made_one_by_one(graphs, monkeypatch, given):
-    monkeypatch.setattr(unrolled.Unrolled, "move", None)
+    monkeypatch.setattr(unrolled.Unrolled, "advance", None)
     run(**given)
 
 
@@ -138,7 +138,7 @@ def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backe
     """Its front end sees through the text of a step and the derivatives of its energy, with no call left outside."""
     from torch._dynamo.backends.registry import lookup_backend
 
-    monkeypatch.setattr(sampling, "WORTH_COMPILING", 20)
+    monkeypatch.setattr(choice, "STEPS_OF_GRAPHS", 20)
     monkeypatch.setattr(unrolled, "AT_ONCE", 2)
     calls = []
 

@@ -25,8 +25,6 @@ from .symbolic import Symbolic
 from .traced import ENERGY, Traced, compiled_gradient, tried
 from .vectorised import explained, of_chain
 
-WORTH_COMPILING = 300_000  # steps of a run
-
 
 @dataclass(frozen=True)
 class Target:

@@ -1,6 +1,6 @@
 """Operators that adapt to a run: what they are shown of its steps, until they are constant."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from integrators.adapting import Adapting, adapting
 from recipe.errors import RecipeError
 
 from .chains import Chains
+from .drive import Kernel, Moves
 from .inputs import Inputs
-from .moving import Mover, Moves
 from .plan import Plan, Stage
 from .stepwise import Stepwise
 
@@ -66,16 +66,17 @@ def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> No
 
 
 class Adaptation:
-    """A mover whose first steps, one by one, are shown to the operators that adapt; `mover` makes all others.
+    """The steps that operators adapt to, one by one, after each of which the operators see it.
 
     An operator sees the state after a step with the gradient that it carries, else the point where the step took its
-    first gradient. Lost chains are left out. Raises RecipeError where a new matrix is one that the steps cannot have.
+    first gradient. Lost chains are left out. `kernel` makes all steps after the last of these. Raises RecipeError where
+    a new matrix is one that the steps cannot have.
     """
 
     backend = "torch"
 
-    def __init__(self, mover: Mover, plan: Plan, inputs: Inputs, keep: Sequence[str], where: str) -> None:
-        self.mover = mover
+    def __init__(self, kernel: Kernel, plan: Plan, inputs: Inputs, keep: Sequence[str], where: str) -> None:
+        self.kernel = kernel
         self.plan = plan
         self.where = where
         self.parameters = inputs.parameters
@@ -86,17 +87,13 @@ class Adaptation:
             inputs = replace(inputs, target=replace(inputs.target, is_inlined=False))
         self.stepwise = Stepwise(inputs, keep, ahead=0)
 
-    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on."""
-        if stage.first + done < self.last:
-            for moves in self.stepwise.move(chains, stage, done):
-                self._show(chains)
-                yield moves
-                done += moves.steps
-                if chains.moved >= self.last:
-                    break
-        if done < stage.steps:
-            yield from self.mover.move(chains, stage, done)
+    def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
+        """Make a step that the operators see, or steps after the last of these."""
+        if stage.first + done >= self.last:
+            return self.kernel.advance(chains, stage, done, end)
+        moves = self.stepwise.advance(chains, stage, done, end)
+        self._show(chains)
+        return moves
 
     def _show(self, chains: Chains) -> None:
         """Show the operators the step that has been made."""

@@ -1,4 +1,4 @@
-"""How the chains of a run move: step by step in torch, by a kernel of one step, or by one of many."""
+"""The kernel of a run: the text of the step in torch, a compiled kernel of one step or of many, a graph of several."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,55 +6,91 @@ from typing import Any
 
 import torch
 
+from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.kernels.sweep import Sweep
 from integrators.step import Step
 
+from .drive import Kernel
 from .inputs import Inputs
 from .launches import Launches, kernel_of
-from .moving import Mover
 from .plan import Plan
 from .stepwise import Stepwise
+from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
 
-STEPS = 10_000  # what a run has at least to be worth a compilation, in steps
-UPDATES = 2e7  # or in steps times chains and sites
-STEPS_ON_GPU = 2_000  # there: a step in torch is some hundred launches, whatever its size
-SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel
+# A run is worth the compilation of a kernel from here on:
+STEPS = 10_000  # steps
+UPDATES = 2e7  # or steps times chains and sites
+STEPS_ON_GPU = 2_000  # steps there: a step in torch is some hundred launches, whatever its size
+SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel of one step
+STEPS_OF_GRAPHS = 300_000  # steps for torch.compile, which takes a minute
+
+Choice = tuple[Kernel, str]  # a kernel, and the reason for it
 
 
-def mover_of(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Mover:
-    """The mover that `backend` asks for; with "auto" a kernel where the run is long enough, and every step has one.
+def steps_worth_a_graph(device: torch.device) -> int:
+    """The steps of a run that is worth a graph of several: a CUDA graph takes no time to make, torch.compile does."""
+    return STEPS_ON_GPU if gpu.has_graphs(device) else STEPS_OF_GRAPHS
+
+
+def choose(
+    plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str, where: str
+) -> tuple[Kernel, str, Inputs]:
+    """The kernel of a run with the reason for it, and what its steps read: with a compiled gradient where that pays.
 
     `state`: where the chains start; `keep`: the names of the blocks whose values are handed on. Raises RecipeError
-    where there is no kernel that is asked for by name.
+    where there is no kernel of the backend that is asked for by name.
     """
+    device = next(iter(state.values())).device
+    least = steps_worth_a_graph(device)
+    has_graph = backend == "auto" and is_unrolled(plan, inputs, state, least)
+    if has_graph and not gpu.has_graphs(device):
+        return Unrolled(inputs, keep, least, where), "several steps in one graph of torch.compile: a long run", inputs
+    inputs = inputs.compiled(where) if plan.length >= STEPS_OF_GRAPHS and not has_graph else inputs
+    kernel, reason = kernel_for(plan, state, inputs, keep, backend)
+    if has_graph:
+        reason = f"several steps in one CUDA graph; beside it {reason}"
+        return UnrolledOnGPU(inputs, keep, least, where, kernel), reason, inputs
+    return kernel, reason, inputs
+
+
+def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Choice:
+    """The kernel that `backend` asks for, of one step or of many; with "auto" where the run is long enough."""
     symbolic = inputs.target.is_symbolic
     entries = plan.step.recipe.entries
-    language = BY_DEVICE.get(state[entries[0].name].device.type) if backend == "auto" else backend
-    if language in (None, "torch") or (backend == "auto" and not pays(plan, state, symbolic)):
-        return Stepwise(inputs, keep)
+    device = state[entries[0].name].device.type
+    language = BY_DEVICE.get(device) if backend == "auto" else backend
+    if language in (None, "torch"):
+        return Stepwise(inputs, keep), f"no kernels for the device {device}" if language is None else "asked for"
+    if backend == "auto":
+        reason = too_short(plan, state, symbolic)
+        if reason:
+            return Stepwise(inputs, keep), reason
     by_steps = language == "triton" or not symbolic  # C++ makes either one step or many
 
     def of_many(step: Step) -> object:
         return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=by_steps)
 
     if symbolic and all(of_many(s) is not None for s in plan.steps):
-        return Launches(inputs, keep, language)
+        return Launches(inputs, keep, language), f"many steps in one call of {language}: all is in formulas"
     blocks = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in entries}
 
     def of_one(step: Step) -> object:
         return kernel_or_none(backend, partial(Sweep, step.program, blocks, language))
 
     if by_steps and all(of_one(s) is not None for s in plan.steps):
-        return Stepwise(inputs, keep, language)
-    return Stepwise(inputs, keep)
+        return Stepwise(inputs, keep, language), f"each step in one call of {language}: U is a torch function"
+    return Stepwise(inputs, keep), f"the step has no kernel in {language}"
 
 
-def pays(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> bool:
-    """Whether a run is worth a compilation: it is long, and where a kernel makes one step alone, a step is large."""
+def too_short(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> str:
+    """Why a run is not worth a compilation, "" where it is: a short run, or small steps by a kernel of one step."""
     some = next(iter(state.values()))
     if some.device.type == "cuda":
-        return plan.length >= STEPS_ON_GPU
+        return "" if plan.length >= STEPS_ON_GPU else f"fewer than {STEPS_ON_GPU:,} steps"
     size = max(x.numel() for x in state.values())
-    long = plan.length >= STEPS or plan.length * size >= UPDATES
-    return long and (symbolic or size >= SIZE)
+    if plan.length < STEPS and plan.length * size < UPDATES:
+        return f"fewer than {STEPS:,} steps, and {UPDATES:.0e} updates"
+    if not symbolic and size < SIZE:
+        return f"U is a torch function, and no block has {SIZE:,} numbers"
+    return ""

@@ -27,7 +27,8 @@ from recipe.errors import RecipeError
 from ..energies.target import Target
 from ..results.divergence import Divergence
 from .chains import Chains
-from .choice import mover_of
+from .choice import kernel_for
+from .drive import drive
 from .inputs import Inputs
 from .phases import Phase
 from .plan import Plan, Setting, Stage
@@ -138,11 +139,12 @@ class Stretches:
         size = Setting("step size", h, 0, worked.where)
         temperature = Setting("temperature", worked.temperature, 0, worked.where)
         stage = Stage(Phase(steps), step, size, temperature, self.number, 0, 1)
-        mover = mover_of(Plan((stage,), False), chains.state, worked.inputs, (WORK.name,), worked.backend)
+        plan = Plan((stage,), False)
+        kernel, _ = kernel_for(plan, chains.state, worked.inputs, (WORK.name,), worked.backend)
         halves = torch.zeros(2, len(chains), dtype=torch.float64, device=chains.alive.device)
         done = 0
         self.bar.total += steps
-        for moves in mover.move(chains, stage, 0):
+        for moves in drive(plan, chains, kernel):
             works = moves.kept[WORK.name].to(torch.float64) / worked.temperature
             left = max(steps // 2 - done, 0)
             halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])

@@ -1,11 +1,11 @@
 """Chains at several temperatures side by side, which exchange their states: draws where one chain alone is stuck.
 
-Every temperature is a rung, a group of chains that a mover moves like any other; each `every` steps chain i of a rung
+Every temperature is a rung, a group of chains that a kernel moves like any other; each `every` steps chain i of a rung
 and chain i of the next one attempt to swap. Chains at high temperatures cross the barriers, those at the first one, of
 which the draws are, get what has come down.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -22,9 +22,9 @@ from ..energies.foreign import Foreign
 from ..energies.layout import position_of
 from ..energies.potential import VALUE
 from .chains import Chains
-from .choice import mover_of
+from .choice import kernel_for
+from .drive import Kernel, Moves
 from .inputs import Inputs
-from .moving import Mover, Moves
 from .plan import Plan, Setting, Stage
 from .start import whole_state
 
@@ -43,9 +43,7 @@ class Ladder:
 
     def plans(self, plan: Plan) -> list[Plan]:
         """The plan of each rung: as it is, at another temperature."""
-        return [
-            replace(plan, stages=tuple(_at(stage, T, stage.steps) for stage in plan.stages)) for T in self.temperatures
-        ]
+        return [replace(plan, stages=tuple(_at(stage, T) for stage in plan.stages)) for T in self.temperatures]
 
     def inputs(self, inputs: Inputs) -> list[Inputs]:
         """What the steps of each rung read: the noise is another one."""
@@ -173,29 +171,47 @@ class Rungs(Chains):
         self.taken = list(account["taken"])
 
 
-class Exchanging:
-    """What moves chains at several temperatures: a mover for each, and the exchanges between neighbours."""
+class SideBySide:
+    """The kernel of chains at several temperatures, by a kernel for each, which are all at one step in the end."""
 
-    def __init__(self, ladder: Ladder, movers: Sequence[Mover], inputs: Inputs) -> None:
-        self.ladder = ladder
-        self.movers = movers
-        self.inputs = inputs
-        self.backend = movers[0].backend
+    def __init__(self, kernels: Sequence[Kernel], temperatures: Sequence[float]) -> None:
+        self.kernels = kernels
+        self.temperatures = temperatures
+        self.backend = kernels[0].backend
+        self.of_rungs: tuple[Stage, list[Stage]] | None = None
 
-    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on; all rungs are at one step when it hands on."""
+    def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
+        """Make the steps of all rungs up to number `end`, or fewer; those of the first rung are handed on."""
         assert isinstance(chains, Rungs)
-        exchange = Exchange(stage.step.recipe, stage.step.frozen)
-        while done < stage.steps:
-            number = stage.first + done
-            until_swap = self.ladder.every - number % self.ladder.every
-            end = min(stage.steps, done + min(until_swap, SEEN))
-            rungs = zip(self.movers, chains.all, self.ladder.temperatures)
-            moves = [_joined(list(mover.move(rung, _at(stage, T, end), done))) for mover, rung, T in rungs]
-            if end - done == until_swap:
-                self._exchange(chains, exchange, stage.first + end - 1)
-            yield moves[0]
-            done = end
+        if self.of_rungs is None or self.of_rungs[0] is not stage:
+            self.of_rungs = stage, [_at(stage, T) for T in self.temperatures]
+        end = min(end, done + SEEN)
+        moves: list[Moves] = []
+        for kernel, rung, own in zip(self.kernels, chains.all, self.of_rungs[1]):
+            each: list[Moves] = []
+            while (at := done + sum(some.steps for some in each)) < end:
+                each.append(kernel.advance(rung, own, at, end))
+                if each[-1].end:
+                    raise each[-1].end
+            moves.append(_joined(each))
+        return moves[0]
+
+
+class Swaps:
+    """Attempts to swap the states of neighbouring temperatures, after every so many steps."""
+
+    def __init__(self, ladder: Ladder, inputs: Inputs) -> None:
+        self.ladder = ladder
+        self.inputs = inputs
+
+    def next(self, number: int) -> int:
+        """The number of steps after which the next attempt is made."""
+        return number - number % self.ladder.every + self.ladder.every
+
+    def act(self, chains: Chains, stage: Stage, number: int) -> None:
+        """Make an attempt for each pair of neighbours."""
+        assert isinstance(chains, Rungs)
+        self._exchange(chains, Exchange(stage.step.recipe, stage.step.frozen), number - 1)
 
     @torch.no_grad()
     def _exchange(self, rungs: Rungs, exchange: Exchange, number: int) -> None:
@@ -244,24 +260,24 @@ def side_by_side(
     keep: Sequence[str],
     backend: str,
     where: str,
-) -> tuple[Rungs, Exchanging]:
-    """The chains of all temperatures where they start, and what moves them; arguments are as for a run at one."""
+) -> tuple[Rungs, SideBySide, str]:
+    """The chains of all temperatures where they start, their kernel and the reason for it, as of one temperature."""
     step = plan.step
     reads = ladder.inputs(inputs)
     states = [whole_state(step, dict(start), energy, own, T) for own, T in zip(reads, ladder.temperatures)]
-    movers = [
-        mover_of(rung, state, own, keep if r == 0 else (), backend)
+    choices = [
+        kernel_for(rung, state, own, keep if r == 0 else (), backend)
         for r, (rung, state, own) in enumerate(zip(ladder.plans(plan), states, reads))
     ]
     if isinstance(inputs.target.whole, Foreign):
         inputs.target.whole.check_value(where, "an exchange compares values of U")
-    return Rungs(ladder, plan, states, where), Exchanging(ladder, movers, inputs)
+    kernel = SideBySide([kernel for kernel, _ in choices], ladder.temperatures)
+    return Rungs(ladder, plan, states, where), kernel, choices[0][1]
 
 
-def _at(stage: Stage, temperature: float, steps: int) -> Stage:
-    """The stage at another temperature, as far as step `steps` of it."""
-    setting = Setting("temperature", float(temperature), 0, stage.temperature.where)
-    return replace(stage, temperature=setting, phase=replace(stage.phase, steps=steps))
+def _at(stage: Stage, temperature: float) -> Stage:
+    """The stage at another temperature."""
+    return replace(stage, temperature=Setting("temperature", float(temperature), 0, stage.temperature.where))
 
 
 def _joined(moves: list[Moves]) -> Moves:

@@ -11,7 +11,7 @@ from integrators.auxiliary import masses
 from ..results.averages import agreements_of, average_of
 from ..results.statistics import LEAST
 from .chains import Chains
-from .moving import Moves
+from .drive import Moves
 from .plan import Plan
 
 LOOKS = 256  # states of a run that are looked at

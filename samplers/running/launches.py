@@ -1,7 +1,7 @@
 """Chains that move many steps in one call of a compiled kernel, as symbolic energies allow it."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from integrators.step import Step
 from recipe.symbols import num_data
 
 from .chains import Chains, Diverged
+from .drive import Moves
 from .inputs import Inputs
-from .moving import Moves
 from .plan import Stage
 
 FIRST = 64  # steps of the first launch
@@ -35,35 +35,33 @@ class Launches:
         self.keep = keep
         self.backend = backend
         self.kernels: dict[int, Trajectory] = {}  # by the identity of their steps
+        self.size = FIRST
+        self._landed: tuple[Step, dict[str, Any]] | None = None  # the step of the last launch, and the state after it
 
-    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on, those of a launch handed on together."""
+    def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
+        """Make the steps of a launch, from number `done` of a stage on."""
         kernel = self._kernel_at(stage.step, chains.state)
-        kernel.died[: len(chains)][~chains.alive] = 0  # lost in an earlier stage
-        size = FIRST
-        while done < stage.steps:
-            steps = min(size, stage.steps - done)
-            began = time.perf_counter()
-            settings = stage.settings(range(done, done + steps))
-            check_settings(stage.step, settings, self.inputs.parameters)
-            skipped = min(stage.until_kept(done), steps)
-            first = stage.first + done
-            draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.keep)
-            end = self._lose(chains, stage.step, kernel, settings, first)
-            chains.land(kernel.state_now(), steps)
-            yield Moves(steps, settings[skipped :: stage.thin, 0].tolist(), self._kept(kernel, draws))
-            if end:
-                raise end
-            done += steps
-            passed = max(time.perf_counter() - began, 1e-6)
-            size = max(1, min(2 * size, int(size * SECONDS / passed), MOST))
+        kernel.died[: len(chains)][~chains.alive] = 0  # lost before this kernel
+        steps = min(self.size, end - done)
+        began = time.perf_counter()
+        settings = stage.settings(range(done, done + steps))
+        check_settings(stage.step, settings, self.inputs.parameters)
+        skipped = min(stage.until_kept(done), steps)
+        first = stage.first + done
+        draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.keep)
+        error = self._lose(chains, stage.step, kernel, settings, first)
+        chains.land(kernel.state_now(), steps)
+        self._landed = stage.step, chains.state
+        passed = max(time.perf_counter() - began, 1e-6)
+        self.size = max(1, min(2 * self.size, int(self.size * SECONDS / passed), MOST))
+        return Moves(steps, settings[skipped :: stage.thin, 0].tolist(), self._kept(kernel, draws), error)
 
     def _kernel_at(self, step: Step, state: dict[str, Any]) -> Trajectory:
         """The kernel of a step, made at the first call for it, at a state."""
         kernel = self.kernels.get(id(step))
         if kernel is None:
             kernel = self.kernels[id(step)] = kernel_of(step, state, self.inputs, self.backend)
-        else:
+        elif self._landed is None or self._landed[0] is not step or self._landed[1] is not state:
             kernel.place(state)
         return kernel
 

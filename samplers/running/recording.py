@@ -19,9 +19,9 @@ from ..files import arrays, storage
 from ..files.lock import Lock
 from ..files.pair import NEW, Pair, Saved
 from .chains import Chains
+from .drive import Moves
 from .gauges import Gauges
 from .memory import check_fits
-from .moving import Moves
 from .probe import GRADIENT, Probe
 
 KIND = "sampling run"

@@ -1,7 +1,7 @@
 """A run as it goes: chains are moved through its plan, and the states that are kept are recorded."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,10 @@ from recipe.errors import warn
 from ..results.draws import Draws
 from .chains import Chains, Diverged
 from .divergence import Remaking
+from .drive import Kernel, Stop, drive
 from .exchange import Rungs
 from .inputs import Inputs
 from .interrupts import until_interrupted
-from .moving import Mover, moves_of
 from .pairs import PairedRun
 from .plan import Plan
 from .recording import InMemory
@@ -34,7 +34,8 @@ class Run:
     plan: Plan
     inputs: Inputs
     chains: Chains
-    mover: Mover
+    kernel: Kernel
+    stops: Sequence[Stop]
     record: InMemory
     asked: Mapping[str, Any]
     compiled: Callable[..., Step]
@@ -52,7 +53,7 @@ class Run:
             record.resume(self.chains)
             shown.update(self.chains.moved)
             try:
-                for moves in moves_of(self.plan, self.chains, self.mover):
+                for moves in drive(self.plan, self.chains, self.kernel, self.stops):
                     record.take(moves)
                     shown.update(moves.steps)
                     if interrupted():
@@ -126,7 +127,8 @@ class Run:
             "seconds": round(time.monotonic() - began, 3),
             "parameters": {name: _plain(x) for name, x in self.inputs.parameters.items()},
             **self.chains.account(),
-            "backend": self.mover.backend,
+            "backend": self.kernel.backend,
+            "backend_reason": self.asked["backend_reason"],
         }
         if isinstance(self.plan.step, MetropolisedStep):
             account["repeat"] = self.plan.step.repeat

@@ -14,7 +14,6 @@ import integrators
 from integrators import operators
 from integrators.adapting import adapting
 from integrators.forms import parameters_like
-from integrators.kernels import gpu
 from integrators.requirements import check_one_potential
 from integrators.streams import RUN
 from recipe import Energy, Recipe
@@ -26,20 +25,20 @@ from ..energies.foreign import with_gradient
 from ..energies.layout import Layout, position_of
 from ..energies.reading import read
 from ..energies.several import of_potentials
-from ..energies.target import WORTH_COMPILING, check_energy_is_asked_for, data_of, target_of, tried_at
+from ..energies.target import check_energy_is_asked_for, data_of, target_of, tried_at
 from ..results.draws import Draws
 from ..stock import named
 from .adapting import Adaptation, place, restart
 from .chains import Chains
-from .choice import STEPS_ON_GPU, mover_of
+from .choice import STEPS_OF_GRAPHS, choose, steps_worth_a_graph
 from .divergence import Remaking
-from .exchange import Ladder, check_exchange, ladder_of, side_by_side
+from .drive import Kernel, Stop
+from .exchange import Swaps, check_exchange, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .gauges import Gauges
 from .heights import Heights, are_worth_a_look
 from .inputs import Inputs
 from .law import check_law
-from .moving import Mover
 from .phases import Phase, names_of, phases_of
 from .plan import Plan, Settings, Value, plan_of, step_of
 from .probe import Probe
@@ -48,7 +47,6 @@ from .run import Run
 from .stability import check_stability
 from .start import given_state, whole_state
 from .trial import Trial
-from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
 
 SEED = "Give one: noise is a function of it, and the global generator is never used."
 
@@ -218,7 +216,7 @@ def sample(
     energy = tried_at(energy, position, layout, rows)
     place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
-    fast = backend != "torch" and plan.length >= _worth_a_graph(like.device)
+    fast = backend != "torch" and plan.length >= steps_worth_a_graph(like.device)
     sampled_by = partial(target_of, energy, position=position, layout=layout, data=rows, observe=observe, where=where)
     target = sampled_by(steps=plan.steps, compiled=fast)
     inputs = Inputs(target, seed, first_chain, parameters_like(recipe, parameters, like))
@@ -226,19 +224,30 @@ def sample(
 
     gauges = Gauges(plan, like, inputs.constants)
     looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
-    moved, mover, inputs = _moving(ladder, plan, start, energy, inputs, looked_at, backend, where)
+    kernel: Kernel
+    stops: list[Stop] = []
+    if ladder is None:
+        moved = Chains(recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
+        kernel, reason, inputs = choose(plan, moved.state, inputs, looked_at, backend, where)
+    else:
+        inputs = inputs.compiled(where) if plan.length >= STEPS_OF_GRAPHS else inputs
+        moved, kernel, reason = side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where)
+        stops = [Swaps(ladder, inputs)]
+    moved.adapting = adapting(inputs.parameters)
+    if moved.adapting:
+        kernel = Adaptation(kernel, plan, inputs, looked_at, where)
     kept_blocks = {name: moved.state[name] for name in kept}
     if checkpoint is None:
         record = InMemory(kept_blocks, plan.draws, gauges)
     else:
-        same = fingerprint(plan, inputs, energy, start, kept, mover.backend, ladder)
+        same = fingerprint(plan, inputs, energy, start, kept, kernel.backend, ladder)
         probe = Probe(recipe, inputs, start)
         every = checkpoint_every
         record = InFolder(checkpoint, kept_blocks, plan.draws, gauges, every=every, settings=same, probe=probe)
-    asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law}
+    asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law, "backend_reason": reason}
     with_work = partial(step_of, integrators.metropolised, recipe, **choices) if scope == "chain" else None
     remaking = Remaking(with_work, sampled_by, backend, f"there is no work of one {scope}")
-    run = Run(plan, inputs, moved, mover, record, asked, like_this, remaking)
+    run = Run(plan, inputs, moved, kernel, stops, record, asked, like_this, remaking)
     draws = run.go(progress=progress, watch=watch)
     if energy is None or not are_worth_a_look(plan, moved, start, symbolic is not None):
         return draws
@@ -317,40 +326,6 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
     temperature = 1.0 if callable(settings.temperature) else settings.temperature
     step.check(settings.step_size, temperature=temperature, **parameters)
     plan.check(parameters)
-
-
-def _moving(
-    ladder: Ladder | None,
-    plan: Plan,
-    start: dict[str, torch.Tensor],
-    energy: Any,
-    inputs: Inputs,
-    looked_at: list[str],
-    backend: str,
-    where: str,
-) -> tuple[Chains, Mover, Inputs]:
-    """The chains where they start, what moves them, and what their steps read, compiled where that pays."""
-    long = plan.length >= WORTH_COMPILING
-    if ladder is not None:
-        inputs = inputs.compiled(where) if long else inputs
-        return *side_by_side(ladder, plan, start, energy, inputs, looked_at, backend, where), inputs
-    chains = Chains(plan.step.recipe, whole_state(plan.step, start, energy, inputs, plan.temperature(0)), where)
-    chains.adapting = adapting(inputs.parameters)
-    device = next(iter(start.values())).device
-    least = _worth_a_graph(device)
-    unrolled = backend == "auto" and is_unrolled(plan, inputs, chains.state, least)
-    if unrolled and not gpu.has_graphs(device):
-        return chains, Unrolled(inputs, looked_at, least, where), inputs
-    inputs = inputs.compiled(where) if long and not unrolled else inputs
-    mover = mover_of(plan, chains.state, inputs, looked_at, backend)
-    if chains.adapting:
-        return chains, Adaptation(mover, plan, inputs, looked_at, where), inputs
-    return chains, UnrolledOnGPU(inputs, looked_at, least, where, mover) if unrolled else mover, inputs
-
-
-def _worth_a_graph(device: torch.device) -> int:
-    """The steps of a run that is worth a graph of several: torch.compile takes a minute, CUDA none."""
-    return STEPS_ON_GPU if gpu.has_graphs(device) else WORTH_COMPILING
 
 
 def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:

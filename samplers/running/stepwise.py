@@ -13,8 +13,8 @@ from integrators.step import Step
 from recipe.symbols import step_number
 
 from .chains import Chains
+from .drive import Moves
 from .inputs import Evaluations, Inputs, Rows
-from .moving import Moves
 from .plan import Stage
 
 AHEAD = 16  # steps that a device is ahead of what is known of them, at most
@@ -52,31 +52,33 @@ class Stepwise:
         self.backend = backend
         self.ahead = ahead
         self.evaluations = Evaluations(inputs.target)
+        self._coming: Iterator[_Pending] = iter(())
+        self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and where a look ahead ends
 
-    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on, each of them handed on as it is made.
+    def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
+        """Make step number `done` of a stage.
 
-        On a device that is far they are made ahead, as if no chain were lost, and handed on when it is known; where
+        On a device that is far steps are made ahead, as if no chain were lost, and handed on when it is known; where
         one is, they are made anew from there.
         """
-        while done < stage.steps:
-            for pending in self._pending(chains, stage, done):
-                chains.advance(pending.new, rows=pending.rows, is_fine=pending.is_fine)
-                k, done = done, done + 1
-                if stage.until_kept(k):
-                    yield Moves(1)
-                else:
-                    yield Moves(1, [pending.h], {name: chains.state[name][:, None] for name in self.keep})
-                if pending.is_fine is False:
-                    break
+        near = is_near(chains.alive)
+        end = stage.steps if near else end
+        if self._place != (stage, done, end):
+            self._coming = self._pending(chains, stage, done, end)
+        pending = next(self._coming)
+        chains.advance(pending.new, rows=pending.rows, is_fine=pending.is_fine)
+        self._place = None if pending.is_fine is False else (stage, done + 1, end)
+        if stage.until_kept(done):
+            return Moves(1)
+        return Moves(1, [pending.h], {name: chains.state[name][:, None] for name in self.keep})
 
-    def _pending(self, chains: Chains, stage: Stage, done: int) -> Iterator["_Pending"]:
+    def _pending(self, chains: Chains, stage: Stage, done: int, end: int) -> Iterator["_Pending"]:
         """The steps from number `done` on, in order; those that are made ahead when their verdict has come."""
         target = chains.state[chains.recipe.targets[0].name]
         ahead = 0 if is_near(target) else min(self.ahead, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
         arrivals = Arrivals()
         coming: deque[_Pending] = deque()
-        numbers = range(stage.first + done, stage.first + stage.steps)
+        numbers = range(stage.first + done, stage.first + end)
         evaluations = self.evaluations
         call = StepCall(stage.step, evaluations.functions(), self.inputs, self.backend)
         carries = stage.step.program.carries_gradient

@@ -16,8 +16,8 @@ from recipe.errors import warn
 
 from ..energies.traced import agree
 from .chains import Chains
+from .drive import Kernel, Moves
 from .inputs import Inputs, OfStep
-from .moving import Mover, Moves
 from .plan import Plan, Stage
 from .stepwise import StepCall, Stepwise
 
@@ -42,8 +42,12 @@ class Unrolled:
         self.inputs = inputs
         self.keep = keep
         self.least = least
-        self.stepwise: Mover = Stepwise(inputs, keep)
+        self.stepwise: Kernel = Stepwise(inputs, keep)
         self.where = where
+        self.stage: Stage | None = None
+        self.first = 0
+        self.graph: Several | None = None
+        self.steps: Iterator[OfStep] = iter(())
 
     def compile(self, several: Several) -> Several:
         """The graph of some steps; what it cannot hold is raised at its first call."""
@@ -53,47 +57,53 @@ class Unrolled:
         """Go on step by step, where there is no graph."""
         self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
 
-    def move(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """Make the steps of a stage from number `done` of it on, those of a graph handed on together."""
-        if fits(stage, self.inputs, chains.state, self.least):
-            first = -(-done // AT_ONCE) * AT_ONCE
-            if stage.step.program.carries_gradient and "gradient" not in chains.state:
-                first += AT_ONCE
-            yield from islice(self.stepwise.move(chains, stage, done), first - done)
-            done = first
-            graphs = () if chains.diverged else self._by_graph(chains, stage, done)
-            for moves in graphs:
-                yield moves
-                done += moves.steps
-        yield from self.stepwise.move(chains, stage, done)
+    def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
+        """Make the steps of a graph where these begin and end in time, else those of `stepwise`."""
+        if stage is not self.stage:
+            self._begin(chains, stage, done)
+        if self.first <= done and done + AT_ONCE <= end:
+            moves = self._by_graph(chains, stage, done)
+            if moves is not None:
+                return moves
+            self.first = stage.steps
+        return self.stepwise.advance(chains, stage, done, min(end, self.first) if done < self.first else end)
 
-    def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Iterator[Moves]:
-        """The steps of as many graphs as the stage has room for, until one loses a chain, or cannot be compiled."""
-        several = self._several(stage)
-        compiled = self.compile(several)
-        is_checked = False
-        numbers = range(stage.first + done, stage.first + stage.steps)
-        target = chains.state[chains.recipe.targets[0].name]
-        steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
-        h = stage.step_size(0)
-        while done + AT_ONCE <= stage.steps:
-            of_steps = list(islice(steps, AT_ONCE))
-            read = _read(of_steps, has_data=self.inputs.target.data is not None)
-            with torch.no_grad():
-                reason = "" if is_checked else _fault(compiled, several, chains.state, read)
-                if reason:
-                    self.give_up(reason)
-                    return
-                is_checked = True
-                state, kept, total = compiled(chains.state, *read)
-            if not math.isfinite(total):
-                return
-            chains.land(state, AT_ONCE, rows=of_steps[-1].rows(0))
-            skipped = stage.until_kept(done)
-            some = slice(skipped, None, stage.thin)
-            sizes = [h] * len(range(skipped, AT_ONCE, stage.thin))
-            yield Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
-            done += AT_ONCE
+    def _begin(self, chains: Chains, stage: Stage, done: int) -> None:
+        """Go on to a stage, whose graphs begin at number `first`; after its end, if it has none."""
+        self.stage = stage
+        self.graph = None
+        self.first = stage.steps
+        if fits(stage, self.inputs, chains.state, self.least):
+            self.first = -(-done // AT_ONCE) * AT_ONCE
+            if stage.step.program.carries_gradient and "gradient" not in chains.state:
+                self.first += AT_ONCE
+
+    def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Moves | None:
+        """The steps of a graph; None where it loses a chain, or cannot be compiled."""
+        if chains.diverged:
+            return None
+        is_new = self.graph is None
+        if self.graph is None:
+            several = self._several(stage)
+            numbers = range(stage.first + done, stage.first + stage.steps)
+            target = chains.state[chains.recipe.targets[0].name]
+            self.steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
+            self.graph = self.compile(several)
+        of_steps = list(islice(self.steps, AT_ONCE))
+        read = _read(of_steps, has_data=self.inputs.target.data is not None)
+        with torch.no_grad():
+            reason = _fault(self.graph, several, chains.state, read) if is_new else ""
+            if reason:
+                self.give_up(reason)
+                return None
+            state, kept, total = self.graph(chains.state, *read)
+        if not math.isfinite(total):
+            return None
+        chains.land(state, AT_ONCE, rows=of_steps[-1].rows(0))
+        skipped = stage.until_kept(done)
+        some = slice(skipped, None, stage.thin)
+        sizes = [stage.step_size(0)] * len(range(skipped, AT_ONCE, stage.thin))
+        return Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
 
     def _several(self, stage: Stage) -> Several:
         """The steps of a graph, as a function of the state, the noise of each, and its batch."""
@@ -168,7 +178,7 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
 class UnrolledOnGPU(Unrolled):
     """The same by a CUDA graph; `stepwise` makes the steps beside it, and all where torch makes none."""
 
-    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Mover) -> None:
+    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Kernel) -> None:
         super().__init__(inputs, keep, least, where)
         self.stepwise = stepwise
 

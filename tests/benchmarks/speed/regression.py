@@ -4,7 +4,7 @@ import torch
 from sympy import exp, log
 
 from recipe import Energy, data_total, datum, total, vector
-from samplers.energies.target import WORTH_COMPILING
+from samplers.running.choice import STEPS_OF_GRAPHS
 
 from .timing import MISSING, Contender
 from .trajectories import sampled, scanned, trajectory
@@ -57,7 +57,7 @@ def regression(quick):
 
 def long(quick):
     """Contenders of one long run of a torch function, the compilation of its graph among its time."""
-    steps = 2_000 if quick else WORTH_COMPILING
+    steps = 2_000 if quick else STEPS_OF_GRAPHS
     start = torch.zeros(FEATURES)
     run = sampled("sgld", U, 1, steps, STEP_SIZE, start, data=(X, y), batch_size=BATCH)
     found = {"sgld": Contender(run, steps), "by hand": Contender(by_hand(2_000), 2_000)}
