@@ -16,6 +16,7 @@ from integrators.kernels.constants import Constants
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.energies.data import Data
+from samplers.energies.targets import TARGETS
 from samplers.energies.traced import Traced
 from samplers.running import inputs
 from samplers.testing.cases import CASES
@@ -209,6 +210,22 @@ def test_one_chain_is_differentiated_as_it_is():
     assert jet.slope.tolist() == [[2.0] * 3] and leaves == [True]
     jet = Traced(lambda at: energy(at["a"])).jet({"a": torch.ones(1, 3)}, orders={0, 1})
     assert jet.slope["a"].tolist() == [[2.0] * 3] and jet.value.tolist() == [3.0] and leaves == [True] * 2
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        (dict(steps=12), "fewer than 10,000 steps"),
+        (dict(steps=10_000, thin=10_000), "U is a torch function, and no block has 2,000 numbers"),
+        (dict(steps=12, backend="torch"), "asked for"),
+        (dict(steps=12, backend="cpp"), "each step in one call of cpp"),
+        (dict(steps=12, backend="cpp", energy=TARGETS["gaussian"]), "many steps in one call of cpp"),
+    ],
+    ids=["short", "small", "torch", "torch energy", "symbolic energy"],
+)
+def test_a_run_says_which_kernel_made_its_steps_and_why(settings, reason):
+    info = run(chains=1, **settings).info
+    assert info["backend_reason"].startswith(reason) and info["backend"] == settings.get("backend", "torch")
 
 
 @pytest.mark.parametrize("name", covering(CASES, EVERY_MECHANISM))
@@ -726,6 +743,7 @@ def test_info_says_what_was_run():
         "parameters": {"C": 2.0, "B": 0.5},
         "diverged": {},
         "backend": "torch",
+        "backend_reason": "fewer than 10,000 steps, and 20 million updates of numbers",
     }
 
 

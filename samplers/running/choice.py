@@ -90,7 +90,7 @@ def too_short(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> str
         return "" if plan.length >= STEPS_ON_GPU else f"fewer than {STEPS_ON_GPU:,} steps"
     size = max(x.numel() for x in state.values())
     if plan.length < STEPS and plan.length * size < UPDATES:
-        return f"fewer than {STEPS:,} steps, and {UPDATES:.0e} updates"
+        return f"fewer than {STEPS:,} steps, and {UPDATES / 1e6:g} million updates of numbers"
     if not symbolic and size < SIZE:
         return f"U is a torch function, and no block has {SIZE:,} numbers"
     return ""
