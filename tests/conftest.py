@@ -6,6 +6,7 @@ Where there is no GPU, Triton's kernels are interpreted. The seeds of all random
 import gc
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -71,6 +72,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.pluginmanager.register(optional)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it to what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("seed_shift"):
         from shifted_seeds import Shift
 
