@@ -1,7 +1,7 @@
-"""Addresses of tensors for compiled code: nobody else takes one, so that each is asked first what its tensor is.
+"""Addresses of tensors for compiled code, taken only here, after a check of the tensor's memory.
 
-Compiled code takes what lies at an address for numbers of one type, one after another. A tensor may mean something else
-by its memory: the negative of what lies there, another order, nothing at all. `plain` gives the numbers that it means.
+Compiled code reads the memory at an address as contiguous numbers of one dtype. The memory of a tensor may differ from
+its values: their negative, in another order, or none at all. `plain` gives a tensor whose memory is its values.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +18,10 @@ NamedTensors = list[tuple[str, torch.Tensor]]
 
 
 def plain(where: str, t: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor, row after row in memory: itself where they lie there, else a copy. It has no graph.
+    """The values of a tensor, contiguous in memory and detached: the tensor itself where possible, else a copy.
 
-    Raises RecipeError for what has no memory that holds its values: a sparse tensor, one on "meta", one of a class that
-    gives torch's operations another meaning, or one that stands for many inside of a transformation of torch.func.
+    Raises RecipeError for tensors without memory that holds their values: sparse tensors, tensors on "meta", of a class
+    that overrides torch's operations, or inside of a transformation of torch.func.
 
     >>> t = torch._neg_view(torch.ones(3, 2)).T
     >>> plain("doctest", t), plain("doctest", t).is_contiguous()
@@ -36,7 +36,7 @@ def plain(where: str, t: torch.Tensor) -> torch.Tensor:
 
 
 def _lies_plain(t: object) -> bool:
-    """Whether the memory of a tensor is its numbers, row after row: the short way of what is asked at length below."""
+    """Whether the memory of a tensor is its values, row after row: a fast test that accepts the common case."""
     return (
         type(t) is torch.Tensor
         and t.layout is torch.strided
@@ -47,7 +47,7 @@ def _lies_plain(t: object) -> bool:
 
 
 def check_plain(where: str, t: object) -> None:
-    """Refuse what `plain` refuses."""
+    """Refuse the tensors that `plain` refuses."""
     t = _dense(where, t)
     if not _is_common(type(t)):
         name = type(t).__name__
@@ -61,7 +61,7 @@ def check_plain(where: str, t: object) -> None:
 
 
 def _dense(where: str, t: object) -> torch.Tensor:
-    """A dense tensor; anything else is refused."""
+    """The object itself if it is a dense tensor; raises RecipeError otherwise."""
     if not isinstance(t, torch.Tensor):
         raise RecipeError(where, f"it is a {type(t).__name__}, no tensor", do="Pass a tensor.")
     if t.layout is not torch.strided or t.is_nested:
@@ -71,7 +71,7 @@ def _dense(where: str, t: object) -> torch.Tensor:
 
 
 def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, shape: Sequence[int]) -> None:
-    """Refuse what is no dense tensor of this type, in this place and of this shape."""
+    """Refuse objects other than dense tensors of the given dtype, device and shape."""
     t = _dense(where, t)
     if t.dtype != dtype or t.device != device:
         raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {dtype} on {device}", do="Convert one.")
@@ -85,13 +85,13 @@ def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, 
 
 @lru_cache(maxsize=64)
 def _is_common(kind: Any) -> bool:
-    """Whether a class of tensors leaves torch's operations as they are."""
+    """Whether a class of tensors does not override torch's operations."""
     function = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
     return function in OF_TORCH and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def check_graph(where: str, t: torch.Tensor) -> None:
-    """Refuse a tensor whose derivative somebody waits for, which no kernel passes on."""
+    """Refuse a tensor with a gradient or a tangent to propagate: kernels propagate none."""
     if (t.requires_grad and torch.is_grad_enabled()) or _is_dual(t):
         raise RecipeError(
             where,
@@ -101,14 +101,14 @@ def check_graph(where: str, t: torch.Tensor) -> None:
 
 
 def _is_dual(t: torch.Tensor) -> bool:
-    """Whether a derivative is carried forward with a tensor."""
+    """Whether a tensor has a tangent of forward-mode differentiation."""
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def address(where: str, t: torch.Tensor) -> int:
-    """Where the numbers of a tensor begin, which lie there row after row. Who has the address keeps the tensor.
+    """The address of a tensor's values, contiguous from there on; the caller must keep the tensor alive.
 
-    Raises RecipeError for a tensor whose memory is something else than its numbers; `plain` has none of these.
+    Raises RecipeError for a tensor whose memory differs from its values; a tensor of `plain` is never refused.
     """
     if _lies_plain(t):
         return t.data_ptr()
@@ -123,14 +123,14 @@ def address(where: str, t: torch.Tensor) -> int:
 
 
 def addresses(where: str, tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Where the numbers of each of these tensors begin: `address`."""
+    """The `address` of each tensor."""
     return [address(where, t) for t in tensors]
 
 
 class Alike:
-    """Whether tensors are as some were: of their class, type, device, layout, shape, strides and lazy bits.
+    """Comparison of tensors with given ones: class, dtype, device, layout, shape, strides and lazy bits.
 
-    One look for hundreds of tensors, as each step of an optimizer takes it.
+    One fast call compares hundreds of tensors, as every step of an optimizer does.
 
     >>> alike = Alike([torch.zeros(3, 2)])
     >>> [alike([t]) for t in (torch.ones(3, 2), torch.ones(2, 3).T, torch._neg_view(torch.ones(3, 2)), None)]
@@ -141,16 +141,16 @@ class Alike:
         self._look = _guard(tensors) or _forms_are(tensors)
 
     def __call__(self, tensors: Sequence[torch.Tensor | None]) -> bool:
-        """Whether these are."""
+        """Whether the tensors have the forms of the given ones, in order."""
         return self._look(*tensors)
 
     def addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """Where tensors begin, each of which is like its own: who has the addresses keeps the tensors."""
+        """The addresses of tensors that have passed the comparison; the caller must keep the tensors alive."""
         return list(map(torch.Tensor.data_ptr, tensors))
 
 
 def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
-    """The look that torch.compile takes before it runs, in C++; None where torch has another one."""
+    """The comparison by torch.compile's guards, in C++; None if this version of torch lacks them."""
     try:
         from torch._C._dynamo.guards import TensorGuards
 
@@ -171,12 +171,12 @@ def _form(t: torch.Tensor | None) -> tuple | None:
 
 
 def starts(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Where the memory of tensors begins, to be compared: nothing is read there."""
+    """The addresses of tensors, for comparison only: nothing may read there."""
     return list(map(torch.Tensor.data_ptr, tensors))
 
 
 def check_apart(name: str, read: NamedTensors, written: NamedTensors) -> None:
-    """Refuse memory that is written under two names, or written under one and read under another."""
+    """Refuse tensors that share memory, if at least one of them is written."""
     spans = sorted([*_spans(read, False), *_spans(written, True)])
     end, owner, owner_is_written = -1, "", False
     for start, stop, what, is_written in spans:
@@ -187,7 +187,7 @@ def check_apart(name: str, read: NamedTensors, written: NamedTensors) -> None:
 
 
 def _spans(tensors: NamedTensors, is_written: bool) -> Iterable[tuple[int, int, str, bool]]:
-    """Where the numbers of dense tensors begin and end."""
+    """Address ranges of dense tensors: first byte, end, name, whether written."""
     for what, t in tensors:
         if t.numel():
             yield t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), what, is_written

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: a folder whose files nobody else may have written, as they become code."""
+"""Cache of compiled kernels: a folder that no other user can write to, because its files are executed."""
 
 import atexit
 import hashlib
@@ -15,12 +15,12 @@ from pathlib import Path
 from recipe.errors import warn
 
 CACHE = "SDE_RECIPE_CACHE"  # the variable that names the folder of compiled kernels
-BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")  # what a system may lack
-FOREIGN = stat.S_IWGRP | stat.S_IWOTH  # what others may not do
+BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")  # false on some systems
+FOREIGN = stat.S_IWGRP | stat.S_IWOTH  # permissions that other users may not have
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder.
+    """The folder of compiled kernels: $SDE_RECIPE_CACHE, else sde-recipe in the user's cache folder.
 
     Raises OSError for a user without a home.
     """
@@ -34,9 +34,9 @@ def folder() -> Path:
 
 
 class Files:
-    """The files of an open folder by their names, whatever becomes of the folder's own name meanwhile.
+    """Files of an open folder by name, independent of a later change of the folder's path.
 
-    `descriptor`: of the open folder, None where a system has none; then files go by their paths.
+    `descriptor`: descriptor of the open folder; None on systems without one, where files are opened by path.
     """
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
@@ -44,7 +44,7 @@ class Files:
         self.descriptor = descriptor
 
     def whole(self, name: str) -> bool:
-        """Whether a file is what was written, by this user: a half-written one, or that of another, is made again."""
+        """Whether a file matches its seal and belongs to this user; any other file is compiled again."""
         try:
             sealed = self._read(_seal(name)).decode()
             return sealed == hashlib.sha256(self._read(name)).hexdigest()
@@ -52,12 +52,12 @@ class Files:
             return False
 
     def names(self, name: str, functions: Sequence[str]) -> bool:
-        """Whether a library has the names of these functions: one of another text is made again."""
+        """Whether a library contains the names of the functions; otherwise the library is compiled again."""
         contents = self._read(name)
         return all(f"{function}\0".encode() in contents for function in functions)
 
     def write(self, name: str, contents: bytes) -> None:
-        """Write a file and its seal: another process sees all of it or nothing."""
+        """Write a file and its seal atomically: another process sees the whole file or none."""
         seal = hashlib.sha256(contents).hexdigest().encode()
         for at, some in ((name, contents), (_seal(name), seal)):
             own = f"{at}.{secrets.token_hex(8)}"
@@ -70,14 +70,14 @@ class Files:
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         try:
             os.unlink(self._at(name), dir_fd=self.descriptor)
         except FileNotFoundError:
             pass
 
     def name_for_loading(self, name: str) -> str:
-        """A path that leads to a file of this very folder, where the system has one."""
+        """The path of a file, through the folder's descriptor if the system allows it."""
         path = f"/proc/self/fd/{self.descriptor}"
         return f"{path if self.descriptor is not None and os.path.isdir(path) else self.path}/{name}"
 
@@ -98,7 +98,7 @@ class Files:
 
 @contextmanager
 def files() -> Iterator[Files]:
-    """The files of the cache; those of a temporary folder, with a warning, where others may write, or nobody."""
+    """The files of the cache; with a warning those of a temporary folder if the cache is unusable or unsafe."""
     place: Path | str = "the user's cache folder"
     try:
         place = folder()
@@ -113,7 +113,7 @@ def files() -> Iterator[Files]:
 
 
 def foreign(status: os.stat_result) -> str:
-    """Why a file or a folder may be of somebody else: its owner or its mode; "" where it is not.
+    """The reason why another user may have written a file or folder, its owner or mode; "" if there is none.
 
     >>> foreign(os.stat(tempfile.mkdtemp()))
     ''
@@ -126,7 +126,7 @@ def foreign(status: os.stat_result) -> str:
 
 
 def _opened(path: Path) -> Files:
-    """A folder that this user alone may write to, made if there is none. Raises OSError for another."""
+    """The files of a folder, created if missing; raises OSError unless only this user can write to it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = path.resolve()
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) if BY_DESCRIPTOR else None
@@ -145,7 +145,7 @@ def _opened(path: Path) -> Files:
 
 @cache
 def _temporary(reason: str) -> Path:
-    """A folder of this process, which is removed at its end."""
+    """A temporary folder of this process, removed at exit."""
     warn(f"cpp: {reason}: kernels are compiled anew in a temporary folder. Name a folder of your own in {CACHE}")
     path = Path(tempfile.mkdtemp(prefix="sde-recipe-"))
     owner = os.getpid()

@@ -1,4 +1,4 @@
-"""Whether a kernel can be had, or steps run in torch."""
+"""Choice between a kernel and steps in torch."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,10 +13,10 @@ BY_DEVICE = {"cpu": "cpp", "cuda": "triton"}  # the language of kernels, by the 
 
 
 def kernel_or_none(backend: str, make: Callable[[], Kernel], *, others: bool = False) -> Kernel | None:
-    """The kernel that `make` makes; None where it cannot and the `backend` is "auto".
+    """The kernel from `make`; None if `make` raises RecipeError and the `backend` is "auto".
 
-    A warning says so once for each reason, unless the Program itself has no form as such a kernel. Raises what `make`
-    raises where a kernel is asked for, but where there may be `others` of that backend.
+    Each reason is warned of once, except Unsupported, for a Program without a form as such a kernel. With an explicit
+    backend the error of `make` is raised, except Unsupported if the backend may have `others`.
     """
     try:
         return make()

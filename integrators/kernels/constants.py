@@ -1,4 +1,4 @@
-"""What kernels take of a step size, a temperature, parameters and a step number; and the numbers they compute with."""
+"""Constants of kernels, computed from step size, temperature, parameters and step number; dtypes of kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 
 
 def check_numbers(where: str, dtype: torch.dtype, device: torch.device, devices: Sequence[str]) -> None:
-    """Refuse a state of another type, or in another place, than kernels run on."""
+    """Refuse a state with a dtype or device that kernels do not run on."""
     if device.type not in devices or dtype not in NUMBER_TYPES:
         raise RecipeError(
             where,
@@ -30,15 +30,15 @@ def check_numbers(where: str, dtype: torch.dtype, device: torch.device, devices:
 
 
 def is_one_number(value: torch.Tensor) -> bool:
-    """Whether a value per site is one number, spread over the sites."""
+    """Whether a value per site is one number expanded over the sites."""
     return value.numel() > 0 and not any(value.stride())
 
 
 class Constants:
-    """The values of the symbols `wanted`, in float64: functions of step size, temperature, step and parameters.
+    """Values of the symbols `wanted`, in float64, as functions of step size, temperature, step and parameters.
 
-    `shape` is that of the sites of one chain; a value per site comes as a tensor of this shape. `changes`: whether they
-    depend on the number of the step.
+    `shape`: shape of the sites of one chain, and of values per site. `changes`: whether the values depend on the number
+    of the step.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Symbol], shape: Sequence[int]):
@@ -59,34 +59,34 @@ class Constants:
 
     @cached_property
     def function_over_steps(self) -> Callable[..., list] | None:
-        """The function at many steps; None where equations are to be solved at each."""
+        """The function for many steps at once; None if a constant is a Solve, computed step by step."""
         if any(isinstance(constant, Solve) for constant in self.program.constants):
             return None
         return self._function(over_steps=True)
 
     def __call__(self, h: float, temperature: float, number: int, parameters: Mapping) -> list[float | torch.Tensor]:
-        """The values in the order of `wanted`, those per site as tensors of their shape."""
+        """The values in the order of `wanted`: numbers, and tensors of `shape` for values per site."""
         spelled = {self.names.get(name, name): v for name, v in parameters.items()}
         values = self.function(h, self.like, temperature=temperature, step_number=number, **spelled)
         return [self._spread(s, v) if is_by_site(s) else float(v) for s, v in zip(self.wanted, values)]
 
     def row(self, h: float, temperature: float, number: int, parameters: Mapping) -> torch.Tensor:
-        """The values of one step in one tensor, each per site spread over its sites."""
+        """The values of one step in one float64 tensor, values per site expanded over the sites."""
         values = self(h, temperature, number, parameters) or [0.0]
         return torch.cat([torch.as_tensor(v, dtype=torch.float64, device="cpu").reshape(-1) for v in values])
 
     def rows(self, settings: np.ndarray, numbers: Sequence[int], parameters: Mapping) -> torch.Tensor:
-        """The values of many steps, a row for each: of the pairs (step size, temperature) and the numbers of steps."""
+        """The values of many steps, one row each, for pairs (step size, temperature) and numbers of steps."""
         together = self.function_over_steps if len(settings) > 1 else None
         if together is not None:
             rows = self._rows_by(together, settings, numbers, parameters)
             if rows.isfinite().all():
-                return rows  # else a step alone says what is wrong
+                return rows  # else single steps raise the error
         return torch.stack([self.row(h, T, k, parameters) for (h, T), k in zip(settings.tolist(), numbers)])
 
     def _rows_by(self, together, settings, numbers, parameters):
-        """The same by one call for all steps."""
-        first = self.row(float(settings[0, 0]), float(settings[0, 1]), numbers[0], parameters)  # which looks at shapes
+        """The rows of all steps by one call."""
+        first = self.row(float(settings[0, 0]), float(settings[0, 1]), numbers[0], parameters)  # checks shapes
         steps = len(settings)
         ones = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")

@@ -1,4 +1,4 @@
-"""What launches of Triton kernels share: the launch itself, its device, and what is sent there."""
+"""Launches of Triton kernels: the launch, its device, copies to the device, and CUDA graphs."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from recipe.errors import RecipeError
 
-CALLS_BEFORE = 2  # of a function, before a graph is made of it
+CALLS_BEFORE = 2  # calls of a function before its graph is captured
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A Triton kernel by its name, the programs that it runs as, and what it is called with."""
+    """A Triton kernel by name, its grid of programs, and its arguments."""
 
     name: str
     kernel: Any
@@ -26,17 +26,17 @@ class Launch:
     constants: dict[str, Any]
 
     def __call__(self) -> None:
-        """Run it on the current device."""
+        """Launch the kernel on the current device."""
         self.kernel[self.programs](*self.arguments, **self.constants)
 
 
 def devices_of_triton() -> list[str]:
-    """Where Triton's kernels run: on the CPU too under its interpreter."""
+    """The device types of Triton kernels: "cuda", and "cpu" under Triton's interpreter."""
     return ["cuda", "cpu"] if os.environ.get("TRITON_INTERPRET") == "1" else ["cuda"]
 
 
 def language(where: str) -> ModuleType:
-    """Triton's language; `where` begins the message of the RecipeError where there is none."""
+    """The module triton.language; raises RecipeError, with `where` in its message, if Triton is not installed."""
     try:
         import triton.language
     except ImportError as error:
@@ -45,49 +45,49 @@ def language(where: str) -> ModuleType:
 
 
 def real_of(where: str, dtype: torch.dtype) -> Any:
-    """Triton's type of the numbers of a state."""
+    """Triton's dtype for a dtype of torch."""
     tl: Any = language(where)
     return {torch.float32: tl.float32, torch.float64: tl.float64}[dtype]
 
 
 def on(device: torch.device) -> AbstractContextManager:
-    """Makes the device of tensors the current one, on which Triton launches."""
+    """A context in which the device is current, so that Triton launches there."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Numbers of the host on a device, where nobody waits for the copy to be made."""
+    """A copy of the host's numbers on a device, made asynchronously."""
     if device.type == "cuda":
         numbers = numbers.pin_memory()
     return numbers.to(device, non_blocking=True)
 
 
 def is_capturing() -> bool:
-    """Whether what is launched is written into a CUDA graph, and nothing runs."""
+    """Whether launches are captured into a CUDA graph instead of run."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Whether what is launched on a device can be written into a CUDA graph."""
+    """Whether launches on a device can be captured into a CUDA graph."""
     return device.type == "cuda"
 
 
 class Graph:
-    """A function of tensors, in dicts and lists, as a CUDA graph: the first call writes it down, calls launch it.
+    """A function of tensors, in dicts and lists, as a CUDA graph: the first call captures it, every call replays it.
 
-    A call copies what it is given to where the graph reads, and gives copies of what it has written: the graph has
-    memory of its own. Tensors of `fixed` are read where they are. What looks at numbers of the device has no graph: the
-    first call raises what torch does, and leaves the stream as it was.
+    The graph has memory of its own: a call copies its arguments there, and returns copies of the results. Tensors of
+    `fixed` are read in place. A function that reads numbers of the device on the host has no graph: the first call
+    raises torch's error, and does not change the stream.
     """
 
     def __init__(self, function: Callable[..., Any], fixed: Sequence[torch.Tensor] = ()) -> None:
         self.function = function
         self.fixed = set(map(id, fixed))
-        self.kept = tuple(fixed)  # so that no other tensor comes to bear the identity of one
+        self.kept = tuple(fixed)  # keeps their ids from being reused
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function makes of these."""
+        """The function's result for the arguments."""
         read = tree_leaves(arguments)
         if self.graph is None:
             with on(read[0].device):
@@ -100,7 +100,7 @@ class Graph:
         return tree_map(torch.clone, self.result)
 
     def _capture(self, given: tuple) -> None:
-        """Write the graph down, after calls that make what is made once."""
+        """Capture the graph, after calls that do one-time work."""
         read, form = tree_flatten(given)
         self.read = [x if id(x) in self.fixed else x.clone() for x in read]
         arguments = tree_unflatten(self.read, form)

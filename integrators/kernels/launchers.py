@@ -1,4 +1,4 @@
-"""Launching the kernels of one step: a segment of a Plan after the other, on the addresses in its tables."""
+"""Launchers of the kernels of one step: the segments of a Plan in order, on the addresses in their tables."""
 
 import ctypes
 import math
@@ -21,13 +21,13 @@ from .gpu import Launch, devices_of_triton, on, real_of, sent, signed
 from .native import library
 from .tables import Parts, Tables
 
-SMALL = 1024  # sums, which kernels at rest keep
-SITES_OF_ITEM = 16384  # at most, in C++: a multiple of its blocks
-GROUPS_OF_BLOCK = 512  # in Triton, of four sites
-FEW_NUMBERS = 4  # of a site, that a kernel reads, draws and writes
-ROWS = 65_535  # of a grid of programs, at most
-TABLES_KEPT = 128  # of addresses, on a GPU
-ALIGNMENT = 16  # bytes, of the widest access of a GPU
+SMALL = 1024  # number of sums up to which an idle kernel keeps their memory
+SITES_OF_ITEM = 16384  # most sites of an item in C++: a multiple of its blocks
+GROUPS_OF_BLOCK = 512  # groups of four sites per block in Triton
+FEW_NUMBERS = 4  # numbers per site, read, drawn and written, up to which four warps serve a block
+ROWS = 65_535  # most rows of a grid of programs
+TABLES_KEPT = 128  # number of address tables kept on a GPU
+ALIGNMENT = 16  # bytes of the widest access of a GPU
 
 
 class _SweepInCpp(ctypes.Structure):
@@ -49,11 +49,11 @@ class _SweepInCpp(ctypes.Structure):
 class CppLauncher:
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
 
-    spreads_numbers = True  # where a constant per site is one number
+    spreads_numbers = True  # passes an expanded constant per site as one number
 
     @staticmethod
     def devices() -> list[str]:
-        """Where it runs."""
+        """The device types of the kernels."""
         return ["cpu"]
 
     def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
@@ -64,37 +64,37 @@ class CppLauncher:
             for at in range(0, sites, SITES_OF_ITEM)
         ]
         if parts.spread is not None and not runs:
-            runs = [(0, 0, 0)]  # a place for the sums of others
+            runs = [(0, 0, 0)]  # an item for the sums of other processes
         self.segments = [getattr(self.library, f"segment_{k}") for k in range(len(plan.segments))]
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
         self.room = max(1, parts.chains * len(runs) * plan.most_sums)
         self.sums: np.ndarray | None = None
-        self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # whose addresses the struct has
+        self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # kept alive: the struct has their addresses
         pointers = [a.ctypes.data for a in self.arrays]
         self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), parts.of_chain, *pointers)
 
     def set_constants(self, numbers: np.ndarray) -> None:
-        """Take the constants of the steps to come."""
+        """Set the constants of the next steps."""
         self.numbers = numbers
         self.sweep.constants = numbers.ctypes.data
 
     @property
     def part_of_item(self) -> np.ndarray:
-        """The part that each item is of."""
+        """The index of the part of each item."""
         return self.items[0]
 
     def sums_of_items(self, count: int) -> torch.Tensor:
-        """The sums that a segment has left, `(chains, items, count)`, where they are."""
+        """The open sums of a segment, `(chains, items, count)`, as a view."""
         shape = self.sweep.chains, self.sweep.items, count
         return torch.from_numpy(self.sums)[: math.prod(shape)].view(shape)
 
     def release(self) -> None:
-        """Forget the memory of sums, which grows with the chains."""
+        """Free the memory of sums, which grows with the chains."""
         if self.room > SMALL:
             self.sums = None
 
     def __call__(self, segment: int, key: Key | None) -> None:
-        """Launch a segment; its noise is that of the key, or is in the tables."""
+        """Launch a segment, with the noise of the key, or of the tables if the key is None."""
         if self.sums is None:
             self.sums = np.empty(self.room)
             self.sweep.sums = self.sums.ctypes.data
@@ -104,18 +104,18 @@ class CppLauncher:
 
 
 class TritonLauncher:
-    """The passes of a plan as Triton kernels; seed, step and constants are arguments, the addresses a table of theirs.
+    """The passes of a plan as Triton kernels; seed, step, constants and tables of addresses are arguments.
 
-    Blocks are cut from the global sites, and begin where a group of four does: an item is what a block has of a part.
-    Items of whole groups that lie at multiples of 16 bytes go first, in a launch that moves four numbers at a time.
-    Chains that are shorter than half a block share one.
+    Blocks are cut from the global sites at groups of four; an item is the intersection of a block and a part. Items of
+    whole groups at multiples of 16 bytes go first, in a launch that moves four numbers at a time. Chains shorter than
+    half a block share a block.
     """
 
     spreads_numbers = False
 
     @staticmethod
     def devices() -> list[str]:
-        """Where it runs."""
+        """The device types of the kernels."""
         return devices_of_triton()
 
     def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
@@ -130,36 +130,36 @@ class TritonLauncher:
         self.width = _width(parts)
         blocks, self.even = _blocks(parts)
         if parts.spread is not None and not len(blocks):
-            blocks = np.zeros((1, 2), np.int64)  # a place for the sums of others
+            blocks = np.zeros((1, 2), np.int64)  # an item for the sums of other processes
         self.items = len(blocks)
         self.part_of_item = blocks[:, 0]
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
         self.room = max(1, parts.chains * self.items * plan.most_sums)
         self.sums: torch.Tensor | None = None
         self.sent: dict[bytes, _Sent] = {}
-        self.clock: torch.Tensor | None = None  # on the device, what is added to the number of a step
-        self.in_graphs: list[_Sent] = []  # which graphs read, so that they stay
+        self.clock: torch.Tensor | None = None  # on the device, added to the number of every step
+        self.in_graphs: list[_Sent] = []  # tables that captured graphs read, kept alive
 
     def _on_device(self, array):
-        """An array on the device, where nobody waits for the copy to be made."""
+        """An asynchronous copy of an array on the device."""
         return sent(torch.from_numpy(np.ascontiguousarray(array).copy()), self.parts.device)
 
     def set_constants(self, numbers: np.ndarray) -> None:
-        """Take the constants of the steps to come."""
+        """Set the constants of the next steps."""
         self.numbers = numbers[: len(self.plan.constants)].tolist()
 
     def release(self) -> None:
-        """Forget the memory of sums, which grows with the chains."""
+        """Free the memory of sums, which grows with the chains."""
         self.sums = None
 
     def sums_of_items(self, count: int) -> torch.Tensor:
-        """The sums that a segment has left, `(chains, items, count)`, where they are."""
+        """The open sums of a segment, `(chains, items, count)`, as a view."""
         shape = self.parts.chains, self.items, count
         assert self.sums is not None
         return self.sums[: math.prod(shape)].view(shape)
 
     def _tables(self):
-        """The tables of addresses on the device: those of the latest steps are kept, for memory comes back."""
+        """The tables of addresses on the device; recent ones are cached, because allocators reuse memory."""
         together = np.concatenate([t.ravel() for t in self.tables.all()])
         key = together.tobytes()
         if key not in self.sent:
@@ -179,7 +179,7 @@ class TritonLauncher:
         return self.sent[key]
 
     def __call__(self, segment: int, key: Key | None) -> None:
-        """Launch the passes of a segment; its noise is that of the key, or is in the tables."""
+        """Launch the passes of a segment, with the noise of the key, or of the tables if the key is None."""
         with on(self.parts.device):
             for launch in self.launches(segment, key):
                 launch()
@@ -204,13 +204,13 @@ class TritonLauncher:
                 yield Launch(name, self.kernels[name], programs, (*memory, *counts, *of_key, *self.numbers), constants)
 
     def _warps(self, segment, j):
-        """The warps of a block: a thread does more sites where each of them takes few registers."""
+        """The warps of a block: fewer, with more sites per thread, if a site takes few registers."""
         loop = self.plan.segments[segment].passes[j].sites
         per_site = [*loop.loads, *loop.stores, *loop.draws, *filter(is_by_site, loop.constants)]
         return 4 if len(per_site) <= FEW_NUMBERS else 8
 
     def _grids(self, segment, aligned):
-        """Kind and pass of each kernel, its first item and chain, its programs, and whether all is aligned."""
+        """Kind and pass of each kernel, its first item and chain, its grid, and whether its items are aligned."""
         chains = self.parts.chains
         shared = -(-chains * self.width // GROUPS_OF_BLOCK)  # blocks of whole chains
         even = self.even if aligned else 0
@@ -237,7 +237,7 @@ LAUNCHERS: dict[str, type[CppLauncher] | type[TritonLauncher]] = {"cpp": CppLaun
 
 
 def _width(parts: Parts) -> int:
-    """The groups that a chain has in a block: a power of two, a whole block where no other chain fits in."""
+    """The groups of a chain in a block: a power of two; the whole block if no other chain fits in."""
     if len(parts.shapes) > 1 or parts.spread is not None:
         return GROUPS_OF_BLOCK
     groups = -(-int(parts.sites.sum()) // 4)
@@ -245,9 +245,9 @@ def _width(parts: Parts) -> int:
 
 
 def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
-    """The number of a part, and where among all sites a block begins, for every item; how many are even, the first.
+    """Items as rows (part, first site of the block among all sites), even items first; and the number of even items.
 
-    An even item has whole groups of four sites of its part, which begin with one of its chains' groups of memory.
+    An even item consists of whole groups of four sites of its part, aligned with the groups of four in memory.
     """
     block = 4 * GROUPS_OF_BLOCK
     even: list[tuple[int, int]] = []

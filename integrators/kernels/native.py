@@ -1,4 +1,4 @@
-"""C++ text to a loaded library: a plain compiler, and a cache on disk that many processes may share."""
+"""Compilation of C++ text to a loaded library, with a cache on disk that processes share."""
 
 import ctypes
 import hashlib
@@ -33,7 +33,7 @@ LIMIT = 300.0  # seconds for one file
 
 
 class Compiler(NamedTuple):
-    """A C++ compiler: the command, the flags that come after all others, and what it says of itself."""
+    """A C++ compiler: the command, the flags that come after all others, and its version."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
@@ -42,7 +42,7 @@ class Compiler(NamedTuple):
 
 @cache
 def compiler() -> Compiler | None:
-    """What the variable CXX says, `clang++ -march=x86-64-v2` say, else c++, g++ or clang++; None if there is none."""
+    """The compiler in CXX, such as `clang++ -march=x86-64-v2`, else c++, g++ or clang++; None if there is none."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError:  # an open quote
@@ -57,7 +57,7 @@ def compiler() -> Compiler | None:
 
 
 def _version(path):
-    """The first line of what a compiler says of itself; None if it does not run."""
+    """The first line of a compiler's --version; None if the compiler does not run."""
     try:
         run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -67,7 +67,7 @@ def _version(path):
 
 @cache
 def processor() -> str:
-    """What -march=native stands for here."""
+    """The model and features of this CPU, for which -march=native compiles."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -77,10 +77,9 @@ def processor() -> str:
 
 @cache
 def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The text compiled and loaded; from the cache where the same compiler has compiled it for the same CPU.
+    """The compiled and loaded library of a C++ text, cached by text, compiler, flags and CPU.
 
-    `defines`: names with their values; `flags`: what else the compiler is told. Raises RecipeError where there is no
-    compiler, or it fails.
+    `defines`: macros, NAME=VALUE; `flags`: further flags. Raises RecipeError if there is no compiler, or if it fails.
     """
     known = compiler()
     if known is None:
@@ -113,7 +112,7 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
 
 
 def _compiled(source, command, flags):
-    """The library that a compiler makes of a text, made in a folder of its own."""
+    """The bytes of the library that a compiler makes of a text, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="sde-recipe-") as own:
         text = Path(own) / "kernel.cpp"
         built = Path(own) / "kernel.so"
@@ -123,7 +122,7 @@ def _compiled(source, command, flags):
 
 
 def _compile(command, built):
-    """Run a compiler, which makes a file."""
+    """Run a compiler; raises RecipeError unless the file `built` is made."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     except (OSError, subprocess.SubprocessError) as error:

@@ -15,13 +15,13 @@ from ..program import DERIVATIVES, Gradient, Observe, Program
 from .addresses import check_graph, plain
 from .sweep import Sweep
 
-IDLE = 8  # kernels that are kept for calls to come
+IDLE = 8  # number of idle kernels kept for later calls
 
 
 class Pool:
-    """Kernels that no call is using, the latest last. A call takes its kernel out: its gradient may make another.
+    """Idle kernels, the latest last; a call takes its kernel out, because its gradient may step another kernel.
 
-    With `keep_constants`, as for the calls of one run, kernels keep what they have computed of parameters per site.
+    With `keep_constants`, as within one run, kernels keep constants computed from parameters per site.
     """
 
     def __init__(self, size: int, *, keep_constants: bool = False):
@@ -31,7 +31,7 @@ class Pool:
         self.lock = threading.Lock()
 
     def take(self, key: tuple, make: Callable[[], Sweep]) -> Sweep:
-        """An idle kernel of this key, or a new one."""
+        """An idle kernel with the given key, or a new one."""
         with self.lock:
             for place in reversed(range(len(self.idle))):
                 if self.idle[place][0] == key:
@@ -39,7 +39,7 @@ class Pool:
         return make()
 
     def put_back(self, key: tuple, kernel: Sweep) -> None:
-        """Keep a kernel, without the tensors of its call; of too many the one that has been idle longest goes."""
+        """Keep a kernel without the tensors of its call; beyond `size` the kernel idle longest is dropped."""
         kernel.release(keep_constants=self.keep_constants)
         with self.lock:
             self.idle.append((key, kernel))
@@ -64,17 +64,16 @@ def step_by_kernel(
     pool: Pool | None = None,
     **parameters: Any,
 ) -> dict:
-    """One step of a Program in C++ ("cpp") or Triton ("triton"): the state that `state` becomes over a time `h`.
+    """The state a time `h` later, by one step of a Program in C++ ("cpp") or Triton ("triton").
 
-    `gradient`, `curvature` and `value` are functions of the target, those emitted with a symbolic energy among them;
-    where the Program has its gradient given, `gradient` is that tensor. `noise`: a Key, or tensors by name. `pool`:
-    where the kernels of a run are kept; else they are with those of all steps. Raises RecipeError as `Sweep` does, and
-    for a gradient that is none.
+    `gradient`, `curvature` and `value`: functions of the target, also for a symbolic energy; for a Program with a given
+    gradient, `gradient` is a tensor. `noise`: a Key, or tensors by name. `pool`: the kernels of a run; by default the
+    pool of all steps. Raises RecipeError as `Sweep` does, and for a gradient of the wrong kind.
     """
     entries = program.recipe.entries
     _check_graphs(program, parameters)
     before = {b.name: _readable(program, f"state[{b.name!r}]", state[b.name]) for b in entries}
-    # no two Programs share an identity here: a kernel holds its own
+    # the id of a Program is not reused while a kernel of it is in the pool: the kernel keeps the Program alive
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
     pool = pool or _pool
     kernel = pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
@@ -90,7 +89,7 @@ def step_by_kernel(
 
 @dataclass
 class _Caller:
-    """What the caller supplies in a step; `latest` are the derivatives of U, `begun` those that it begins with."""
+    """Values that the caller supplies in a step; `latest`: latest derivatives of U, `begun`: those carried in."""
 
     program: Program
     plan: Plan
@@ -104,7 +103,7 @@ class _Caller:
         self.latest = dict(self.begun)
 
     def supply(self, segment: Segment) -> list:
-        """What is asked for before a segment, at the target as it stands: parts for what has sites."""
+        """The values supplied before a segment, at the present target; lists of parts for values per site."""
         match segment.before:
             case Observe(name, observed):
                 value = self.observe[observed.name](self._target(segment))
@@ -123,14 +122,14 @@ class _Caller:
         return []
 
     def carried(self, order: int) -> Any:
-        """The derivatives of U that the next step takes over."""
+        """The derivatives of U of one order that the next step takes over."""
         latest = self.latest[DERIVATIVES[order]]
         if not self.program.recipe.has_several_potentials:
             return latest
         return {self.program.places[g]: latest[self.program.places[g]] for _, g in self.program.carried_of(order)}
 
     def _target(self, segment, blocks=()):
-        """The target as it stands before a segment; a copy where it moves on, for the caller may keep it."""
+        """The target before a segment; a copy of blocks that move later, because the caller may keep the tensor."""
         moves_on = self.plan.written_from(segment)
         at = {}
         for b in blocks or self.program.recipe.targets:
@@ -170,12 +169,12 @@ class _Caller:
 
 
 def _copied(value):
-    """A derivative in memory of its own."""
+    """A copy of a derivative."""
     return {name: x.clone() for name, x in value.items()} if isinstance(value, Mapping) else value.clone()
 
 
 def _readable(program, what, t):
-    """The values of a tensor of the caller's, as they lie in memory."""
+    """The values of the caller's tensor, contiguous in memory."""
     where = f"{program.recipe.name}, {what}"
     check_graph(where, t)
     return plain(where, t)
@@ -188,5 +187,5 @@ def _check_graphs(program, parameters):
 
 
 def _in_parts(program, state):
-    """A state of one tensor for each block as a Sweep takes it: a vector is a list of its parts."""
+    """A state of one tensor per block in the form of a Sweep: vector blocks as lists of one part."""
     return {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in program.recipe.entries}

@@ -21,18 +21,18 @@ from .walk import written
 
 
 def _nothing(segment: Segment) -> Sequence:
-    """What is supplied before a segment of a Program without gradient and observations."""
+    """The empty supply, for a Program without gradient and observations."""
     return ()
 
 
 class Sweep:
-    """Steps of a Program over lists of tensors: the parts of the target, one after another, with their sites in order.
+    """Steps of a Program over lists of tensors: the parts of the target, with their sites in order.
 
-    Made for the dtype and shapes of a state: every vector block, and every gradient, is a list of contiguous tensors
-    `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` says which tensors, a call
-    makes a step. With a `spread` the parts are its runs, and totals are over all processes: one sum over them for each
-    pass that has totals. Raises RecipeError where the Program has no C++ form, there is no compiler, or tensors do not
-    fit.
+    A Sweep is made for the dtype and shapes of a state: every vector block and every gradient is a list of contiguous
+    tensors `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` sets the tensors, a
+    call makes a step. With a `spread` the parts are its runs, and totals are over all processes: one sum over processes
+    for each pass with totals. Raises RecipeError if the Program has no form in the backend, there is no compiler, or
+    tensors do not fit.
     """
 
     def __init__(self, program: Program, state: Mapping, backend: str = "cpp", spread: Spread | None = None):
@@ -57,10 +57,10 @@ class Sweep:
         self._launch = launcher(program, self.plan, self.parts, self.tables)
         runs = () if spread is None else spread.runs
         copies = [k for k, part in enumerate(self._launch.part_of_item) if runs and not runs[part].counted]
-        self._copies = copies  # items whose sums are counted elsewhere
+        self._copies = copies  # items whose sums another process counts
 
     def _make_room(self):
-        """Memory for what is neither in the state nor supplied by the caller."""
+        """Allocate memory for symbols that are neither in the state nor supplied by the caller."""
         for k, s in enumerate(self.plan.arrays):
             if s not in self.recipe.entries and s not in self.plan.supplied:
                 self.tables.put(self.tables.array_out, k, s.name, self.parts.empty())
@@ -71,7 +71,7 @@ class Sweep:
         self._has_room = True
 
     def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
-        """Read the blocks from `state` and write them to `out`, which is the state itself if left out."""
+        """Read the blocks from `state` and write them to `out`, by default to `state` itself."""
         out = state if out is None else out
         if not self._has_room:
             self._make_room()
@@ -89,7 +89,7 @@ class Sweep:
         return self
 
     def _bind(self, b, what, value, arrays, numbers):
-        """Put a block of the state into the tables that it is in."""
+        """Put the addresses of a block into the tables."""
         if b.is_vector:
             self.parts.check_parts(what, value)
             self._put(arrays, self._arrays, b, what, value)
@@ -108,9 +108,9 @@ class Sweep:
         return parts + [(b.name, state[b.name]) for b in self.recipe.entries if not b.is_vector]
 
     def follow(self, clock: torch.Tensor) -> None:
-        """Add the number that is in a tensor of the device, `(1,)`, int64, to that of every step.
+        """Add the number in a device tensor, int64 `(1,)`, to the number of every step, for captured graphs.
 
-        Raises RecipeError where kernels are given the number of their step, or constants depend on it.
+        Raises RecipeError for kernels other than Triton's, and for constants that depend on the number of the step.
         """
         where = f"{self.recipe.name}, capturable"
         if not isinstance(self._launch, TritonLauncher):
@@ -120,12 +120,12 @@ class Sweep:
         self._launch.clock = clock
 
     def release(self, *, keep_constants: bool = False) -> None:
-        """Forget all tensors, those of the last call and those of its own; `bind` comes before the next one."""
+        """Release all tensors, of the last call and of the Sweep itself; `bind` again before the next call."""
         self._bound = []
         self._moved = []
         self._tell_written = None
         per_site = self.tables.per_site
-        if not keep_constants and per_site.any():  # values that go with their tensors
+        if not keep_constants and per_site.any():  # constants per site are released with their tensors
             self._setting = None
         self._has_room = False
         self.tables.forget(*(t for t in self.tables.all() if not (keep_constants and t is per_site)))
@@ -142,9 +142,9 @@ class Sweep:
         step_number: int = 0,
         **parameters: Any,
     ) -> None:
-        """One step.
+        """Make one step on the bound tensors.
 
-        `noise`: a Key, or tensors by name; `supply(segment)`: what the caller gives before a segment, the parts of each
+        `noise`: a Key, or tensors by name; `supply(segment)`: the caller's values before a segment, as parts for each
         array.
         """
         self._check_unmoved()
@@ -175,10 +175,10 @@ class Sweep:
         step_number: int = 0,
         **parameters: Any,
     ) -> None:
-        """One step of an optimizer form, whose bound tensors have not moved.
+        """Make one step of an optimizer form; the caller ensures that bound tensors have not moved.
 
-        `gradient`: where a tensor for each part begins, each in memory as the part is; the caller keeps them.
-        `observe`: the observations by name; `value`: U of each chain, `(chains,)`, where the step reads it.
+        `gradient`: addresses of one tensor per part, with the memory layout of the part; the caller keeps the tensors
+        alive. `observe`: observations by name; `value`: U of each chain, `(chains,)`, if the step reads U.
         """
         self._set_constants(h, temperature, step_number, parameters)
         self.tables.draw_inside()
@@ -198,7 +198,7 @@ class Sweep:
             self._add_elsewhere(segment)
 
     def _add_elsewhere(self, segment):
-        """Make of the sums that a segment leaves open those over all processes."""
+        """Replace the open sums of a segment by sums over all processes."""
         spread = self.parts.spread
         if spread is None or not segment.open_sums:
             return
@@ -211,12 +211,12 @@ class Sweep:
         sums[:, 0] = total
 
     def _in_shapes(self, value):
-        """A value at every site of every chain, as tensors of the shapes of the parts."""
+        """A value per site, `(chains, sites)` in total, as tensors with the shapes of the parts."""
         parts = value.reshape(self.parts.chains, -1).split(self.parts.sites.tolist(), 1)
         return [x.reshape(shape) for x, shape in zip(parts, self.parts.shapes)]
 
     def _check_unmoved(self):
-        """Refuse bound tensors whose memory is another by now."""
+        """Refuse bound tensors whose memory has moved."""
         for (name, _), now, before in zip(self._bound, starts(t for _, t in self._bound), self._starts):
             if now != before:
                 raise RecipeError(
@@ -224,7 +224,7 @@ class Sweep:
                 )
 
     def _set_constants(self, h, temperature, step_number, parameters):
-        """Compute the constants of a step, unless they are those of the last one."""
+        """Compute the constants of a step, unless settings equal those of the last step."""
         numbers = {"h": h, "T": temperature, "step": step_number if self.constants.changes else 0}
         setting = (numbers, parameters)
         if self._setting is not None and all(map(_are_same, setting, self._setting)):
@@ -236,7 +236,7 @@ class Sweep:
         self._setting = None if has_tensors else setting
 
     def _number(self, j, value):
-        """The number of a constant for all sites; the values of one that has more go into the tables."""
+        """The number of a constant, or 0 after putting the addresses of values per site into the tables."""
         if not isinstance(value, torch.Tensor):
             return value
         if self._launch.spreads_numbers and is_one_number(value):
@@ -245,7 +245,7 @@ class Sweep:
         return 0.0
 
     def _place_noise(self, noise):
-        """Put the addresses of random numbers into the table."""
+        """Put the addresses of given random numbers into the table."""
         for k, d in enumerate(self.program.draws):
             what = f"noise[{d.name!r}]"
             tensors = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
@@ -257,7 +257,7 @@ class Sweep:
             self.tables.put(self.tables.drawn, k, what, parts)
 
     def _place(self, statement, values):
-        """Put the addresses of what the caller supplies into the tables."""
+        """Put the addresses of the caller's values into the tables."""
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
         for s, value in zip(names, values, strict=True):
             if s in self._numbers:
@@ -270,14 +270,14 @@ class Sweep:
                 self._put(self.tables.array_out, self._arrays, s, s.name, parts)
 
     def _readable(self, what, t):
-        """The values of a tensor that only this step reads."""
+        """The values of a tensor, contiguous in memory; refuses tensors with a gradient to propagate."""
         where = f"{self.recipe.name}, {what}"
         check_graph(where, t)
         return plain(where, t)
 
 
 def _are_same(some: Mapping, others: Mapping) -> bool:
-    """Whether two sets of parameters are the same numbers; a tensor could have been changed in place."""
+    """Whether two sets of parameters are equal numbers; false with tensors, which may change in place."""
     return some.keys() == others.keys() and all(
         isinstance(v, (int, float)) and isinstance(others[k], (int, float)) and v == others[k] for k, v in some.items()
     )

@@ -1,4 +1,4 @@
-"""The tensors of a kernel of one step, and the tables of their addresses."""
+"""Tensors of a kernel of one step, and tables of their addresses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from .addresses import addresses, check_form, plain
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a target: the type and the place of their numbers, their chains, and the shape of each.
+    """Parts of a target: dtype, device, number of chains, and the shape of each part, chains first.
 
-    A shape begins with the chains. A recipe whose blocks are all scalar has no part. With a `spread` the parts are its
-    runs, and sites are counted over all processes.
+    A recipe with scalar blocks only has no part. With a `spread` the parts are its runs, and sites are counted over all
+    processes.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Parts:
 
     @classmethod
     def of(cls, recipe: Recipe, state: Mapping, spread: Spread | None = None) -> "Parts":
-        """Those of a state, in which every vector block is a list of tensors."""
+        """The parts of a state whose vector blocks are lists of tensors."""
         vectors = [b.name for b in recipe.entries if b.is_vector]
         tensors = state[vectors[0]] if vectors else []
         like = tensors[0] if vectors else state[recipe.targets[0].name]
@@ -39,28 +39,28 @@ class Parts:
 
     @cached_property
     def sites(self) -> np.ndarray:
-        """The sites of each part; of none, 0."""
+        """The number of sites of each part; [0] without parts."""
         return np.array([shape.numel() // self.chains for shape in self.shapes] or [0], np.int64)
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """The sites of a chain before each part."""
+        """The number of sites of a chain before each part."""
         if self.spread is not None:
             return np.array([run.first for run in self.spread.runs], np.int64)
         return np.concatenate([[0], np.cumsum(self.sites)])[:-1].astype(np.int64)
 
     @cached_property
     def of_chain(self) -> int:
-        """The sites of a chain."""
+        """The number of sites of a chain."""
         return int(self.sites.sum()) if self.spread is None else self.spread.sites
 
     @cached_property
     def shape_of_chain(self) -> tuple[int, ...]:
-        """The shape of the sites of a chain: that of the only part, else all of them in a row."""
+        """The shape of the sites of a chain: the shape of a single part, else flat."""
         return tuple(self.shapes[0][1:]) if len(self.shapes) == 1 and self.spread is None else (self.of_chain,)
 
     def empty(self) -> list[torch.Tensor]:
-        """New tensors by part."""
+        """New uninitialised tensors, one per part."""
         return [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
 
     def cut(self, value: torch.Tensor) -> list[torch.Tensor]:
@@ -69,7 +69,7 @@ class Parts:
         return [values[at : at + n] for at, n in zip(self.offset, self.sites)]
 
     def check_parts(self, what: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Refuse tensors that a kernel cannot go over."""
+        """Refuse tensors that differ from the parts in dtype, device or shape."""
         for t, shape in zip(tensors, self.shapes, strict=True):
             self._check(what, t, shape)
 
@@ -82,9 +82,9 @@ class Parts:
 
 
 class Tables:
-    """Addresses of tensors: by row and part of what has sites, by row of what has one number for each chain.
+    """Addresses of tensors: by row and part for values per site, by row for values per chain.
 
-    The tensors are kept as long as their addresses are here.
+    A table keeps tensors alive as long as it has their addresses.
     """
 
     def __init__(self, plan: Plan, parts: int):
@@ -98,7 +98,7 @@ class Tables:
         self._kept: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
     def put(self, table: np.ndarray, row: int, what: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Put the addresses of a row into one of the tables; refused for what `addresses` refuses."""
+        """Put the addresses of tensors into a row of a table; raises RecipeError as `addresses` does."""
         row_addresses = addresses(f"{self.name}, {what}", tensors)
         if table.ndim == 1:
             (table[row],) = row_addresses
@@ -107,19 +107,19 @@ class Tables:
         self._kept[id(table), row] = tensors
 
     def draw_inside(self) -> None:
-        """Forget random numbers that a step was given: kernels draw those of the next."""
+        """Forget given random numbers, so that kernels draw the next ones."""
         if any(table == id(self.drawn) for table, _ in self._kept):
             self.forget(self.drawn)
 
     def forget(self, *tables: np.ndarray) -> None:
-        """Let go of the tensors of these tables, and of their addresses."""
+        """Release the tensors and addresses of the given tables."""
         for table in tables:
             table.fill(0)
         of = {id(table) for table in tables}
         self._kept = {place: tensors for place, tensors in self._kept.items() if place[0] not in of}
 
     def all(self) -> tuple[np.ndarray, ...]:
-        """In the order in which kernels take them."""
+        """The tables in the order of the kernels' arguments."""
         return self.array_in, self.array_out, self.number_in, self.number_out, self.drawn, self.per_site
 
 

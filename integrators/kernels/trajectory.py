@@ -23,13 +23,13 @@ from .addresses import address, addresses, plain
 from .constants import NUMBER_TYPES, Constants, check_numbers
 from .native import library
 
-LANES = (16, 64)  # chains of a lane block: the smallest that holds all of them, else the largest
-TO_BE_TAKEN = -1  # what the first step carries of U
-OF_NO_STEP = -2  # it is supplied, or nothing is carried
+LANES = (16, 64)  # chains of a lane block: the smallest that holds all chains, else the largest
+TO_BE_TAKEN = -1  # gradient_step: carried derivatives are computed before the first step
+OF_NO_STEP = -2  # gradient_step: carried derivatives are given, or there are none
 
 
 class _Data(ctypes.Structure):
-    """The columns of the data as a kernel reads them: where they are, with zeros up to a multiple of its tiles."""
+    """Columns of the data for a kernel: their addresses, with columns padded by zeros to a multiple of its tiles."""
 
     _fields_ = [
         ("columns", ctypes.c_void_p),
@@ -55,9 +55,9 @@ def _padded(column):
 
 @dataclass(frozen=True)
 class Moving:
-    """What a launch is asked for: of its steps every `thin`-th is kept, from number `first_kept` on, the rows `kept`.
+    """Arguments of a launch: every `thin`-th step is kept, from number `first_kept` on, with the rows `kept`.
 
-    `table`: the constants of every step, rows `stride` numbers apart.
+    `table`: constants of every step, in rows `stride` numbers apart.
     """
 
     steps: int
@@ -71,14 +71,13 @@ class Moving:
 
 @dataclass
 class Trajectory:
-    """Chains of a Program on a symbolic energy: `run(steps, ...)` moves them, in place, and returns kept states.
+    """Chains of a Program on a symbolic energy: `run` moves the chains in place, and returns kept states.
 
     `state`: dict of tensors by block, float32 or float64 on the CPU. `data`: the columns of an energy that sums over
-    data, `(rows,)` or `(rows, sites)`, of which a gradient sees `batch_size` rows, or all; those of a step are a
-    function of the seed, the step and the chain. The noise is that of `integrators.noise` under the seed: the numbers
-    agree with the torch step up to rounding. Chains that leave the finite numbers or a domain stay at their last state;
-    `died` has the step at which they did, -1 for all others. Raises RecipeError where the Program has no C++ form, or
-    there is no compiler.
+    data, `(rows,)` or `(rows, sites)`; a gradient reads all rows, or `batch_size` rows drawn by seed, step and chain.
+    Noise is the noise of `integrators.noise` under the seed: results agree with the torch step up to rounding. Chains
+    that leave the finite numbers or a domain stay at their last state; `died`: the step at which each chain did so, -1
+    for all others. Raises RecipeError if the Program has no C++ form, or there is no compiler.
 
     >>> from integrators import compile
     >>> from samplers import SGLD
@@ -101,7 +100,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         recipe = self.program.recipe
-        Key(self.seed, 0, self.first_chain)  # refuses what is none
+        Key(self.seed, 0, self.first_chain)  # checks seed and first chain
         target = self.state[recipe.targets[0].name]
         self.where = f"{recipe.name}, {self.backend}"
         check_numbers(self.where, target.dtype, target.device, self.devices())
@@ -117,11 +116,11 @@ class Trajectory:
 
     @staticmethod
     def devices() -> list[str]:
-        """Where it runs."""
+        """The device types of the kernels."""
         return ["cpu"]
 
     def compile(self, target: torch.Tensor) -> None:
-        """Make the kernel, for numbers like those of the target."""
+        """Compile the kernel for the dtype of the target."""
         self.by_site = bool(self.data) or self.sites > UNROLLED_SITES
         self.width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
         source = (by_site_source if self.by_site else unrolled_source)(self.program, self.sites)
@@ -129,7 +128,7 @@ class Trajectory:
         self.rows_of_data = _Data(self.data, self.batch_size)
 
     def place(self, state: dict[str, torch.Tensor]) -> None:
-        """Put the chains at a state of the same form, with what it carries of U; none of them has died."""
+        """Put the chains at a state of the same form, with its carried derivatives of U; no chain has died there."""
         carried = {name: state[name] for name in DERIVATIVES.values() if name in state}
         is_whole = all(DERIVATIVES[order] in carried for order in self.program.carries)
         self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
@@ -138,7 +137,7 @@ class Trajectory:
         self.gradient_step = OF_NO_STEP if is_whole else TO_BE_TAKEN
 
     def _check_coordinates(self):
-        """Refuse an energy of other coordinates than the state has, and a state without any."""
+        """Refuse an energy with another number of coordinates than the state, and an empty state."""
         recipe = self.program.recipe
         energy = self.program.energy
         coordinates = self.sites if recipe.target_is_vector else len(recipe.targets)
@@ -152,7 +151,7 @@ class Trajectory:
             )
 
     def _rows(self, blocks: Sequence[Symbol], first: int) -> dict[str, range]:
-        """The rows of blocks, one for each site, from the first on."""
+        """The rows of blocks by name, one row per site, from row `first` on."""
         rows = {}
         for b in blocks:
             rows[b.name] = range(first, first + len(sites_of(b, self.sites)))
@@ -160,7 +159,7 @@ class Trajectory:
         return rows
 
     def _numbers(self, carried):
-        """The numbers of all chains, [row][chain]; lanes without a chain repeat the first one."""
+        """The numbers of all chains, `(rows, chains)`, padded to whole lane blocks by copies of the first chain."""
         padded = -(-self.chains // self.width) * self.width
         like = next(iter(self.state.values()))
         shape = (max(_end(self.rows), _end(self.carried_rows)), padded)
@@ -185,10 +184,10 @@ class Trajectory:
         first_kept: int = 0,
         keep: Sequence[str] = (),
     ) -> torch.Tensor:
-        """Move by a step for each pair (step size, temperature); returns kept states (draws, numbers, chains).
+        """Make one step for each pair (step size, temperature); returns kept states `(draws, numbers, chains)`.
 
-        The caller has checked the settings. Of the steps every `thin`-th is kept, from number `first_kept` on; `keep`:
-        names of blocks, in whose order the numbers of a draw are.
+        Settings are not checked here. Every `thin`-th step is kept, from number `first_kept` on; `keep`: names of
+        blocks, in the order of the numbers of a draw.
         """
         steps = len(settings)
         if thin < 1 or first_kept < 0 or not steps:
@@ -208,7 +207,7 @@ class Trajectory:
         return drawn[..., : self.chains]
 
     def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
-        """Move the numbers of the chains, and leave the states that are kept."""
+        """Move the chains, and write the kept states into `drawn`."""
         integer = ctypes.c_int64
         kept = torch.tensor(moving.kept, dtype=torch.int64, device="cpu")
         table = moving.table.to(self.numbers.dtype)
@@ -236,7 +235,7 @@ class Trajectory:
         return Constants(self.program, inputs(self.program), self.shape)
 
     def _table(self, first_step, settings):
-        """The constants of every step, a row each, and the distance from row to row: 0 where one serves all."""
+        """The constants, one row per step, and the stride between rows: 0 if one row serves all steps."""
         changed = np.append(True, (settings[1:] != settings[:-1]).any(1))
         if self._constants.changes:
             changed[:] = True
@@ -247,7 +246,7 @@ class Trajectory:
         return rows[np.cumsum(changed) - 1], rows.shape[1]
 
     def take_gradient(self) -> None:
-        """Take what the first step carries of U, where the chains are."""
+        """Compute the derivatives of U that the first step carries, at the present state."""
         of_data: tuple = ()
         if self.by_site:
             step = ctypes.c_uint64(self.gradient_step)
@@ -256,25 +255,25 @@ class Trajectory:
         self.library.gradient(_at(self.numbers), ctypes.c_int64(self.numbers.shape[1]), *of_data)
 
     def block(self, name: str) -> torch.Tensor:
-        """The values of a block as they stand, of its shape."""
+        """The present values of a block, in its shape."""
         return self._of_shape(self.rows[name], self.state[name].shape)
 
     def _of_shape(self, rows, shape):
-        """A copy of some rows, of this shape."""
+        """A copy of some rows in a given shape."""
         return self.numbers[list(rows), : self.chains].T.reshape(shape).contiguous()
 
     def state_now(self) -> dict:
-        """The blocks as they stand, and what the next step takes over of U's derivatives."""
+        """The present blocks, and the derivatives of U that the next step takes over."""
         return {name: self.block(name) for name in self.rows} | self.carried()
 
     def carried(self) -> dict:
-        """What the next step takes over of U's derivatives at the state as it stands."""
+        """The derivatives of U at the present state that the next step takes over."""
         if self.gradient_step == TO_BE_TAKEN:
             return {}
         return {DERIVATIVES[order]: self._carried(self.program.derivatives[order]) for order in self.program.carries}
 
     def _carried(self, names):
-        """A derivative: a tensor, or one for each block."""
+        """A derivative: a tensor, or a dict of tensors by block."""
         shapes = {b.name: self.state[b.name].shape if g.is_vector else (self.chains,) for b, g in names}
         values = {b.name: self._of_shape(self.carried_rows[g.name], shapes[b.name]) for b, g in names}
         return values if len(values) > 1 else next(iter(values.values()))

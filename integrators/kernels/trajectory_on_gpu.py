@@ -10,16 +10,16 @@ from . import gpu
 from .addresses import addresses, plain
 from .trajectory import Moving, Trajectory
 
-LANES = (32, 128)  # chains of a program: of one warp, or of four where chains fill the machine
-MANY = 2**17  # chains
+LANES = (32, 128)  # chains of a program: one warp, or four warps for more than MANY chains
+MANY = 2**17  # number of chains that fill a GPU
 WARP = 32
 
 
 class TrajectoryOnGPU(Trajectory):
-    """Chains as `Trajectory` moves them, to the same numbers up to rounding, by a Triton kernel where they are.
+    """A `Trajectory` by a Triton kernel on the device of its state, with the same numbers up to rounding.
 
-    Their state stays in registers for all steps of a launch. Raises RecipeError where the Program has no such kernel,
-    and where Triton is not installed.
+    The state stays in registers for all steps of a launch. Raises RecipeError if the Program has no such kernel, or
+    Triton is not installed.
     """
 
     backend = "triton"
@@ -27,11 +27,11 @@ class TrajectoryOnGPU(Trajectory):
 
     @staticmethod
     def devices() -> list[str]:
-        """Where it runs."""
+        """The device types of the kernels."""
         return gpu.devices_of_triton()
 
     def compile(self, target: torch.Tensor) -> None:
-        """Make the kernel, for numbers like those of the target."""
+        """Compile the kernel for the dtype of the target."""
         self.real = gpu.real_of(self.where, target.dtype)
         from ..backends.triton_unrolled import unrolled_kernels
 
@@ -42,7 +42,7 @@ class TrajectoryOnGPU(Trajectory):
         self.kernels = load(source, f"<sde-recipe {self.program.recipe.name} {self.program.scheme} triton chains>")
 
     def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
-        """Move the numbers of the chains, and leave the states that are kept."""
+        """Move the chains, and write the kept states into `drawn`."""
         device = self.numbers.device
         places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
         places[moving.kept] = torch.arange(len(moving.kept), device="cpu")
@@ -51,7 +51,7 @@ class TrajectoryOnGPU(Trajectory):
         self._launch("run", moving.first_step, *memory, *numbers, VARIES=bool(moving.stride))
 
     def take_gradient(self) -> None:
-        """Take what the first step carries of U, where the chains are."""
+        """Compute the derivatives of U that the first step carries, at the present state."""
         self._launch("gradient", self.gradient_step)
 
     def _launch(self, name: str, step: int, *arguments: Any, **constants: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hundreds of tensors in one call of C++ that is compiled with torch's own headers: Python asks one after the other."""
+"""Fast checks of hundreds of tensors, by C++ compiled with torch's headers: Python checks one tensor at a time."""
 
 import ctypes
 import operator
@@ -17,12 +17,12 @@ from ..backends.template import template
 from .addresses import starts
 from .native import library
 
-FEW = 8  # tensors, for which Python is as fast
+FEW = 8  # number of tensors up to which Python is as fast
 
 
 @cache
 def _functions() -> tuple[Any, Any] | None:
-    """What finds gradients, and what says that tensors have been written; None where they cannot be compiled."""
+    """The C++ functions that find gradients and that mark tensors as written; None if compilation fails."""
     folder = Path(torch.__file__).parent
     flags = (f"-DTORCH={torch.__version__}", "-std=c++20", f"-I{folder / 'include'}", f"-L{folder / 'lib'}", "-lc10")
     try:
@@ -30,15 +30,15 @@ def _functions() -> tuple[Any, Any] | None:
     except RecipeError:
         return None
     number, address = ctypes.c_int64, ctypes.c_void_p
-    find = ctypes.PYFUNCTYPE(ctypes.c_int, number, *[address] * 5)(("find", compiled))  # nobody else runs meanwhile
+    find = ctypes.PYFUNCTYPE(ctypes.c_int, number, *[address] * 5)(("find", compiled))  # holds the GIL
     written = ctypes.PYFUNCTYPE(None, number, address)(("written", compiled))
     return find, written
 
 
 class Walk:
-    """Whether parameters are where and as they were, with gradients like them; `gradients`: where these begin.
+    """Check that parameters have not moved or changed form, with gradients of the same form.
 
-    The addresses are those of the last call that said so; who uses them keeps the gradients.
+    `gradients`: addresses of the gradients at the last successful call; the caller must keep the gradients alive.
     """
 
     def __init__(self, params: Sequence[torch.Tensor], find: Callable[..., int]):
@@ -51,13 +51,13 @@ class Walk:
         self._arguments = len(params), *(row.ctypes.data for row in self._arrays), self.gradients.ctypes.data
 
     def __call__(self, params: Sequence[torch.Tensor]) -> bool:
-        """Whether these are they, and all of that holds."""
+        """Whether these are the same parameter objects, unmoved, with usable gradients."""
         same = len(params) == len(self.params) and all(map(operator.is_, params, self.params))
         return same and bool(self._find(*self._arguments))
 
 
 def walk(params: Sequence[torch.Tensor]) -> Walk | None:
-    """A walk over parameters; None for few, where it cannot be compiled, and where objects are not as it takes them."""
+    """A Walk over parameters; None for few parameters, without a compiler, or for an unexpected object layout."""
     functions = _functions() if len(params) > FEW else None
     if functions is None or any(ctypes.c_int64.from_address(_field(p)).value != _place(p) for p in params):
         return None
@@ -65,7 +65,7 @@ def walk(params: Sequence[torch.Tensor]) -> Walk | None:
 
 
 def written(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """A function that tells torch that these tensors have been written; it keeps them."""
+    """A function that marks tensors as written for autograd, and keeps the tensors alive."""
     functions = _functions() if len(tensors) > FEW else None
     if functions is None:
         return partial(increment_version, tensors)
@@ -78,10 +78,10 @@ def written(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
 
 
 def _place(t: torch.Tensor) -> int:
-    """Where the tensor lies that a Python object stands for."""
+    """The address of the C++ tensor of a Python object."""
     return t._cdata
 
 
 def _field(t: torch.Tensor) -> int:
-    """Where a Python object says so: behind what all objects begin with."""
+    """The address of the field with the C++ tensor in a Python object, behind the object header."""
     return id(t) + object.__basicsize__
