@@ -1,4 +1,4 @@
-"""What all C++ texts share: the prelude."""
+"""Prelude of all C++ texts."""
 
 from ..functions import AT_ENDS
 from ..program import Program
@@ -10,5 +10,5 @@ AT_THE_ENDS = template("prelude_domains.hpp")
 
 
 def prelude_of(program: Program) -> str:
-    """The functions that the text of a Program may need."""
+    """The prelude with the functions that the text of a Program may call."""
     return f"{PRELUDE}\n\n{AT_THE_ENDS}" if program.calls(*AT_ENDS) else PRELUDE

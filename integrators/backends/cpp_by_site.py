@@ -1,7 +1,7 @@
-"""Printing a Program as C++: trajectories on an energy of many sites, or of data, K steps in one call.
+"""Printer of a Program as C++: trajectories on an energy of many sites, or of data, K steps in one call.
 
-One chain after the other: the lanes of the vector unit are the sites of a chain, and the rows of a batch where a row
-has one number. The text of a pass is a loop over sites.
+Chains run one after the other: the lanes of the vector unit are the sites of a chain, or the rows of a batch for values
+per row. The text of a pass is a loop over sites.
 """
 
 from collections.abc import Iterable
@@ -19,15 +19,15 @@ from .kernel_expressions import CPP
 from .kernel_names import Names
 from .template import filled, inner, template
 
-STACKED_SITES = 4096  # of a chain, at most: its state is on the stack
+STACKED_SITES = 4096  # most sites of a chain: its state is on the stack
 RUN = template("by_site.cpp.in")
 GRADIENT = template("by_site_gradient.cpp.in")
 
 
 def by_site_source(program: Program, sites: int) -> str:
-    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a gradient that is carried.
+    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a carried gradient.
 
-    Raises Unsupported for a Program that has no such text.
+    Raises Unsupported for a Program without such a text.
     """
     where = f"{program.recipe.name}, {LANGUAGE}"
     check_energy(program, LANGUAGE)
@@ -45,10 +45,10 @@ def by_site_source(program: Program, sites: int) -> str:
 
 
 class _Writer:
-    """The parts of the text, with the names of all that they read and write.
+    """Writer of the text, with names for all symbols.
 
-    `rows`: where in a chain's numbers those of a symbol begin; `places`: the same in the constants of a step.
-    `registers`: values by site that one loop alone reads.
+    `rows`: the index of a symbol's first number among a chain's numbers; `places`: likewise among the constants of a
+    step. `registers`: values by site that a single loop reads.
     """
 
     def __init__(self, plan: Plan, sites: int):
@@ -63,7 +63,7 @@ class _Writer:
         self.registers: set[Symbol] = set()
 
     def _laid_out(self, symbols: Iterable[Symbol]) -> tuple[dict[Symbol, int], int]:
-        """Where each symbol begins when their numbers stand one after the other, and how many there are."""
+        """The first index of each symbol, with their numbers stored consecutively, and the total number."""
         begin: dict[Symbol, int] = {}
         end = 0
         for s in symbols:
@@ -72,7 +72,7 @@ class _Writer:
         return begin, end
 
     def _count(self, s):
-        """How many numbers of a chain a symbol stands for."""
+        """The number of values per chain of a symbol."""
         return self.sites if is_by_site(s) else 1
 
     def text(self) -> str:
@@ -99,7 +99,7 @@ class _Writer:
         return f"{prelude_of(program)}\n\n{run}\n{gradient}"
 
     def name(self, s: Symbol) -> str:
-        """The text of a symbol, at the site i where it has sites."""
+        """The text of a symbol, at the site i if it is by site."""
         stem = self.stem(s)
         if s in self.places:
             return f"c[{self.places[s]} + i]" if is_by_site(s) else stem
@@ -114,7 +114,7 @@ class _Writer:
         return derivative_source(symbolic_energy(self.program, LANGUAGE), order)
 
     def _named_rows(self, symbols):
-        """Lines that name where numbers of a chain lie."""
+        """Lines that name the numbers of a chain: pointers by site, references by chain."""
         lines = []
         for s in symbols:
             by_site, by_chain = f"R* {self.stem(s)} = s + {self.rows[s]};", f"R& {self.stem(s)} = s[{self.rows[s]}];"
@@ -122,7 +122,7 @@ class _Writer:
         return lines
 
     def _derivatives_of_step(self):
-        """Lines that make a place for derivatives that no later step reads."""
+        """Lines that declare derivatives that are not carried."""
         lines = []
         for g in (g for names in self.program.derivatives.values() for _, g in names if g not in self.rows):
             lines.append(f"alignas(64) R {self.stem(g)}[S];" if is_by_site(g) else f"R {self.stem(g)} = 0;")
@@ -171,7 +171,7 @@ class _Writer:
         return lines
 
     def _over_sites(self, loop: Loop) -> list[str]:
-        """Lines of a loop over sites, behind places for what it leaves."""
+        """Lines of a loop over sites, after declarations of its results."""
         values = [s.name for s in loop.statements if isinstance(s, Let)]
         self.registers = {s for s in values if s not in loop.stores}
         sums = ", ".join(map(self.stem, loop.sums))
@@ -199,7 +199,7 @@ class _Writer:
         return f"{target} += {text};" if isinstance(statement, Sum) else f"{target} = {text};"
 
     def _of_chain(self, loop: Loop) -> list[str]:
-        """Lines of what has one value per chain."""
+        """Lines of the statements by chain."""
         lines = []
         for s, value in zip(loop.statements, loop.values):
             text = f"{self.name(subject(s))} = {self.write(value)};"
@@ -207,7 +207,7 @@ class _Writer:
         return lines
 
     def _evaluated(self, statement, evaluation, started="step == (uint64_t)started"):
-        """Lines that give the derivatives their values where the target is, on the batch of this evaluation."""
+        """Lines that evaluate derivatives at the present target, on the batch of this evaluation."""
         blocks, slopes = zip(*statement.names)
         rows = "*data, data->drawn ? chosen.data() : nullptr"
         choose = []
@@ -233,7 +233,7 @@ class _Writer:
         ]
 
     def _value_of_U(self, block, U):
-        """Lines that give U its value where the target is, on all data."""
+        """Lines that evaluate U at the present target, on all data."""
         targets = self.program.recipe.targets
         at = [f"std::memcpy(at, {self.stem(block)}, S * sizeof(R));"]
         if not is_by_site(block):
@@ -241,7 +241,7 @@ class _Writer:
         return [*at, f"derivative_0(at, &{self.stem(U)}, *data, nullptr);"]
 
     def _carried_gradient(self):
-        """The text of `gradient`: what is carried of U at the start, on the first batch of its step."""
+        """The text of `gradient`: the carried derivatives of U at the start, on the first batch of its step."""
         places = self._named_rows([*self.program.recipe.targets, *self.carried])
         lines = [line for k in self.program.carries for line in self._evaluated(self.gradients[k], 0, started="0")]
         return filled(GRADIENT, places=places, evaluation=lines)

@@ -1,4 +1,4 @@
-"""Printing the derivatives of an energy as C++: loops over the sites of a chain, and over the rows of its batch."""
+"""Printer of an energy's derivatives as C++: loops over the sites of a chain, and over the rows of its batch."""
 
 from collections.abc import Callable
 
@@ -15,16 +15,16 @@ from .kernel_names import Names
 from .template import filled, inner, template
 
 DERIVATIVE = template("derivative.cpp.in")
-AT_ONCE = range(4)  # rows whose sums over sites are taken together, so that they do not wait for each other
+AT_ONCE = range(4)  # rows with sums over sites taken together, for independent instructions
 
 
 def derivative_source(energy: Energy, order: int) -> str:
-    """The text of `derivative_k`, k = 0, 1, 2, of one chain: out = d^k U at `at`, on the chosen rows or on all."""
+    """The text of `derivative_k`, k = 0, 1, 2, for one chain: out = d^k U at `at`, on the chosen rows or on all."""
     return filled(DERIVATIVE, order=str(order), body=_Derivative(energy, order).body())
 
 
 class _Derivative:
-    """The lines of a derivative. `per_row`: what has one number in each row, at last their totals over sites."""
+    """Writer of a derivative; `per_row`: symbols with one number per row, data first, then totals over sites."""
 
     def __init__(self, energy: Energy, order: int):
         self.energy = energy
@@ -37,7 +37,7 @@ class _Derivative:
         self.per_row = [*(d for d in energy.data if not d.is_vector), *(t.name for t in self.sums.row)]
 
     def name(self, s: Symbol) -> str:
-        """The text of a symbol, at the site i where it has sites."""
+        """The text of a symbol, at the site i if it is by site."""
         if s in self.known:
             return self.known[s]
         return f"{self.stem(s)}[i]" if is_by_site(s) else self.stem(s)
@@ -78,7 +78,7 @@ class _Derivative:
         ]
 
     def _read_rows(self):
-        """Where the rows of a block lie, and what has one number in each; the last repeats up to a multiple of four."""
+        """Lines that read pointers and numbers of a block's rows; the last row repeats up to a multiple of four."""
         places = [f"const R* {self.stem(d)}from[BLOCK];" for d in self.per_site]
         places += [f"alignas(64) R {self.stem(s)}from[BLOCK];" for s in self.per_row]
         read = []
@@ -94,7 +94,7 @@ class _Derivative:
         ]
 
     def _total_of_rows(self, total):
-        """The sum over sites of each row. What is multiplied by a column is 0 beyond the sites."""
+        """Lines of the sum over sites of each row; products with a padded column are 0 beyond the sites."""
         padded = any(isinstance(f, Datum) and f.is_vector for f in Mul.make_args(total.integrand))
         read = []
         for s in (s for s in (*self.per_site, *self.per_row) if s in total.integrand.free_symbols):
@@ -113,7 +113,7 @@ class _Derivative:
         ]
 
     def _name_in_row(self, j: int) -> Callable[[Symbol], str]:
-        """The names in the j-th of the rows that are taken together."""
+        """The names in the j-th of the rows taken together."""
 
         def name(s: Symbol) -> str:
             if s in self.per_site:
@@ -123,7 +123,7 @@ class _Derivative:
         return name
 
     def _weights(self):
-        """The weight of each row in each sum; sums without a factor are taken here."""
+        """Lines of the weight of each row in each sum; sums without a factor are completed here."""
         alone = [s for s in self.sums.rows if not s.name.is_vector]
         weighted = [s for s in self.sums.rows if s.name.is_vector]
         needed = {x for s in self.sums.rows for x in s.weight.free_symbols}
@@ -140,7 +140,7 @@ class _Derivative:
         ]
 
     def _sum_by_site(self, s):
-        """The sum over rows of a weight times a factor, a tile of sites at a time."""
+        """Lines of the sum over rows of a weight times a factor, tile by tile of the sites."""
         needed = s.factor.free_symbols
         read = [f"const R {self.stem(d)} = {self.stem(d)}from[r];" for d in self.per_row if d in needed]
         read += [f"const R* {self.stem(d)} = {self.stem(d)}from[r] + tile;" for d in self.per_site if d in needed]

@@ -1,4 +1,4 @@
-"""Printing a Program as C++: one step of any number of tensors, in passes over their sites."""
+"""Printer of a Program as C++: one step of any number of tensors, in passes over their sites."""
 
 from sympy import Symbol
 
@@ -15,7 +15,7 @@ FIXED = template("sweep.hpp")
 SEGMENT = template("sweep_segment.cpp.in")
 OVER_SITES = template("sweep_sites.cpp.in")
 OVER_CHAINS = template("sweep_chains.cpp.in")
-CHAIN = "(uint32_t)(a.first_chain + chain)"  # whose numbers are drawn
+CHAIN = "(uint32_t)(a.first_chain + chain)"  # the chain index of random numbers
 
 
 def sweep_source(plan: Plan) -> str:
@@ -27,7 +27,7 @@ def sweep_source(plan: Plan) -> str:
 
 
 class _Writer:
-    """Segments as text, with the names of all that they read and write."""
+    """Writer of segments, with names for all symbols."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -51,7 +51,7 @@ class _Writer:
         return "".join(f"\n{loop}\n" for loop in loops)
 
     def over_sites(self, loop: Loop) -> str:
-        """A loop over the sites of an item, in blocks whose noise is drawn at once."""
+        """The text of a loop over the sites of an item, in blocks with noise drawn for a whole block."""
         stem = self.stem
         sums = [f"{stem(s)}sum" for s in loop.sums]
         return filled(
@@ -70,7 +70,7 @@ class _Writer:
         )
 
     def _start(self, loop):
-        """What is read before the sites of an item: where its values lie, and what has one value per chain."""
+        """Lines before the loop over an item's sites: pointers to its values, and values per chain."""
         stem = self.stem
         row = self.plan.arrays.index
         lines = [
@@ -84,13 +84,13 @@ class _Writer:
         return lines + [f"const R {stem(s)} = {CPP.text(e, self.name)};" for s, e in loop.once]
 
     def _values_of_constant(self, s):
-        """The line that says where the values of a constant per site are."""
+        """The line that declares the values of a constant per site."""
         j = self.plan.constants.index(s)
         given = f"a.per_site[{j} * a.parts + part]"
         return f"const PerSite {self.stem(s)}per({given} ? {given} + first : nullptr, R(a.constants[{j}]));"
 
     def _body(self, loop):
-        """The statements at one site."""
+        """Lines of the statements at one site."""
         stem = self.stem
         lines = [f"R {stem(s)} = {stem(s)}from[b + i];" for s in loop.loads]
         lines += [f"R {stem(s)};" for s in loop.fresh]
@@ -102,7 +102,7 @@ class _Writer:
         return lines + [f"{stem(s)}to[b + i] = {stem(s)};" for s in loop.stores]
 
     def _shared(self, part):
-        """The line that computes what a statement reads more than once."""
+        """The line that computes a shared part of a statement."""
         names = [self.stem(s) for s in part.names]
         argument = CPP.text(part.argument, self.name)
         if len(names) == 1:
@@ -110,7 +110,7 @@ class _Writer:
         return f"R {', '.join(names)}; {part.function}<R>({argument}, {', '.join(names)});"
 
     def over_chains(self, loop: Loop) -> str:
-        """A loop over the chains, where sums come to their end."""
+        """The text of a loop over the chains, which also ends the sums."""
         stem = self.stem
         lines = [line for k, s in enumerate(loop.sums) for line in self._end_of_sum(s, k, len(loop.sums))]
         lines += [f"R {stem(s)} = {self._number(s, loop)};" for s in loop.loads]
@@ -131,21 +131,21 @@ class _Writer:
         ]
 
     def _number(self, s, loop):
-        """A number of a chain, where it is in memory."""
+        """The text of a number of a chain in memory."""
         return f"a.number_{loop.side(s)}[{self.plan.numbers.index(s)}][chain]"
 
     def _number_of_chain(self, d):
-        """A random number of a chain, given or drawn."""
+        """The text of a random number of a chain, given or drawn."""
         given = f"a.drawn[{self.draws[d]} * a.parts]"
         return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
     def _noise(self, d):
-        """The line that makes room for the random numbers of a draw."""
+        """The line that declares the random numbers of a draw."""
         is_normal = "true" if d.kind == "normal" else "false"
         return f"Noise<R, {is_normal}> {self.stem(d)}noise({self.draws[d]}, a.seed);"
 
     def _run_of_noise(self, d):
-        """The line that says where the random numbers of a run of sites come from."""
+        """The line that sets the source of random numbers for a run of sites: given or drawn."""
         given = f"a.drawn[{self.draws[d]} * a.parts + part]"
         return f"{self.stem(d)}noise.run({given} ? {given} + at : nullptr, place, {CHAIN});"
 
@@ -160,5 +160,5 @@ class _Writer:
         return f"{name} = {text};"
 
     def name(self, s: Symbol) -> str:
-        """The text of a symbol, at the site i where a random number has sites."""
+        """The text of a symbol; of a random number by site at the site i."""
         return f"{self.stem(s)}[i]" if isinstance(s, Variate) and s.is_vector else self.stem(s)

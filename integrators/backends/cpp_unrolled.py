@@ -1,7 +1,7 @@
-"""Printing a Program as C++: trajectories of many chains on a symbolic energy of few sites, K steps in one call.
+"""Printer of a Program as C++: trajectories of many chains on a symbolic energy of few sites, K steps in one call.
 
-A chain is a lane of the vector unit, its state a set of numbers: one for each site of a vector block. The text of a
-step is that of one chain, with a statement for every site; the compiler makes vectors of it. Constants of the step come
+A chain is a lane of the vector unit, its state a set of numbers: one for each site of a vector block. The text is a
+step of one chain, with a statement for every site; the compiler vectorises it over chains. Constants of the step come
 from Python, in float64.
 """
 
@@ -22,17 +22,17 @@ GRADIENT = template("unrolled_gradient.cpp.in")
 
 
 def unrolled_source(program: Program, sites: int) -> str:
-    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a gradient that is carried.
+    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a carried gradient.
 
-    Raises Unsupported for a Program that has no such text: an energy that is not symbolic, observations, random numbers
-    whose law depends on the state, matrices that are taken apart at every step.
+    Raises Unsupported for a Program with an energy that is not symbolic, observations, random numbers with laws that
+    depend on the state, or matrices factorised at every step.
     """
     check_unrolled(program, sites, LANGUAGE)
     return _Writer(program, sites).text()
 
 
 class _Writer(Unrolled):
-    """The parts of the text."""
+    """Writer of the text."""
 
     language = LANGUAGE
     comment = "//"
@@ -43,19 +43,19 @@ class _Writer(Unrolled):
         return self.names.at(site)(s)
 
     def let(self, name: str, text: str) -> str:
-        """A line that gives a new name to a value."""
+        """A line that declares a name with a value."""
         return f"const R {name} = {text};"
 
     def put(self, name: str, text: str) -> str:
-        """A line that gives a name another value."""
+        """A line that assigns a value to a name."""
         return f"{name} = {text};"
 
     def own(self, lines: Sequence[str]) -> list[str]:
-        """Lines whose new names no other line reads."""
+        """Lines in a scope of their own."""
         return ["{", *inner(lines), "}"]
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
-        """The text of a value; what has one value per chain stands apart, as many sites and many lanes share it."""
+        """The text of a value; subexpressions by chain are parenthesised, as sites and lanes share them."""
         once: dict[Expr, Symbol] = {}
         apart = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
         shared = {s: f"({self.dialect.text(part, name)})" for part, s in once.items()}
@@ -83,12 +83,12 @@ class _Writer(Unrolled):
         return f"{prelude_of(program)}\n\n{run}\n{gradient}"
 
     def _load(self):
-        """Lines that name the numbers of a chain; a derivative that is not carried has none yet."""
+        """Lines that name the numbers of a chain, and declare derivatives that are not carried."""
         lines = [f"R {self.at(s, i)} = s[{r}][l];" for r, (s, i) in enumerate(self.rows)]
         return lines + [f"R {self.at(g, i)} = 0;" for g, i in self.slopes if (g, i) not in self.carried]
 
     def _noise(self, number, draw):
-        """Lines that draw the numbers of one step for all chains of a lane block, where the steps before have not."""
+        """Lines that draw the numbers of one step for a lane block, unless an earlier step has drawn shared words."""
         stem = self.names.stem(draw)
         drawn = [line for group in self.groups(draw) for line in self._numbers_of_group(number, draw, group)]
         if self.shared(draw) > 1:
@@ -100,7 +100,7 @@ class _Writer(Unrolled):
         ]
 
     def _numbers_of_group(self, number, draw, group):
-        """Lines that draw the numbers of a group of sites, those of all steps that share it."""
+        """Lines that draw the numbers of a group of sites, for all steps that share the group."""
         stem = self.names.stem(draw)
         numbers = [f"{stem}buffer[{4 * group + i}][l]" for i in range(4)]
         wanted = self.in_group(draw, group) * self.shared(draw)
@@ -118,7 +118,7 @@ class _Writer(Unrolled):
         ]
 
     def _gradient(self):
-        """The statements of `gradient`: the rows of what is carried of U, from those of the target."""
+        """The statements of `gradient`: rows of the carried derivatives of U, from rows of the target."""
         rows = {(s, i): f"state[{r} * chains + chain]" for r, (s, i) in enumerate(self.rows)}
         targets = self.program.recipe.targets
         lines = [self.let(self.at(b, i), row) for (b, i), row in rows.items() if b in targets]

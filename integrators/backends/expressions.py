@@ -1,4 +1,4 @@
-"""What the printers of expressions share: sums and quotients as text."""
+"""Sums and quotients as text, for the printers of expressions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from sympy import Expr
 
 
 def is_divisor(e: Expr) -> bool:
-    """Whether a factor stands below the line: a negative power.
+    """Whether a factor is a divisor: a negative power.
 
     >>> from sympy import Symbol
     >>> x = Symbol("x")
@@ -22,7 +22,7 @@ def is_fraction(e: Expr) -> bool:
 
 
 def signed_sum(terms: Iterable[tuple[bool, str]]) -> str:
-    """Terms, each with whether it is taken away.
+    """The sum of terms, each with whether its sign is minus.
 
     >>> signed_sum([(True, "x"), (False, "y"), (True, "2")])
     '-x + y - 2'
@@ -37,7 +37,7 @@ def signed_sum(terms: Iterable[tuple[bool, str]]) -> str:
 
 
 def quotient(top: str, bottom: Sequence[str]) -> str:
-    """A product over a product of factors.
+    """The quotient of a product and a product of factors.
 
     >>> quotient("x", []), quotient("x", ["y"]), quotient("x", ["2", "y"])
     ('x', 'x/y', 'x/(2*y)')

@@ -1,4 +1,4 @@
-"""The energies that kernels print, with the gradient inside of them."""
+"""Symbolic energies of kernels that compute the gradient themselves."""
 
 from recipe import Energy
 
@@ -7,13 +7,13 @@ from ..program import Program
 
 
 def check_energy(program: Program, language: str) -> None:
-    """Refuse a Program whose gradient is a function of the caller's."""
+    """Refuse a Program with a gradient supplied by the caller."""
     if program.recipe.potential is not None:
         symbolic_energy(program, language)
 
 
 def symbolic_energy(program: Program, language: str) -> Energy:
-    """The energy of a Program whose gradient is printed."""
+    """The symbolic energy of a Program; raises Unsupported if there is none."""
     if program.energy is None:
         where = f"{program.recipe.name}, {language}"
         raise Unsupported(where, "the energy is not symbolic", do="Pass a recipe.Energy.")

@@ -1,4 +1,4 @@
-"""Expressions as the text of a kernel, one value at a time; a dialect is a table."""
+"""Printer of expressions in kernels, one value at a time; a dialect is a table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .expressions import is_divisor, is_fraction, quotient, signed_sum
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a language writes numbers, powers, choices and calls: formats of their parts."""
+    """Syntax of a language: formats of numbers, powers, choices and calls."""
 
     name: str
     number: str
@@ -42,7 +42,7 @@ class Dialect:
         return _Text(self, name).of(e)
 
     def inside(self, block: Block, name: str) -> str:
-        """The condition that a number is in the domain of a block that has ends.
+        """The text of the condition that a number is in the domain of a block.
 
         >>> from recipe import scalar
         >>> CPP.inside(scalar("v", domain="positive"), "v[l]")
@@ -51,7 +51,7 @@ class Dialect:
         return " & ".join(f"({name} {sign} {self._end(end)})" for sign, end in bounds(block))
 
     def _end(self, end):
-        """A number that a value of either precision is compared with."""
+        """The text of an end of a domain, for comparison with a value of either precision."""
         return str(int(end)) if end == int(end) else self.number.format(repr(end))
 
 
@@ -146,7 +146,7 @@ class _Text:
         return self.call(e)
 
     def number(self, e):
-        """A small integer as it is, all else as a float."""
+        """The text of a number: a small integer exactly, others as a float."""
         small = e.is_Integer and abs(int(e)) < 2**24
         try:
             return self.dialect.number.format(int(e) if small else repr(float(e)))
@@ -160,7 +160,7 @@ class _Text:
         return signed_sum(map(self.term, sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign())))
 
     def term(self, t):
-        """Whether a term is taken away, and its text without the sign."""
+        """Whether the sign of a term is minus, and the term's text without the sign."""
         negative = t.could_extract_minus_sign() and not t.is_Add
         return negative, self.factor(-t) if negative else self.of(t)
 
@@ -170,7 +170,7 @@ class _Text:
         fraction = next(filter(is_fraction, e.args), S.One)
         below = [f for f in e.args if is_divisor(f)]
         above = [f for f in e.args if f not in below and f is not fraction]
-        halves = fraction.p == 1 and fraction.q & (fraction.q - 1) == 0  # which compilers multiply by
+        halves = fraction.p == 1 and fraction.q & (fraction.q - 1) == 0  # compilers multiply by the inverse of 2^k
         top = [] if halves else [self.number(fraction)]
         top += map(self.factor, above)
         top += [self.of(f) for f in below if self.is_inverse_root(f)]
@@ -179,7 +179,7 @@ class _Text:
         return quotient("*".join(top) or self.dialect.number.format(1), bottom)
 
     def is_inverse_root(self, e):
-        """Whether it is x^(-1/2), in a language that has a function for it."""
+        """Whether e is x^(-1/2), in a language with a function for inverse roots."""
         return e.is_Pow and e.exp == -S.Half and "rsqrt" in self.dialect.calls
 
     def power(self, e):

@@ -1,8 +1,8 @@
-"""Names in kernels: one for every symbol of a Program, apart from those of the languages and of the fixed text.
+"""Names in kernels: one for every symbol of a Program, distinct from names of the languages and of the fixed text.
 
-A name ends in an underscore. No keyword, no macro or function of a header, and no name of the fixed text does, so that
-what a user calls a block is never one of them. Names of places that belong to a symbol have an ending behind it:
-`theta_from`, `theta_s0`; as these have no underscore of their own, no two symbols meet in one.
+A name ends in an underscore. No keyword, macro or function of a header, or name of the fixed text does, so that the
+user's name of a block never collides with one. Further names of a symbol append an ending: `theta_from`, `theta_s0`;
+endings have no underscore, so that names of different symbols differ.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from sympy import Symbol
 from ..passes import is_by_site
 from ..variates import Variate
 
-# What may follow a name; the fixed text has no such names.
+# Endings of names; the fixed text has no names with these endings.
 ENDING = r"(s\d+|r\d+|from|to|per|noise|place|sum)"
 
 
 class Names:
-    """A name in a kernel for every symbol of a Program.
+    """Names in a kernel for the symbols of a Program.
 
     >>> from recipe import scalar, vector
     >>> from integrators.program import Local
@@ -32,7 +32,7 @@ class Names:
         self._stems: dict[Symbol, str] = {}
 
     def stem(self, s: Symbol) -> str:
-        """The name of a scalar, or what the names of a vector's sites begin with."""
+        """The name of a scalar, or the stem of the names of a vector's sites."""
         if s not in self._stems:
             stem = f"n_{s.name}_" if isinstance(s, Variate) else f"{s.name}_"
             while stem in self._stems.values():
@@ -41,7 +41,7 @@ class Names:
         return self._stems[s]
 
     def at(self, site: int) -> Callable[[Symbol], str]:
-        """The names at a site where each site has its own, as a function of the symbol; l is the lane of the chain."""
+        """The function from symbols to their names at a site, for unrolled sites; l is the lane of the chain."""
 
         def name(s: Symbol) -> str:
             if isinstance(s, Variate):

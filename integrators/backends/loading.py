@@ -1,11 +1,11 @@
-"""Our own emitted text as Python names."""
+"""Loading of emitted Python text."""
 
 import linecache
 from typing import Any
 
 
 def load(source: str, filename: str) -> dict[str, Any]:
-    """The names that our own emitted text defines; under its file name the text is visible to tracebacks.
+    """The namespace of emitted Python text; tracebacks show the text under its file name.
 
     >>> load("def twice(x):\\n    return 2*x\\n", "<example>")["twice"](3)
     6

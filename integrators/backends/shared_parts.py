@@ -1,6 +1,6 @@
-"""What a statement of a kernel computes once for several of its parts.
+"""Subexpressions that a statement of a kernel computes together by one function of the prelude.
 
-Linear friction over a time asks for e^x and phi1(2x) of one x; a preconditioner divides by a number and by its root.
+Linear friction over a time reads e^x and phi1(2x) of one x; a preconditioner divides by a number and by its root.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ..passes import is_by_site
 
 @dataclass(frozen=True)
 class Shared:
-    """Names for what a function of the prelude gives of one argument."""
+    """Names for the results of a function of the prelude at one argument."""
 
     function: str
     names: tuple[Symbol, ...]
@@ -22,7 +22,9 @@ class Shared:
 
 
 def shared_parts(e: Expr, meaning: Callable[[Expr], Expr]) -> tuple[list[Shared], Expr]:
-    """What an expression computes once, and the expression in terms of it; `meaning` has names of values replaced.
+    """The shared parts of an expression, and the expression in terms of their names.
+
+    `meaning`: function that replaces names of values by these values.
 
     >>> from sympy import sqrt
     >>> from recipe import vector
@@ -39,7 +41,7 @@ def shared_parts(e: Expr, meaning: Callable[[Expr], Expr]) -> tuple[list[Shared]
 
 
 def _frictions(e, meaning):
-    """The pairs e^x and phi1(2x), with the roots of phi1(2x) and of a factor beside it in one."""
+    """Pairs e^x and phi1(2x) as shared parts, with sqrt(phi1(2x)) and the root of a factor joined into one root."""
     pairs = []
     for slope in sorted(e.atoms(phi1), key=str):
         for decay in sorted(e.atoms(exp), key=str):
@@ -66,7 +68,7 @@ def _under_one_root(e, positive):
 
 
 def _inverse_roots(e):
-    """The bases by site of both x^-1 and x^(-1/2)."""
+    """Pairs x^-1 and x^(-1/2) by site as shared parts, with the expression in terms of their names."""
     roots = []
     for root in sorted(e.atoms(Pow), key=str):
         if root.exp == -S.Half and 1 / root.base in e.atoms(Pow) and any(map(is_by_site, root.free_symbols)):

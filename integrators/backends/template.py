@@ -1,4 +1,4 @@
-"""The fixed text of what is emitted: files with `$names` where a writer puts its parts."""
+"""Templates of emitted text: files with `$names` as places for a writer's parts."""
 
 import re
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ _PLACE = re.compile(r"( *)\$(\w+)")
 
 @cache
 def template(name: str) -> str:
-    """The text of a file of the folder, without the end of its last line."""
+    """The text of a template file, without its last newline."""
     return (FOLDER / name).read_text().removesuffix("\n")
 
 
 def filled(text: str, **parts: str | Sequence[str]) -> str:
-    """A template with parts in place of their `$names`: a text as it is, lines each behind the spaces before the name.
+    """A template with parts in place of their `$names`; lines of a list get the indentation of the name.
 
     >>> print(filled("while ($test) {\\n    $body\\n}", test="i < 3", body=["f(i);", "++i;"]))
     while (i < 3) {
@@ -34,5 +34,5 @@ def filled(text: str, **parts: str | Sequence[str]) -> str:
 
 
 def inner(lines: Sequence[str]) -> list[str]:
-    """Lines of a text, further in."""
+    """Lines indented by four spaces."""
     return [f"    {line}" for line in lines]

@@ -1,7 +1,7 @@
-"""Printing a Program as torch source that a person would have written by hand.
+"""Printer of a Program as readable torch source.
 
 A vector block is `(chains, *shape)`, a scalar block `(chains,)`; parameters are Python floats, or tensors of the
-target's shape where they are declared `per` site. Nothing here imports torch: the text does.
+target's shape if declared `per` site. This module does not import torch: the text does.
 """
 
 import textwrap
@@ -20,9 +20,9 @@ from .torch_optimizer import optimizer_source
 
 
 def module_source(program: Program, *, title: str, sites: int | None = None) -> str:
-    """The whole text of a step: what it needs, the derivatives of a symbolic energy, and the step.
+    """The module of a step: imports and prelude, the derivatives of a symbolic energy, and the function `step`.
 
-    `sites`: how many a chain has, where not all of them are in its tensors.
+    `sites`: the number of sites of a chain, if its tensors hold only some of them.
     """
     writer = Writer(program, sites)
     parts = [*energy_sources(program, writer), step_source(program, writer)]
@@ -30,15 +30,15 @@ def module_source(program: Program, *, title: str, sites: int | None = None) -> 
 
 
 def value_module(program: Program) -> str:
-    """The text of U, of a symbolic energy, as the function `value` of the target."""
+    """The module with a symbolic energy's U as the function `value` of the target."""
     writer = Writer(program)
     return _module("U, the energy.", writer, [value_source(program, writer)])
 
 
 def standalone_source(program: Program, rotated: Program | None, start: Program, flows: Sequence[Flow]) -> str:
-    """One file with the derivation as its docstring, the step, and an Optimizer class where the word allows one.
+    """The text of one file: the derivation as docstring, the step, and an Optimizer class if the word allows one.
 
-    `rotated` is the optimizer form, `start` gives the adapted quantities their first values.
+    `rotated`: the optimizer form, or None; `start`: the Program of the initial values of adapted quantities.
     """
     recipe = program.recipe
     writer = Writer(program)
@@ -82,7 +82,7 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
 
 
 def _operators(recipe, writer):
-    """Lines of the operators; a function of a block is taken where the step begins."""
+    """Lines of the operators; an operator that is a function of a block is evaluated at the start of the step."""
     constant = [writer.names[M.name] for M in recipe.operators if M not in recipe.fields]
     moving = [(writer.names[M.name], writer.names[M.at.name]) for M in recipe.fields]
     lines = [f"{name} = {writer.call('operator', name)}" for name in constant]
@@ -90,7 +90,7 @@ def _operators(recipe, writer):
 
 
 def _result(program, writer):
-    """The new state, with the derivatives that the next step takes over."""
+    """The text of the new state, with the carried derivatives."""
     entries = [f'"{b.name}": {writer.names[b.name]}' for b in program.recipe.entries]
     entries += [f'"{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries]
     return "{" + ", ".join(entries) + "}"
@@ -116,7 +116,7 @@ def _signature(program, writer, name):
 
 
 def _derivative_arguments(program):
-    """The functions that give derivatives; those of a symbolic energy are emitted beside the step."""
+    """The arguments for functions of derivatives; a symbolic energy's functions are emitted beside the step."""
     is_emitted = program.energy and not program.energy.data
     functions = [DERIVATIVES[order] for order in sorted(program.derivatives, key=[1, 2, 0].index)]
     unused = [] if "gradient" in functions else ["gradient=None"]
@@ -133,7 +133,7 @@ def parameter_arguments(program: Program, writer: Writer) -> list[str]:
 
 
 def _constants(program, writer):
-    """Lines that compute what depends on h and the parameters alone, per-site values in float64 first."""
+    """Lines that compute the constants of h and the parameters, per-site values first in float64."""
     like = writer.like
     names = writer.names
     inside = _read(program.statements)
@@ -151,10 +151,10 @@ def _constants(program, writer):
 
 
 def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: bool = False) -> str:
-    """The function `constants(h, like, ...)` of what a kernel asks for: numbers, or tensors per site, in float64.
+    """The text of `constants(h, like, ...)`: the constants of a kernel, numbers or tensors per site, in float64.
 
-    `over_steps`: h, temperature and the step's number are tensors of many steps, with axes of 1 for those of the sites.
-    Nobody reads it as the text of a step: its parameters bear `marked_names`.
+    `over_steps`: h, temperature and the step's number are tensors of many steps, with axes of length 1 for the sites.
+    Parameters have their `marked_names`.
     """
     writer = WriterOverSteps(program) if over_steps else Writer(program)
     writer.names = marked_names(program)
@@ -162,7 +162,7 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
     arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
     named = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
-    # of the caller's own
+    # symbols beside those of the recipe
     arguments += [s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names]
     lines.append(f"return [{', '.join(named.values())}]")
     function = "\n".join([f"def constants(h, like, *, {', '.join(arguments)}):", *(f"    {line}" for line in lines)])
@@ -170,7 +170,7 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
 
 
 def _read(statements):
-    """The symbols that some of these statements read."""
+    """The symbols that the statements read."""
     return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
@@ -183,7 +183,7 @@ KINDS_OF_NOISE = {
 
 
 def _shapes(program):
-    """Lines that tell the shapes of a step's arguments."""
+    """Lines of the docstring with the shapes of a step's arguments."""
     lines = [f"{b}: {_shape(b, program.scope)}" for b in program.recipe.entries]
     if program.draws:
         lines.append(f"noise: {', '.join(_noise(program))}")
@@ -199,7 +199,7 @@ def _shapes(program):
 
 
 def _gradients(program, at):
-    """Lines of the gradient of U, or of that of each potential."""
+    """Docstring lines of the gradient of U, or of the gradient of each potential."""
     sources = _sources(program, 1)
     if "given" in sources:
         return [f"gradient: grad U at the state, {_form(program, at)}"]
@@ -209,29 +209,29 @@ def _gradients(program, at):
 
 
 def _values(program, at):
-    """Lines of U, or of each potential."""
+    """Docstring lines of U, or of each potential."""
     if program.recipe.has_several_potentials:
         return [f"value{_call(program, U)} -> {U.symbol}, (chains,)" for U in program.recipe.potentials]
     return ["value: U at the state, (chains,)" if "given" in _sources(program, 0) else f"value({at}) -> U, (chains,)"]
 
 
 def _sources(program, order):
-    """Where the derivatives of an order come from."""
+    """The sources of the derivatives of an order."""
     return {s.source for s in program.statements if isinstance(s, Gradient) and s.order == order}
 
 
 def _form(program, at):
-    """What has the form of the target."""
+    """The description of the target's form."""
     return f"of the shape of {at}" if len(program.recipe.targets) == 1 else "a dict of the same blocks"
 
 
 def _call(program, U):
-    """How a function of a potential is called."""
+    """The description of a call of a potential's function."""
     return f"{key_of(program, U)}({_point(U.blocks)})"
 
 
 def _point(blocks):
-    """What a function of these blocks takes."""
+    """The description of the argument of a function of the blocks."""
     return blocks[0].name if len(blocks) == 1 else "dict of " + ", ".join(b.name for b in blocks)
 
 
@@ -242,7 +242,7 @@ def _shape(s, scope):
 
 
 def _noise(program):
-    """The random numbers of a step with their shapes, by kind."""
+    """Descriptions of the random numbers of a step with their shapes, by kind."""
     for kind, in_words in KINDS_OF_NOISE.items():
         draws = [f"{d.name} {_shape(d, program.scope)}" for d in program.draws if d.kind == kind]
         if draws:
@@ -277,7 +277,7 @@ def _statement(statement: Statement, writer: Writer, program: Program) -> list[s
 
 
 def _level(s):
-    """The level at which the value of a symbol is written."""
+    """The level of a symbol's value in the text."""
     return "site" if s.is_vector else None
 
 
@@ -289,12 +289,12 @@ def _solution(names, entries, writer):
 
 
 def _derivative_of(targets, order):
-    """The derivative of U by the target as a whole, or U itself."""
+    """The notation of the derivative of U by the whole target, or of U itself."""
     return Local({0: "U", 1: "g", 2: "c"}[order], order > 0 and targets[0].is_vector)
 
 
 def _carried_derivative(program, order, writer):
-    """The text of a derivative as the step leaves it."""
+    """The text of a carried derivative in the new state."""
     names = program.carried_of(order)
     if program.is_whole(names):
         return writer.name(names[0][1])
@@ -329,12 +329,12 @@ def _derivative(statement, writer, program):
 
 
 def key_of(program: Program, U: Potential) -> str:
-    """What picks the function of a potential out of those that are given by name; nothing where there is one."""
+    """The text of the index of a potential's function in a dict by name; empty for a single function."""
     return f'["{U.key}"]' if program.recipe.is_by_name else ""
 
 
 def _whole(value, block, writer):
-    """The text of a block's new value, in the block's own shape where the formula alone would not have it."""
+    """The text of a block's new value, expanded to the block's shape if the formula has another."""
     level = writer.level(value)
     name = writer.names[block.name]
     if level == "number":

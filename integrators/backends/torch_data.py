@@ -1,4 +1,4 @@
-"""Printing an energy that sums over data and its derivatives, as functions of one chain and one batch."""
+"""Printer of an energy that sums over data, and of its derivatives, as torch functions of one chain and one batch."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ OF_THE_FUNCTION = ("theta", "data", "rows")
 def data_derivative_source(
     program: Program, energy: Energy, writer_of_step: Writer, function: str, derivatives: Sequence[Expr], what: str
 ) -> str:
-    """The text of `function(theta, data, num_data)`, for the target of one chain; to be vectorised over chains.
+    """The text of `function(theta, data, num_data)` for the target of one chain; torch vectorises it over chains.
 
-    `data` are the columns of a batch, `(rows,)` or `(rows, sites)`; the sums over its rows are scaled to num_data.
+    `data`: columns of a batch, `(rows,)` or `(rows, sites)`; sums over the rows are scaled to num_data.
     """
     derivative = _Derivative(program, energy, one_number=function == "value")
     in_words = energy.U.xreplace({s: Symbol(derivative.writer.name(local)) for s, local in derivative.named.items()})
@@ -30,9 +30,9 @@ def data_derivative_source(
 
 
 class _Derivative:
-    """The lines of a derivative, with the locals that stand for columns of the data and for coordinates.
+    """Writer of a derivative, with locals for columns of the data and for coordinates.
 
-    `one_number`: it is one of the chain, as U is, and has none for each coordinate.
+    `one_number`: whether the result is one number per chain, such as U, instead of one per coordinate.
     """
 
     def __init__(self, program: Program, energy: Energy, *, one_number: bool = False):
@@ -50,7 +50,7 @@ class _Derivative:
         self._name_locals()
 
     def _name_locals(self):
-        """Give columns and coordinates their own names, where these are free."""
+        """Name columns and coordinates as declared, where these names are free."""
         taken: list[str] = []
         for k, (s, local) in enumerate(self.named.items()):
             plain = s.name.isidentifier() and s.name.isascii()
@@ -71,7 +71,7 @@ class _Derivative:
         return [*lines, f"return {self._result([self._value(e) for e in sums.derivatives])}"]
 
     def _unpacked(self, counts_sites):
-        """Lines that give the columns of the data, and coordinates, their names."""
+        """Lines that unpack the columns of the data, and the coordinates, into names."""
         columns = [self.writer.name(c) for c in self.columns.values()]
         lines = [f"{', '.join(columns)}{',' if len(columns) == 1 else ''} = data", f"rows = len({columns[0]})"]
         if self.energy.is_sitewise:
@@ -82,14 +82,14 @@ class _Derivative:
         return [*lines, f"{', '.join(map(self.writer.name, self.places.values()))}, = {values}"]
 
     def _value(self, e):
-        """The text of a derivative, a tensor even where it is a number."""
+        """The text of a derivative, as a tensor even if it is a number."""
         if self.writer.level(e) != "number":
             return self._text(e, "site" if self.energy.is_sitewise and not self.one_number else None)
         like = "theta" if self.energy.is_sitewise else self.writer.name(next(iter(self.places.values())))
         return f"{like}.new_tensor({self._text(e)})" if self.one_number else f"torch.full_like({like}, {self._text(e)})"
 
     def _result(self, values):
-        """The derivatives as the target is: a tensor, or a dict by block; one number as it is."""
+        """The text of the result: a tensor, a dict by block, or one number."""
         if self.one_number:
             return values[0]
         if self.energy.is_sitewise:
@@ -102,7 +102,7 @@ class _Derivative:
         return self.writer.text(e.xreplace(self.columns), level)
 
     def _total_of_rows(self, integrand):
-        """The sum over the sites of every row."""
+        """The text of the sum over the sites of every row."""
         column = next((f for f in Mul.make_args(integrand) if isinstance(f, Datum) and f.is_vector), None)
         if column is None or reads_rows(integrand / column):
             return f"({self._text(integrand, 'site')}).sum(-1)"
@@ -111,7 +111,7 @@ class _Derivative:
         return f"{self._text(column)} @ {_closed(self._text(integrand / column))}"
 
     def _sum_over_rows(self, s: RowSum) -> str:
-        """The sum over rows of a weight times a factor."""
+        """The text of the sum over rows of a weight times a factor."""
         by_row = reads_rows(s.weight)
         factor = s.factor
         weight = _closed(self._text(s.weight))
@@ -123,7 +123,7 @@ class _Derivative:
 
 
 def _place(coordinate: Symbol, number: int) -> Symbol:
-    """What stands for a coordinate: a block for itself."""
+    """The symbol of a coordinate in the text: a block itself, or a numbered local."""
     return coordinate if isinstance(coordinate, Block) else Local(f"coordinate {number}")
 
 

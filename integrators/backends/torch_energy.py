@@ -1,4 +1,4 @@
-"""Printing a symbolic energy and its derivatives as functions of the target, for all chains at once."""
+"""Printer of a symbolic energy and its derivatives as torch functions of the target, for all chains at once."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from .torch_expressions import TAKEN, Writer, free_name
 
 
 def energy_sources(program: Program, writer: Writer) -> list[str]:
-    """The gradient of a symbolic energy, and its Hessian diagonal and value where asked for, as functions of theta."""
+    """The texts of a symbolic energy's gradient, and its Hessian diagonal and value if read, as functions of theta."""
     energy = program.energy
     if energy is None:
         return []
@@ -28,7 +28,7 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
 
 
 def value_source(program: Program, writer: Writer) -> str:
-    """The function `value` of the target: a symbolic energy, of all chains, or of one chain where it reads data."""
+    """The text of `value`: a symbolic energy of all chains, or of one chain if the energy reads data."""
     energy = program.energy
     assert energy is not None
     source = data_derivative_source if energy.data else _derivative_source
@@ -57,7 +57,7 @@ def _derivative_source(program, energy, writer_of_step, function, derivatives, w
 
 
 def _names(energy: Energy) -> dict[Symbol, str]:
-    """The name of each coordinate in the text: its own where Python takes all of them."""
+    """The name of each coordinate in the text: its own if all are valid in Python."""
     plain = all(c.name.isidentifier() and c.name.isascii() for c in energy.coordinates)
     names: dict[Symbol, str] = {}
     for i, c in enumerate(energy.coordinates):
@@ -66,7 +66,7 @@ def _names(energy: Energy) -> dict[Symbol, str]:
 
 
 def _unpacked(program, energy, names):
-    """The line that gives the coordinates their names."""
+    """The line that unpacks the target into coordinates."""
     targets = program.recipe.targets
     if len(targets) > 1:
         values = ", ".join(f'theta["{b.name}"]' for b in targets)
@@ -77,7 +77,7 @@ def _unpacked(program, energy, names):
 
 
 def _without_totals(derivatives: Sequence[Expr], writer: Writer, lines: list[str]) -> list[Expr]:
-    """The derivatives in terms of totals, which `lines` compute."""
+    """The derivatives in terms of totals; appends lines that compute these to `lines`."""
 
     def name(total: Expr, extract: Extraction) -> Symbol:
         inside = extract(total.integrand)
@@ -93,7 +93,7 @@ def _without_totals(derivatives: Sequence[Expr], writer: Writer, lines: list[str
 
 
 def _without_repetitions(derivatives, names, writer, lines):
-    """The derivatives in terms of what some of them share, which `lines` compute."""
+    """The derivatives in terms of shared subexpressions; appends lines that compute these to `lines`."""
     fresh = numbered_symbols("u", cls=Symbol, exclude={Symbol(name) for name in names})
     shared, derivatives = cse(derivatives, symbols=fresh, order="none")
     known: dict[Symbol, Local] = {}
@@ -105,20 +105,20 @@ def _without_repetitions(derivatives, names, writer, lines):
 
 
 def _tensor(e, level, like, writer):
-    """The text of a value, as a tensor even where it is a number."""
+    """The text of a value, as a tensor even if it is a number."""
     text = writer.text(e, level)
     return f"torch.full_like({like}, {text})" if writer.level(e) == "number" else text
 
 
 def _of_chains(e, like, writer):
-    """The text of one number for each chain."""
+    """The text of a value with one number per chain."""
     if writer.level(e) != "number":
         return writer.text(e)
     return f"torch.full({like}.shape[:1], {writer.text(e)}, dtype={like}.dtype, device={like}.device)"
 
 
 def _result(program, energy, values):
-    """The derivatives as the target is: a tensor, or a dict by block."""
+    """The text of the result in the target's form: a tensor, or a dict by block."""
     targets = program.recipe.targets
     if not energy.is_sitewise and program.recipe.target_is_vector:
         return f"torch.stack([{', '.join(values)}], -1)"

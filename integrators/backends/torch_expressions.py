@@ -1,4 +1,4 @@
-"""Expressions as torch text: numbers by math, tensors by torch, chain-level values spread over sites."""
+"""Printer of expressions as torch text: numbers by math, tensors by torch, chain-level values expanded over sites."""
 
 import ast
 import builtins
@@ -26,21 +26,21 @@ PRELUDE = {
     if isinstance(f, (ast.FunctionDef, ast.ClassDef))
 }
 
-# What functions of the prelude call of it.
+# Classes of the prelude that its functions call.
 NEEDED = {"operator": ("Eigen", "Dense")}
 
-# What the text of a step says by itself, beside the names that are reserved for every recipe, and the arguments of its
-# Optimizer. A test reads them out of the text of every stock sampler.
+# Names in the text of a step beside those reserved for every recipe, and the arguments of its Optimizer. A test reads
+# them out of the text of every stock sampler.
 _OF_THE_TEXT = """math torch step advance begin settings
     self params seed lr momentum weight_decay""".split()
 TAKEN = {*_OF_THE_TEXT, *RESERVED, *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
-FUNCTIONS = "_functions"  # where the text finds the functions that are bound to networks; no name begins so
+FUNCTIONS = "_functions"  # the text's dict of functions bound to networks; no other name begins with _
 
 
 def free_name(name: str, *taken: Collection[str]) -> str:
-    """The name, with _ appended while it is taken.
+    """The name, with _ appended until it is free.
 
     >>> free_name("step", TAKEN, ["step_"])
     'step__'
@@ -51,7 +51,7 @@ def free_name(name: str, *taken: Collection[str]) -> str:
 
 
 def python_names(program: Program) -> dict[str, str]:
-    """A name in the emitted text for each block and parameter: its own, or with _ appended where that one is taken."""
+    """Names of blocks and parameters in the emitted text: their own, with _ appended if taken."""
     names = {"h": "h", "T": "temperature", "num_data": "num_data", "step_number": "step_number"}
     named: list[Symbol] = [*program.recipe.entries, *program.recipe.parameters]
     for s in named:
@@ -60,20 +60,20 @@ def python_names(program: Program) -> dict[str, str]:
 
 
 def marked_names(program: Program) -> dict[str, str]:
-    """Other names for blocks and parameters: as in kernels with _ at the end, and so none of the text's own."""
+    """Names of blocks and parameters with _ at the end, as in kernels, so that none is a name of the text."""
     own = {s.name for s in OF_THE_STEP}
     return {name: name_in_text if name in own else f"{name}_" for name, name_in_text in python_names(program).items()}
 
 
 def moves(e: Expr) -> bool:
-    """Whether an expression has a value per chain, and not only per site."""
+    """Whether the value of an expression differs between chains."""
     return any(
         isinstance(s, (Block, Variate)) or isinstance(s, Local) and not s.is_constant_in_step for s in e.free_symbols
     )
 
 
 def fills(e: Expr) -> bool:
-    """Whether an expression has a value for each site by a block or its noise: a parameter per site may be a number."""
+    """Whether an expression reads a vector block or its noise; a parameter per site may be a single number."""
     return any(s.is_vector for s in e.free_symbols if isinstance(s, (Block, Variate)))
 
 
@@ -84,9 +84,9 @@ def _number(e):
 
 
 class Writer:
-    """Expressions as Python text; chain-level factors meet before they are spread over sites.
+    """Writer of expressions as Python text; chain-level factors are joined before expansion over sites.
 
-    `sites`: how many a chain has, where not all of them are in its tensors.
+    `sites`: the number of sites of a chain, if its tensors hold only some of them.
     """
 
     def __init__(self, program: Program, sites: int | None = None):
@@ -101,20 +101,20 @@ class Writer:
         self.like = next((self.names[b.name] for b in program.recipe.state if b.is_vector), "")
 
     def name(self, local: Local) -> str:
-        """The text of a local value's name, kept apart from every other name."""
+        """The name of a local value in the text, different from every other name."""
         if local not in self._locals:
             self._locals[local] = self._free(local.name)
         return self._locals[local]
 
     def rename(self, local: Local, text: str) -> None:
-        """Let a local value be written as this text."""
+        """Set the text of a local value."""
         self._locals[local] = text
 
     def _free(self, name):
         return free_name(name, TAKEN, self.names.values(), self._locals.values())
 
     def _drawn(self, variate):
-        """The local value that a number whose law depends on the state is drawn into."""
+        """The local value of a random number with a law that depends on the state."""
         local = Local(f"drawn {variate.name}", variate.is_vector)
         self.rename(local, self._free(f"drawn_{variate.name}"))
         return local
@@ -127,7 +127,7 @@ class Writer:
         return "chain" if counts or moves(e) else "number"
 
     def text(self, e: Expr, level: str | None = None) -> str:
-        """The expression as text; as one value per site where `level` asks for it."""
+        """The text of an expression, expanded to one value per site if `level` is "site"."""
         own = self.level(e)
         if level == "site" and own == "chain":
             return self.call("sites", self.text(e), self.like)
@@ -157,14 +157,14 @@ class Writer:
         return self._call(e, own)
 
     def call(self, function: str, *arguments: str) -> str:
-        """A call of a function of the prelude: of `sites` or `total` in the program's scope."""
+        """The text of a call of a prelude function; `sites` and `total` in the program's scope."""
         if self.by_tensor and function in ("sites", "total"):
             function, arguments = f"{function}_by_tensor", (arguments[0], "sizes")
         self.used |= {function, *NEEDED.get(function, ())}
         return f"{function}({', '.join(arguments)})"
 
     def operator(self, F: Expr) -> str:
-        """A formula of an operator as text: its root, its inverse, or a function of its eigenvalues."""
+        """The text of a formula of an operator: its root, its inverse, or a function of its eigenvalues."""
         (M,) = operators_of(F)
         name = self.text(M)
         known = {sqrt(M): f"{name}.root()", 1 / M: f"{name}.inverse()", 1 / sqrt(M): f"{name}.inverse().root()"}
@@ -176,7 +176,7 @@ class Writer:
         return text
 
     def _grouped(self, e, own):
-        """The arguments as (numbers, chain-level, site-level), the first two joined to meet the third once."""
+        """The arguments as (numbers, chain-level, site-level), so that the first two are joined before expansion."""
         levels = [[a for a in e.args if self.level(a) == k] for k in ("number", "chain", "site")]
         return levels if own == "site" else [levels[0], levels[1] + levels[2], []]
 
@@ -190,7 +190,7 @@ class Writer:
         return signed_sum(self._term(t, own) for t in terms)
 
     def _term(self, t, own):
-        """Whether a term is taken away, and its text without the sign."""
+        """Whether the sign of a term is minus, and the term's text without the sign."""
         if t.is_Add or not t.could_extract_minus_sign():
             return False, self.text(t, own)
         text = self.text(-t, own)
@@ -216,7 +216,7 @@ class Writer:
         return sign + first + "".join(p[1:] if p.startswith("1/") else f"*{p}" for p in rest)
 
     def _ratio(self, factors):
-        """A product of factors of one level, square roots joined and negative powers below the line."""
+        """The text of a product of factors of one level, with square roots joined and negative powers as divisors."""
         factors = sorted(factors, key=lambda f: not getattr(f, "is_constant_in_step", False))
         roots = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
         below = [f for f in factors if is_divisor(f) and f not in roots]
@@ -279,7 +279,7 @@ class Writer:
         )
 
     def _extreme(self, name, values, texts):
-        """The largest or smallest of values, some of them tensors."""
+        """The text of the largest or smallest of values, of which some are tensors."""
         function = name.lower()
         numbers = [t for t, v in zip(texts, values) if self.level(v) == "number"]
         text, *tensors = [t for t, v in zip(texts, values) if self.level(v) != "number"]
@@ -291,7 +291,7 @@ class Writer:
         return f"torch.clamp({text}, {'min' if name == 'Max' else 'max'}={limit})"
 
     def _choice(self, pieces, own):
-        """The value of the first piece whose condition holds, the last one's condition being True."""
+        """The text of a Piecewise: the value of the first piece with a true condition."""
         (value, condition), *rest = pieces
         level = own if own == "site" else None
         if condition == True or not rest:  # noqa: E712, a sympy truth
@@ -325,7 +325,7 @@ class Writer:
 
 
 class WriterOverSteps(Writer):
-    """Expressions of h, the temperature and the step's number as tensors of many steps, which meet values per site."""
+    """Writer of expressions in which h, temperature and the step's number are tensors of many steps."""
 
     def __init__(self, program: Program):
         super().__init__(program)
@@ -335,12 +335,12 @@ class WriterOverSteps(Writer):
                 self.varying.update(constant.defines)
 
     def level(self, e: Expr) -> str:
-        """ "site" for a tensor too that has a value per step."""
+        """ "site" also for a tensor with a value per step."""
         return "site" if e.free_symbols & self.varying else super().level(e)
 
 
 class WriterOfEigenvalues(Writer):
-    """Formulas of an operator as text in which its name stands for the tensor of its eigenvalues."""
+    """Writer of an operator's formulas, with its name for the tensor of its eigenvalues."""
 
     def __init__(self, writer: Writer, operator: Symbol):
         super().__init__(writer.program, writer.sites)
@@ -350,11 +350,11 @@ class WriterOfEigenvalues(Writer):
         self.is_complex = getattr(operator, "matrix_kind", "") == "skew"
 
     def level(self, e: Expr) -> str:
-        """ "site" for what reads the eigenvalues."""
+        """ "site" for expressions that read the eigenvalues."""
         return "site" if self.eigenvalues in e.free_symbols else super().level(e)
 
     def call(self, function: str, *arguments: str) -> str:
-        """A call of a function of the prelude, of complex numbers where the eigenvalues are."""
+        """The text of a call of a prelude function, in its complex form for complex eigenvalues."""
         return super().call(
             f"{function}_of_complex" if self.is_complex and function == "phi1" else function, *arguments
         )

@@ -1,4 +1,4 @@
-"""Printing a torch.optim.Optimizer around the step that starts right after a gradient."""
+"""Printer of a torch.optim.Optimizer around the step that starts right after a gradient."""
 
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ Formulas = Mapping[Symbol, Expr]  # of the step size and of parameters in lr and
 
 
 def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
-    """A torch.optim.Optimizer around `advance`, the rotation of the word that starts right after the gradient.
+    """The text of a torch.optim.Optimizer around `advance`, the rotation of the word that starts after the gradient.
 
-    `start` gives the adapted quantities their first values.
+    `start`: the Program of the initial values of adapted quantities.
     """
     recipe = program.recipe
     of_rate = recipe.learning_rate(program.scheme.moves)
@@ -52,13 +52,13 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
 
 
 def _rate(formulas: Formulas) -> list[str]:
-    """The names that the rate of learning is known by."""
+    """The names of the arguments for the learning rate: lr and momentum, as far as they apply."""
     has_momentum = any(s.name == "momentum" for e in formulas.values() for s in e.free_symbols)
     return ["lr", "momentum"] if has_momentum else ["lr"]
 
 
 def _arguments(recipe, writer, rate):
-    """The arguments of the constructor, those without a default first."""
+    """The arguments of the constructor, arguments without a default first."""
     required = [writer.names[s.name] for s in recipe.parameters if s.default is None]
     of_rate = ["lr=None", "momentum=0.9"][: len(rate)]
     of_run = ["num_data=1", "weight_decay=0.0", "temperature=1.0", "seed=0"]
@@ -67,13 +67,13 @@ def _arguments(recipe, writer, rate):
 
 
 def _draw(d, writer):
-    """An item of a dict of random numbers."""
+    """The text of an item in the dict of random numbers."""
     like = "theta" if d.is_vector else _like_a_number(writer)
     return f'"{d.name}": draw("{d.kind}", {like})'
 
 
 def _passed(program, writer):
-    """What a step or a beginning is called with, behind the noise."""
+    """The arguments after the noise in a call of `advance` or `begin`."""
     arguments = ['temperature=group["temperature"]']
     if program.reads(num_data):
         arguments.append('num_data=group["num_data"]')
@@ -89,20 +89,20 @@ def _passed(program, writer):
 
 
 def _beginning(start, writer):
-    """Lines that give the adapted quantities their first values."""
+    """Lines that set the adapted quantities to their initial values."""
     target = start.recipe.targets[0].name
     call = f'begin({{**kept, "{target}": theta}}, h, gradient=gradient, noise={{}}{_passed(start, writer)})'
     return f'kept.update({call})\n{" " * 16}kept.pop("{target}")'
 
 
 def _wrapped(line):
-    """A call over as many lines as it needs, each from its first bracket on."""
+    """A call broken into lines that are indented to its first bracket."""
     indent = " " * (line.index("(", line.index("__init__")) + 1)
     return "\n".join(textwrap.wrap(line, 118, subsequent_indent=indent, break_long_words=False))
 
 
 def _settings_source(recipe: Recipe, writer: Writer, rate: list[str], of_rate: Formulas) -> str:
-    """The function that reads the step size and parameters of a group, as they are given or from lr and momentum."""
+    """The text of the function that reads a group's step size and parameters, given or derived from lr and momentum."""
     names = {s: writer.names[s.name] for s in recipe.parameters}
     formulas = _texts_of_rate(of_rate, writer, rate)
     h = formulas.pop(symbols.step_size)
@@ -122,7 +122,7 @@ def _settings_source(recipe: Recipe, writer: Writer, rate: list[str], of_rate: F
 
 
 def _texts_of_rate(of_rate: Formulas, writer: Writer, rate: list[str]) -> dict:
-    """The texts of the step size and of parameters as functions of the rate of learning."""
+    """The texts of the step size and of parameters as functions of lr and momentum."""
     numbers = {name: Local(name, constant=True) for name in (*rate, "num_data")}
     for name, local in numbers.items():
         writer.rename(local, name)
@@ -138,7 +138,7 @@ def _items(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _check_of_values(defaults, rate):
-    """Lines that refuse parameters beside a rate from which they follow."""
+    """Lines that refuse parameters given together with an lr or momentum that determines them."""
     if not defaults:
         return []
     differs = " or ".join(f"{_of_group(name)} != {default!r}" for name, default in defaults.items())
@@ -169,14 +169,14 @@ def _is_infinite_without_momentum(e: Expr) -> bool:
 
 
 def _like_a_number(writer):
-    """A tensor of the shape of a scalar block."""
+    """The text of a tensor with the shape of a scalar block."""
     return "theta[:, :len(sizes)]" if writer.by_tensor else "theta[:, 0]"
 
 
 def _starts(program, writer):
-    """Items of a dict: the first value of every auxiliary block, and a place for every adapted quantity.
+    """Items of the initial dict of blocks, and lines for values that follow from adapted quantities.
 
-    The values that follow from adapted quantities come apart, as lines for once these are begun.
+    The items are initial values of auxiliary blocks, and placeholders of adapted quantities.
     """
     recipe = program.recipe
     means = {g.block: g.mean for g in eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)[0]}
@@ -199,12 +199,12 @@ def _starts(program, writer):
 
 
 def _place_of_moving(recipe: Recipe) -> str:
-    """Where the numbers of the tensors that move are kept, beside the blocks."""
+    """The key, beside the names of blocks, of the indices of moving tensors."""
     return free_name("moving", [b.name for b in recipe.entries])
 
 
 def _is_known_at_start(e: Expr, begun: dict) -> bool:
-    """Whether an expression needs neither a sum, nor a value per site, nor a block that has none yet."""
+    """Whether an expression reads no total, no parameter per site, and no block without an initial value."""
     waits = (getattr(s, "per", None) or isinstance(s, Block) and s not in begun for s in e.free_symbols)
     return not (e.has(symbols.Total) or any(waits))
 

@@ -1,7 +1,7 @@
-"""Printing a Program as Triton: one step of any number of tensors, in passes over their sites.
+"""Printer of a Program as Triton: one step of any number of tensors, in passes over their sites.
 
-Every pass is a kernel over blocks of sites, then one over chains. Blocks are cut from the global sites, so that each
-holds whole groups of four, which share the words of one Philox call.
+Every pass is a kernel over blocks of sites, then a kernel over chains. Blocks are cut from the global sites into whole
+groups of four, each served by one Philox call.
 """
 
 from ..functions import AT_ENDS
@@ -20,7 +20,8 @@ PLACE_OF_CHAINS = template("triton_chains.py.in").splitlines()
 def triton_source(plan: Plan, number: str = "fp32") -> str:
     """The text of the kernels of a plan: `sites_i_j` and `chain_i_j` for pass j of segment i.
 
-    `number`: Triton's name for the type of the state, "fp32" or "fp64". The constants of a step are arguments of it.
+    `number`: Triton's name for the dtype of the state, "fp32" or "fp64". Constants of a step are arguments of this
+    dtype.
     """
     writer = _Writer(plan)
     constants = "".join(f', constant{k}: "{number}"' for k, _ in enumerate(plan.constants))
@@ -45,7 +46,7 @@ def triton_source(plan: Plan, number: str = "fp32") -> str:
 
 
 class _Writer:
-    """The lines of loops, with the names of all that they read and write."""
+    """Writer of loops, with names for all symbols."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -53,7 +54,7 @@ class _Writer:
         self.draws = {d: k for k, d in enumerate(plan.program.draws)}
 
     def over_sites(self, loop: Loop) -> list[str]:
-        """The lines of a loop over sites, for a block of them."""
+        """The lines of a loop over sites, for one block of sites."""
         stem = self.stem
         lines = self._constants(loop)
         for s in filter(is_by_site, loop.constants):
@@ -67,7 +68,7 @@ class _Writer:
         return lines + [f"tl.store({self._array(s, 'out')}, {stem(s)}, mask=mask)" for s in loop.stores]
 
     def over_chains(self, loop: Loop) -> list[str]:
-        """The lines of a loop over chains, for one of them."""
+        """The lines of a loop over chains, for one block of chains."""
         stem = self.stem
         count = len(loop.sums)
         lines = self._constants(loop)
@@ -85,7 +86,7 @@ class _Writer:
         return lines + (["n = zero + sites"] if loop.counts_sites else [])
 
     def _begin(self, table, row, start="start"):
-        """Where the values of a block begin."""
+        """The text of the address of a block's values."""
         return f"begin_of({table}, {row}, parts, part, {start}, R, ALIGNED)"
 
     def _array(self, s, side):
@@ -95,7 +96,7 @@ class _Writer:
         return f"tl.load(number_{side} + {self.plan.numbers.index(s)}).to(tl.pointer_type(R)) + chain"
 
     def _draw(self, d):
-        """Lines that load or draw a random number, of each site or of the chain."""
+        """Lines that load or draw a random number, by site or by chain."""
         if not d.is_vector:
             return self._draw_of_chain(d)
         k = self.draws[d]
@@ -120,7 +121,7 @@ class _Writer:
         return f"put_total({of_block}, {place}, GROUPS // WIDTH)"
 
     def _typed(self, e):
-        """The text of a value, which is of the type R even if it is a literal."""
+        """The text of a value of type R, also for a literal."""
         return self._write(e) if e.free_symbols else f"zero + ({self._write(e)})"
 
     def _write(self, e):

@@ -1,7 +1,7 @@
-"""Printing a Program as Triton: trajectories of many chains on a symbolic energy of few sites, K steps in one launch.
+"""Printer of a Program as Triton: trajectories of many chains on a symbolic energy of few sites, K steps in one launch.
 
-A chain is a lane, its state stays in registers: one number for each site of a vector block. What the kernel reads of
-memory in a step are constants, what it writes are states that are kept.
+A chain is a lane, its state stays in registers: one number for each site of a vector block. In a step the kernel reads
+constants from memory, and writes kept states.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -33,23 +33,23 @@ COUNTS = {num_data: Symbol("all_rows"), rows_in_batch: Symbol("rows_here")}
 
 
 def unrolled_kernels(program: Program, sites: int) -> str:
-    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a gradient that is carried.
+    """The text of `run`, which moves every chain by some steps, and of `gradient`, for a carried gradient.
 
-    Raises Unsupported for a Program that has no such text, as `cpp_unrolled.unrolled_source` does.
+    Raises Unsupported for a Program without such a text, as `cpp_unrolled.unrolled_source` does.
     """
     check_unrolled(program, sites, LANGUAGE)
     return _Writer(program, sites).text()
 
 
 class _Writer(Unrolled):
-    """The parts of the text."""
+    """Writer of the text."""
 
     language = LANGUAGE
     comment = "#"
     dialect = TRITON
-    plain: Collection[Symbol] = ()  # whose name is their text
-    evaluations = 0  # of the gradient on a batch, so far in the text of a step
-    started = " - (step == started).to(tl.int64)"  # one more where `gradient` was called
+    plain: Collection[Symbol] = ()  # symbols printed by their own name
+    evaluations = 0  # evaluations of the gradient on a batch so far in the text of a step
+    started = " - (step == started).to(tl.int64)"  # counts the evaluation by `gradient`
 
     def at(self, s: Symbol, site: int) -> str:
         """The name of a symbol at a site."""
@@ -58,17 +58,17 @@ class _Writer(Unrolled):
         return f"{self.names.stem(s)}s{site}" if is_by_site(s) else self.names.stem(s)
 
     def let(self, name: str, text: str) -> str:
-        """A line that gives a new name to a value."""
+        """A line that declares a name with a value."""
         return f"{name} = {text}"
 
     put = let
 
     def own(self, lines: Sequence[str]) -> list[str]:
-        """Lines whose new names no other line reads."""
+        """Lines with names that no other line reads."""
         return list(lines)
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
-        """The text of a value, of the type of the state."""
+        """The text of a value in the dtype of the state."""
         text = super().value(e, name)
         return text if e.free_symbols else f"zero + ({text})"
 
@@ -117,7 +117,7 @@ class _Writer(Unrolled):
         return lines
 
     def _shared_noise(self, number, draw):
-        """The same of a draw whose words some steps share."""
+        """Lines that draw the numbers of one step from words that several steps share."""
         words, sites = self._kept_words(draw), self.number_of_sites(draw)
         lines = [f"if step % {self.shared(draw)} == 0:", *inner([self._shared_words(number, draw, "step")])]
         if sites == 1:
@@ -126,17 +126,17 @@ class _Writer(Unrolled):
         return [*lines, f"w0, w1 = of_step({words}, step, {sites})", *self._numbers(draw, names)]
 
     def _shared_words(self, number, draw, step):
-        """A line that draws the words of a step and those that share them; nothing where none do."""
+        """A line that draws the words shared by several steps; nothing for draws without shared words."""
         if self.shared(draw) == 1:
             return ""
         return f"{self._kept_words(draw)} = shared_words(seed, {step}, {number}, who, {self.number_of_sites(draw)})"
 
     def _kept_words(self, draw):
-        """The names of words that are kept from step to step."""
+        """The names of words kept from step to step."""
         return ", ".join(f"{self.names.stem(draw)}r{i}" for i in range(4))
 
     def _numbers(self, draw, names):
-        """Lines that make random numbers of the words of a group."""
+        """Lines that compute random numbers from the words of a group."""
         if draw.kind == "uniform":
             return [f"{name} = open_unit(w{i}, R)" for i, name in enumerate(names)]
         pairs = [(names[i : i + 2] + ["other"])[:2] for i in range(0, len(names), 2)]
@@ -163,7 +163,7 @@ class _Writer(Unrolled):
         return lines
 
     def _coordinates(self, energy):
-        """What stands for the coordinates of an energy: the block, or the names of its numbers."""
+        """The text of an energy's coordinates: the block, or the names of its numbers."""
         targets = self.program.recipe.targets
         if energy.is_sitewise:
             return {energy.coordinates[0]: targets[0]}
@@ -171,7 +171,7 @@ class _Writer(Unrolled):
         return {x: Symbol(self.at(b, i), real=True) for x, (b, i) in zip(energy.coordinates, places)}
 
     def _over_rows(self, energy, sums, drawn):
-        """Lines that take the sums over the rows of a batch, or of all data."""
+        """Lines that sum over the rows of a batch, or of all data."""
         places = {s: list(sites_of(s.name, self.sites)) for s in sums.rows}
         lines = [f"{self.at(s.name, i)} = tl.zeros((LANES,), R)" for s in sums.rows for i in places[s]]
         read = []
@@ -203,7 +203,7 @@ class _Writer(Unrolled):
         ]
 
     def _gradient(self):
-        """The text of `gradient`: the rows of what is carried of U, from those of the target."""
+        """The text of `gradient`: rows of the carried derivatives of U, from rows of the target."""
         targets = self.program.recipe.targets
         self.evaluations = 0
         self.started = ""

@@ -1,6 +1,6 @@
-"""The statements of a step of chains of few sites: every site has names of its own, and a line of every statement.
+"""Unrolled statements of a step for chains of few sites: one name per site, one line per statement and site.
 
-Languages differ in how they write a line: `cpp_unrolled.py` and `triton_unrolled.py` put the lines into kernels.
+The syntax of a line depends on the language: `cpp_unrolled.py` and `triton_unrolled.py` put the lines into kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from .kernel_energy import check_energy, symbolic_energy
 from .kernel_expressions import Dialect
 from .kernel_names import Names
 
-UNROLLED_SITES = 64  # of a chain, at most
+UNROLLED_SITES = 64  # most sites of a chain
 
 
 def check_unrolled(program: Program, sites: int, language: str) -> None:
-    """Refuse a Program that has no text of unrolled sites, and more of them than are unrolled."""
+    """Refuse a Program without a text of unrolled sites, and more than UNROLLED_SITES sites."""
     check_energy(program, language)
     if program.scope != "chain" or sites > UNROLLED_SITES:
         raise Unsupported(
@@ -34,12 +34,12 @@ def check_unrolled(program: Program, sites: int, language: str) -> None:
 
 
 def sites_of(s: Symbol, sites: int) -> range:
-    """The sites of a symbol: one for a scalar."""
+    """The range of sites of a symbol: one for a scalar."""
     return range(sites if is_by_site(s) else 1)
 
 
 class Unrolled:
-    """The lines of the steps of a chain, with the names of all that they read and write; `rows` are its numbers."""
+    """Writer of the lines of a chain's step, with names for all symbols; `rows`: the numbers of a chain."""
 
     language: str
     comment: str
@@ -55,26 +55,26 @@ class Unrolled:
         self.rows = self.entries + self.carried
         self.constants = [(s, i) for s in inputs(program) for i in sites_of(s, sites)]
 
-    # ---- how a language writes
+    # ---- the syntax of a language
 
     def at(self, s: Symbol, site: int) -> str:
         """The name of a symbol at a site."""
         raise NotImplementedError
 
     def let(self, name: str, text: str) -> str:
-        """A line that gives a new name to a value."""
+        """A line that declares a name with a value."""
         raise NotImplementedError
 
     def put(self, name: str, text: str) -> str:
-        """A line that gives a name another value."""
+        """A line that assigns a value to a name."""
         raise NotImplementedError
 
     def own(self, lines: Sequence[str]) -> list[str]:
-        """Lines whose new names no other line reads."""
+        """Lines in a scope of their own."""
         raise NotImplementedError
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
-        """The text of a value, of the type of the state."""
+        """The text of a value in the dtype of the state."""
         return self.dialect.text(e, name)
 
     # ---- the lines
@@ -84,11 +84,11 @@ class Unrolled:
         return self.value(e, lambda s: self.at(s, site))
 
     def number_of_sites(self, draw: Symbol) -> int:
-        """The sites of a draw."""
+        """The number of sites of a draw."""
         return len(sites_of(draw, self.sites))
 
     def shared(self, draw: Symbol) -> int:
-        """How many steps share the words of a Philox call."""
+        """The number of steps that share the words of a Philox call."""
         return steps_of_block(self.number_of_sites(draw))
 
     def groups(self, draw: Symbol) -> range:
@@ -96,7 +96,7 @@ class Unrolled:
         return range(-(-self.number_of_sites(draw) // 4))
 
     def in_group(self, draw: Symbol, group: int) -> int:
-        """How many sites of a group there are."""
+        """The number of a draw's sites in a group."""
         return min(4, self.number_of_sites(draw) - 4 * group)
 
     def body(self) -> list[str]:
@@ -124,7 +124,7 @@ class Unrolled:
         raise self.no_form(type(statement).__name__.lower())
 
     def no_form(self, what: str) -> RecipeError:
-        """The error of a statement that the language cannot say."""
+        """The error for a statement without a form in the language."""
         return Unsupported(
             f"{self.program.recipe.name}, {self.language}",
             f"there is no {self.dialect.name} form of {what}",
@@ -132,18 +132,18 @@ class Unrolled:
         )
 
     def of_carried(self) -> list[str]:
-        """The lines that take what is carried of U at the start."""
+        """The lines that compute the carried derivatives of U at the start."""
         derivatives = self.program.derivatives
         return [line for k in self.program.carries for line in self.own(self._derivatives(derivatives[k], k))]
 
     def _sum(self, integrand):
-        """The sum over the sites, term by term."""
+        """The text of the sum over the sites, term by term."""
         if not is_site(integrand):
             return f"{self.dialect.number.format(self.sites)}*({self.write(integrand)})"
         return " + ".join(f"({self.write(integrand, i)})" for i in range(self.sites))
 
     def _derivatives(self, names, order):
-        """Lines that give U or the derivatives of a symbolic energy their values at the target as it stands."""
+        """Lines that evaluate U or the derivatives of a symbolic energy at the present target."""
         energy = symbolic_energy(self.program, self.language)
         if order == 0:
             return self._value_of(energy, names[0][1])
@@ -157,7 +157,7 @@ class Unrolled:
         return lines + [self.put(self.at(slope, i), self.write(formula, i)) for i in range(self.sites)]
 
     def _value_of(self, energy, U):
-        """Lines that give U its value."""
+        """Lines that evaluate U."""
         targets = self.program.recipe.targets
         if not energy.is_sitewise:
             places = [(b, i) for b in targets for i in sites_of(b, self.sites)]
@@ -166,7 +166,7 @@ class Unrolled:
         return [*lines, self.put(self.names.stem(U), self.write(formula))]
 
     def _without_totals(self, formula):
-        """Lines that compute the totals of a formula, and the formula in terms of these."""
+        """Lines that compute the totals of a formula, and the formula in terms of their names."""
         lines = []
 
         def name(total: Expr, extract: Extraction) -> Symbol:
@@ -178,9 +178,9 @@ class Unrolled:
         return lines, Extraction(name, Total)(formula)
 
     def _by_coordinates(self, coordinates, names, formulas):
-        """Lines that give names the values of formulas, what these share computed once.
+        """Lines that assign the values of formulas to names, with shared subexpressions computed once.
 
-        `coordinates`: the block and the site of each.
+        `coordinates`: block and site of each name.
         """
         here = {x: Symbol(self.at(b, i), real=True) for x, (b, i) in coordinates.items()}
         fresh = numbered_symbols("shared", cls=Symbol)

@@ -69,7 +69,7 @@ class CppLauncher:
         self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
         self.room = max(1, parts.chains * len(runs) * plan.most_sums)
         self.sums: np.ndarray | None = None
-        self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # kept alive: the struct has their addresses
+        self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # the struct has their addresses
         pointers = [a.ctypes.data for a in self.arrays]
         self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), parts.of_chain, *pointers)
 
