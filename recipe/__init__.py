@@ -1,4 +1,4 @@
-"""Declare a sampler by H, D and Q; sympy derives its SDE and proves its stationary law. Needs no torch."""
+"""Declaration of samplers by H, D and Q; sympy derives the SDE and proves the stationary law, without torch."""
 
 from .certificate import Certificate
 from .converse import Recovery, recover

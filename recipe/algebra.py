@@ -1,4 +1,4 @@
-"""When is an expression with totals zero? Canonical form first, then random numbers, then simplification."""
+"""Zero tests of expressions with totals: canonical form first, then random numbers, then simplification."""
 
 import random
 from collections.abc import Collection, Iterable
@@ -27,10 +27,10 @@ from .symbols import OPAQUE, Block, Crossing, Parameter, Total, is_fraction, is_
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
-    """The expression as sums over 0, 1, 2, ... independent sites: number of sites -> symmetric integrand.
+    """The expression as sums over 0, 1, 2, ... independent sites: symmetric integrands by number of sites.
 
-    total(f) total(g) is the double sum of f(site 1) g(site 2); equal totals meet in one integrand, so that
-    total(sin(p)**2) + total(cos(p)**2) - n becomes one sum whose integrand simplifies to 0.
+    total(f) total(g) is the double sum of f(site 1) g(site 2); equal numbers of totals join in one integrand, so that
+    total(sin(p)**2) + total(cos(p)**2) - n becomes one sum with an integrand that simplifies to 0.
 
     >>> from recipe import scalar, total, vector
     >>> p, xi = vector("p"), scalar("xi")
@@ -53,13 +53,12 @@ def integrands(expression: Expr) -> dict[int, Expr]:
     return sums
 
 
-# The symbol of a block, or of what an operator makes of one, at a site: always the same one, so that equal
-# expressions stay equal.
+# The symbol of a block, or of an operator applied to one, at a site; cached, so that equal expressions stay equal.
 _copies: dict[tuple[Expr, int], Dummy] = {}
 
 
 def at_site(expression: Expr, k: int) -> Expr:
-    """The site-level expression with its blocks and per-site parameters renamed to those of site k.
+    """The site-level expression with blocks and per-site parameters renamed for site k.
 
     >>> from recipe import total, vector
     >>> p = vector("p")
@@ -78,7 +77,7 @@ def at_site(expression: Expr, k: int) -> Expr:
 
 
 def at_one_site(expression: Expr) -> Expr:
-    """The expression of a chain that has a single site: every total is its integrand, and n is 1.
+    """The expression for a chain with a single site: every total is its integrand, and n is 1.
 
     >>> from recipe import vector, total
     >>> p = vector("p")
@@ -107,7 +106,7 @@ def logs_apart(expression: Expr) -> Expr:
 
 
 def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
-    """By symbol the terms of a sum that read it: all that its derivative is of, where many terms read few symbols.
+    """The terms of a sum that read each symbol, by symbol; the derivative by a symbol needs these terms only.
 
     >>> from sympy import symbols
     >>> x, y, z = symbols("x y z")
@@ -122,7 +121,7 @@ def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
 
 
 def entries(matrix: ImmutableMatrix) -> dict[tuple[int, int], Expr]:
-    """The entries of a matrix that are not 0, by row and column in their order.
+    """The nonzero entries of a matrix, by (row, column) in order.
 
     >>> entries(ImmutableMatrix([[0, 2], [-1, 0]]))
     {(0, 1): 2, (1, 0): -1}
@@ -131,9 +130,9 @@ def entries(matrix: ImmutableMatrix) -> dict[tuple[int, int], Expr]:
 
 
 def vanishes(expression: Expr) -> str | None:
-    """How an expression is known to be identically zero: "symbolic", "numeric" (at random points), or None.
+    """The grade of proof that an expression is identically zero: "symbolic", "numeric" (at random points), or None.
 
-    None means that it is not zero.
+    None: the expression is not zero.
 
     >>> from recipe import vector, total
     >>> from sympy import sin, cos
@@ -145,7 +144,7 @@ def vanishes(expression: Expr) -> str | None:
     """
     outside, back = masked(expression, Total)
     if outside.as_numer_denom()[1].has(*back):
-        # A total below the line.
+        # A total in a denominator.
         expression = numer(together(outside)).xreplace(back)
     grades = [_vanishes(e) for e in integrands(expression).values()]
     if None in grades:
@@ -163,7 +162,7 @@ def _vanishes(expression: Expr) -> str | None:
 
 
 def is_continuous(choice: Piecewise, blocks: Collection[Block]) -> bool:
-    """Whether neighbouring values of a Piecewise are seen to agree where its conditions, linear in a block, switch.
+    """Whether neighbouring pieces of a Piecewise are known to agree where a condition, linear in a block, switches.
 
     >>> from recipe import vector
     >>> p = vector("p")
@@ -178,7 +177,7 @@ def is_continuous(choice: Piecewise, blocks: Collection[Block]) -> bool:
 
 
 def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block]) -> bool:
-    """Whether two expressions are seen to be equal on the edge of a condition."""
+    """Whether two expressions are known to be equal on the edge of a condition."""
     if not isinstance(condition, Relational):
         return False
     edge = condition.lhs - condition.rhs
@@ -191,7 +190,7 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
 
 
 def random_value(symbol: Symbol, draw: random.Random) -> float:
-    """A random value that respects the sign or the domain a symbol is declared with.
+    """A random value within the declared sign or domain of a symbol.
 
     >>> from recipe import fraction
     >>> 0 < random_value(fraction("alpha"), random.Random(0)) < 1
@@ -210,7 +209,7 @@ def random_value(symbol: Symbol, draw: random.Random) -> float:
 
 
 def _zero_at_random_points(expression: Expr, points: int = 12) -> bool:
-    """Whether an expression vanishes there beside the largest of its terms."""
+    """Whether an expression vanishes at random points, relative to the largest of its terms."""
     draw = random.Random(2015)
     symbols = sorted(expression.free_symbols, key=lambda s: s.sort_key())
     for _ in range(points):
@@ -223,7 +222,7 @@ def _zero_at_random_points(expression: Expr, points: int = 12) -> bool:
 
 
 def with_short_logs(e: Expr) -> Expr:
-    """The formula with logs in which nothing cancels, log(1 - S/(1 + S)) = -log(1 + S), of sums S over sites say.
+    """The formula with logs simplified against cancellation, such as log(1 - S/(1 + S)) = -log(1 + S).
 
     >>> from sympy import exp, log
     >>> from recipe import total, vector

@@ -1,6 +1,6 @@
 """Checks of scalar arguments: an integer or a finite number within its bounds, or a RecipeError.
 
-A bool is no number. A refusal reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the
+A bool is no number. An error reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the
 message, `do` the advice.
 """
 
@@ -15,7 +15,7 @@ Kinds = type | tuple[type, ...]
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, of Python or of numpy, and no bool.
+    """Whether a value is an integer of Python or numpy, and not a bool.
 
     >>> is_integer(3), is_integer(3.0), is_integer(True)
     (True, False, False)
@@ -24,9 +24,9 @@ def is_integer(value: Any) -> bool:
 
 
 def is_number(value: Any, kinds: Kinds = (int, float)) -> bool:
-    """Whether a value is of these kinds of numbers, finite and no bool.
+    """Whether a value is a finite number of the given kinds, and not a bool.
 
-    `kinds`: int and float; numbers.Real takes those of numpy too.
+    `kinds`: classes of numbers; numbers.Real includes numpy's.
 
     >>> is_number(0.5), is_number(float("inf")), is_number(True), is_number("1")
     (True, False, False, False)
@@ -51,7 +51,7 @@ def integer(
 ) -> int:
     """The value as an int, if it is an integer from `least` to `most`, both included.
 
-    Raises RecipeError for any other; `what` and `do` replace its message and its advice.
+    Raises RecipeError for any other value; `what` and `do` replace the message and the advice.
 
     >>> integer("sample", "steps", 10, least=1)
     10
@@ -82,7 +82,8 @@ def number(
 ) -> float:
     """The value, if it is a finite number: `least` <= value <= `most`, and `above` < value < `below`.
 
-    `kinds`: as for `is_number`. Raises RecipeError for any other; `what` and `do` replace its message and its advice.
+    `kinds`: as for `is_number`. Raises RecipeError for any other value; `what` and `do` replace the message and the
+    advice.
 
     >>> number("sgld, step", "momentum", 0.9, least=0, below=1)
     0.9
@@ -100,7 +101,7 @@ def number(
 
 
 def text(where: str, name: str, value: Any) -> str:
-    """The value, if it is a text that a file can hold; raises RecipeError for any other.
+    """The value, if it is a text that a file can hold; raises RecipeError for any other value.
 
     >>> text("langevin", "doc", 3)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Formulas as functions of numpy's arrays."""
+"""Formulas as functions of numpy arrays."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Any
 from sympy import lambdify
 from sympy.printing.numpy import NumPyPrinter
 
-POWER = "_whole_power"  # how the text of a function calls it
+POWER = "_whole_power"  # the name of whole_power in the text of a function
 
 
 def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
-    """The function of arrays that an expression, or a list of them, is of symbols, or lists of them.
+    """A numpy function of `symbols`, or of lists of symbols, that evaluates an expression or a list of expressions.
 
     >>> from sympy import erf, symbols
     >>> x = symbols("x", real=True)
@@ -34,7 +34,7 @@ def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
 
 
 def whole_power(x: Any, exponent: int) -> Any:
-    """x**n by squaring, n >= 1: for n > 2 numpy takes a hundred times as long.
+    """x**n for n >= 1 by squaring; numpy's power takes a hundred times as long for n > 2.
 
     >>> [whole_power(2.0, n) for n in (1, 2, 3, 10)]
     [2.0, 4.0, 8.0, 1024.0]
@@ -46,7 +46,7 @@ def whole_power(x: Any, exponent: int) -> Any:
 
 
 class _Printer(NumPyPrinter):
-    """Prints whole powers as calls."""
+    """Printer of whole powers as calls of whole_power."""
 
     def _print_Pow(self, expr, rational=False):
         base, exponent = expr.as_base_exp()

@@ -1,4 +1,4 @@
-"""Functions of sites that something else computes, a network say: formulas hold them and their derivatives."""
+"""Functions of sites computed outside of sympy, such as networks, and their derivatives in formulas."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ from sympy import Derivative, Expr, Function, Symbol
 
 
 class Bound(Function):
-    """A function of sites by what computes it: `family` makes it and its derivatives, `orders` counts those.
+    """A function of sites computed by its `family`; `orders`: the orders of its derivatives by each argument.
 
-    No formula of it is ever expanded: d f(x, p)/dp is the function of the same family that has one order more.
+    A derivative is not expanded: d f(x, p)/dp is the function of the same family with the order in p raised by one.
     """
 
     family: "Family"
@@ -17,12 +17,12 @@ class Bound(Function):
     is_real = True
 
     def fdiff(self, argindex: int = 1) -> Expr:
-        """The derivative by an argument."""
+        """The derivative by argument number `argindex`, from 1 on."""
         raised = [n + (k == argindex) for k, n in enumerate(self.orders, 1)]
         return self.family.of(tuple(raised))(*self.args)
 
     def _written(self, names: list[Expr]) -> Expr:
-        """As an open function of arguments by their names, or its derivative."""
+        """An undefined function of the named arguments, or its derivative, for printing."""
         f = Function(self.family.name)(*names)
         by = [x for x, n in zip(names, self.orders) for _ in range(n)]
         return Derivative(f, *by) if by else f
@@ -37,7 +37,7 @@ class Bound(Function):
 
 
 class Family:
-    """A function of sites and its derivatives: `compute(orders, *values)` is the one of these orders, by argument."""
+    """A function of sites and its derivatives: `compute(orders, *values)` evaluates one, with orders by argument."""
 
     def __init__(self, name: str, arity: int, compute: Callable, *, is_positive: bool = False) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Family:
         self.members: dict[tuple[int, ...], type[Bound]] = {}
 
     def of(self, orders: tuple[int, ...]) -> type[Bound]:
-        """The derivative of these orders, the same class whenever it is asked for."""
+        """The class of the derivative of given orders, cached."""
         if orders not in self.members:
             signs = {"is_positive": True} if self.is_positive and not any(orders) else {}
             name = f"bound_{self.name}_{''.join(map(str, orders))}"

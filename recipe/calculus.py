@@ -4,7 +4,7 @@ from sympy import Add, Expr, Mul, S, Symbol
 
 
 def derivative(expression: Expr, by: Symbol) -> Expr:
-    """The derivative by a symbol, as sympy's `diff` gives it, which also asks for the log of every base of a power.
+    """The derivative by a symbol, equal to sympy's `diff` and faster: constant powers need no log of their base.
 
         d b^n = b^n (n db / b),   n constant
 

@@ -1,4 +1,4 @@
-"""The converse: from H, D and a drift that somebody wrote down to the curl Q, or to what is wrong with the drift.
+"""The converse problem: the curl Q from H, D and a given drift, or the defect of the drift.
 
 Ma, Chen & Fox (2015), Theorem 2: if F = f - rowdiv(D) + D grad H has a residual of 0, a skew Q with
 -Q grad H + rowdiv(Q) = F exists. The equation is linear in Q.
@@ -45,9 +45,9 @@ POINTS = 400
 
 @dataclass(frozen=True)
 class Recovery:
-    """The Q behind a drift, or why there is none: printable, `.ok` if Q was found.
+    """Result of `recover`: the Q of a drift, or the reason why there is none; printable, `.ok` if Q was found.
 
-    `how` is "reversible" (Q = 0), "ansatz", "not found" (stationary, but Q is outside the ansatz) or "not stationary".
+    `how`: "reversible" (Q = 0), "ansatz", "not found" (stationary, but Q is outside the ansatz) or "not stationary".
     """
 
     Q: ImmutableMatrix | None
@@ -77,8 +77,8 @@ def recover(
     -Q grad H + rowdiv(Q) = F = f - rowdiv(D) + D grad H, with each Q_ij a combination of monomials of degree <= 2 in
     the blocks, of dH/dz, and of opaque and declared `functions` times 1 or a block.
 
-    `state`, `H` and `D` are those of a Recipe; `drift` is a dict over blocks or a column in the order of `state`.
-    Raises RecipeError where H and D do not make a recipe or the drift is no drift of this state.
+    `state`, `H` and `D`: as in a Recipe; `drift`: a dict over blocks or a column in the order of `state`. Raises
+    RecipeError if H and D do not make a recipe, or the drift does not fit the state.
     Source: Ma, Chen & Fox (2015), Theorem 2.
 
     >>> from recipe import vector, positive, potential, total, grad
@@ -111,7 +111,7 @@ def recover(
 
 
 def _column(drift: Any, recipe: Recipe) -> ImmutableMatrix:
-    """The drift as a column of formulas, one for each block of the state."""
+    """The drift as a column of formulas, one per block of the state."""
     rows = drift_of(drift, recipe.state, "recover")
     for b, row in zip(recipe.state, rows):
         if not b.is_vector and is_site(row):
@@ -121,7 +121,7 @@ def _column(drift: Any, recipe: Recipe) -> ImmutableMatrix:
 
 
 def _known_symbols(formulas: Sequence[Expr], recipe: Recipe) -> None:
-    """Refuse symbols that are neither blocks nor parameters, and two of one name."""
+    """Refuse symbols that are neither blocks nor parameters, and two symbols with the same name."""
     used = set().union(*(e.free_symbols for e in formulas)) - set(recipe.state)
     names = [s.name for s in (*recipe.state, *(used | set(recipe.parameters)))]
     for s in sorted(used, key=str):
@@ -165,7 +165,7 @@ def _ansatz(
 def _basis(
     F: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...], functions: Sequence[Expr]
 ) -> list[Expr]:
-    """Monomials of degree <= 2 in the blocks, dH/dz, and functions times 1 or a block, each once."""
+    """The distinct basis functions: monomials of degree <= 2 in the blocks, dH/dz, and functions times 1 or a block."""
     opaque = sorted(Tuple(H, F, D).atoms(AppliedUndef), key=str)
     slopes = [s for s in (diff(H, b) for b in state) if not s.has(Partial)]
     products = [f * b for b in (S.One, *state) for f in (*opaque, *functions)]
@@ -174,14 +174,14 @@ def _basis(
 
 
 def coefficients(rows: Iterable[Expr], unknowns: Sequence[Symbol]) -> list[Expr] | None:
-    """The constants that make rows, linear in them, vanish: formulas of the parameters and n; or None.
+    """The values of `unknowns` at which rows, linear in them, vanish: formulas of the parameters and n; or None.
 
     >>> from recipe import positive, vector
     >>> p, c = vector("p"), Dummy()
     >>> coefficients([c*p - 2*positive("m")*p], [c])
     [2*m]
     """
-    # A parameter here, so that a constant may be divided by it.
+    # n as a positive parameter, so that a constant may be divided by n
     n = Dummy("n", positive=True)
     parts = [part for row in rows for part in integrands(row.xreplace({total(1): n})).values()]
     equations, _ = masked(Tuple(*parts), *OPAQUE)
@@ -191,9 +191,9 @@ def coefficients(rows: Iterable[Expr], unknowns: Sequence[Symbol]) -> list[Expr]
 
 
 def _solve(A: Matrix, b: Matrix, n: Dummy) -> list[Expr] | None:
-    """Solve A(z) x = b(z) for all z: numerically at random z for the support of x, exactly at a few of them for x.
+    """Solve A(z) x = b(z) for all z: numerically at random z for the support of x, exactly at a few z for x.
 
-    Columns that depend on earlier ones (the gauge of Q) get the coefficient 0.
+    Columns that depend on earlier columns (the gauge of Q) get the coefficient 0.
     """
     symbols = sorted(A.free_symbols | b.free_symbols, key=lambda s: s.sort_key())
     draw = random.Random(2015)
@@ -215,7 +215,7 @@ def _solve(A: Matrix, b: Matrix, n: Dummy) -> list[Expr] | None:
 def _at_points(
     A: Matrix, b: Matrix, symbols: list[Symbol], constants: dict[Symbol, float], points: list[dict[Symbol, Expr]]
 ) -> tuple["ndarray", "ndarray"]:
-    """The equations in floats, (rows * points, columns) and (rows * points,); 0 where one of them is not finite."""
+    """A, (rows * points, columns), and b, (rows * points,), in floats; 0 at points with entries that are not finite."""
     import numpy
 
     at = [constants.get(s) or numpy.array([float(z[s]) for z in points]) for s in symbols]
@@ -229,7 +229,7 @@ def _at_points(
 
 
 def _support(M: "ndarray", y: "ndarray") -> list[int] | None:
-    """The columns that the solution of M x = y takes, of those that do not depend on earlier ones; or None."""
+    """The columns with nonzero x in a solution of M x = y, among linearly independent columns; None if unsolvable."""
     from numpy.linalg import lstsq, norm
 
     free = _independent(M.T)
@@ -240,7 +240,7 @@ def _support(M: "ndarray", y: "ndarray") -> list[int] | None:
 
 
 def _independent(vectors: "ndarray") -> list[int]:
-    """The indices of the vectors that do not depend on those before them (Gram-Schmidt, twice)."""
+    """The indices of the vectors that are linearly independent of the vectors before (Gram-Schmidt, twice)."""
     from numpy import vstack, zeros
     from numpy.linalg import norm
 
@@ -257,11 +257,11 @@ def _independent(vectors: "ndarray") -> list[int]:
     return indices
 
 
-# ---- what is wrong
+# ---- the defect of a drift
 
 
 def _diagnosis(F: ImmutableMatrix, R: Expr, recipe: Recipe) -> str:
-    """F, the residual, the missing drift, and what the density does first."""
+    """The report: F, the residual, a missing drift, and the first moments that change."""
     return "\n".join(
         [
             "exp(-H) is not stationary: no Q exists",
@@ -274,7 +274,7 @@ def _diagnosis(F: ImmutableMatrix, R: Expr, recipe: Recipe) -> str:
 
 
 def _missing(R: Expr, recipe: Recipe) -> list[str]:
-    """One term, c times the friction, 1 or a block, that added to one row makes the residual vanish."""
+    """The line of a term, c times the friction, 1 or a block, that makes the residual vanish when added to one row."""
     friction = derive.times_gradient(recipe.D, recipe.H, recipe.state)
     c = Dummy()
     for i, row in enumerate(recipe.state):
@@ -290,7 +290,7 @@ def _missing(R: Expr, recipe: Recipe) -> list[str]:
 
 
 def _first_moments(R: Expr, recipe: Recipe) -> list[str]:
-    """E_pi[L phi] = E_pi[phi R] for H and the worst monomial, at the defaults, for one site, U a quartic."""
+    """Lines of E_pi[L phi] = E_pi[phi R] for H and the worst monomial, at the defaults, for one site, U a quartic."""
     import numpy
 
     state = recipe.state
@@ -336,7 +336,7 @@ def _first_moments(R: Expr, recipe: Recipe) -> list[str]:
 
 
 def _one_site(e: Expr, U: Potential | None, energy: Expr | None) -> Expr:
-    """The expression at one site, with this energy for U and the parameters at their defaults."""
+    """The expression at one site, with `energy` for U and the parameters at their defaults."""
     derivatives = {g: diff(energy, *g.variables) for g in e.atoms(Partial)}
     defaults = {s: S(s.default) for s in e.free_symbols if getattr(s, "default", None) is not None}
     return at_one_site(e.xreplace(derivatives | {U: energy})).xreplace(defaults)

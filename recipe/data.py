@@ -1,4 +1,4 @@
-"""Sums over data: what an energy says of one datum, and its total over all of them."""
+"""Sums over data: columns of the data in an energy, and totals over their rows."""
 
 from itertools import product
 
@@ -16,9 +16,9 @@ class Datum(Supplied):
 
 
 def datum(name: str, *, per: Block | None = None) -> Datum:
-    """What a row of the data holds under this name: a number, or one number for each site of the block `per`.
+    """A named column of the data: one number per row, or one number per row and site of the block `per`.
 
-    Raises RecipeError where `per` is no vector block.
+    Raises RecipeError if `per` is not a vector block.
 
     >>> from recipe import vector
     >>> theta = vector("theta")
@@ -34,7 +34,7 @@ def datum(name: str, *, per: Block | None = None) -> Datum:
 class DataTotal(Expr):
     """The sum of an expression over the rows of the data.
 
-    On a minibatch it is num_data/rows times the sum over its rows, an unbiased estimate.
+    On a minibatch the estimate is num_data/rows times the sum over its rows, which is unbiased.
     """
 
     is_commutative = True
@@ -45,7 +45,7 @@ class DataTotal(Expr):
 
     @property
     def integrand(self) -> Expr:
-        """What is summed."""
+        """The summand of a row."""
         return self.args[0]
 
     def _eval_derivative(self, s):
@@ -103,7 +103,7 @@ def bounded(e: Expr) -> Expr:
 
 
 def _overflow(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """A factor g^k, a factor (g + ...)^-m with k <= m, g an exponential, and k; or None if there are none."""
+    """A factor g^k, a factor (g + ...)^-m with k <= m, the exponential g, and k; None without such factors."""
     if not e.is_Mul:
         return None
     numerators = [f for f in e.args if isinstance(f, exp)]

@@ -34,24 +34,26 @@ class Recipe(Dynamics):
 
     Formulas are for one site. At temperature T the law is exp(-H/T): T multiplies Gamma and the variance of the noise.
 
-    `name`: letters, digits, _ . or -; `source` the paper, `doc` what else is to be said, and `claim` what is promised.
-    `state`: the blocks z; `target` those of the energy U, one vector block (the first by default) or several scalars.
-    `H`: one number per chain, with U = potential(target) on the sum scale or wholly symbolic; `marginal` is the energy
-    of the target where that is not U alone.
-    `D`, `Q`: D symmetric and positive semidefinite, Q skew; dicts over blocks or pairs of blocks, of which one triangle
-    is enough, or sympy matrices in the order of `state`.
+    `name`: letters, digits, _ . or -; `source`: the paper; `doc`: further notes; `claim`: the stationary law promised.
+    `state`: the blocks z; `target`: the blocks of the energy U, one vector block (the first by default) or several
+    scalars.
+    `H`: one number per chain, with U = potential(target) on the sum scale or wholly symbolic; `marginal`: the energy of
+    the target, if it is not U alone.
+    `D`, `Q`: D symmetric and positive semidefinite, Q skew; dicts over blocks or pairs of blocks, with one triangle
+    given, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
-    `scheme`, `schemes`: the recommended splitting word, and further ones by name; `pieces` are their letters where the
-    default ones do not serve, `jumps` redraw or swap blocks, by letter.
-    `adapt`: the new values of adapted quantities, from the old ones, the first gradient of the step and the new state.
-    `order`: they move after the step ("lagged"), before its first gradient is used ("same_step"), or are taken for the
-    functions of theta that their updates make of them, with the Gamma that follows ("differentiated").
-    `conversions`: the parameters and the step size in terms of a paper's, by the names of these; one whose key ends in
-    "; G" is for words with the letter G. `requires` what must hold between the parameters, such as v0 < v1.
-    `metropolis`: the step is meant to be accepted or rejected by its work, as that of HMC: `samplers.sample` does so
-    where the caller says nothing else.
+    `scheme`, `schemes`: the recommended splitting word, and further words by name; `pieces`: letters beside or instead
+    of the default ones; `jumps`: redraws or swaps of blocks, by letter.
+    `adapt`: the new values of adapted quantities, from the old values, the step's first gradient and the new state.
+    `order`: adapted quantities move after the step ("lagged"), before its first gradient is used ("same_step"), or are
+    replaced by their updates as functions of theta, with the resulting Gamma ("differentiated").
+    `conversions`: formulas of the parameters and the step size in a paper's parameters, by the names of the latter; a
+    key that ends in "; G" is for words with the letter G. `requires`: relations between the parameters, such as
+    v0 < v1.
+    `metropolis`: whether steps are meant to be accepted or rejected by their work, as in HMC; the default of
+    `samplers.sample`.
 
-    Raises RecipeError where the three formulas do not make a recipe.
+    Raises RecipeError if the formulas do not make a recipe.
     Source: Ma, Chen & Fox (2015), "A complete recipe for stochastic gradient MCMC", eqs. (3)-(4) and Theorem 1.
 
     >>> from recipe import Recipe, vector, positive, potential, total
@@ -97,7 +99,7 @@ class Recipe(Dynamics):
             settle("H", self.H.xreplace(updates))
             for name in ("D", "Q", "supplied"):
                 settle(name, getattr(self, name).xreplace(updates))
-            # What the formulas read are old values, in the place of the new ones.
+            # formulas now read old values in place of new ones
             settle("order", "lagged")
         if not self.claim:
             frozen = ", ".join(a.name for a in self.adapted)
@@ -112,11 +114,11 @@ class Recipe(Dynamics):
             ) from error
 
     def check(self, *, temperature: float = 1.0, freeze: Sequence[str] = (), **parameters: float) -> Certificate:
-        """What is known of the law of the chain: proved, checked by numbers, open, or failed, question by question.
+        """The certificate of the chain's law: each question is proved, checked by numbers, open or failed.
 
-        It is asked at a `temperature`, while the blocks named in `freeze` are held still, and at values of the
-        parameters; their defaults, or random ones, where they are left out. "exact" is claimed only where invariance,
-        a finite integral, boundaries, explosion, reach and marginal are all proved or checked.
+        `temperature`: T of exp(-H/T); `freeze`: names of blocks held still; `parameters`: values of parameters, by
+        default their defaults or random values. A certificate is exact only if invariance, a finite integral,
+        boundaries, explosion, reach and marginal are all proved or checked.
 
         >>> from samplers import SGHMC
         >>> SGHMC.check().exact, SGHMC.check(freeze=["p"]).ok
@@ -129,7 +131,8 @@ class Recipe(Dynamics):
     def bind(self, **functions: Callable | Expr) -> "Recipe":
         """The recipe with its opaque functions in closed form: functions of their blocks, formulas, or an Energy for U.
 
-        Raises RecipeError for a function that is not there, and one that cannot be called with its blocks.
+        Raises RecipeError for a name without an opaque function, and for functions that cannot be called with the
+        blocks.
 
         >>> from samplers import SGRLD
         >>> SGRLD.bind(inverse_metric=lambda theta: 1 + theta**2).gamma
@@ -167,10 +170,11 @@ class Recipe(Dynamics):
         )
 
     def convert(self, scheme: Word | None = None, **values: float) -> dict[str, float]:
-        """The step size and the parameters from those of a paper, by one of the `conversions`.
+        """The step size and the parameters converted from a paper's parameters, by one of the `conversions`.
 
-        `num_data` is 1 if left out; `scheme` is the word that they are for, the recommended one if left out. Raises
-        RecipeError for parameters of no paper, outside of their range, or that stand for no finite ones.
+        `values`: the paper's parameters, and `num_data`, 1 by default; `scheme`: the word to convert for, by default
+        the recommended one. Raises RecipeError for names without a conversion, values outside of their range, and
+        results that are not finite.
 
         >>> from samplers import SGHMC
         >>> SGHMC.convert("paper", lr=0.01, momentum=0.9)
@@ -203,10 +207,10 @@ class Recipe(Dynamics):
         return {"step_size" if s == step_size else s.name: float(x) for s, x in settings.items()}
 
     def learning_rate(self, scheme: Word | None = None) -> dict[Symbol, Expr]:
-        """What lr, and momentum if there is one, of torch.optim.SGD on a mean loss stand for in a word.
+        """Formulas of the step size and the parameters in lr and momentum of torch.optim.SGD on a mean loss.
 
-        Formulas by parameter and step_size: the conversion "lr, momentum" or "lr", else step_size = lr/num_data, and
-        its root where there are momenta. `scheme` is as in `convert`.
+        By symbol: the conversion "lr, momentum" or "lr", else step_size = lr/num_data, or its root with momenta.
+        `scheme`: as in `convert`.
 
         >>> from samplers import SGLD
         >>> SGLD.learning_rate()
@@ -219,7 +223,7 @@ class Recipe(Dynamics):
         return {step_size: sqrt(time) if self.momenta else time}
 
     def _conversion(self, names: Set[str], scheme: Word | None) -> str | None:
-        """The key of the conversion of a paper's parameters: that for a letter of the word, or that for all words."""
+        """The key of the conversion from the named parameters: for a letter of the word first, then for all words."""
         letters = _letters(self.schemes.get(scheme, scheme) if isinstance(scheme, str) else scheme or self.scheme or "")
         for key in sorted(self.conversions, key=lambda key: ";" not in key):
             known, _, letter = key.partition("; ")
@@ -242,7 +246,7 @@ class Recipe(Dynamics):
 
 
 def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], where: str) -> Any:
-    """What stands in the place of an opaque function of these blocks."""
+    """The value of a bound function, formula or Energy at the arguments of an opaque function."""
     if isinstance(function, Energy):
         return function.on(arguments)
     if not callable(function):
@@ -255,12 +259,12 @@ def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], wh
 
 
 def _letters(word: Word) -> list[str]:
-    """The letters of a word, or of the moves that it stands for."""
+    """The letters of a word, or of a list of moves."""
     return re.findall("[A-Z]'*", word) if isinstance(word, str) else [letter for letter, _ in word]
 
 
 def _allows(s: Symbol, x: Expr) -> bool:
-    """Whether a number is in the range of a symbol."""
+    """Whether a number is within the declared range of a symbol."""
     if not x.is_real:
         return False
     if s.is_positive and not x > 0 or s.is_nonnegative and not x >= 0:

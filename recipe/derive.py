@@ -1,4 +1,4 @@
-"""From (H, D, Q) to the SDE: the correction Gamma, the drift, the Fokker-Planck residual.
+"""Derivation of the SDE from (H, D, Q): the correction Gamma, the drift, the Fokker-Planck residual.
 
 Ma, Chen & Fox (2015), eqs. (3)-(4):  dz = [-(D+Q) grad H + Gamma] dt + sqrt(2D) dW,
 Gamma_i = sum_j d(D+Q)_ij/dz_j (the row divergence). Rows of vector blocks stand for every site; a sum over
@@ -16,9 +16,9 @@ from .symbols import Block, Crossing, Total, masked, total
 
 
 def terms(expression: Expr) -> Expr:
-    """The expression as a sum of products; functions, roots and inverses of sums are left as they were written.
+    """The expression expanded into a sum of products, except inside functions, roots and inverses of sums.
 
-    Printed, a drift then reads as somebody would write it.
+    A drift in this form is readable when printed.
 
     >>> from recipe import positive
     >>> a, b = positive("a"), positive("b")
@@ -32,7 +32,7 @@ def terms(expression: Expr) -> Expr:
 
 
 def _expands(x: Expr) -> bool:
-    """Whether a power is one of a product, or a product of sums."""
+    """Whether x is a power of a product, or a positive integer power of a sum."""
     if x.is_Function:
         return False
     return not x.base.is_Add or bool(x.exp.is_Integer and x.exp > 0)
@@ -50,9 +50,7 @@ def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
 
 
 def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
-    """sum_j dA_ij/dz_j, for each row i.
-
-    Gamma is that of D + Q.
+    """sum_j dA_ij/dz_j for each row i; Gamma is the row divergence of D + Q.
 
     >>> from recipe import vector
     >>> theta = vector("theta")
@@ -84,7 +82,7 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
 
 @lru_cache(maxsize=64)
 def _gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
-    """dH/dz, which the drift, the current and the residual ask for again and again."""
+    """dH/dz by block, cached for the drift, the current and the residual."""
     return tuple(derivative(own, z) for z, own in readers(H, state).items())
 
 
@@ -99,7 +97,7 @@ def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tupl
 def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> Expr:
     """(L* rho)/rho for rho = exp(-H): sum_i(-dF_i/dz_i + F_i dH/dz_i), identically 0 iff exp(-H) is stationary.
 
-    F is that of `circulation`, as are the arguments.
+    F and the arguments are as in `circulation`.
     """
     F = circulation(drift, H, D, state)
     slopes = _gradient(H, state)

@@ -11,7 +11,7 @@ from .symbols import Block, Parameter, step_size
 
 
 def equations(recipe: Dynamics) -> list[tuple[str, str]]:
-    """The SDE row by row: (left side, right side) as text."""
+    """The rows of the SDE as texts (left side, right side)."""
     rows = []
     for i, block in enumerate(recipe.state):
         drift = recipe.drift[i]
@@ -26,7 +26,7 @@ def equations(recipe: Dynamics) -> list[tuple[str, str]]:
 
 
 def _noisy(recipe: Dynamics, i: int) -> list[Block]:
-    """The blocks whose noise enters row i."""
+    """The blocks with noise in row i."""
     return [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
 
 
@@ -48,7 +48,7 @@ def entries(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> list[tuple[str
 
 
 def as_text(recipe: Dynamics) -> str:
-    """Blocks, H, D, Q, Gamma, the SDE, adaptations, jumps, words, parameters and what a paper calls them, as text."""
+    """Blocks, H, D, Q, Gamma, the SDE, adaptations, jumps, words, parameters and their conversions as text."""
     title = f"{recipe.name}   {recipe.source}" if recipe.source else recipe.name
     rows = [
         *recipe.doc.strip().splitlines(),
@@ -84,7 +84,7 @@ def _block(b: Block) -> str:
 
 
 def _formulas(recipe: Dynamics) -> Iterator[str]:
-    """H, the matrices, Gamma and the rows of the SDE."""
+    """Lines of H, the matrices, Gamma and the rows of the SDE."""
     yield f"H       {recipe.H}"
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
         for where, value in entries(matrix, recipe.state):
@@ -97,7 +97,7 @@ def _formulas(recipe: Dynamics) -> Iterator[str]:
 
 
 def _motions(recipe: Dynamics) -> Iterator[str]:
-    """Adaptations and jumps."""
+    """Lines of adaptations and jumps."""
     order = recipe.order.replace("_", " ")
     for a in recipe.adapted:
         yield f"{a.name:7} <- {recipe.adapt.get(a, a)}   ({order}; at first {a.start})"
@@ -106,12 +106,12 @@ def _motions(recipe: Dynamics) -> Iterator[str]:
 
 
 def _probability(recipe: Dynamics, jump: Jump | Swap) -> str:
-    """With which probability blocks are swapped."""
+    """The probability of a swap as text; empty for other jumps."""
     return f"   (with the probability min(1, {jump.ratio(recipe.H)}))" if isinstance(jump, Swap) else ""
 
 
 def _words(recipe: Dynamics) -> Iterator[str]:
-    """Letters, and the words made of them."""
+    """Lines of letters and words."""
     for letter, piece in recipe.pieces.items():
         yield f"letter {letter} = {piece}"
     for name, word in {"recommended": recipe.scheme, **recipe.schemes}.items():
@@ -129,7 +129,7 @@ def _parameter(s: Parameter) -> str:
 
 
 def _conversions(recipe: Dynamics) -> Iterator[str]:
-    """What a paper calls the parameters, and what must hold between them."""
+    """Lines of conversions from a paper's parameters, and of required relations between parameters."""
     for key, values in recipe.conversions.items():
         names = {s: "step_size" if s == step_size else s for s in values}
         yield f"from {key}:  " + ", ".join(f"{names[s]} = {e}" for s, e in values.items())
@@ -151,7 +151,7 @@ def as_latex(recipe: Dynamics) -> str:
 
 
 def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
-    """The blocks that change places, and with which probability."""
+    """The swapped blocks and the probability of the swap in LaTeX."""
     left, right = (", ".join(map(latex, blocks)) for blocks in (swap.places, swap.places.values()))
     tried = "" if swap.rate is None else rf" \text{{ at the rate }} {latex(swap.rate)}"
     probability = rf"\min\left(1, {latex(swap.ratio(recipe.H))}\right)"
@@ -159,7 +159,7 @@ def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
 
 
 def _latex_noise(recipe: Dynamics, i: int) -> str:
-    """The noise of row i, with a plus before each term."""
+    """The noise of row i in LaTeX, with a plus before each term."""
     b = recipe.state[i]
     noisy = _noisy(recipe, i)
     if noisy == [b]:

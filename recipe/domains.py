@@ -1,7 +1,7 @@
-"""Domains: where a block may be, and what becomes of it at an end.
+"""Domains of blocks: their values, and the behaviour of a chain at an end.
 
-A domain lies between two ends. At those of a box a chain is reflected, those of a circle are one point; no flow leads
-back at all others, where a chain that comes out is lost, unless a piece is reflected by request.
+A domain lies between two ends. At the ends of a box a chain is reflected; the ends of a circle are one point; beyond
+all other ends a chain is lost, unless a piece is reflected by request.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from .errors import RecipeError
 
 @dataclass(frozen=True)
 class Domain:
-    """The numbers between `low` and `high`, by name, or the categories from `low` to `high`.
+    """A named domain: the numbers between `low` and `high`, or the categories from `low` to `high`.
 
-    `at_ends` is "lost", "reflected" or "joined", and "none" of categories.
+    `at_ends`: "lost", "reflected" or "joined"; "none" for categories.
 
     >>> domain_of((0, 1), "example").reflects, domain_of("periodic", "example").width
     (True, 2*pi)
@@ -30,42 +30,42 @@ class Domain:
 
     @property
     def is_real(self) -> bool:
-        """Whether every real number is in it, and all are different."""
+        """Whether the domain is the real line."""
         return self.name == "real"
 
     @property
     def categories(self) -> int:
-        """How many numbers there are, 0, 1, 2, ..., where these are all; else 0."""
+        """The number of categories 0, 1, 2, ...; 0 for other domains."""
         return int(self.high) + 1 if self.at_ends == "none" else 0
 
     @property
     def is_discrete(self) -> bool:
-        """Whether its numbers are categories: 0, 1, 2, ..."""
+        """Whether the values are categories 0, 1, 2, ..."""
         return self.categories > 0
 
     @property
     def is_compact(self) -> bool:
-        """Whether both ends are finite."""
+        """Whether both ends are finite, and the values are not categories."""
         return self.low.is_finite and self.high.is_finite and not self.is_discrete
 
     @property
     def wraps(self) -> bool:
-        """Whether it is a circle: its ends are one point."""
+        """Whether the domain is a circle, with its ends joined."""
         return self.at_ends == "joined"
 
     @property
     def reflects(self) -> bool:
-        """Whether every flow is reflected at its ends."""
+        """Whether every flow is reflected at the ends."""
         return self.at_ends == "reflected"
 
     @property
     def width(self) -> Expr:
-        """The distance of its ends: the period of a circle."""
+        """The distance between the ends: the period of a circle."""
         return self.high - self.low
 
     @property
     def ends(self) -> tuple[tuple[float, float], ...]:
-        """The finite ends, each with the direction to the inside; a circle has none."""
+        """The finite ends, each with the direction to the inside, 1 or -1; none for a circle or categories."""
         if self.wraps or self.is_discrete:
             return ()
         sides = ((self.low, 1.0), (self.high, -1.0))
@@ -73,14 +73,14 @@ class Domain:
 
     @property
     def start(self) -> Expr:
-        """Where a block starts for which nothing better is known: 0, 1 if positive, the middle of an interval."""
+        """Default initial value of a block: 0, 1 if positive, the middle of a box or fraction."""
         if self.name == "positive":
             return S.One
         return (self.low + self.high) / 2 if self.reflects or self.name == "fraction" else S.Zero
 
     @property
     def signs(self) -> dict[str, bool]:
-        """The assumptions on a symbol of this domain."""
+        """The sympy assumptions on a symbol of this domain."""
         if self.is_discrete:
             return {"integer": True, "nonnegative": True}
         if self.name == "positive" or self.low > 0:
@@ -90,16 +90,16 @@ class Domain:
         return {"negative": True} if self.high < 0 else {"real": True}
 
     def inside(self, share: Any) -> Any:
-        """The number of a compact domain at a share of its width, or an array of these."""
+        """The number, or array of numbers, at a share of the width of a compact domain."""
         return float(self.low) + share * float(self.width)
 
     def contains(self, x: float) -> bool:
-        """Whether a number is strictly between the ends; of a circle every number is a point."""
+        """Whether a number is strictly between the ends; true for every number on a circle."""
         return self.wraps or bool(self.low < x < self.high)
 
     @property
     def in_words(self) -> str:
-        """What its numbers are, in words.
+        """The values in words.
 
         >>> NAMED["positive"].in_words, NAMED["periodic"].in_words
         ('positive', 'from -pi to pi')
@@ -126,9 +126,9 @@ NAMED = {
 
 
 def domain_of(spec: Any, where: str) -> Domain:
-    """The domain that a word, the ends (a, b) of a box, ("periodic", period) or ("categories", number) stand for.
+    """The domain given by a name, the ends (a, b) of a box, ("periodic", period) or ("categories", number).
 
-    Raises RecipeError for another word, and for ends, a period or a number that make none.
+    Raises RecipeError for unknown names, and for invalid ends, periods or numbers.
 
     >>> print(domain_of(("periodic", 24), "example"), domain_of((0, 0.5), "example").high)
     periodic(24) 1/2
@@ -151,7 +151,7 @@ def domain_of(spec: Any, where: str) -> Domain:
 
 
 def _circle(period: Any, where: str) -> Domain:
-    """An angle of this period, about 0."""
+    """The circle of a period, centred at 0."""
     period = _finite(period, "the period", where)
     if not period > 0:
         raise RecipeError(where, f"the period {period} is not positive", do="Give its length, such as 24.")
@@ -159,7 +159,7 @@ def _circle(period: Any, where: str) -> Domain:
 
 
 def _categories(number: Any, where: str) -> Domain:
-    """The numbers 0, 1, 2, ..., so many of them."""
+    """The domain of a number of categories 0, 1, 2, ..."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 2:
         raise RecipeError(where, f"{number!r} is no number of categories", do="Give 2 or more.")
     return Domain(f"categories({number})", S.Zero, S(number - 1), "none")
@@ -176,7 +176,7 @@ def _box(low: Any, high: Any, where: str) -> Domain:
 
 
 def _finite(value: Any, what: str, where: str) -> Expr:
-    """A finite real number, decimals meant exactly."""
+    """The value as a finite real number, with floats as exact decimals."""
     if isinstance(value, float):
         value = value if value in (float("inf"), -float("inf")) or value != value else Rational(repr(value))
     try:

@@ -1,4 +1,4 @@
-"""The formulas of a recipe, and what follows from them: who is who among the blocks, Gamma, the drift, the residual."""
+"""Formulas of a recipe and their consequences: the roles of the blocks, Gamma, the drift, the residual."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Entries = Any
 
 @dataclass(frozen=True, eq=False)
 class Dynamics:
-    """What a Recipe declares, with the roles of its blocks and its SDE; the arguments are described there."""
+    """Fields of a Recipe, with the roles of its blocks and its SDE; arguments are described in `Recipe`."""
 
     name: str
     state: tuple[Block, ...]
@@ -43,75 +43,75 @@ class Dynamics:
     metropolis: bool = False
     claim: str = ""
     doc: str = ""
-    maps: Mapping[Block, Any] = field(default_factory=dict)  # of `mapped`, by the block that stands for the target
+    maps: Mapping[Block, Any] = field(default_factory=dict)  # the Map of `mapped`, by the new block
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """H, the entries of D, Q and supplied that are not 0, the updates, rates and laws."""
+        """H, the nonzero entries of D, Q and supplied, the updates, rates and laws."""
         of_matrices = (e for matrix in (self.D, self.Q, self.supplied) for e in entries(matrix).values())
         of_jumps = (e for jump in self.jumps.values() for e in jump.formulas)
         return (self.H, *of_matrices, *self.adapt.values(), *of_jumps)
 
     @cached_property
     def symbols(self) -> set[Symbol]:
-        """The symbols that occur, those of the step apart."""
+        """The symbols in the formulas, without symbols of the step."""
         symbols = set().union(*(e.free_symbols for e in self.formulas), self.adapt)
         starts = (a.start for a in symbols if isinstance(a, Adapted))
         return symbols.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that occur in the formulas, by name."""
+        """The parameters in the formulas, sorted by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Parameter)), key=lambda s: s.name))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Those of the parameters that are matrices over the sites."""
+        """The parameters that are matrices over the sites."""
         return tuple(s for s in self.parameters if isinstance(s, Operator))
 
     @property
     def fields(self) -> tuple[Operator, ...]:
-        """Those of the operators that are functions of a block."""
+        """The operators that are functions of a block."""
         return tuple(M for M in self.operators if M.at is not None)
 
     @cached_property
     def adapted(self) -> tuple[Adapted, ...]:
-        """The adapted quantities that occur, by name."""
+        """The adapted quantities in the formulas, sorted by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Adapted)), key=lambda s: s.name))
 
     @cached_property
     def entries(self) -> tuple[Block, ...]:
-        """What the state of a chain holds: the blocks and the adapted quantities."""
+        """The entries of a chain's state: the blocks and the adapted quantities."""
         return self.state + self.adapted
 
     @cached_property
     def observations(self) -> tuple[Observed, ...]:
-        """The batch statistics that the caller supplies, by name."""
+        """The batch statistics supplied by the caller, sorted by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Observed)), key=lambda s: s.name))
 
     @cached_property
     def potentials(self) -> tuple[Potential, ...]:
-        """The opaque energies of the target, in the order of their names and blocks; none where H is symbolic."""
-        places = {b: k for k, b in enumerate(self.state)}  # without the blocks that are held still
+        """The opaque energies of the target, sorted by name and blocks; none if H is symbolic."""
+        places = {b: k for k, b in enumerate(self.state)}  # without frozen blocks
         return tuple(sorted(self.H.atoms(Potential), key=lambda U: (U.name, [places.get(b, -1) for b in U.blocks])))
 
     @property
     def potential(self) -> Potential | None:
-        """The opaque U of the target, the first where there are several, or None where H is wholly symbolic."""
+        """The opaque U of the target, the first of several; None if H is wholly symbolic."""
         return next(iter(self.potentials), None)
 
     @cached_property
     def has_several_potentials(self) -> bool:
-        """Whether more is asked for than one U of the whole target: energies by name, or U at several blocks."""
+        """Whether H has more than one U of the whole target: energies by name, or U at several blocks."""
         return len(self.potentials) > 1 or self.is_by_name
 
     @cached_property
     def is_by_name(self) -> bool:
-        """Whether the energies of the target are given by name."""
+        """Whether the energies of the target have names."""
         return any(U.name for U in self.potentials)
 
     def place(self, U: Potential, b: Block) -> str:
-        """What a derivative of an energy by a block is called, beside those of others: fast, x or fast_x."""
+        """The name of the derivative of an energy by a block: fast, x or fast_x."""
         if not U.name:
             return b.name
         alone = len(U.blocks) == 1 and [other.name for other in self.potentials].count(U.name) == 1
@@ -119,19 +119,19 @@ class Dynamics:
 
     @property
     def energy_of_target(self) -> Expr | None:
-        """The energy of the target's marginal: as declared, or the sum of the potentials; that of copies is H's own."""
+        """The energy of the target's marginal: as declared, or the sum of the potentials; None for H itself."""
         if self.marginal is not None or self.has_copies:
             return self.marginal
         return Add(*self.potentials) if self.potentials else None
 
     @property
     def has_other_energy(self) -> bool:
-        """Whether H holds more of the target's energy than U: a prior of its own, latents that it depends on."""
+        """Whether H has more of the target's energy than U: a declared marginal, copies, or latents."""
         return self.marginal is not None or self.has_copies or bool(self.latents)
 
     @property
     def has_copies(self) -> bool:
-        """Whether the target has copies of an energy, and H what couples them."""
+        """Whether the target has copies of an energy, coupled by H."""
         return any(U.is_copy for U in self.potentials)
 
     @cached_property
@@ -141,7 +141,7 @@ class Dynamics:
 
     @property
     def target_is_vector(self) -> bool:
-        """Whether the target is one vector block, and not explicit coordinates, or several blocks."""
+        """Whether the target is one vector block, not explicit coordinates or several blocks."""
         return len(self.targets) == 1 and self.targets[0].is_vector
 
     @cached_property
@@ -152,25 +152,25 @@ class Dynamics:
 
     @cached_property
     def thermostats(self) -> tuple[Block, ...]:
-        """The blocks that move, and are neither target nor momenta."""
+        """The blocks that are neither target nor momenta nor latents."""
         return tuple(b for b in self.state if b not in self.targets + self.momenta + self.latents)
 
     @cached_property
     def latents(self) -> tuple[Block, ...]:
-        """The blocks beside the target that move by jumps alone: categories, and what is drawn from a law."""
+        """The blocks beside the target that move by jumps alone: categories, and blocks drawn from a law."""
         drawn = {b for jump in self.jumps.values() if jump.law is not None for b in jump.redrawn} - {*self.targets}
         flowing = {self.state[i] for matrix in (self.D, self.Q) for i, _ in entries(matrix)}
         return tuple(b for b in self.state if b.domain.is_discrete or b in drawn - flowing)
 
     @cached_property
     def reflected(self) -> tuple[Block, ...]:
-        """The blocks that come back from the ends of their domains: those of boxes, and of pieces that reflect."""
+        """The blocks reflected at the ends of their domains: blocks of boxes, and of pieces with method "reflected"."""
         asked = {b for own in self.pieces.values() if own.method == "reflected" for _, b in own.parts}
         return tuple(b for b in self.state if b.domain.reflects or (b in asked and b.domain.ends))
 
     @cached_property
     def turned(self) -> dict[Block, tuple[Block, ...]]:
-        """By block of a domain with ends, the momenta that turn when it is reflected: what moves it without noise."""
+        """The momenta that change sign at a reflection, by block: for blocks with ends that move without noise."""
         turned = {}
         for i, b in enumerate(self.state):
             if b.domain.ends and self.D[i, i] == 0:

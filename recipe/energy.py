@@ -1,4 +1,4 @@
-"""A symbolic energy of the target, to be compiled together with a recipe."""
+"""Symbolic energies of the target, compiled together with a recipe."""
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -18,8 +18,8 @@ class Energy:
     """U = -log density, on the sum scale, as an expression of the target's coordinates in their order.
 
     `coordinates`: plain sympy symbols, or one vector block whose sites U sums with `total`.
-    `data`: the columns of the data that U sums with `data_total`, in the order in which they are handed to a run.
-    Raises RecipeError for an expression that is no such energy.
+    `data`: the columns of the data that U sums with `data_total`, in the order of a run's tensors.
+    Raises RecipeError for an expression that is not an energy of the coordinates and data.
 
     >>> from sympy import symbols
     >>> x, y = symbols("x y", real=True)
@@ -61,7 +61,7 @@ class Energy:
             raise RecipeError("Energy", what, do="Wrap it in total().")
 
     def _check_columns(self) -> None:
-        """Refuse columns of the data that are none, or not all that U reads."""
+        """Refuse columns that are not data, duplicate names, and a U that reads further columns."""
         where = "Energy, data"
         if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
             advice = 'Write data=(x, y) with y = datum("y").'
@@ -96,7 +96,7 @@ class Energy:
 
     @property
     def value(self) -> Expr:
-        """U as it is evaluated: without the overflow of log(1 + exp(z))."""
+        """U in the form that is evaluated, without the overflow of log(1 + exp(z))."""
         return without_overflow(self.U)
 
     @property
@@ -110,7 +110,7 @@ class Energy:
         return _derivatives(self.U, self.coordinates, 2)
 
     def on(self, blocks: tuple[Expr, ...]) -> Expr:
-        """U as an expression of a recipe's target blocks, one for each coordinate; RecipeError for another number.
+        """U as an expression of a recipe's target blocks, one per coordinate; raises RecipeError for another number.
 
         >>> from recipe import scalar
         >>> from sympy import Symbol
@@ -147,11 +147,11 @@ def without_overflow(e: Expr) -> Expr:
 
 @lru_cache(maxsize=64)
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
-    """The derivatives by each coordinate alone."""
+    """The derivatives of an order by each coordinate."""
     parts = readers(logs_apart(U), coordinates)
     return tuple(bounded(derivative(own, c) if order == 1 else diff(own, c, order)) for c, own in parts.items())
 
 
 def _as_tuple(values: Any) -> tuple:
-    """One value or several as a tuple."""
+    """The values as a tuple; a single value as a tuple of one."""
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -1,4 +1,4 @@
-"""The one exception of the project, and its warnings."""
+"""The exception of the project, hints for its messages, and warnings."""
 
 import difflib
 import sys
@@ -9,7 +9,7 @@ OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"} 
 
 
 class RecipeError(ValueError):
-    """Something a user asked for cannot be done: where, what, and what to do instead.
+    """Error of a request that cannot be met: where, what, and what to do instead.
 
     >>> print(RecipeError("sgnht, split", "no piece takes the noise of p", do="Add noise(p) to a piece."))
     sgnht, split: no piece takes the noise of p. Add noise(p) to a piece.
@@ -31,7 +31,7 @@ def _again(kind, where, what, do):
 
 
 def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str:
-    """A hint that names the closest known names, at most so many, or lists the known ones.
+    """A hint with the closest known names, at most `most`, or with all known names if none is close.
 
     >>> did_you_mean("gama", ["gamma", "mu"])
     "Did you mean 'gamma'?"
@@ -44,7 +44,7 @@ def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str
 
 
 def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn at the line of the caller's own code that led here, however deep in these packages it is found out."""
+    """Warn at the line of the caller's own code, outside of the packages in OWN."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:

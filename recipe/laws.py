@@ -1,7 +1,7 @@
-"""Laws of a block given all else, which a jump draws from: their densities, what a temperature makes of them, a proof.
+"""Conditional laws of a block, from which jumps draw: densities, tempered laws, and a proof that a law fits H.
 
-A law is the conditional of exp(-H) in a block if H less its energy, minus the log of its density, does not depend on
-that block; at the temperature T the conditional of exp(-H/T) is its density to the power 1/T.
+The energy of a law is minus the log of its density. A law is the conditional of exp(-H) in a block if H less the energy
+of the law does not depend on that block; at temperature T the conditional of exp(-H/T) is the density to the power 1/T.
 """
 
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ from .errors import RecipeError
 from .symbols import Block, Total, formula, masked
 from .symbols import temperature as T
 
-WARM = Dummy("T", positive=True)  # of which sympy knows that 1/T is real
+WARM = Dummy("T", positive=True)  # a positive T, so that sympy knows 1/T to be real
 
 
 @dataclass(frozen=True)
 class Law(ABC):
-    """The law of one block given all else; its arguments are formulas of the others, and numbers."""
+    """Conditional law of one block; its arguments are numbers, or formulas of the other blocks."""
 
     domains: ClassVar[tuple[str, ...]]
     positive: ClassVar[tuple[str, ...]] = ()
@@ -35,19 +35,19 @@ class Law(ABC):
 
     @property
     def arguments(self) -> tuple[Expr, ...]:
-        """Its formulas."""
+        """The arguments of the law, as formulas."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
     @abstractmethod
     def energy(self, x: Expr) -> Expr:
-        """-log of its density, up to what is free of x."""
+        """-log density, up to terms free of x."""
 
     @abstractmethod
     def tempered(self) -> "Law":
-        """The law whose density is its own to the power 1/T."""
+        """The law with the density to the power 1/T."""
 
     def suits(self, domain: Domain) -> bool:
-        """Whether a block of a domain may have this law."""
+        """Whether a block with the domain may have this law."""
         return domain.name in self.domains
 
     def __str__(self):
@@ -56,7 +56,7 @@ class Law(ABC):
 
 @dataclass(frozen=True)
 class Normal(Law):
-    """exp(-(x - mean)^2/(2 variance)).
+    """Normal law with density exp(-(x - mean)^2/(2 variance)).
 
     >>> from recipe import gibbs, vector
     >>> print(gibbs(vector("p"), Normal(0, 2)))
@@ -82,7 +82,7 @@ class Normal(Law):
 
 @dataclass(frozen=True)
 class Gamma(Law):
-    """x^(shape - 1) exp(-rate x), of mean shape/rate.
+    """Gamma law with density x^(shape - 1) exp(-rate x) and mean shape/rate.
 
     >>> from recipe import scalar
     >>> Gamma(3, 2).energy(scalar("x", domain="positive"))
@@ -105,7 +105,7 @@ class Gamma(Law):
 
 @dataclass(frozen=True)
 class InverseGamma(Law):
-    """x^(-shape - 1) exp(-scale/x): the law of scale over a Gamma number of this shape and of rate 1."""
+    """Inverse Gamma law with density x^(-shape - 1) exp(-scale/x): scale over a Gamma(shape, 1) number."""
 
     shape: Expr
     scale: Expr
@@ -123,7 +123,7 @@ class InverseGamma(Law):
 
 @dataclass(frozen=True)
 class Beta(Law):
-    """x^(a - 1) (1 - x)^(b - 1), of mean a/(a + b)."""
+    """Beta law with density x^(a - 1) (1 - x)^(b - 1) and mean a/(a + b)."""
 
     a: Expr
     b: Expr
@@ -140,12 +140,12 @@ class Beta(Law):
 
 
 class DiscreteLaw(Law):
-    """A law of numbers 0, 1, 2, ...: `costs` are -log of their weights."""
+    """A law on 0, 1, 2, ...; `costs`: -log of the weights."""
 
     @property
     @abstractmethod
     def costs(self) -> tuple[Expr, ...]:
-        """-log of the weights, up to what they share."""
+        """-log of the weights, up to a common constant."""
 
     def energy(self, x: Expr) -> Expr:
         """The cost of x."""
@@ -154,7 +154,7 @@ class DiscreteLaw(Law):
 
 @dataclass(frozen=True)
 class Bernoulli(DiscreteLaw):
-    """1 with a probability, else 0.
+    """Bernoulli law: 1 with the given probability, else 0.
 
     >>> from recipe import scalar
     >>> theta = scalar("theta")
@@ -178,7 +178,7 @@ class Bernoulli(DiscreteLaw):
         return S.Zero, odds.args[0] if isinstance(odds, exp) else _log(cancel(odds))
 
     def tempered(self) -> "Bernoulli":
-        """The odds to the power 1/T."""
+        """The law with the odds to the power 1/T."""
         return Bernoulli(1 / (1 + exp(self.costs[1] / T)))
 
     def __str__(self):
@@ -188,7 +188,7 @@ class Bernoulli(DiscreteLaw):
 
 @dataclass(frozen=True, init=False)
 class Categorical(DiscreteLaw):
-    """k with a probability in proportion to the k-th of some weights, for a block of as many categories.
+    """Categorical law: k with a probability proportional to the k-th weight, for a block of as many categories.
 
     >>> Categorical(1, 2, 3).costs
     (0, -log(2), -log(3))
@@ -211,7 +211,7 @@ class Categorical(DiscreteLaw):
 
     @property
     def lightest(self) -> Expr:
-        """The least of the weights."""
+        """The smallest weight."""
         return Min(*self.weights, evaluate=False)
 
     @property
@@ -220,7 +220,7 @@ class Categorical(DiscreteLaw):
         return tuple(expand(-_log(w), deep=False) for w in self.weights)
 
     def tempered(self) -> "Categorical":
-        """The weights to the power 1/T."""
+        """The law with the weights to the power 1/T."""
         return Categorical(*(exp(-cost / T) for cost in self.costs))
 
     def suits(self, domain: Domain) -> bool:
@@ -229,12 +229,12 @@ class Categorical(DiscreteLaw):
 
 
 def _log(weight: Expr) -> Expr:
-    """Its log, that of a product as a sum, and of exp(-E) as -E, which does not underflow."""
+    """The log of a weight: of a product as a sum, of exp(-E) as -E, which does not underflow."""
     return expand_log(log(weight.xreplace({T: WARM}))).xreplace({WARM: T})
 
 
 def by_category(block: Expr, *values: Expr | float) -> Expr:
-    """The k-th of some values where a block of categories is k.
+    """The k-th value if a block of categories is k, as a Piecewise.
 
     >>> from recipe import scalar
     >>> by_category(scalar("z", domain="binary"), -1, 2)
@@ -249,11 +249,11 @@ def by_category(block: Expr, *values: Expr | float) -> Expr:
     return Piecewise(*((value, of < k + S.Half) for k, value in enumerate(first)), (last, True))
 
 
-# ---- is a law the conditional of exp(-H)?
+# ---- comparison of a law with the conditional of exp(-H)
 
 
 def energy_of_site(H: Expr, block: Block) -> Expr | None:
-    """The terms of H that read a block, as one site of it sees them; None where the sites do not part.
+    """The terms of H that read a block, for one site of the block; None if H is not a sum over its sites.
 
     >>> from recipe import scalar, total, vector
     >>> p, xi = vector("p"), scalar("xi")
@@ -267,7 +267,7 @@ def energy_of_site(H: Expr, block: Block) -> Expr | None:
 
 
 def _of_site(term: Expr, block: Block) -> Expr | None:
-    """What is summed in a term that is a factor times one total, if only this reads the block, and no total in it."""
+    """The factor times the integrand of a term with one total, if only the integrand reads the block; else None."""
     outside, sums = masked(term, Total)
     reading = [name for name, total in sums.items() if total.has(block)]
     if outside.has(block) or len(reading) != 1:
@@ -281,25 +281,26 @@ def _of_site(term: Expr, block: Block) -> Expr | None:
 
 
 def _factor(energy: Expr) -> Expr:
-    """exp(-energy), where that is c log x as x^-c."""
+    """exp(-energy), written as x^-c for an energy c log x."""
     rest, logs = energy.as_independent(log)
     return logs.args[0] ** -rest if isinstance(logs, log) else exp(-energy)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of the conditional of exp(-H) in a block and a law: `factor` is their ratio, `known` how it is free of the block.
+    """Comparison of the conditional of exp(-H) in a block with a law; `factor`: their ratio.
 
-    `known` is "symbolic", "numeric" (at random points) or None, where the law is another one.
+    `known`: the grade of proof that the ratio is free of the block, "symbolic", "numeric" (at random points), or None
+    if it is not.
     """
 
     factor: Expr
     known: str | None
 
 
-@lru_cache(maxsize=64)  # asked at the declaration, and again for the certificate
+@lru_cache(maxsize=64)  # called at the declaration, and again for the certificate
 def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
-    """How a law compares with the conditional; None where the sites of the block do not part.
+    """The comparison of a law with the conditional; None if H is not a sum over the sites of the block.
 
     >>> from recipe import scalar, total, vector
     >>> theta, tau = vector("theta"), scalar("tau", domain="positive")

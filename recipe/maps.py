@@ -1,15 +1,16 @@
-"""A recipe in other coordinates: theta = f(z) at every site, with the volume of the map in H.
+"""Recipes in other coordinates: theta = f(z) at every site, with the volume of the map in H.
 
-With theta = f(z) the law exp(-H/T) of theta is that of exp(-H'/T) of z,
+With theta = f(z) the law exp(-H/T) of theta becomes the law exp(-H'/T) of z,
 
     H'(z) = H(f(z)) - T total(log|f'(z)|).
 
-Where f reads sums over the sites, theta_i = f(z_i, S) with S_k = sum_j s_k(z_j), the Jacobian is a diagonal a = df/dz
-and a matrix of low rank, b_k = df/dS_k and c_k = ds_k/dz, and its determinant is prod(a) det(1 + total(c_k b_l/a)).
+If f reads sums over the sites, theta_i = f(z_i, S) with S_k = sum_j s_k(z_j), the Jacobian is a diagonal a = df/dz
+plus a matrix of low rank, b_k = df/dS_k and c_k = ds_k/dz, with determinant prod(a) det(1 + total(c_k b_l/a)).
 
-The formulas D and Q are those of z. If they are `carried` over, D_zz = D/f'^2 and Q_zp = Q/f', the chain is the one
-of theta itself by Ito's formula. Source: Hsieh, Kavis, Rolland & Cevher (2018), "Mirrored Langevin dynamics", for the
-former, Zhang, Peyre, Fadili & Pereyra (2020), "Wasserstein control of mirror Langevin Monte Carlo", for the latter.
+By default D and Q are the formulas for z. If D and Q are `carried` over, D_zz = D/f'^2 and Q_zp = Q/f', the chain
+equals the chain of theta by Ito's formula. Source: Hsieh, Kavis, Rolland & Cevher (2018), "Mirrored Langevin dynamics",
+for the former, Zhang, Peyre, Fadili & Pereyra (2020), "Wasserstein control of mirror Langevin Monte Carlo", for the
+latter.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,15 +44,15 @@ from .pieces import Jump, Piece
 from .swaps import Swap
 from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, masked, temperature, total
 
-PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # where a map is looked at
-TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # sites of a map that reads sums over them
+PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # points at which a map is checked
+TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # chains at which a map with sums is checked
 CLOSE = 1e-9
 BY_A_RUN = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
 
 
 @dataclass(frozen=True)
 class Map:
-    """theta = `image`, a formula of the block z; `inverse` is z as a formula of theta."""
+    """A map theta = `image`, a formula of the block z; `inverse`: z as a formula of theta."""
 
     theta: Block
     z: Block
@@ -60,18 +61,18 @@ class Map:
 
     @property
     def mixes(self) -> bool:
-        """Whether it reads sums over the sites."""
+        """Whether the map reads sums over the sites."""
         return self.image.has(Total)
 
     @property
     def slope(self) -> Expr:
-        """dtheta/dz, at the sums over sites as they are."""
+        """dtheta/dz at fixed sums over sites."""
         image, sums = masked(self.image, Total)
         return simplify(diff(image, self.z)).xreplace(sums)
 
     @cached_property
     def coupling(self) -> Expr:
-        """det(1 + total(c_k b_l/a)): what the sums over sites make of the determinant."""
+        """det(1 + total(c_k b_l/a)): the factor of the determinant from the sums over sites."""
         image, sums = masked(self.image, Total)
         slopes = [diff(image, S_k).xreplace(sums) / self.slope for S_k in sums]
         rows = [[total(diff(own.integrand, self.z) * b) for b in slopes] for own in sums.values()]
@@ -80,7 +81,7 @@ class Map:
 
     @property
     def log_determinant(self) -> Expr:
-        """log|det dtheta/dz| of a chain."""
+        """log|det dtheta/dz| for a chain."""
         if not self.theta.is_vector:
             return self.volume
         coupling = self.coupling if at_sites(self.coupling, self.z, (0, 1))[0] > 0 else -self.coupling
@@ -88,7 +89,7 @@ class Map:
 
     @property
     def volume(self) -> Expr:
-        """log|dtheta/dz| of a site, without the overflow of exp."""
+        """log|dtheta/dz| at a site, without the overflow of exp."""
         slope = self.slope if at_sites(self.slope, self.z, (0, 1))[0] > 0 else -self.slope
 
         def is_softplus(x: Expr) -> bool:
@@ -112,17 +113,17 @@ def mapped(
     carried: bool = False,
     **block: Block,
 ) -> Recipe:
-    """The same recipe in other coordinates z of its target, theta = by(z) at every site: `mapped(R, theta=z, by=exp)`.
+    """The recipe in other coordinates z of its target, theta = by(z) at every site: `mapped(R, theta=z, by=exp)`.
 
-        H'(z) = H(f(z)) - T log|det df/dz|,   log|det df/dz| = total(log|f'(z)|) where f is of one site
+        H'(z) = H(f(z)) - T log|det df/dz|,   log|det df/dz| = total(log|f'(z)|) for f of one site
 
-    The keyword is the name of the target, its value the block z, which is real. `by`: a monotone, smooth function, of
-    which sympy finds the `inverse` where it is not given. D and Q are those of z; if `carried`, those of theta, so that
-    the SDE is the same one. It may read sums over the sites, `exp(z)/(1 + total(exp(z)))` say, the first d - 1 of d
-    shares; then the `inverse` is given, `log(theta/(1 - total(theta)))`, and nothing is carried over. Energies, starts
-    and draws of `samplers.sample` are of theta, as is an Energy that is bound; the gradient of a Step is by z. Raises
-    RecipeError for a map that is not monotone, has no slope or a singular Jacobian somewhere, leaves the domain of
-    theta, or whose inverse is not found or another one.
+    The keyword is the name of the target, its value the real block z. `by`: a monotone, smooth function; sympy finds
+    the `inverse` by default. D and Q are the formulas for z; if `carried`, the formulas for theta, so that the SDE does
+    not change. A map may read sums over the sites, such as `exp(z)/(1 + total(exp(z)))`, the first d - 1 of d shares;
+    then `inverse` must be given, here `log(theta/(1 - total(theta)))`, and `carried` must be False. Energies, starts
+    and draws of `samplers.sample` are in theta, as is a bound Energy; the gradient of a Step is by z. Raises
+    RecipeError for a map that is not monotone, lacks a slope or has a singular Jacobian somewhere, or leaves the domain
+    of theta, and for an inverse that is not found or wrong.
     Source: Hsieh et al. (2018); Zhang et al. (2020) if `carried`.
 
     >>> from recipe import positive, total, vector
@@ -180,7 +181,7 @@ def mapped(
 
 
 def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, where: str) -> Map:
-    """The map that is asked for, which has been looked at."""
+    """The checked Map of a target block."""
     names = [b.name for b in recipe.targets]
     if len(block) != 1 or len(names) > 1 or recipe.maps:
         what = f"one target is mapped once, got {', '.join(block) or 'none'} of {', '.join(names)}"
@@ -207,14 +208,14 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
 
 
 def at_sites(e: Expr, z: Block, points: Sequence[Any]) -> list[Any]:
-    """The values of a formula of z at every site of a chain, from the values of z there."""
+    """The values of a formula of z at every site of a chain with the values `points` of z."""
     inside, sums = masked(e, Total)
     values = {name: Add(*at_sites(own.integrand, z, points)) for name, own in sums.items()}
     return [inside.xreplace({**values, z: S(x)}).evalf(50) for x in points]
 
 
 def _mixing(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Map:
-    """A map that reads sums over the sites; refused where it is singular, or is not undone by its inverse."""
+    """A Map that reads sums over the sites; raises RecipeError if it is singular, or the inverse is wrong."""
     _check_sums(image, theta, z, where)
     _check_determinant(Map(theta, z, image, S.Zero), where)
     do = "Pass inverse=, the function from theta to z."
@@ -234,7 +235,7 @@ def _mixing(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Ma
 
 
 def _check_sums(image: Expr, theta: Block, z: Block, where: str) -> None:
-    """Refuse a map of a site that reads more than itself and sums over sites."""
+    """Refuse a map that reads more than its own site and sums over sites."""
     if image.has(Crossing) or not theta.is_vector or any(own.integrand.has(Total) for own in image.atoms(Total)):
         what = f"{image} mixes sites, and is no function of a site and of sums over sites"
         raise RecipeError(f"{where}, by", what, do=BY_A_RUN)
@@ -246,7 +247,7 @@ def _check_sums(image: Expr, theta: Block, z: Block, where: str) -> None:
 
 
 def _check_determinant(own: Map, where: str) -> None:
-    """Refuse a map whose Jacobian is singular, or changes its sign, between the points where it is looked at."""
+    """Refuse a map with a Jacobian that is singular, or changes its sign, at the points in TOGETHER."""
     for factor in (own.slope, own.coupling):
         values = [complex(x) for points in TOGETHER for x in at_sites(factor, own.z, points)]
         are_apart = all(not x.imag and CLOSE**2 < abs(x) < float("inf") for x in values)
@@ -256,7 +257,7 @@ def _check_determinant(own: Map, where: str) -> None:
 
 
 def _check_monotone(image: Expr, z: Block, where: str) -> None:
-    """Refuse a map whose slope is missing, vanishes, or changes its sign."""
+    """Refuse a map with a slope that is missing, vanishes, or changes its sign."""
     if image.free_symbols != {z}:
         others = ", ".join(sorted(map(str, image.free_symbols - {z}))) or "nothing"
         raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")
@@ -285,7 +286,7 @@ def _check_range(image: Expr, z: Block, theta: Block, where: str) -> None:
 
 
 def _inverse(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Expr:
-    """z as a formula of theta; refused where none is found, or it is another one."""
+    """z as a formula of theta; raises RecipeError if none is found, or the given inverse is wrong."""
     x = Block(theta.name, theta.is_vector, theta.domain)
     if inverse is not None:
         ways = [formula(inverse(x), f"{where}, inverse")]
@@ -304,7 +305,7 @@ def _inverse(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> E
 
 
 def _is_known(way: Expr) -> bool:
-    """Whether a formula is made of functions that every backend has."""
+    """Whether every backend has the functions of a formula."""
     try:
         formula(way, "inverse")
     except RecipeError:
@@ -316,7 +317,7 @@ def _is_known(way: Expr) -> bool:
 
 
 def _rule(recipe: Recipe, own: Map, carried: bool) -> dict[Any, Any]:
-    """What stands in the place of theta, of U and its derivatives, and of what is like theta."""
+    """The replacements of theta, of U and its derivatives, and of symbols per site of theta."""
     rule: dict[Any, Any] = {own.theta: own.image}
     partials = {p for e in recipe.formulas for p in e.atoms(Partial)}
     partials |= {p for a in recipe.adapted for p in a.start.atoms(Partial)}

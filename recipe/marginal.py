@@ -1,7 +1,7 @@
-"""What exp(-H) says about the auxiliary blocks: their Gaussian conditionals, and the marginal of the target.
+"""Gaussian conditionals of auxiliary blocks under exp(-H/T), and the marginal of the target.
 
-A block b in which H is quadratic, H = H_0 + total(c b + a b^2/2), is N(-c/a, T/a) given the others, and
-integrating it out leaves H_0 + total(T log(a)/2 - c^2/(2a)).
+A block b in which H is quadratic, H = H_0 + total(c b + a b^2/2), has the conditional law N(-c/a, T/a); the marginal
+of the other blocks has the energy H_0 + total(T log(a)/2 - c^2/(2a)).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .symbols import Block, Crossing, Total, temperature, total
 
 @dataclass(frozen=True)
 class Gaussian:
-    """One auxiliary block given the blocks that are eliminated after it: N(mean, T/precision) at every site."""
+    """Law N(mean, T/precision), at every site, of an auxiliary block given the blocks eliminated after it."""
 
     block: Block
     mean: Expr
@@ -25,9 +25,9 @@ class Gaussian:
 def eliminate_gaussians(
     H: Expr, blocks: tuple[Block, ...], *, signed: bool = False
 ) -> tuple[tuple[Gaussian, ...], Expr]:
-    """Integrate out, one after the other, the blocks in which H is quadratic: their laws, and what is left of H.
+    """The laws of the blocks in which H is quadratic, integrated out one after the other, and the remaining H.
 
-    With `signed` no block whose precision is not seen to be positive.
+    `signed`: whether to leave out blocks with a precision not known to be positive.
 
     >>> from recipe import vector, positive, potential
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")
@@ -47,7 +47,7 @@ def eliminate_gaussians(
 
 
 def _first_gaussian(H: Expr, blocks: list[Block], signed: bool) -> tuple[Block, Expr, Expr] | None:
-    """(b, a, c) of the first block in which H is quadratic, dH/db = a b + c, or None."""
+    """(b, a, c) for the first block b in which H is quadratic, dH/db = a b + c, or None."""
     for b in blocks:
         coefficients = _quadratic(H, b)
         if coefficients is not None and (coefficients[0].is_positive or not signed):

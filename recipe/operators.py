@@ -1,9 +1,9 @@
 """Linear operators on vectors: matrices over the sites of a chain, in D and Q, and applied to blocks in H.
 
-A symbol M stands for a matrix that is given when a chain runs. In D and Q a formula F(M) is a matrix over the sites,
-M(e) is what M makes of an expression e with one value per site, and M.inverse(e) what its inverse does. Formulas of one
-operator commute, and are read as formulas of its eigenvalues; those of two do not, and only act one after the other.
-Sums over sites know the adjoint: total(f M(e)) = total(e M^T(f)), which makes the gradient of H, and shows that a skew
+A symbol M stands for a matrix given when a chain runs. In D and Q a formula F(M) is a matrix over the sites; M(e) is
+the product of M and an expression e with one value per site, M.inverse(e) the product with the inverse. Formulas of one
+operator commute, and are evaluated on its eigenvalues; formulas of two operators do not commute, and act one after the
+other. Sums over sites use the adjoint, total(f M(e)) = total(e M^T(f)): for the gradient of H, and to show that a skew
 operator does no work.
 """
 
@@ -15,18 +15,18 @@ from sympy.printing.precedence import PRECEDENCE
 from .errors import RecipeError
 from .symbols import Block, Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
 
-# Kind -> sign of its eigenvalues, those of a skew operator are imaginary; and what a value must be, in words.
+# Sign of the eigenvalues (imaginary for a skew operator), and the kind in words, by kind.
 KINDS = {
     "definite": ("positive", "symmetric and positive definite"),
     "semidefinite": ("nonnegative", "symmetric and positive semidefinite"),
     "symmetric": ("real", "symmetric"),
     "skew": ("real", "skew"),
 }
-FORMS = 64  # of one sum over sites, that are looked through for the simplest
+FORMS = 64  # number of equal forms of a sum over sites that are compared
 
 
 class Operator(Parameter):
-    """A matrix over the sites of a chain, of a `kind`: a constant, or a function of the block `at`, a field."""
+    """Symbol of a matrix over the sites, of a `kind`: a constant, or a function of the block `at`, called a field."""
 
     __slots__ = ("matrix_kind", "at")
 
@@ -35,7 +35,7 @@ class Operator(Parameter):
     is_operator = True
 
     def __new__(cls, name, kind="definite", doc="", at=None):
-        """A symbol of the sign of its eigenvalues."""
+        """A symbol with the sign of the eigenvalues as its assumption."""
         valid_name(name, "operator")
         operator = super().__new__(cls, name, KINDS[kind][0], None, doc)
         operator.matrix_kind = kind
@@ -50,15 +50,15 @@ class Operator(Parameter):
 
     @property
     def range_in_words(self) -> str:
-        """What it may be."""
+        """The kind of the operator in words."""
         return f"{self.matrix_kind} operator"
 
     def __call__(self, e: Expr) -> Expr:
-        """What the operator makes of an expression with one value per site."""
+        """The product of the operator and an expression with one value per site."""
         return times(self, formula(e, f"{self}(...)"))
 
     def inverse(self, e: Expr) -> Expr:
-        """What the inverse of the operator makes of an expression with one value per site."""
+        """The product of the inverse of the operator and an expression with one value per site."""
         return times(1 / self, formula(e, f"{self}.inverse(...)"))
 
 
@@ -66,10 +66,10 @@ def operator(name: str, *, kind: str = "definite", at: Block | None = None, doc:
     """A matrix M over the sites of a chain, given as `sample(..., M=matrix)`: dense, or of a structure.
 
     `kind`: "definite", symmetric with eigenvalues above 0; "semidefinite", from 0 on; "symmetric"; or "skew". In D and
-    Q write `{theta: M}` or `{theta: 1/M}`, in H `total(p*M.inverse(p))/2`; a skew one stands on the diagonal of Q. Its
-    values are `integrators.operators`. `at`: a vector of which M is a function, given as `M=Field(matrix, divergence)`;
-    it stands alone in the row of that block, and Gamma has its divergence. Raises RecipeError for another kind, and for
-    what is no vector.
+    Q write `{theta: M}` or `{theta: 1/M}`, in H `total(p*M.inverse(p))/2`; a skew operator belongs on the diagonal of
+    Q. Values are of `integrators.operators`. `at`: a vector block of which M is a function, given as
+    `M=Field(matrix, divergence)`; M is then the only entry in the row of that block, and Gamma has its divergence.
+    Raises RecipeError for an unknown kind, and if `at` is not a vector block.
 
     >>> from recipe import total, vector
     >>> p, M = vector("p"), operator("M")
@@ -89,12 +89,12 @@ def operators_of(e: Expr) -> set[Symbol]:
 
 
 def fields_of(e: Expr) -> set[Operator]:
-    """The operators that an expression reads, and that are functions of a block."""
+    """The fields in an expression: operators that are functions of a block."""
     return {s for s in e.free_symbols if isinstance(s, Operator) and s.at is not None}
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:
-    """The row divergence, by a block s, of the fields of matrices in an entry of D or Q, each times a number.
+    """The row divergence, by a block s, of an entry of D or Q that is linear in fields.
 
     >>> from recipe import vector
     >>> theta = vector("theta")
@@ -106,12 +106,12 @@ def divergence(entry: Expr, s: Symbol) -> Expr:
 
 
 def is_operator(e: Expr) -> bool:
-    """Whether a formula is one of operators, a matrix over the sites."""
+    """Whether a formula is a matrix over the sites, made of operators."""
     return bool(operators_of(e)) and not is_site(e)
 
 
 def parts(F: Expr) -> list[tuple[Expr, Expr]]:
-    """A sum of formulas of operators, 1 among them, each with its coefficient, which is free of operators.
+    """The terms of a sum as (formula of operators or 1, coefficient free of operators).
 
     >>> from recipe import positive
     >>> M, a = operator("M"), positive("a")
@@ -127,13 +127,13 @@ def parts(F: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _by_site(product: Expr) -> tuple[Expr, Expr]:
-    """The factors of a product with one value per site, and those with one per chain."""
+    """The product of the factors by site, and the product of the factors by chain."""
     factors = Mul.make_args(product)
     return Mul(*filter(is_site, factors)), Mul(*(f for f in factors if not is_site(f)))
 
 
 def transposed(F: Expr) -> Expr:
-    """The transpose of a formula of operators: a skew one changes its sign.
+    """The transpose of a formula of operators: skew operators change their sign.
 
     >>> J = operator("J", kind="skew")
     >>> transposed(2*J + 1)
@@ -148,7 +148,7 @@ def is_skew(F: Expr) -> bool:
 
 
 def times(F: Expr, e: Expr) -> Expr:
-    """The product of a factor and an expression with one value per site: of a formula of operators, its application.
+    """The product F e of a number or a formula of operators F and an expression with one value per site.
 
     >>> from recipe import vector
     >>> p, M = vector("p"), operator("M")
@@ -160,7 +160,7 @@ def times(F: Expr, e: Expr) -> Expr:
 
 
 class Applied(Crossing):
-    """F(M) e of a formula F of one operator and an expression e: linear in both, constants of the chain outside."""
+    """F(M) e for a formula F of one operator and an expression e: linear in both, with factors by chain outside."""
 
     def __new__(cls, F, e):
         (inside, outside), *others = parts(F)
@@ -183,11 +183,11 @@ class Applied(Crossing):
 
     @property
     def argument(self) -> Expr:
-        """What it is applied to."""
+        """The expression that the operator is applied to."""
         return self.args[1]
 
     def at_one_site(self) -> Expr:
-        """The product where a chain has a single site, at which a skew matrix is 0."""
+        """The product for a chain with a single site, where a skew matrix is 0."""
         return self.formula.xreplace(_without_skew(self.formula)) * self.argument
 
     def _eval_derivative(self, s):
@@ -197,14 +197,14 @@ class Applied(Crossing):
         return times(diff(self.formula, s), self.argument) + times(self.formula, diff(self.argument, s))
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
-        """d total(weight F(e))/ds at the site of s, the weight held: that of e with the weight F^T(weight)."""
+        """d total(weight F(e))/ds at the site of s, at fixed weight: d total(F^T(weight) e)/ds."""
         if any(M.at == s for M in fields_of(self.formula)):
             return super().pulled_back(weight, s)
         held = SiteDummy("weight", real=True)
         return Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
 
     def summed(self, integrand: Expr) -> Expr:
-        """The integrand in the simplest of the forms of equal sum, or 0."""
+        """The simplest integrand with an equal sum, or 0."""
         integrand = expand(integrand)
         return integrand if integrand.is_Add else _simplest(integrand)
 
@@ -225,7 +225,7 @@ class Applied(Crossing):
 
 
 class Diagonal(Crossing):
-    """The diagonal of a formula of an operator, one value per site; 0 for a skew one."""
+    """The diagonal of a formula of an operator, one value per site; 0 for a skew operator."""
 
     def __new__(cls, F):
         return S.Zero if is_skew(F) else Expr.__new__(cls, F)
@@ -243,7 +243,7 @@ class Diagonal(Crossing):
         return S.Zero if s not in self.free_symbols else Diagonal(diff(self.args[0], s))
 
     def at_one_site(self) -> Expr:
-        """The one entry of the matrix where a chain has a single site."""
+        """The entry of the matrix for a chain with a single site."""
         return self.args[0].xreplace(_without_skew(self.args[0]))
 
     def _sympystr(self, printer):
@@ -253,7 +253,7 @@ class Diagonal(Crossing):
 class Slope(Crossing):
     """sum_k F_ik de_k/ds_i, the derivative of F(e) at site i by the value of s there.
 
-    Where e is of one site each it is F_ii de_i/ds_i; its sum over the sites is 0 for a skew F and a gradient e.
+    If e at a site reads that site only, the sum is F_ii de_i/ds_i; its total over sites is 0 for skew F and gradient e.
     """
 
     def __new__(cls, F, e, s):
@@ -264,12 +264,12 @@ class Slope(Crossing):
         return Expr.__new__(cls, F, e, s)
 
     def at_one_site(self) -> Expr:
-        """The derivative where a chain has a single site."""
+        """The derivative for a chain with a single site."""
         F, e, s = self.args
         return F.xreplace(_without_skew(F)) * diff(e, s)
 
     def summed(self, integrand: Expr) -> Expr:
-        """0 for a skew operator and a gradient, whose derivative is symmetric."""
+        """0 for a skew operator applied to a gradient, whose derivative is symmetric; else the integrand."""
         F, e, s = self.args
         return S.Zero if integrand == self and is_skew(F) and _is_gradient(e, s) else integrand
 
@@ -279,7 +279,7 @@ class Slope(Crossing):
 
 
 class Divergence(Crossing):
-    """sum_j dM_ij/dtheta_j at each site i, of an operator M that is a function of theta."""
+    """sum_j dM_ij/dtheta_j at each site i, for an operator M that is a function of theta."""
 
     def __new__(cls, M):
         return Expr.__new__(cls, M)
@@ -296,10 +296,10 @@ class Divergence(Crossing):
 
 
 class SlopeOfDivergence(Crossing):
-    """The derivative of the divergence at site i by the block there; its sum is 0 for a skew operator."""
+    """The derivative of the divergence at site i by the block at site i; its total is 0 for a skew operator."""
 
     def summed(self, integrand: Expr) -> Expr:
-        """0 for a skew operator."""
+        """0 for a skew operator, else the integrand."""
         return S.Zero if integrand == self and is_skew(self.args[0]) else integrand
 
     def _sympystr(self, printer):
@@ -307,7 +307,7 @@ class SlopeOfDivergence(Crossing):
 
 
 class SlopeOfRow(Crossing):
-    """sum_k dM_ik/dtheta_i e_k at site i; its sum over the sites is that of e times the divergence of M^T."""
+    """sum_k dM_ik/dtheta_i e_k at site i; its total over sites is the total of e times the divergence of M^T."""
 
     def summed(self, integrand: Expr) -> Expr:
         """e times the divergence of the transpose."""
@@ -320,7 +320,7 @@ class SlopeOfRow(Crossing):
 
 
 def _is_gradient(e: Expr, s: Symbol) -> bool:
-    """Whether an expression is seen to be the derivative of something by s: dU/ds, or a symmetric matrix times s."""
+    """Whether an expression is known to be a gradient by s: dU/ds, or a symmetric matrix times s."""
     if isinstance(e, Partial):
         return e.variables == (s,)
     return isinstance(e, Applied) and e.argument == s and transposed(e.formula) == e.formula
@@ -332,7 +332,7 @@ def _without_skew(F: Expr) -> dict[Symbol, Expr]:
 
 @lru_cache(maxsize=4096)
 def _simplest(integrand: Expr) -> Expr:
-    """Of all total(f F(e)) = total(e F^T(f)) the integrand with the fewest operators; 0 if it is its own negative."""
+    """The integrand with the fewest operators among equal sums, total(f F(e)) = total(e F^T(f)); 0 if antisymmetric."""
     signs = {integrand: S.One}
     forms = [integrand]
     for form in forms:
@@ -350,19 +350,19 @@ def _simplest(integrand: Expr) -> Expr:
 
 
 def _applied_factors(product: Expr) -> list["Applied"]:
-    """The factors of a product, those of its powers too, that apply an operator whose transpose is known."""
+    """The factors of a product, and bases of its powers, that apply an operator with a known transpose."""
     bases = [f.base if f.is_Pow and f.exp.is_Integer and f.exp > 0 else f for f in Mul.make_args(product)]
     applied = [f for f in bases if isinstance(f, Applied)]
     return [f for f in applied if all(isinstance(s, Operator) for s in operators_of(f.formula))]
 
 
 def _length(e: Expr) -> int:
-    """How many operators are applied in an expression, one inside of another counted too."""
+    """The number of applied operators in an expression, nested ones included."""
     return isinstance(e, Applied) + sum(map(_length, e.args))
 
 
 def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
-    """(a, c) with e = a(block) + c, where a is a number or a formula of one operator, both free of the block, or None.
+    """(a, c) with e = a(block) + c, for a number or formula of one operator a, both free of the block; or None.
 
     >>> from recipe import vector
     >>> p, theta, M = vector("p"), vector("theta"), operator("M")
@@ -386,5 +386,5 @@ def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
 
 
 def bare(e: Expr) -> set[Symbol]:
-    """The operators that stand in an expression as if they were numbers, applied to nothing."""
+    """The operators in an expression that are not applied to anything."""
     return operators_of(masked(e, Crossing)[0])

@@ -1,8 +1,8 @@
-"""Which part of the dynamics a letter of a splitting word takes: data that a recipe may carry.
+"""Pieces of the dynamics, which the letters of a splitting word stand for.
 
-Every row of the SDE has parts. `force(p)`: the drift terms that read the target alone, `kick(p)` those of them with
-grad(U) and `spring(p)` those without; `friction(p)`: the other drift terms; `noise(p)`. A block alone is its whole row.
-Of several potentials `kick("fast")` is the kick of every row by the one of this name.
+Every row of the SDE has parts. `force(p)`: the drift terms that read the target alone, `kick(p)` the force terms with
+grad(U), `spring(p)` the force terms without; `friction(p)`: the other drift terms; `noise(p)`. A block alone is its
+whole row. With several potentials `kick("fast")` is the kick of every row by the potential "fast".
 """
 
 import re
@@ -21,12 +21,12 @@ FORCE = PARTS[:2]
 METHODS = ("euler", "heun", "randomised midpoint", "stochastic runge-kutta", "reflected", "exponential")
 
 
-Part = tuple[str, Block | str]  # a part of the row of a block; of a kick also the name of a potential, of every row
+Part = tuple[str, Block | str]  # a part of a block's row, or "kick" and a potential's name for all rows
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Parts of rows that move together, everything else frozen; `method` names a numerical sub-flow.
+    """Parts of rows that move together, with everything else frozen; `method`: the name of a numerical flow.
 
     >>> from recipe import vector
     >>> p = vector("p")
@@ -59,7 +59,7 @@ class Piece:
 
 
 def _joined(terms: list[str], parts: list[str], whole: str) -> list[str]:
-    """The terms with the whole in place of its parts, where these are all there."""
+    """The terms with `whole` in place of `parts`, if all parts are present."""
     if not all(part in terms for part in parts):
         return terms
     first, *others = parts
@@ -67,7 +67,7 @@ def _joined(terms: list[str], parts: list[str], whole: str) -> list[str]:
 
 
 def piece(spec: Any) -> Piece:
-    """The Piece meant by a Piece, a block (its whole row) or a tuple of these.
+    """The Piece of a Piece, a block (its whole row) or a tuple of both.
 
     Raises RecipeError for anything else.
 
@@ -92,7 +92,7 @@ def piece(spec: Any) -> Piece:
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
     """The pieces by letter; a letter is a word of letters and digits, with primes at its end.
 
-    Raises RecipeError for other letters, and for pieces that are none.
+    Raises RecipeError for invalid letters and pieces.
     """
     if not isinstance(pieces, Mapping):
         advice = 'Write {"O": friction(p) + noise(p)}.'
@@ -106,13 +106,13 @@ def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
 def force(block: Block) -> Piece:
     """The drift terms of a block that read the target alone: its kick and its spring.
 
-    Raises RecipeError, as its likes do, where the argument is no block.
+    Raises RecipeError if the argument is not a block.
     """
     return _piece_of("force", block, FORCE)
 
 
 def kick(block: Block | str) -> Piece:
-    """The drift terms of a block that read the target alone, and grad(U); or by a name all that read that potential's.
+    """The drift terms of a block that read grad(U) and the target alone; by a name, the terms of that potential.
 
     >>> print(kick("fast"))
     kick("fast")
@@ -138,19 +138,19 @@ def noise(block: Block) -> Piece:
 
 
 def _piece_of(name: str, block: Block, parts: tuple[str, ...] = ()) -> Piece:
-    """The parts of a row, by default the one of this name."""
+    """The given parts of a block's row, by default the part `name`."""
     if not isinstance(block, Block):
         raise RecipeError(f"{name}({block})", "its argument is a block", do=f"Write {name}(p).")
     return Piece(tuple((part, block) for part in parts or (name,)))
 
 
 def numerical(spec: Any, method: str) -> Piece:
-    """A piece solved by a numerical sub-flow.
+    """A piece solved by a numerical flow.
 
-    `spec` is a piece, a block or a tuple of these; `method` is "euler" (Euler-Maruyama), "reflected" (Euler, then the
-    absolute value), "exponential" (exact for a linear drift, of one block, whose rate stands still at its first value),
-    or one of weak order 2 for noise that does not depend on what moves: "heun" (two gradients where the force is in
-    it), "randomised midpoint" (two) and "stochastic runge-kutta" (three). Raises RecipeError for another one.
+    `spec`: a piece, a block or a tuple of both; `method`: "euler" (Euler-Maruyama), "reflected" (Euler, then the
+    absolute value), "exponential" (one block, exact for a linear drift, with the rate frozen at its initial value), or
+    a method of weak order 2 for noise independent of the moving blocks: "heun" (two gradients, if the piece has the
+    force), "randomised midpoint" (two) and "stochastic runge-kutta" (three). Raises RecipeError for another method.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))
@@ -173,9 +173,9 @@ def euler(*blocks: Block) -> Piece:
 
 @dataclass(frozen=True)
 class Jump:
-    """Redraws of a block from its law exp(-H/T) given all else.
+    """Redraws of a block from its conditional law under exp(-H/T).
 
-    `rate` is per unit of time, None stands for a redraw in every step. `law`: that of exp(-H), where it is given.
+    `rate`: per unit of time, None for a redraw in every step. `law`: the declared law under exp(-H), if any.
     """
 
     block: Block
@@ -184,17 +184,17 @@ class Jump:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """Those that it moves."""
+        """The blocks that the jump moves."""
         return (self.block,)
 
     @property
     def redrawn(self) -> tuple[Block, ...]:
-        """Those that are drawn anew."""
+        """The blocks that the jump redraws."""
         return (self.block,)
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """Those of its rate and its law."""
+        """The formulas of the rate and the law."""
         return (*(() if self.rate is None else (self.rate,)), *(self.law.arguments if self.law else ()))
 
     def __str__(self) -> str:
@@ -205,10 +205,10 @@ class Jump:
 
 
 def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
-    """A jump: a block drawn from its law given all else, read off H: normal where H is quadratic, Bernoulli if binary.
+    """A jump: a block drawn from its conditional law, read off H: normal if H is quadratic, Bernoulli if binary.
 
     With a `rate` nu per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step.
-    Raises RecipeError where its argument is no block.
+    Raises RecipeError if the argument is not a block.
 
     >>> from recipe import vector, positive
     >>> print(refresh(vector("p"), rate=positive("nu")))
@@ -220,11 +220,11 @@ def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
 
 
 def gibbs(block: Block, law: Law, rate: Expr | float | None = None) -> Jump:
-    """A jump: a block drawn from a law, which the recipe proves to be that of exp(-H) given all else.
+    """A jump: a block drawn from a law; the recipe proves that the law is the conditional of exp(-H).
 
     `law`: `laws.Normal`, `Gamma`, `InverseGamma`, `Beta`, `Bernoulli` or `Categorical`, of formulas of the other
-    blocks; at a temperature its density to the power 1/T is drawn from. `rate` as of `refresh`. Raises RecipeError for
-    what is no block or no law, and the recipe for a law that is another one.
+    blocks; at temperature T draws are from the density to the power 1/T. `rate`: as in `refresh`. Raises RecipeError if
+    the arguments are not a block and a law; the Recipe raises for a law that is not the conditional.
 
     >>> from recipe import laws, scalar, total, vector
     >>> theta, tau = vector("theta"), scalar("tau", domain="positive")

@@ -1,4 +1,4 @@
-"""What a user writes in a declaration, checked and made regular."""
+"""Checks and normal forms of a declaration's arguments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ ORDERS = ("lagged", "same_step", "differentiated")
 
 
 def state_of(state: Any, name: str) -> tuple[Block, ...]:
-    """The blocks of a state as a tuple."""
+    """The blocks of a state as a tuple; raises RecipeError for anything else."""
     blocks = (state,) if isinstance(state, Block) else state
     if not isinstance(blocks, (tuple, list)) or not blocks or not all(isinstance(b, Block) for b in blocks):
         raise RecipeError(
@@ -38,7 +38,7 @@ def state_of(state: Any, name: str) -> tuple[Block, ...]:
 
 
 def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple[Block, ...]:
-    """The target as a block, or a tuple of several, vectors first."""
+    """The target as a block, or as a tuple of several blocks, vectors first."""
     if target is None:
         target = state[0]
     blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
@@ -96,7 +96,7 @@ def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], 
 
 
 def _check_law(block: Block, law: Law, where: str) -> None:
-    """Refuse a law whose parameters read the block, or have one value per site where the block is one number."""
+    """Refuse a law with parameters that read the block, or that are per site for a scalar block."""
     for e in law.arguments:
         if e.has(block):
             what = f"{e} reads {block}, and a law given all else is of what stays"
@@ -107,7 +107,7 @@ def _check_law(block: Block, law: Law, where: str) -> None:
 
 
 def _check_rate(jump: Jump | Swap, rate: Expr, where: str) -> None:
-    """Refuse a rate that reads what jumps, and one by site of a swap, which a chain makes as a whole."""
+    """Refuse a rate that reads a jumping block, and a rate per site of a swap."""
     for b in jump.blocks:
         if rate.has(b):
             what = f"{rate} reads {b}, and the jump would not keep the law"
@@ -118,7 +118,7 @@ def _check_rate(jump: Jump | Swap, rate: Expr, where: str) -> None:
 
 
 def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, dict[Symbol, Expr]]:
-    """The formulas by parameter for each set of a paper's parameters, whose names are the key."""
+    """The conversions by key, the names of a paper's parameters; each is a dict of formulas by parameter."""
     return {key: _conversion(key, formulas, f"{name}, conversions[{key!r}]") for key, formulas in conversions.items()}
 
 
@@ -132,7 +132,7 @@ def _conversion(key: str, formulas: Mapping, where: str) -> dict[Symbol, Expr]:
 
 
 def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
-    """The rows of somebody's drift as formulas, in the order of the state; a block that a dict leaves out has 0."""
+    """The rows of a drift as formulas, in the order of the state; 0 for blocks missing in a dict."""
     if isinstance(drift, Mapping):
         for b in drift.keys() - set(state):
             raise RecipeError(f"{where}, drift", f"{b} is not a block of the state", do=did_you_mean(b, state))
@@ -148,7 +148,7 @@ def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
 
 
 def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
-    """The relations between parameters that must hold."""
+    """The required relations between parameters as a tuple."""
     requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)
     for r in requires:
         if not isinstance(r, Relational) or not all(isinstance(s, Parameter) for s in r.free_symbols):
@@ -159,9 +159,9 @@ def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
 
 
 def matrix_of(entries: Entries, state: tuple[Block, ...], symmetry: int, where: str) -> ImmutableMatrix:
-    """The matrix of a dict or matrix of entries, with A^T = symmetry * A, operators in it transposed too.
+    """The matrix of a dict or matrix of entries, with A^T = symmetry * A and operators transposed.
 
-    `symmetry` is +1 or -1. Raises RecipeError for entries of other blocks, and for a matrix of another symmetry.
+    `symmetry`: +1 or -1. Raises RecipeError for entries of unknown blocks, and for a matrix of another symmetry.
 
     >>> from recipe import vector
     >>> theta, p = vector("theta"), vector("p")
@@ -208,7 +208,7 @@ def _by_pair(entries: Entries, state: tuple[Block, ...], where: str) -> dict[tup
 
 
 def _pair(key: Any, where: str) -> tuple[Block, Block]:
-    """The row and the column that the key of an entry names."""
+    """The row and the column of an entry's key."""
     pair = key if isinstance(key, tuple) else (key, key)
     if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
         raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {key!r}", do=_AN_ENTRY)

@@ -1,4 +1,4 @@
-"""What is refused of a declaration: each function raises a RecipeError that says where, what, and what to do."""
+"""Refusals of malformed declarations: each function raises a RecipeError that says where, what, and what to do."""
 
 import random
 import sys
@@ -59,11 +59,11 @@ from .symbols import (
 STATES = 64
 ROUNDING = 1e-12
 SMALL_STEP = {step_size: 1e-9}
-CALLS_A_LEVEL = 9  # of Python, as sympy differentiates, expands and prints
+CALLS_A_LEVEL = 9  # nested Python calls per level of a formula, as sympy differentiates, expands and prints
 
 
 def refuse_malformed(recipe: Dynamics) -> None:
-    """Refuse a declaration that is no sampler."""
+    """Refuse a declaration that is not a sampler."""
     for check in (
         _nested,
         _symbols,
@@ -89,7 +89,7 @@ def refuse_malformed(recipe: Dynamics) -> None:
 
 
 def _matrix_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]]:
-    """The entries of D and Q that are not 0, with the letter of the matrix, the row and the column."""
+    """The nonzero entries of D and Q: letter of the matrix, row, column, entry."""
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
         for (i, j), entry in entries(matrix).items():
             yield label, recipe.state[i], recipe.state[j], entry
@@ -99,7 +99,7 @@ def _matrix_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]
 
 
 def _nested(recipe: Dynamics) -> None:
-    """Formulas that sympy's recursion does not get through, here or where a step is made of them."""
+    """Raise RecursionError for formulas nested too deeply for sympy, here or at compilation."""
     deepest = sys.getrecursionlimit() // CALLS_A_LEVEL
     for formula in recipe.formulas:
         level: list[Basic] = [formula]
@@ -112,7 +112,7 @@ def _nested(recipe: Dynamics) -> None:
 
 
 def _symbols(recipe: Dynamics) -> None:
-    """Blocks that are not there, plain symbols."""
+    """Refuse blocks missing in the state, and plain symbols."""
     known = {b.name for b in recipe.state} | {s.name for s in recipe.symbols if isinstance(s, Parameter)}
     for s in sorted(recipe.symbols, key=str):
         if isinstance(s, Block) and not isinstance(s, Adapted) and s not in recipe.state:
@@ -126,7 +126,7 @@ def _symbols(recipe: Dynamics) -> None:
 
 
 def _names(recipe: Dynamics) -> None:
-    """Two things of one name."""
+    """Refuse duplicate names."""
     functions = {f for e in recipe.formulas for f in e.atoms(AppliedUndef)}
     names = [s.name for s in recipe.entries + recipe.parameters + recipe.observations]
     names += [valid_name(f.func.__name__, "function") for f in functions]
@@ -139,7 +139,7 @@ def _names(recipe: Dynamics) -> None:
 
 
 def _potentials(recipe: Dynamics) -> None:
-    """A U of other blocks than the target's, totals where there are no sites."""
+    """Refuse a U of blocks other than the target, and totals in a state without vectors."""
     potentials = set().union(*(e.atoms(Potential) for e in recipe.formulas))
     for U in sorted(potentials, key=str):
         is_part = len(potentials) > 1 or U.name
@@ -161,7 +161,7 @@ def _potentials(recipe: Dynamics) -> None:
 
 
 def _operators(recipe: Dynamics) -> None:
-    """Operators that stand as numbers, or where they are no matrix over the sites of vectors on the whole line."""
+    """Refuse operators used as numbers, and operators that are not matrices over the sites of real vectors."""
     if not any(operators_of(e) for e in recipe.formulas):
         return
     of_jumps = (e for jump in recipe.jumps.values() for e in jump.formulas)
@@ -177,7 +177,7 @@ def _operators(recipe: Dynamics) -> None:
 
 
 def _fields(recipe: Dynamics) -> None:
-    """Operators that are functions of a block, elsewhere than alone in its row of D or Q."""
+    """Refuse fields anywhere but as the only entry in their block's row of D or Q."""
     for M in recipe.fields:
         where = f"{recipe.name}, operator {M}"
         if M.at not in recipe.state:
@@ -202,7 +202,7 @@ def _fields(recipe: Dynamics) -> None:
 
 
 def _matrices_over_sites(recipe: Dynamics) -> None:
-    """Entries of operators that are no matrix over sites; the noise is of D and of what is supplied."""
+    """Refuse entries with operators that are not matrices over sites; an entry of D includes the supplied noise."""
     for label, a, b, entry in _matrix_entries(recipe):
         where = f"{recipe.name}, {label}[{a}, {b}]"
         if label == "D":
@@ -215,7 +215,7 @@ def _matrices_over_sites(recipe: Dynamics) -> None:
 
 
 def _matrix_over_sites(where: str, label: str, a: Block, b: Block, entry: Expr) -> None:
-    """Refuse an entry of operators that is no matrix over sites, or has no root where the noise needs one."""
+    """Refuse an entry with operators that is not a matrix over sites, or that lacks a known root in D."""
     if not (a.is_vector and b.is_vector):
         raise RecipeError(where, f"{entry} is a matrix over sites, of which a scalar has none", do="Use a vector.")
     for F, factor in parts(entry):
@@ -229,7 +229,7 @@ def _matrix_over_sites(where: str, label: str, a: Block, b: Block, entry: Expr) 
 
 
 def _formula_of_operators(where: str, F: Expr, blocks: Iterable[Block]) -> None:
-    """Refuse formulas of several operators, ones that change with the state, and blocks that are not of the line."""
+    """Refuse formulas of several operators, formulas that change with the state, and blocks that are not real."""
     if len(operators_of(F)) > 1:
         raise RecipeError(where, f"the operators in {F} do not commute", do="Apply one after the other, A(B(p)).")
     moving = sorted((s for s in F.free_symbols if isinstance(s, Block)), key=str)
@@ -240,11 +240,11 @@ def _formula_of_operators(where: str, F: Expr, blocks: Iterable[Block]) -> None:
             raise RecipeError(where, f"{b} is {b.domain.in_words}", do="Operators act on vectors of real numbers.")
 
 
-# ---- what moves, and between which steps
+# ---- inputs, adaptations, periods and values per site
 
 
 def _inputs(recipe: Dynamics) -> None:
-    """Observations and step numbers in the dynamics."""
+    """Refuse observations and step numbers in the dynamics."""
     read = set().union(*(e.free_symbols for e in (recipe.H, recipe.D, recipe.Q, recipe.supplied)))
     for s in sorted(read, key=str):
         if isinstance(s, Observed):
@@ -258,7 +258,7 @@ def _inputs(recipe: Dynamics) -> None:
 
 
 def _adaptations(recipe: Dynamics) -> None:
-    """Adapted quantities without an update or a proper start."""
+    """Refuse adapted quantities without an update, a fitting domain, or a start from parameters and grad(U)."""
     for a in recipe.adapted:
         if a not in recipe.adapt:
             raise RecipeError(
@@ -277,7 +277,7 @@ def _adaptations(recipe: Dynamics) -> None:
 
 
 def _periods(recipe: Dynamics) -> None:
-    """Formulas that change when an angle goes round."""
+    """Refuse formulas that do not have the period of an angle."""
     for b in recipe.state:
         if b.domain.wraps:
             refuse_other_period(f"{recipe.name}, H", recipe.H, b, b.domain)
@@ -286,7 +286,7 @@ def _periods(recipe: Dynamics) -> None:
 
 
 def refuse_other_period(where: str, e: Expr, angle: Symbol, circle: Domain) -> None:
-    """Refuse a formula that has not the period of an angle on a circle; what is opaque is taken to have it."""
+    """Refuse a formula without the period of an angle on a circle; opaque parts are assumed to have the period."""
     period = circle.width
     known, _ = masked(e, Potential, Partial, AppliedUndef, Derivative)
     for own in (True, False):
@@ -300,7 +300,7 @@ def refuse_other_period(where: str, e: Expr, angle: Symbol, circle: Domain) -> N
 
 
 def _gone_round(e: Expr, angle: Symbol, period: Expr, own: bool) -> Expr:
-    """The formula of a site after an angle has gone round once: that of the site itself (`own`), or of another one."""
+    """The formula at a site after one turn of an angle: the angle of this site (`own`), or of another site."""
     outside, sums = masked(e, Total)
     if own:
         outside = outside.xreplace({angle: angle + period})
@@ -312,7 +312,7 @@ def _gone_round(e: Expr, angle: Symbol, period: Expr, own: bool) -> Expr:
 
 
 def _values_per_site(recipe: Dynamics) -> None:
-    """Adapted quantities with one value per site where there is one per chain."""
+    """Refuse starts and updates per site of adapted quantities with one value per chain."""
     for a in recipe.adapted:
         for what, e in (("start", a.start), ("update", recipe.adapt.get(a, a))):
             if is_site(e) and not a.is_vector:
@@ -324,7 +324,7 @@ def _values_per_site(recipe: Dynamics) -> None:
 
 
 def _latents(recipe: Dynamics) -> None:
-    """Categories that flow."""
+    """Refuse categories with drift or noise."""
     for b in (b for b in recipe.state if b.domain.is_discrete):
         i = recipe.state.index(b)
         if any(recipe.D[i, :]) or any(recipe.Q[i, :]):
@@ -336,7 +336,7 @@ def _latents(recipe: Dynamics) -> None:
 
 
 def _entries_per_site(recipe: Dynamics) -> None:
-    """An H, D or Q with one value per site where there is one per chain, noise that is shared across the kinds."""
+    """Refuse values per site in H or between scalars, and noise shared by a vector and a scalar."""
     if is_site(recipe.H):
         loose = next(t for t in recipe.H.as_ordered_terms() if is_site(t))
         raise RecipeError(
@@ -363,7 +363,7 @@ def _entries_per_site(recipe: Dynamics) -> None:
 
 
 def _corners(recipe: Dynamics) -> None:
-    """Entries without a derivative where Gamma needs one."""
+    """Refuse entries that lack a derivative in Gamma."""
     for (i, j), entry in entries(recipe.D + recipe.Q).items():
         slope = derivative(entry, recipe.state[j])
         rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
@@ -377,7 +377,7 @@ def _corners(recipe: Dynamics) -> None:
 
 
 def _discontinuities(recipe: Dynamics) -> None:
-    """Formulas that jump; those of categories have no derivative by them."""
+    """Refuse discontinuous formulas, except discontinuities in categories."""
     _continuous(recipe, "H", recipe.H, tuple(b for b in recipe.state if not b.domain.is_discrete))
     for label, a, b, entry in _matrix_entries(recipe):
         _continuous(recipe, f"{label}[{a}, {b}]", entry, (a, b))
@@ -398,7 +398,7 @@ def _continuous(recipe: Dynamics, where: str, entry: Expr, blocks: tuple[Block, 
 
 
 def _more_of_U(recipe: Dynamics) -> None:
-    """Formulas that ask for more of U than there is: deriving the drift refuses them."""
+    """Refuse formulas that read more of U than its gradient and Hessian diagonal, by deriving the drift."""
     recipe.drift
 
 
@@ -406,7 +406,7 @@ def _more_of_U(recipe: Dynamics) -> None:
 
 
 def _not_real(recipe: Dynamics) -> None:
-    """Entries of D, Q and supplied that are not real at every state: roots and logs of what may be below 0."""
+    """Refuse entries of D, Q and supplied that are not real at every state, such as roots of negative numbers."""
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
         upper = {(i, j): entry for (i, j), entry in entries(matrix).items() if i <= j}
         for (i, j), entry in upper.items():
@@ -415,13 +415,13 @@ def _not_real(recipe: Dynamics) -> None:
 
 
 def _may_be_complex(e: Basic) -> bool:
-    """Whether a function has no real value for some arguments, these perhaps among them."""
+    """Whether a function is not real for some arguments, and not known to be real here."""
     partial = isinstance(e, (log, asin, acos, acosh, atanh)) or isinstance(e, Pow) and not e.exp.is_Integer
     return partial and not e.is_real
 
 
 def _real_everywhere(where: str, part: Expr) -> None:
-    """Refuse a function that has no real value at one of some random states."""
+    """Refuse a function that is not real at a random state."""
     outside, _ = masked(part, *OPAQUE)
     symbols = sorted(outside.free_symbols, key=lambda s: s.name)
     draw = random.Random(2015)
@@ -435,7 +435,7 @@ def _real_everywhere(where: str, part: Expr) -> None:
 
 
 def _diffusion(recipe: Dynamics) -> None:
-    """A D that is no covariance."""
+    """Refuse a D that is not positive semidefinite."""
     value, where = least_eigenvalue(recipe, points=STATES, fixed=SMALL_STEP)
     if value < -ROUNDING:
         raise RecipeError(
@@ -446,7 +446,7 @@ def _diffusion(recipe: Dynamics) -> None:
 
 
 def _jumps(recipe: Dynamics) -> None:
-    """Jumps by a law that cannot be drawn, or at a negative rate."""
+    """Refuse jumps with a law that cannot be drawn, or with a negative rate."""
     for letter, jump in recipe.jumps.items():
         if isinstance(jump, Swap):
             _exchanged(recipe, letter, jump)
@@ -466,7 +466,7 @@ def _jumps(recipe: Dynamics) -> None:
 
 
 def _exchanged(recipe: Dynamics, letter: str, swap: Swap) -> None:
-    """A swap after which an energy is asked for that is no term of H, and one whose way back has another ratio."""
+    """Refuse a swap that leads to potentials missing in H, or that lacks the inverse ratio on the way back."""
     where = f"{recipe.name}, jump {letter!r}"
     for U in recipe.potentials:
         after = U.xreplace(swap.places)
@@ -479,7 +479,7 @@ def _exchanged(recipe: Dynamics, letter: str, swap: Swap) -> None:
 
 
 def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
-    """A block whose law given all else is neither Gaussian nor a Bernoulli law."""
+    """Refuse to refresh a block with a conditional law that is neither Gaussian nor Bernoulli."""
     where = f"{recipe.name}, jump {letter!r}"
     if b.domain.categories > 2:
         do = f"Give it: gibbs({b}, laws.Categorical(...))."
@@ -501,7 +501,7 @@ def _redrawn(recipe: Dynamics, letter: str, b: Block) -> None:
 
 
 def _drawn(recipe: Dynamics, letter: str, b: Block, law: Law) -> None:
-    """A law that is not the one of a block given all else, or none for some of its parameters."""
+    """Refuse a law that is not the conditional of the block, or that has invalid parameters at some states."""
     where = f"{recipe.name}, jump {letter!r}"
     if not law.suits(b.domain):
         do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
@@ -524,7 +524,7 @@ def _drawn(recipe: Dynamics, letter: str, b: Block, law: Law) -> None:
 
 
 def _supplied(recipe: Dynamics) -> None:
-    """A supplied that is no covariance, D - supplied below 0."""
+    """Refuse a `supplied`, or a D - supplied, that is not positive semidefinite."""
     if recipe.supplied == zeros(*recipe.supplied.shape):
         return
     where = f"{recipe.name}, supplied"
@@ -546,7 +546,7 @@ def _supplied(recipe: Dynamics) -> None:
 
 
 def _normalisable(recipe: Dynamics) -> None:
-    """Auxiliary blocks in which exp(-H) has no finite integral."""
+    """Refuse auxiliary blocks in which exp(-H) has no finite integral."""
     for block in recipe.momenta + recipe.thermostats:
         curvature = recipe.H.diff(block, 2)
         if block.domain.is_real and not curvature.has(block) and curvature.is_nonpositive:

@@ -1,4 +1,4 @@
-"""Swaps: blocks that change places with the probability at which exp(-H/T) stays, as replicas do that are exchanged."""
+"""Swaps: jumps that exchange blocks with a probability that leaves exp(-H/T) invariant, as in replica exchange."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from .symbols import temperature as T
 
 @dataclass(frozen=True)
 class Swap:
-    """An exchange of blocks, accepted by the ratio of exp(-H/T); `rate` is per unit of time, None for every step.
+    """An exchange of blocks, accepted by the ratio of exp(-H/T); `rate`: per unit of time, None for every step.
 
-    The exchange S is an involution of volume 1, so that min(1, exp(-(H(S z) - H(z))/T)) leaves exp(-H/T) as it is,
-    whatever H, and whichever blocks change places.
+    The exchange S is an involution of volume 1, so that acceptance with min(1, exp(-(H(S z) - H(z))/T)) leaves
+    exp(-H/T) invariant for every H and all blocks.
     """
 
     pairs: tuple[tuple[Block, Block], ...]
@@ -27,29 +27,29 @@ class Swap:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """Those that change places."""
+        """The exchanged blocks."""
         return tuple(b for pair in self.pairs for b in pair)
 
     @property
     def places(self) -> dict[Block, Block]:
-        """What comes to the place of each block."""
+        """The block that takes the place of each block."""
         return {a: b for pair in self.pairs for a, b in (pair, pair[::-1])}
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """That of its rate."""
+        """The formula of the rate, if there is one."""
         return () if self.rate is None else (self.rate,)
 
     def excess(self, H: Expr) -> Expr:
-        """H of the state with its blocks exchanged, less H."""
+        """The difference H(S z) - H(z), with S the exchange of blocks."""
         return expand(H.xreplace(self.places) - H)
 
     def ratio(self, H: Expr) -> Expr:
-        """exp(-H/T) of the state with its blocks exchanged, over that of the state."""
+        """The ratio exp(-(H(S z) - H(z))/T), with S the exchange of blocks."""
         return exp(-self.excess(H) / T)
 
     def is_balanced(self, H: Expr) -> str | None:
-        """How it is known that the way back has the inverse ratio, "symbolic" or "numeric"; None if it has not."""
+        """The grade of proof that the way back has the inverse ratio, "symbolic" or "numeric"; None if it has not."""
         there = self.excess(H)
         return vanishes(expand(there + there.xreplace(self.places)))
 
@@ -63,10 +63,10 @@ class Swap:
 def swap(first: Block | Sequence[Block], second: Block | Sequence[Block], rate: Expr | float | None = None) -> Swap:
     """A jump: two blocks change places with the probability min(1, exp(-(H' - H)/T)), where H' is H after the change.
 
-    The whole of a chain changes places or none of it. Tuples change places block by block, positions with their momenta
-    say: `swap((x, p), (y, q))`. With a `rate` nu per unit of time, it is tried with the probability 1 - e^{-nu h} in a
-    step, else in every step. Raises RecipeError unless both are of as many blocks, each pair of one kind and domain,
-    and the recipe for energies that are not `copies` of one.
+    All sites of a chain are swapped, or none. Tuples are swapped block by block, such as positions with their momenta:
+    `swap((x, p), (y, q))`. With a `rate` nu per unit of time, a swap is tried with the probability 1 - e^{-nu h} in a
+    step, else in every step. Raises RecipeError unless both sides have equally many blocks, with pairs of equal kind
+    and domain; the Recipe raises for energies that are not `copies` of one energy.
 
     Source: Swendsen and Wang (1986), "Replica Monte Carlo simulation of spin glasses".
 

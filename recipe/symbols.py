@@ -1,7 +1,7 @@
-"""The words of the language: blocks, parameters, totals, potentials and opaque functions.
+"""Symbols of the language: blocks, parameters, totals, potentials and opaque functions.
 
 A formula is written for one coordinate, a *site*. A vector block has one value per site, a scalar block one
-value per chain, and `total` is the sum over the sites of one chain: the only operator that crosses sites.
+value per chain, and `total` is the sum over the sites of one chain.
 Derivatives follow the joint calculus of all sites: d total(f(p))/dp = f'(p).
 """
 
@@ -43,15 +43,15 @@ RESERVED = {
     "sizes": "the sizes of the tensors",
 }
 
-# The functions that are known to every backend, beside sums, products, powers, Max and Min.
+# The functions known to every backend, beside sums, products, powers, Max and Min.
 ELEMENTARY = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()
 KNOWN_FUNCTIONS = (*ELEMENTARY, "Abs", "sign", "Heaviside", "Piecewise")
 
 
 def valid_name(name: str, what: str) -> str:
-    """The name itself, if it can stand in emitted code in every backend.
+    """The name itself, if emitted code of every backend can use it.
 
-    Raises RecipeError for what is no name, a keyword of Python, or a reserved word; `what` is the kind of thing named.
+    `what`: the kind of the named object. Raises RecipeError for invalid names, keywords of Python and reserved names.
 
     >>> valid_name("theta", "block")
     'theta'
@@ -76,7 +76,7 @@ def _assumptions(sign: str, where: str) -> dict[str, bool]:
 
 
 def signs_of(expression: Expr) -> dict[str, bool]:
-    """The assumptions on the sign of an expression, for a symbol that stands in its place.
+    """The sympy assumptions on the sign of an expression, for a symbol that replaces it.
 
     >>> signs_of(positive("m"))
     {'real': True, 'positive': True, 'nonnegative': True}
@@ -85,7 +85,7 @@ def signs_of(expression: Expr) -> dict[str, bool]:
 
 
 class Block(Symbol):
-    """A named part of the state; `is_vector` says whether it has one value per site or one per chain."""
+    """A named part of the state; `is_vector`: whether a block has one value per site, else one per chain."""
 
     __slots__ = ("is_vector", "domain")
 
@@ -109,7 +109,7 @@ class Block(Symbol):
 
 
 class Adapted(Block):
-    """A quantity frozen inside a step and updated between steps from what the step saw; `start` is its first value."""
+    """A quantity frozen inside a step and updated between steps; `start`: the formula of its initial value."""
 
     __slots__ = ("start",)
 
@@ -128,7 +128,7 @@ class Adapted(Block):
 
 
 class Supplied(Symbol):
-    """A symbol whose values the caller supplies; `is_vector` says whether it has one value per site."""
+    """A symbol with values supplied by the caller; `is_vector`: whether there is one value per site."""
 
     __slots__ = ("is_vector",)
 
@@ -156,7 +156,7 @@ class Observed(Supplied):
 
 
 class Parameter(Symbol):
-    """A constant of a recipe with sign, default and doc; `per` is the vector block it has one value per site of."""
+    """A constant of a recipe with sign, default and doc; `per`: the vector block for a value per site, or None."""
 
     __slots__ = ("sign", "default", "doc", "per")
 
@@ -176,16 +176,16 @@ class Parameter(Symbol):
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has one value per site."""
+        """Whether the parameter has one value per site."""
         return self.per is not None
 
     @property
     def range_in_words(self) -> str:
-        """What it may be."""
+        """The range of the parameter in words."""
         return self.sign
 
     def _hashable_content(self):
-        # Text, as sympy sorts by these.
+        # as text, because sympy sorts by the contents
         return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))
 
     def __getnewargs_ex__(self):
@@ -197,7 +197,7 @@ def _reserved_symbol(name: str, sign: str) -> Symbol:
 
 
 step_size = _reserved_symbol("h", "positive")
-# The time that a flow runs for, a share of the step.
+# The time of a flow, a share of the step.
 duration = _reserved_symbol("t", "positive")
 temperature = _reserved_symbol("T", "nonnegative")
 num_data = _reserved_symbol("num_data", "positive")
@@ -208,12 +208,11 @@ OF_THE_STEP = (step_size, temperature, num_data, step_number)
 def vector(name: str, *, domain: DomainName = "real") -> Block:
     """A block with one value per site: shape `(chains, *shape)` at run time.
 
-    `domain` is "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves it is frozen and
-    flagged like one that diverges. The ends (a, b) make a box, in which chains are reflected at both, momenta with
-    them. "periodic" is an angle from -pi to pi, ("periodic", P) one of another period, from -P/2 to P/2: formulas have
-    that period, and chains go round. A "binary" block is 0 or 1, one of ("categories", K) is 0, ..., K - 1; both move
-    by jumps alone. Raises RecipeError for a name that cannot stand in emitted code, for an unknown domain, and for ends
-    that are not finite or a >= b.
+    `domain`: "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves its domain is frozen and
+    flagged as diverged. (a, b): a box, in which chains and their momenta are reflected at both ends. "periodic": an
+    angle from -pi to pi; ("periodic", P): an angle from -P/2 to P/2; formulas must have the period, and chains wrap
+    around. "binary": 0 or 1; ("categories", K): 0, ..., K - 1; both move by jumps alone. Raises RecipeError for a name
+    that emitted code cannot use, for an unknown domain, and for ends that are not finite or a >= b.
 
     >>> vector("theta").is_vector
     True
@@ -224,7 +223,7 @@ def vector(name: str, *, domain: DomainName = "real") -> Block:
 def scalar(name: str, *, domain: DomainName = "real") -> Block:
     """A block with one value per chain: shape `(chains,)` at run time.
 
-    `domain` and errors are those of `vector`.
+    `domain` and errors: as in `vector`.
 
     >>> scalar("xi").is_vector
     False
@@ -235,8 +234,8 @@ def scalar(name: str, *, domain: DomainName = "real") -> Block:
 def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: DomainName = "real") -> Adapted:
     """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
 
-    `start`: its first value, an expression of parameters, and of grad(U) for one that the first gradient initialises;
-    `domain` as of `vector`. Raises RecipeError where `like` is no block.
+    `start`: the initial value, an expression of parameters and of grad(U), the first gradient; `domain`: as in
+    `vector`. Raises RecipeError if `like` is not a block.
 
     >>> theta = vector("theta")
     >>> adapted("V", like=theta, start=grad(potential(theta))**2, domain="nonnegative").start
@@ -246,9 +245,9 @@ def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, do
 
 
 def observe(name: str, *, like: Block | None = None) -> Observed:
-    """A batch statistic that an adaptation reads and the caller supplies, one per site of `like` or one per chain.
+    """A batch statistic for adaptations, supplied by the caller: one per site of `like`, or one per chain.
 
-    Raises RecipeError where `like` is no block.
+    Raises RecipeError if `like` is not a block.
 
     >>> observe("squared_residuals").is_vector
     False
@@ -257,7 +256,7 @@ def observe(name: str, *, like: Block | None = None) -> Observed:
 
 
 def _is_like(like: Block | None, where: str) -> bool:
-    """Whether what is like this block has one value per site."""
+    """Whether `like` is a vector block; False for None."""
     if like is None:
         return False
     if not isinstance(like, Block):
@@ -269,7 +268,7 @@ def _is_like(like: Block | None, where: str) -> bool:
 def positive(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
     """A parameter > 0 with a default, a line of doc, and optionally one value per site (`per=theta`).
 
-    Raises RecipeError for a default outside of its range, and where `per` is no vector block.
+    Raises RecipeError for a default outside of the range, and if `per` is not a vector block.
 
     >>> positive("m", default=1, doc="mass").default
     1.0
@@ -278,7 +277,7 @@ def positive(name: str, *, default: float | None = None, doc: str = "", per: Blo
 
 
 def nonnegative(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter >= 0; arguments and errors are those of `positive`.
+    """A parameter >= 0; arguments and errors as in `positive`.
 
     >>> nonnegative("B", default=0).default
     0.0
@@ -287,7 +286,7 @@ def nonnegative(name: str, *, default: float | None = None, doc: str = "", per: 
 
 
 def real(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter of either sign; arguments and errors are those of `positive`.
+    """A parameter of either sign; arguments and errors as in `positive`.
 
     >>> real("mean", default=-1).default
     -1.0
@@ -296,7 +295,7 @@ def real(name: str, *, default: float | None = None, doc: str = "", per: Block |
 
 
 def fraction(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter from 0 to 1; arguments and errors are those of `positive`.
+    """A parameter from 0 to 1; arguments and errors as in `positive`.
 
     >>> fraction("alpha", default=0.99).default
     0.99
@@ -313,7 +312,7 @@ _RANGES: dict[str, dict[str, Any]] = {
 
 
 def _parameter(sign: str, name: str, default: float | None, doc: str, per: Block | None) -> Parameter:
-    """A parameter of this sign, its default within its range."""
+    """A parameter of a sign; raises RecipeError for a default outside of its range."""
     where = f"parameter {name!r}"
     text(where, "doc", doc)
     if not (per is None or isinstance(per, Block) and per.is_vector):
@@ -362,28 +361,28 @@ def is_site(expression: Expr) -> bool:
 
 
 class Crossing(Expr):
-    """A value per site that reads other sites of the chain: what an operator makes of a vector."""
+    """An expression per site that reads other sites of the chain, such as an operator applied to a vector."""
 
     is_commutative = True
     is_real = True
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
-        """The derivative of total(weight * self) by the value of s at a site, the weight held."""
+        """The derivative of total(weight * self) by the value of s at a site, at fixed weight."""
         raise RecipeError(f"d total({self})/d{s}", "it is not known", do="Write it with operators and sums alone.")
 
     def summed(self, integrand: Expr) -> Expr:
-        """An integrand with this factor, as the simplest of those of equal sum over the sites."""
+        """The simplest integrand with the same sum over sites as `integrand`, which has this expression as a factor."""
         return integrand
 
     def at_one_site(self) -> Expr:
-        """What it is where a chain has a single site."""
+        """The expression for a chain with a single site."""
         return self
 
 
 class Total(Expr):
-    """The sum of a site-level expression over the sites of one chain: terms apart, chain-level factors outside.
+    """The sum of a site-level expression over the sites of one chain, split into terms, chain-level factors outside.
 
-    `expand` reaches inside, so that an expanded expression has a canonical form.
+    `expand` also expands integrands, so that an expanded expression has a canonical form.
     """
 
     def __new__(cls, integrand):
@@ -404,7 +403,7 @@ class Total(Expr):
 
     @property
     def integrand(self) -> Expr:
-        """What is summed."""
+        """The summand of a site."""
         return self.args[0]
 
     def _eval_is_real(self):
@@ -450,7 +449,7 @@ class Total(Expr):
 def total(integrand: Expr | float) -> Expr:
     """The sum over the sites of one chain; `total(1)` is the number of sites n.
 
-    d total(f(p))/dp = f'(p). Raises RecipeError for text and for what is no real formula.
+    d total(f(p))/dp = f'(p). Raises RecipeError for text, and for anything else but a real formula.
 
     >>> p, xi = vector("p"), scalar("xi")
     >>> total(xi*p**2 + 1)
@@ -465,9 +464,9 @@ COPY = Str("copy")  # among the arguments of a potential
 
 
 class Potential(Expr):
-    """An opaque energy of blocks of the target: of its values only the derivatives are ever asked for.
+    """An opaque energy of blocks of the target.
 
-    Energies of one name are one function, which may be of several blocks in turn. That of no name is U.
+    Potentials with the same name are the same function, possibly of different blocks; the potential without name is U.
     """
 
     is_commutative = True
@@ -478,27 +477,27 @@ class Potential(Expr):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that it is a function of."""
+        """The blocks that the potential is a function of."""
         return tuple(b for b in self.args if isinstance(b, Block))
 
     @property
     def name(self) -> str:
-        """Its name, empty for U."""
+        """The name, empty for U."""
         return next((s.name for s in self.args if isinstance(s, Str)), "")
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is one of the `copies` of an energy."""
+        """Whether the potential is one of the `copies` of an energy."""
         return COPY in self.args
 
     @property
     def key(self) -> str:
-        """What a run calls it: its name, or U."""
+        """The key of the potential in dicts of a run: its name, or U."""
         return self.name or "U"
 
     @property
     def symbol(self) -> str:
-        """How it is written: U, or U_fast."""
+        """The symbol in formulas: U, or U_fast."""
         return f"U_{self.name}" if self.name else "U"
 
     def _eval_derivative(self, s):
@@ -528,12 +527,12 @@ class Partial(Expr):
 
     @property
     def U(self) -> Potential:
-        """What is differentiated."""
+        """The differentiated potential."""
         return self.args[0]
 
     @property
     def variables(self) -> tuple[Block, ...]:
-        """The blocks it is differentiated by, one for each time."""
+        """The blocks of differentiation, repeated for higher orders."""
         return self.args[1:]
 
     def _eval_derivative(self, s):
@@ -559,8 +558,8 @@ class Partial(Expr):
 def potential(*blocks: Block, name: str = "") -> Potential:
     """The energy U = -log p(data, theta) of the target, on the sum scale, left opaque.
 
-    Its arguments are the target: one vector block, or scalar blocks for explicit coordinates. With a `name` it is one
-    of several energies, which a run is given by name. Raises RecipeError for anything else.
+    `blocks`: the target, one vector block, or scalar blocks for explicit coordinates; `name`: for one of several
+    energies, which a run takes by name. Raises RecipeError for anything else.
 
     >>> theta = vector("theta")
     >>> potential(theta).diff(theta), potential(theta, name="fast")
@@ -576,9 +575,9 @@ def potential(*blocks: Block, name: str = "") -> Potential:
 
 
 def copies(*blocks: Block, name: str = "") -> tuple[Potential, ...]:
-    """One energy U, left opaque, at each of several blocks of the target: replicas, or chains that are coupled.
+    """One energy U, left opaque, at each of several blocks of the target: replicas, or coupled chains.
 
-    A run is given U once, as a function of one of them. Raises RecipeError unless they are two blocks or more, all
+    A run takes U once, as a function of one block. Raises RecipeError unless `blocks` are two blocks or more, all
     vectors or all scalars.
 
     >>> x, y = vector("x"), vector("y")
@@ -594,9 +593,9 @@ def copies(*blocks: Block, name: str = "") -> tuple[Potential, ...]:
 
 
 def grad(U: Potential, block: Block | None = None) -> Partial:
-    """The gradient dU/dtheta of the potential by its only block, or by the one named.
+    """The gradient dU/dtheta of the potential by its only block, or by the given block.
 
-    Raises RecipeError where U is no potential, has several blocks of which none is named, or none of this name.
+    Raises RecipeError if U is not a potential, has several blocks and none is given, or does not depend on the block.
 
     >>> grad(potential(vector("theta")))
     grad(U)
@@ -614,7 +613,7 @@ def grad(U: Potential, block: Block | None = None) -> Partial:
 def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
     """An opaque function of blocks, applied site by site, given later by `recipe.bind(G=...)`.
 
-    `sign` is "real", "positive" or "nonnegative". Raises RecipeError unless its arguments are blocks.
+    `sign`: "real", "positive" or "nonnegative". Raises RecipeError unless the arguments are blocks.
 
     >>> theta = vector("theta")
     >>> function("G", theta).diff(theta)
@@ -635,9 +634,10 @@ _NOT_FINITE_AND_REAL = (S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity
 
 
 def formula(expression: Any, where: str) -> Expr:
-    """A sympy expression from an expression or a number; decimals are meant exactly, 0.3 is 3/10.
+    """The sympy expression of an expression or a number, with exact decimals: 0.3 is 3/10.
 
-    Raises RecipeError for text, which is never parsed, for what is not finite and real, and for unknown functions.
+    Raises RecipeError for text, which is never parsed, for values that are not finite and real, and for unknown
+    functions.
 
     >>> formula(0.3, "example")
     3/10
@@ -666,12 +666,12 @@ def formula(expression: Any, where: str) -> Expr:
         if not isinstance(part, (AppliedUndef, Bound)) and type(part).__name__ not in KNOWN_FUNCTIONS:
             known = ", ".join((*KNOWN_FUNCTIONS, "sqrt", "Max", "Min"))
             raise RecipeError(where, f"{part} is no known function", do=f"Write it with {known}.")
-    # Exact, so that proofs do not meet rounding errors.
+    # exact, so that proofs have no rounding errors
     return value.xreplace({x: Rational(repr(float(x))) for x in value.atoms(Float)})
 
 
 def _is_of_floats(x: Rational) -> bool:
-    """Whether a float is near to a number: it is neither beyond the largest, nor below the least but not 0."""
+    """Whether floats can represent a rational number approximately, without overflow or underflow."""
     try:
         return x == 0 or int(x.p) / int(x.q) != 0
     except OverflowError:
@@ -687,7 +687,7 @@ class SiteDummy(Dummy):
 
 
 def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
-    """The expression with its outermost subexpressions of these kinds replaced by dummies, and the way back.
+    """The expression with its outermost subexpressions of given kinds replaced by dummies, and these by dummy.
 
     >>> p = vector("p")
     >>> outside, back = masked(2*total(p**2) + 1, Total)
@@ -712,7 +712,7 @@ def masked(expression: Expr, *kinds: type) -> tuple[Expr, dict[Dummy, Expr]]:
 
 @lru_cache(maxsize=4096)
 def _looks(e: Expr) -> tuple[type[Dummy], str, dict[str, bool]]:
-    """The kind of dummy for an expression, its text and its signs, which sympy takes long to tell."""
+    """The class of dummy, the text and the signs of an expression, cached because sympy is slow to find them."""
     return SiteDummy if is_site(e) else Dummy, str(e), signs_of(e)
 
 
