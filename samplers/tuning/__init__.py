@@ -1,1 +1,1 @@
-"""Settings that are found out: a start, scales, friction and a step size, from the mode and from short pilot runs."""
+"""Tuning of a start, scales, friction and a step size, from the mode and from short pilot runs."""

@@ -1,4 +1,4 @@
-"""`samplers.sample`: a run whose step size is a number, or "auto", which `tune` finds out before the first step."""
+"""`samplers.sample`: a run whose step size is a number, or "auto", tuned before the first step."""
 
 import inspect
 import sys
@@ -33,11 +33,11 @@ TUNED = (
     "metropolis",
     "coordinates",
 )
-CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe", "spread")  # that tuning knows not
+CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe", "spread")  # not known to tuning
 
 
 def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
-    """A run that, with step_size="auto", takes the settings that `tune` finds, and says them in `info["tuned"]`.
+    """Wraps a run so that step_size="auto" takes the settings of `tune`, with their reasons in `info["tuned"]`.
 
     >>> import torch
     >>> from samplers import SGLD
@@ -68,7 +68,7 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
 
 
 def _settings(asked: dict[str, Any]) -> Settings:
-    """The settings for the arguments of a run."""
+    """The tuned settings for the arguments of a run; RecipeError for arguments that tuning does not support."""
     where = f"{asked['recipe'].name}, sample" if isinstance(asked["recipe"], Recipe) else "sample"
     if asked["step_size"] != "auto":
         what = f"the step size is a positive number or 'auto', got {asked['step_size']!r}"
@@ -82,7 +82,7 @@ def _settings(asked: dict[str, Any]) -> Settings:
         raise RecipeError(where, what, do=f"Call samplers.tune, and sample with its numbers and {other[0]}.")
     arguments = {name: asked[name] for name in TUNED}
     arguments["metropolis"] = is_accepted(asked["recipe"], asked["metropolis"], where)
-    repeat = asked["repeat"] if asked["repeat"] != 1 else None  # 1 is what is there where nothing is asked
+    repeat = asked["repeat"] if asked["repeat"] != 1 else None  # 1 is the default
     return tune(
         asked["recipe"],
         asked["energy"],

@@ -1,22 +1,22 @@
-"""The step size of chains that are not accepted or rejected, from a stated bias: the work of their own steps."""
+"""The step size of chains without accept-reject steps, from a stated bias, by the work of the steps."""
 
 from recipe.errors import RecipeError
 
 from .pilot import Pilot
 from .step_sizes import of_work
 
-WORDS = 16  # of the stretch over which the work is taken
+WORDS = 16  # of a stretch, over which the work is summed
 SIZES = [2.0 ** (k / 4) for k in range(-12, 4)]
 STRETCHES = 320  # at each step size
 
 
 def step_size_of_bias(pilot: Pilot, around: float, bias: float, order: int, where: str) -> tuple[float, str]:
-    """The step size at which the law of the plain chains is so far from exp(-H/T), and why.
+    """The step size at which chains without accept-reject steps have a given bias, and the reason in words.
 
-    `bias`: as the relative error b of every variance of a Gaussian, whose Kullback-Leibler divergence is b^2/4 per
-    degree of freedom; `order`: that of the scheme, in law, so that the divergence goes as h^(2 order). It is E W/(2T)
-    over a stretch of 16 words that starts from exp(-H/T), extrapolated from step sizes at which it is seen; it is that
-    of all blocks, momenta included. Raises RecipeError where it is not seen.
+    `bias`: the relative error b of every variance of a Gaussian, whose Kullback-Leibler divergence is b^2/4 per degree
+    of freedom; `order`: of the scheme, in law, so that the divergence goes as h^(2 order). The divergence of all
+    blocks, momenta included, is E W/(2T) over a stretch of 16 words from exp(-H/T), extrapolated from step sizes at
+    which E W exceeds its error. Raises RecipeError where there are too few of these.
 
     Source: Sivak, Chodera & Crooks (2013).
     """

@@ -1,4 +1,4 @@
-"""U around its mode: where it is least, how far it is to a rise by T/2, and how it curves over such distances."""
+"""U around its mode: the mode, the distances to a rise of U by T/2, and the curvature over such distances."""
 
 import warnings
 from collections.abc import Callable
@@ -10,33 +10,33 @@ from recipe.errors import RecipeError
 
 from ..energies.control_variates import find_mode
 
-SMALL = 300  # sites up to which the whole curvature is taken
-AT_ONCE = 4096  # points at which U is evaluated together, divided by the sites
-FARTHEST = 2.0**60  # how far a rise of U is looked for
+SMALL = 300  # sites, at most, of a dense curvature
+AT_ONCE = 4096  # points at which U is evaluated together; fewer of many sites
+FARTHEST = 2.0**60  # the greatest distance at which a rise of U is looked for
 ROUNDS = (10, 100, 2000)  # iterations of L-BFGS
-AWAY = 1e9  # from the start, in its units: farther there is no mode
+AWAY = 1e9  # size of a point over 1 plus that of the start, beyond which there is no mode
 BISECTIONS = 8
-FLATTEST = 1e-6  # the least curvature along a direction, of that along the coordinates
+FLATTEST = 1e-6  # the least curvature along a direction, in units of the curvature along the coordinates
 
 NO_MODE = "Give U a finite minimum, with a prior, say; or give the step size and the parameters yourself."
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """U of points `(n, *shape)`, `(n,)`, as a function that autograd goes through; `where` a refusal says it is."""
+    """U as a differentiable function of points `(n, *shape)`, with values `(n,)`; `where` begins error messages."""
 
     value: Callable[[torch.Tensor], torch.Tensor]
     where: str
 
     def at(self, points: torch.Tensor) -> torch.Tensor:
-        """U of the points, some at a time; infinite where it is not a number."""
+        """U of the points, `(n,)`, some at a time; infinite where U is not a number."""
         size = max(1, AT_ONCE // max(1, points[0].numel() // SMALL))
         with torch.no_grad():
             U = torch.cat([self.value(part) for part in points.split(size)])
         return torch.where(U.isnan(), torch.inf, U)
 
     def gradient(self, points: torch.Tensor) -> torch.Tensor:
-        """grad U of the points."""
+        """grad U of the points, `(n, *shape)`."""
         parts = []
         for part in points.split(AT_ONCE):
             at = part.detach().clone().requires_grad_()
@@ -45,7 +45,7 @@ class Landscape:
         return torch.cat(parts)
 
     def mode(self, start: torch.Tensor) -> torch.Tensor:
-        """Where U is least, by L-BFGS from a point. Raises RecipeError where it falls for ever."""
+        """The mode, the minimum of U, by L-BFGS from a point. Raises RecipeError where U has no finite minimum."""
         mode = start
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "find_mode: ", RuntimeWarning)
@@ -61,9 +61,9 @@ class Landscape:
         return mode
 
     def rises(self, mode: torch.Tensor, directions: torch.Tensor, rise: float) -> torch.Tensor:
-        """How far from the mode along each direction `(n, *shape)`, to either side, U has risen by so much, `(n,)`.
+        """The distance from the mode along each direction `(n, *shape)` at which U has risen by `rise`, `(n,)`.
 
-        The mean of both sides, each to a few per cent. Raises RecipeError for a side on which U never rises.
+        Returns the mean of both sides, to a few per cent. Raises RecipeError where U never rises on a side.
         """
         both = torch.cat([directions, -directions])
         shape = (-1, *(1,) * mode.dim())
@@ -90,7 +90,7 @@ class Landscape:
         return far.reshape(2, -1).mean(0)
 
     def curvature(self, mode: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """The second derivatives of U in units of these distances, `(sites, sites)`, as differences over them."""
+        """The second derivatives of U, `(sites, sites)`, in units of `distances`, by differences over these."""
         sites = distances.numel()
         moves = torch.diag(distances).reshape(sites, *mode.shape)
         slopes = self.gradient(mode + moves) - self.gradient(mode - moves)
@@ -100,7 +100,10 @@ class Landscape:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The mode, and a normal law around it: `root` times standard normals, `(sites, sites)`, or `(sites,)` of each."""
+    """The mode, U there, and a normal law around the mode, of covariance root root^T.
+
+    `root`: `(sites, sites)`, or `(sites,)`, standard deviations.
+    """
 
     mode: torch.Tensor
     value: float
@@ -112,14 +115,14 @@ class Surroundings:
         return sds.reshape(self.mode.shape)
 
     def widest(self, weights: torch.Tensor) -> float:
-        """The greatest variance along any direction, of sites that are multiplied by these weights."""
+        """The greatest variance along any direction, of sites multiplied by `weights`."""
         w = weights.expand(self.mode.shape).flatten()
         if self.root.dim() == 1:
             return float((w * self.root).square().max())
         return float(torch.linalg.matrix_norm(w[:, None] * self.root, 2) ** 2)
 
     def draws(self, chains: int, seed: int) -> torch.Tensor:
-        """Points of the law, `(chains, *shape)`."""
+        """Draws of the normal law, `(chains, *shape)`."""
         generator = torch.Generator().manual_seed(seed)
         z = torch.randn(chains, self.mode.numel(), generator=generator, dtype=self.mode.dtype).to(self.mode)
         moves = z * self.root if self.root.dim() == 1 else z @ self.root.T
@@ -127,9 +130,9 @@ class Surroundings:
 
 
 def surroundings(landscape: Landscape, start: torch.Tensor, temperature: float) -> Surroundings:
-    """The mode that L-BFGS finds from a point, and the normal law there, of the curvature over a rise by T/2.
+    """The mode that L-BFGS finds from a point, and the normal law there, by the curvature over a rise of U by T/2.
 
-    Of more than 300 sites the curvature is taken along the coordinates alone. Raises RecipeError where there is none.
+    With more than 300 sites the curvature is diagonal. Raises RecipeError where U has no finite mode.
 
     >>> bowl = Landscape(lambda x: ((x - 3)**2 / torch.tensor([8.0, 2.0])).sum(1), "tune")
     >>> near = surroundings(bowl, torch.zeros(2), 1.0)

@@ -1,4 +1,4 @@
-"""The noise of minibatch gradients at pilot draws, and what a recipe makes of it: a budget, a thermostat, heat."""
+"""The noise of minibatch gradients at pilot draws, and its effect in a recipe: a budget, a thermostat, heat."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from recipe.symbols import step_size as h
 from ..energies.data import Data
 
 BATCHES = 50  # of each chain
-SHARE = 0.5  # of the noise that a recipe injects or absorbs, at most, that minibatches may supply
+SHARE = 0.5  # of a recipe's noise, at most, that minibatches may supply where it is made up for
 
 
 @dataclass(frozen=True)
 class Kick:
-    """Where the gradient enters a recipe: its `factor`, the `noise` D there, and what of D is `supplied`."""
+    """The row in which the gradient enters a recipe: its `factor`, the `noise` D, and the part of D `supplied`."""
 
     factor: Expr
     noise: Expr
@@ -30,9 +30,9 @@ class Kick:
 
 
 def kick_of(recipe: Recipe) -> Kick | None:
-    """The row of the SDE that the gradient of one U enters alone, with constants; None where there is no such.
+    """The only row of the SDE with the gradient of the only U, where factor and noise are constant; else None.
 
-    `budget` is the parameter by which the recipe knows of the noise of the gradient.
+    `budget` is the recipe's parameter for the noise of the gradient.
 
     >>> from samplers import SGHMC, SGNHT, PreconditionedSGLD
     >>> [(kick_of(r).budget, kick_of(r).has_thermostat) for r in (SGHMC, SGNHT, PreconditionedSGLD)]
@@ -56,9 +56,9 @@ def kick_of(recipe: Recipe) -> Kick | None:
 def gradient_noise(
     value: Callable[..., torch.Tensor], theta: torch.Tensor, rows: Data, seed: int, where: str
 ) -> torch.Tensor:
-    """V_g of each site: the mean square of minibatch gradients about the full one, at points `(n, *shape)`.
+    """V_g of each site, `shape`: the variance of minibatch gradients, averaged over points theta, `(n, *shape)`.
 
-    `value(theta, rows)` is U of all points on the batches of these rows, on all data for None.
+    `value(theta, rows)` is U of all points on the batches of these rows.
     """
 
     def gradient(batch: torch.Tensor | None) -> torch.Tensor:
@@ -78,7 +78,7 @@ def gradient_noise(
 def greatest_step(kick: Kick, V: torch.Tensor, T: float, bias: float, parameters: Mapping[str, Any]) -> float:
     """The step size up to which the noise of the gradient, h c^2 V/2, is harmless beside T D.
 
-    It is to be at most half of T D where a budget or a thermostat makes up for it, else a share `bias` of it.
+    The bound of the noise is half of T D where a budget or a thermostat makes up for it, else the share `bias` of T D.
     """
     c, D = (_evaluated(e, parameters, V) for e in (kick.factor, kick.noise))
     share = SHARE if kick.budget is not None or kick.has_thermostat else bias
@@ -86,7 +86,7 @@ def greatest_step(kick: Kick, V: torch.Tensor, T: float, bias: float, parameters
 
 
 def budget_of(kick: Kick, V: torch.Tensor, step: float, parameters: Mapping[str, Any]) -> Any:
-    """The budget at which the noise supplied is that of the gradient, h c^2 V/2; the mean over sites for a number."""
+    """The budget for the noise of the gradient, h c^2 V/2; of a parameter without sites, for its mean over sites."""
     assert kick.budget is not None
     noise = step * _evaluated(kick.factor, parameters, V).square() * V / 2
     if kick.budget.per is None:
@@ -99,7 +99,7 @@ def budget_of(kick: Kick, V: torch.Tensor, step: float, parameters: Mapping[str,
 
 
 def without(kick: Kick | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a pilot on all data, whose gradient has no noise to make up for."""
+    """The parameters without the budget, for a pilot on all data, whose gradient has no noise."""
     own = None if kick is None or kick.budget is None else kick.budget.name
     return {name: x for name, x in parameters.items() if name != own}
 

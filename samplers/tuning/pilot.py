@@ -1,4 +1,4 @@
-"""Pilot runs: short exact runs of many chains, one after the other, each from where the last one ended."""
+"""Pilot runs: short exact runs of many chains, each from the last states of the run before."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,10 @@ from ..running.sampling import sample
 
 @dataclass
 class Pilot:
-    """Chains that are moved on by short Metropolised runs, whose law is exp(-H/T) at every step size.
+    """Chains that are moved by short Metropolised runs, whose law is exp(-H/T) at every step size.
 
-    `fixed`: arguments of `samplers.sample` that are those of all runs; `theta`: where the chains are,
-    `(chains, *shape)`, in `coordinates` if there are any; `runs` and `words`, of the scheme and of one chain, are
-    counted.
+    `fixed`: arguments of `samplers.sample` for all runs; `theta`: the last states, `(chains, *shape)`, in `coordinates`
+    if given; `runs` and `words` count the runs, and the words of the scheme in one chain.
     """
 
     recipe: Recipe
@@ -36,15 +35,15 @@ class Pilot:
     words: int = 0
 
     def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
-        """So many steps at each of these step sizes: the draws of theta, and the work of each step.
+        """Runs `steps` steps at each of the step sizes, and returns the draws of theta and the work of each step.
 
-        Ctrl-C raises KeyboardInterrupt: what is chosen by a part of a run would not be what was asked.
+        Ctrl-C raises KeyboardInterrupt, since settings chosen from a part of a run would not be reproducible.
         """
         self.runs += 1
         self.words += len(step_sizes) * steps * repeat
         target = self.recipe.targets[0].name
         with warnings.catch_warnings(), ended_by_interrupt():
-            for what in ("accepted none of", "the energy raised an error"):  # step sizes are tried out
+            for what in ("accepted none of", "the energy raised an error"):  # expected of trial step sizes
                 warnings.filterwarnings("ignore", f".*{what}", RuntimeWarning)
             draws = sample(
                 self.recipe,
@@ -66,12 +65,12 @@ class Pilot:
         return there
 
     def flat(self, theta: torch.Tensor) -> torch.Tensor:
-        """Draws outside of the coordinates, `(chains, draws, sites)` in float64."""
+        """Draws mapped out of the coordinates, `(chains, draws, sites)` in float64."""
         outside = theta if self.coordinates is None else self.coordinates(theta)
         return outside.flatten(2).to(torch.float64)
 
     def works(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> torch.Tensor:
-        """The work of every proposal over T at each of these step sizes, `(step sizes, chains steps)`."""
+        """The work over T of every proposal at each of the step sizes, `(step sizes, chains steps)`."""
         work = self.run(step_sizes, steps, repeat)["work"] / float(self.fixed["temperature"])
         return work.unflatten(1, (len(step_sizes), steps)).transpose(0, 1).flatten(1).to(torch.float64)
 

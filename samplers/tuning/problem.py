@@ -1,4 +1,4 @@
-"""What is tuned: an energy, in coordinates that tuning may change, with the step that reads it."""
+"""The problem of tuning: an energy, in coordinates that tuning may change, and the step that reads it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ from ..energies.traced import Traced
 
 @dataclass(frozen=True)
 class Problem:
-    """An energy of a recipe's target z, which its `layout` maps to what the energy sees.
+    """An energy of a recipe's target z, which `layout` maps to the arguments of the energy.
 
-    `rows`: all data. `scheme` and `pieces` as in `integrators.compile`.
+    `rows`: all data. `scheme` and `pieces` are as in `integrators.compile`.
     """
 
     recipe: Recipe
@@ -35,12 +35,15 @@ class Problem:
     pieces: Mapping | None = None
 
     def step(self) -> Step:
-        """The step, with the energy where that is symbolic."""
+        """The compiled step, with the energy if it is symbolic."""
         symbolic = self.energy if isinstance(self.energy, Energy) else None
         return integrators.compile(self.recipe, self.scheme, pieces=self.pieces, energy=symbolic)
 
     def value(self, data: Data | None) -> Callable:
-        """U of many z, `(chains,)`, for autograd, on these data; of a mapped recipe with the volume, as in H."""
+        """The differentiable function from z, `(chains, *shape)`, to U on these data, `(chains,)`.
+
+        U of a mapped recipe has the volume of the map, as in H.
+        """
         steps = [self.step()] if isinstance(self.energy, Energy) else []
         target = target_of(self.energy, steps, None, self.layout, data)
         of_recipe = self.layout.coordinates
@@ -54,7 +57,7 @@ class Problem:
         return value
 
     def of_target(self) -> Energy | Traced | Foreign | dict[str, Callable]:
-        """The energy as one of the tensor z, those of several potentials by name."""
+        """The energy as a function of the tensor z; the energies of several potentials by name."""
         if isinstance(self.energy, Energy):
             return self.energy
         if isinstance(self.energy, Traced) and isinstance(self.energy.function, Energies):
@@ -62,6 +65,6 @@ class Problem:
         return self.energy.within(self.layout)
 
     def within(self, coordinates: Affine, where: str) -> "Problem":
-        """The same in coordinates of z."""
+        """The problem in affine coordinates of z."""
         energy = coordinates.of_symbols(self.energy, where) if isinstance(self.energy, Energy) else self.energy
         return replace(self, energy=energy, layout=self.layout.within(coordinates))

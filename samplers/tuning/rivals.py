@@ -1,4 +1,4 @@
-"""The rivals: a scale for each site, or dense coordinates, as far as their draws are worth a gradient."""
+"""The choice between a scale for each site and dense coordinates, by effective draws a gradient."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,16 +13,16 @@ from .roles import scale_of
 from .tuner import WINDOWS, Tuner
 from .whitening import around, by_curvature, condition, may_be_dense, refined
 
-ALIKE = 2.0  # condition of a covariance, in units of the scales, below which there is nothing to win
-MORE = 1.25  # the efficiency of dense coordinates, of that of scales, from which on they are taken
+ALIKE = 2.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
+MORE = 1.25  # the least ratio of efficiencies, dense coordinates over scales, at which these are taken
 
 
 def fastest(
     problem: Problem, pilot: Pilot, near: Surroundings, held: Mapping[str, Any], repeat: int | None, where: str
 ) -> Tuner:
-    """The tuner of the rival whose draws are worth more a gradient, settled; it says so.
+    """The settled tuner, with scales or dense coordinates, of more effective draws a gradient, and its reason.
 
-    `held`: parameters that stay as they are; `repeat`: the words of a proposal, if these are known.
+    `held`: parameters that are kept; `repeat`: the words of a proposal, if these are known.
     """
     parameters = dict(pilot.parameters)
     plain = Tuner(problem, pilot, near, held, where)
@@ -54,7 +54,7 @@ def fastest(
 def _dense(
     plain: Tuner, near: Surroundings, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str
 ) -> Tuner:
-    """A tuner in coordinates that begin with the curvature at the mode, and go on with the covariance of draws."""
+    """A tuner in dense coordinates, by the curvature at the mode first, then by the covariance of draws."""
     coordinates = by_curvature(near)
     pilot = plain.pilot
     theta = pilot.theta

@@ -1,4 +1,4 @@
-"""Which parameter of a recipe is its scale, and which its damping: read off H, D and Q."""
+"""Roles of a recipe's parameters, the scale and the damping, read off H, D and Q."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from recipe.symbols import Block, Parameter
 from recipe.symbols import temperature as T
 
 POWERS = (-2, 2, -1, 1)
-UNIT = Dummy("unit", positive=True)  # theta = unit times theta in the unit
+UNIT = Dummy("unit", positive=True)  # of theta
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A parameter of one value per site that stands for a unit of theta: its value goes as unit^`power`."""
+    """A parameter with one value per site that sets a unit of theta: its value goes as unit^`power`."""
 
     parameter: Parameter
     power: int
 
     def values(self, units: torch.Tensor) -> torch.Tensor:
-        """The parameter with which the sites move as with its default in these units."""
+        """The values of the parameter, like `units`, at which sites move as at its default in these units."""
         default = self.parameter.default
         return (1.0 if default is None else float(default)) * units**self.power
 
 
 def scale_of(recipe: Recipe) -> Scale | None:
-    """The parameter by which each site has a unit of its own: in these units H, D and Q are as they were.
+    """The parameter whose change, by a power of a unit of each site, leaves H, D and Q invariant; else None.
 
     >>> from samplers import PreconditionedSGLD, SGLD, UnderdampedLangevin
     >>> scale_of(UnderdampedLangevin), scale_of(PreconditionedSGLD), scale_of(SGLD)
@@ -51,7 +51,7 @@ def scale_of(recipe: Recipe) -> Scale | None:
 
 
 def _is_the_same(recipe: Recipe, powers: Mapping[Block, int], parameter: Parameter, power: int) -> bool:
-    """Whether H, D and Q stay where the blocks and the parameter are multiplied by powers of a unit."""
+    """Whether H, D and Q are invariant when the blocks and the parameter are multiplied by powers of a unit."""
     hidden: dict[Expr, Expr] = {U: Dummy(U.symbol) for U in recipe.potentials}
     larger: dict[Expr, Expr] = {b: b * UNIT**k for b, k in powers.items()}
     larger[parameter] = parameter * UNIT**power
@@ -71,13 +71,13 @@ def _pairs(n: int) -> Any:
 
 @dataclass(frozen=True)
 class Damping:
-    """The parameter by which momenta lose their memory, at a `rate` per unit of time."""
+    """The parameter that sets the `rate`, per unit of time, at which momenta relax."""
 
     parameter: Parameter
     rate: Expr
 
     def value(self, rate: float, parameters: Mapping[str, Any]) -> float | None:
-        """The parameter at which the rate is this number, or None where it depends on more than numbers."""
+        """The value of the parameter at which the rate is this number; None where other values are not numbers."""
         known = {s: _number(s, parameters) for s in self.rate.free_symbols - {self.parameter}}
         if None in known.values():
             return None
@@ -91,7 +91,7 @@ def _number(symbol: Symbol, parameters: Mapping[str, Any]) -> Expr | None:
 
 
 def damping_of(recipe: Recipe) -> Damping | None:
-    """The parameter that is the friction of the momenta, or the rate at which they are drawn anew.
+    """The parameter that is the friction of the momenta, or the rate of their refreshment; None without one.
 
     >>> from samplers import SGHMC, SGLD, UnderdampedLangevin
     >>> [damping_of(r) for r in (UnderdampedLangevin, SGHMC, SGLD)]
@@ -106,7 +106,7 @@ def damping_of(recipe: Recipe) -> Damping | None:
 
 
 def _rates(recipe: Recipe) -> list[Expr]:
-    """The rates at which momenta are drawn anew, or rubbed."""
+    """The rates of refreshment and of friction of the momenta."""
     rates = [j.rate for j in recipe.jumps.values() if {*j.redrawn} & {*recipe.momenta} and j.rate is not None]
     for p in recipe.momenta:
         mass = inverse_mass(recipe, p)
@@ -117,7 +117,7 @@ def _rates(recipe: Recipe) -> list[Expr]:
 
 
 def inverse_mass(recipe: Recipe, momentum: Block) -> Expr | None:
-    """The second derivative of H along a momentum, or None where H is not quadratic in it.
+    """The second derivative of H along a momentum, a constant, or None where H is not such a quadratic.
 
     >>> from samplers import UnderdampedLangevin
     >>> inverse_mass(UnderdampedLangevin, UnderdampedLangevin.momenta[0])

@@ -1,4 +1,4 @@
-"""What tuning chose, and why."""
+"""The settings that tuning chose, with reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments of `samplers.sample` that `tune` chose, with the reason of each; printing them gives the account.
+    """Arguments of `samplers.sample` that `tune` chose, with a reason for each, printed by `print`.
 
-    `arguments` is what `sample(recipe, energy, **settings.arguments)` takes whole; `reasons`: by the name of what was
-    chosen, or was not.
+    `arguments` are for `sample(recipe, energy, **settings.arguments)`; `reasons` are by name of the argument, chosen or
+    not.
 
     >>> print(Settings({"step_size": 0.5}, "sgld", {"step_size": "0.5: 57 % are accepted"}))
     sgld, tuned

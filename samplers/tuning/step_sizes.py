@@ -1,4 +1,4 @@
-"""The step size that pilot runs ask for: by how many proposals are accepted, or by the work that they do."""
+"""The step size from pilot runs, by the acceptance of proposals, or by their work."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from .pilot import Pilot, acceptance
 
 COARSE = [2.0**k for k in range(-40, 21)]
 FINE = [2.0 ** (k / 3) for k in range(-4, 4)]
-PROPOSALS = 10  # at each of them, of one word
+PROPOSALS = 10  # of one word, at each step size
 FEWEST = 3
-SMALLEST = 3  # step sizes by which a work is extrapolated
+SMALLEST = 3  # step sizes from which the work is extrapolated
 
 
 def coarse(pilot: Pilot, target: float, where: str) -> float:
-    """The step size of an acceptance to within some ten per cent, whatever the scale of the energy."""
+    """The step size of a target acceptance, to some ten per cent, for an energy of any scale."""
     rates = acceptance(pilot.works(COARSE, 3)).tolist()
     h = where_it_falls(COARSE, rates, target)
     if h is None:
@@ -27,7 +27,7 @@ def coarse(pilot: Pilot, target: float, where: str) -> float:
 
 
 def fine(pilot: Pilot, around: float, target: float, repeat: int) -> float:
-    """The step size of an acceptance, from one run at eight step sizes around a first guess."""
+    """The step size of a target acceptance, from one run at eight step sizes around a first guess."""
     sizes = [around * factor for factor in FINE]
     works = pilot.works(sizes, max(FEWEST, PROPOSALS // repeat), repeat)
     h = where_it_falls(sizes, acceptance(works).tolist(), target)
@@ -35,7 +35,7 @@ def fine(pilot: Pilot, around: float, target: float, repeat: int) -> float:
 
 
 def where_it_falls(sizes: Sequence[float], rates: Sequence[float], target: float) -> float | None:
-    """The first size at which a rate falls below a target, between two sizes on a line over log h; None before all.
+    """The first size at which the rate falls below a target, interpolated over log h; None if the first rate is below.
 
     >>> round(where_it_falls([1.0, 2.0, 4.0], [1.0, 0.9, 0.1], 0.5), 6)
     2.828427
@@ -50,10 +50,10 @@ def where_it_falls(sizes: Sequence[float], rates: Sequence[float], target: float
 
 
 def of_work(sizes: Sequence[float], works: torch.Tensor, wanted: float, power: int) -> float | None:
-    """The step size at which the mean work, which goes as h^power, is a wanted one.
+    """The step size at which the mean work, which goes as h^power, is `wanted`.
 
-    It is taken from the three smallest step sizes at which the mean is three standard errors above 0, and at most 1;
-    None where there are not as many.
+    The work is extrapolated from the three smallest step sizes at which its mean is three standard errors above 0, and
+    below 1; None where there are fewer.
 
     >>> sizes = [0.1, 0.2, 0.4, 0.8]
     >>> round(of_work(sizes, torch.tensor([[h**4] * 9 for h in sizes], dtype=torch.float64), 1e-4, 4), 6)

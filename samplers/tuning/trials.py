@@ -1,4 +1,4 @@
-"""Trials of a step: how many independent draws of the slowest statistic a gradient is worth."""
+"""Trials of a step: the effective draws per gradient of the slowest statistic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from .pilot import Pilot, acceptance
 
 WORDS = 320  # of a trial
 LEAST_DRAWS = 40
-SITES = 64  # whose sample size is looked at
+SITES = 64  # whose sample size is estimated
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step size and a number of words are worth: `efficiency` is effective draws a gradient, of the worst."""
+    """A step size and number of words with their `efficiency`, effective draws a gradient of the worst statistic."""
 
     step_size: float
     repeat: int
@@ -24,7 +24,7 @@ class Trial:
 
 
 def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
-    """A run at a step size: the sample size of sites, of directions `axes`, `(n, sites)`, and of their squares."""
+    """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares."""
     steps = max(LEAST_DRAWS, WORDS // repeat)
     draws = pilot.run([step_size], steps, repeat)
     theta = pilot.flat(draws[pilot.recipe.targets[0].name])
@@ -37,7 +37,7 @@ def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Tr
 
 
 def in_words(trials: Sequence[Trial]) -> str:
-    """What each of several trials was worth.
+    """Text of the efficiencies of several trials.
 
     >>> in_words([Trial(0.5, 1, 0.9, 0.11), Trial(0.7, 2, 0.8, 0.2)])
     'effective draws a gradient, of the worst statistic, are 0.11 at 1, 0.2 at 2'

@@ -56,33 +56,33 @@ def tune(
     bias: float = 0.02,
     **parameters: Any,
 ) -> Settings:
-    """The settings of a run, found out by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
+    """The settings of a run, chosen by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
 
     From a finite mode of U, by L-BFGS from `init`, pilot runs of 32 chains or more start in the normal law of the
-    curvature there. They are Metropolised, so that their law is exp(-U/T) at whatever step size. What they choose:
+    curvature there. Pilot runs are Metropolised, so that their law is exp(-U/T) at every step size. They choose:
 
-    * the scale of each site, where the recipe has a parameter that is one (a mass, a preconditioner), by the variances
-      of their draws; or, of 2 to 200 sites, coordinates in which the covariance of draws, shrunk, is the identity, and
-      every mass or preconditioner 1, where that is worth a quarter more effective draws a gradient. No coordinates are
-      chosen where the parameter of the scales is given;
+    * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the variances of
+      draws; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the identity, with every mass
+      or preconditioner 1, if these give a quarter more effective draws a gradient. No coordinates are chosen where the
+      parameter of scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
-    * the step size, and with momenta the number of words `repeat` of a proposal: without momenta 57 % are accepted,
-      with momenta those at which the effective sample size per gradient of the worst statistic is greatest;
-    * with `metropolis=False` the step size at which the variances of a Gaussian would be off by a share `bias`, by the
-      work of the steps over a stretch of sixteen, its mean over T being twice the divergence of the law of the chain;
-    * with `batch_size` the budget of gradient noise, where the recipe has one, by the variance of the gradients of
-      minibatches at pilot draws, and a step size at which this noise is half of that of the recipe, or a share `bias`
-      where neither a budget nor a thermostat makes up for it. The pilot itself runs on all data;
-    * the start: where pilot chains have ended.
+    * the step size, and with momenta the number of words `repeat` of a proposal: for an acceptance of 57 % without
+      momenta, with momenta for the most effective draws a gradient of the worst statistic;
+    * with `metropolis=False`, the step size at which the variances of a Gaussian are off by a share `bias`, by the work
+      of steps over a stretch of sixteen, whose mean over T is twice the divergence of the law of the chain;
+    * with `batch_size`, the budget of gradient noise, for a recipe with one, by the variance of minibatch gradients at
+      pilot draws, and a step size at which this noise is at most half of the recipe's noise, or a share `bias` without
+      a budget or a thermostat. The pilot runs on all data;
+    * the start: the last states of pilot chains.
 
-    Of several potentials, whose energies come by name, it is the mode and the curvature of their sum that are looked
-    at; h is the time of a whole word, with all of its short kicks. No dense coordinates are chosen for these, nor for a
-    recipe that is `mapped`, of whose z scales and mode are.
+    For several potentials, whose energies come by name, the mode and the curvature are of their sum, and h is the time
+    of a whole word, with all its short kicks. No dense coordinates are chosen for several potentials, nor for a
+    `mapped` recipe, whose scales and mode are of z.
 
-    A parameter that is given stays as it is, as does `repeat`. The other arguments are those of `samplers.sample`; the
-    same arguments give the same settings. Raises RecipeError for what `sample` refuses, and where it cannot know: an
-    energy without a finite mode, a target with ends or of explicit coordinates, a recipe whose steps have no work.
-    Ctrl-C ends tuning with KeyboardInterrupt.
+    Given parameters and a given `repeat` are kept. The other arguments are those of `samplers.sample`; the same
+    arguments give the same settings. Raises RecipeError like `sample`, and for an energy without a finite mode, a
+    target with ends or of explicit coordinates, and a recipe whose steps have no work. Ctrl-C ends tuning with
+    KeyboardInterrupt.
 
     Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
     (covariance); Sivak, Chodera & Crooks 2013 (work).
@@ -94,7 +94,7 @@ def tune(
     >>> (settings.arguments["m"].sqrt() * torch.tensor([1.0, 100.0])).round()
     tensor([1., 1.])
     """
-    # Its lines are the arguments and what they mean.
+    # Most lines read arguments.
     recipe = named(recipe, "tune")
     where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
     chains = integer(where, "chains", chains, least=1)
@@ -158,7 +158,7 @@ def tune(
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:
-    """Where minibatches enter; refused where it is not known what their noise does, or where steps are accepted."""
+    """The kick by minibatch gradients; RecipeError where their noise has no known effect, or steps are accepted."""
     if batch_size is None:
         return None
     if metropolis:
@@ -172,7 +172,7 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
 
 
 def _check_target(recipe: Recipe, where: str) -> None:
-    """Refuse a target that has no mode to begin at: one with ends, or of explicit coordinates."""
+    """Refuses targets that tuning does not support: of several blocks, of explicit coordinates, or with ends."""
     if len(recipe.targets) > 1:
         names = ", ".join(b.name for b in recipe.targets)
         raise RecipeError(where, f"the target is the blocks {names}, whose scales and modes are apart", do=OURSELVES)
@@ -184,7 +184,7 @@ def _check_target(recipe: Recipe, where: str) -> None:
 
 
 def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
-    """Refuse what is no parameter of the recipe, and operators."""
+    """Refuses unknown parameters, and recipes with operators."""
     for name in parameters:
         if name not in step.parameters:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
@@ -193,7 +193,7 @@ def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
 
 
 def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
-    """Where the chains of the run begin: at states of the pilot; named tensors, which have one start, at the mode."""
+    """The start of the run's chains: states of the pilot, or for named tensors, which have one start, the mode."""
     states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
     if isinstance(mode, dict):
         return states if of_model else mode
@@ -201,7 +201,7 @@ def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, to
 
 
 def _account(near: Surroundings, has_states: bool, tuner: Tuner) -> dict[str, str]:
-    """What was chosen, and why."""
+    """The reasons of the settings, by name."""
     pilot = tuner.pilot
     start = "the last states of pilot chains" if has_states else "the mode: let a warm-up forget it"
     sites = near.mode.numel()

@@ -1,4 +1,4 @@
-"""The story of tuning: scales and damping from pilot draws, then the step size and the words of a proposal."""
+"""The order of tuning: scales and damping from pilot draws, then the step size and the words of a proposal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,23 @@ from .roles import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, fine
 from .trials import Trial, in_words, trial
 
-WINDOWS = 2  # runs whose variances make the scales
-SHORTEST, LONGEST = 60, 400  # words in one of them
-TIMES = 20  # of the slowest direction in a window
+WINDOWS = 2  # runs whose variances set the scales
+SHORTEST, LONGEST = 60, 400  # words in a window
+TIMES = 20  # relaxation times of the slowest direction in a window
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
-DAMPED = 0.9  # of proposals whose momenta go on, and turn round at each that is rejected
-PROPOSED = 0.8  # of those whose momenta are drawn anew. Beskos et al. (2013), rounded up
+DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
+PROPOSED = 0.8  # the acceptance of proposals whose momenta are drawn anew. Beskos et al. (2013), rounded up
 UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-WORSE = 0.8  # of the best efficiency: below it longer proposals are not tried
-PATIENCE = 2  # trials below it
+WORSE = 0.8  # share of the best efficiency, below which a trial counts as worse
+PATIENCE = 2  # worse trials, after which longer proposals are not tried
 
 
 class Tuner:
-    """Chooses parameters and step size for the chains of a pilot: `chosen` by name, and `reasons` of each.
+    """Chooses parameters and step size for the chains of a pilot: `chosen` by name, with `reasons`.
 
     `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `held`:
-    parameters that stay as they are; `scaled`: whether each site is to have a scale;
-    `guess`: of a step size.
+    parameters that are kept; `scaled`: whether each site gets a scale; `guess`: a first step size.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Tuner:
         self.guess = coarse(pilot, self._wanted, where) if guess is None else guess
 
     def settle(self, windows: int = WINDOWS) -> None:
-        """Scales and damping from the variances of draws, in windows of which each begins where the last one ended."""
+        """Sets scales and damping from the variances of draws, in windows that follow each other."""
         target = self.pilot.recipe.targets[0].name
         for _ in range(windows):
             draws = self.pilot.run([self.guess], self._window() // self.words, self.words)[target]
@@ -84,10 +83,10 @@ class Tuner:
         self._explain(len(self.later.flatten(0, 1)))
 
     def race(self, repeat: int | None, *axes: torch.Tensor, least: float = 0.0) -> None:
-        """Trials of numbers of words, of one if given: `best` is that whose draws are worth most a gradient.
+        """Tries numbers of words of a proposal, or the given one; `best` is then the most efficient trial.
 
-        `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside its slowest.
-        Where no length can be worth as much as the `least`, as worth grows with length at most, there are no more.
+        `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside the slowest
+        direction's. Trials end where no length can reach the efficiency `least`, which grows at most with length.
         """
         slowest = self.axis.to(torch.float64)
         if self.pilot.coordinates is not None:
@@ -103,11 +102,11 @@ class Tuner:
 
     @property
     def best(self) -> Trial:
-        """The trial whose draws are worth most."""
+        """The trial with the most effective draws a gradient."""
         return max(self.trials, key=lambda t: t.efficiency)
 
     def choose(self, repeat: int | None) -> None:
-        """The step size and the number of words of the best trial, for exact chains; of one number, if given."""
+        """Chooses step size and words of the best trial, for exact chains; `repeat`: the number of words, if fixed."""
         if not self.trials:
             self.race(repeat)
         best = self.best
@@ -122,12 +121,12 @@ class Tuner:
         self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
 
     def unadjusted(self, bias: float, order: int) -> None:
-        """The step size of plain chains of a scheme of this order, whose variances may be off by a share `bias`."""
+        """Chooses the step size of unadjusted chains of a scheme of this order, for variances off by a share `bias`."""
         h, self.reasons["step_size"] = step_size_of_bias(self.pilot, self.guess, bias, order, self.where)
         self.chosen = {"step_size": h}
 
     def minibatches(self, kick: Kick, V: torch.Tensor, bias: float, held: Mapping[str, Any]) -> None:
-        """A step size at which gradients of the variances V do little harm, and the budget that says what they do."""
+        """Limits the step size for gradients of the variances V, and chooses the budget for their noise."""
         parameters = self.pilot.parameters
         most = greatest_step(kick, V, self.root_temperature**2, bias, parameters)
         low, high = (float(x) for x in V.aminmax())
@@ -144,15 +143,15 @@ class Tuner:
 
     @property
     def _wanted(self) -> float:
-        """The acceptance that is asked of proposals."""
+        """The target acceptance of proposals."""
         if not self.has_momenta:
             return LANGEVIN
         return DAMPED if self.words == 1 else PROPOSED
 
     def _longest(self, repeat: int) -> float:
-        """The step size at which a proposal is a quarter period of the slowest direction, if momenta are drawn anew.
+        """The step size of a proposal over a quarter period of the slowest direction, where momenta are drawn anew.
 
-        After half a period a chain is at -theta, and the squares of theta are where they were.
+        After half a period a chain is at -theta, where the squares of theta have not changed. inf for other chains.
         """
         if self.words == 1 or not self.frequency:
             return math.inf
@@ -165,12 +164,12 @@ class Tuner:
         return int(min(LONGEST, max(SHORTEST, TIMES / (self.frequency * self.guess))))
 
     def _rescale(self, units: torch.Tensor) -> None:
-        """The scale of these units, which are to be those of T = 1."""
+        """Sets the scale from standard deviations of the sites at the temperature T."""
         if self.scale is not None:
             self.pilot.parameters[self.scale.parameter.name] = self.scale.values(units / self.root_temperature)
 
     def _roots_of_masses(self) -> torch.Tensor:
-        """The roots of the masses of the sites, 1 where there are none: by these times theta frequencies are U's."""
+        """The roots of the masses of the sites, 1 where there are none; sites times these have the mass 1."""
         one = torch.ones((), dtype=self.pilot.theta.dtype, device=self.pilot.theta.device)
         mass = inverse_mass(self.pilot.recipe, self.pilot.recipe.momenta[0]) if self.has_momenta else None
         if mass is None:
@@ -180,9 +179,9 @@ class Tuner:
         return (one * lambdify(symbols, mass, modules=[torch])(*values)).rsqrt()
 
     def _damp(self, variance: float) -> float | None:
-        """The frequency of a direction of this variance, theta times the roots of the masses; the damping is set to it.
+        """The frequency of a direction of this variance, of sites times roots of masses; None without momenta.
 
-        None without momenta.
+        Sets the damping to this frequency.
         """
         if not self.has_momenta:
             return None
@@ -193,7 +192,7 @@ class Tuner:
         return frequency
 
     def _explain(self, draws: int) -> None:
-        """Say what scale and damping are."""
+        """Records the reasons of scale and damping."""
         parameters = self.pilot.parameters
         if self.scale is not None:
             name = self.scale.parameter.name

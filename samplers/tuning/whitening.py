@@ -1,4 +1,4 @@
-"""Dense coordinates: where the covariance of pilot draws is the identity, by an estimate that is shrunk."""
+"""Dense coordinates, in which the covariance of pilot draws, by a shrunk estimate, is the identity."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from ..results.statistics import sample_size_of_mean
 from .landscape import Surroundings
 from .problem import Problem
 
-FEWEST, MOST = 2, 200  # sites of which a dense covariance is estimated
+FEWEST, MOST = 2, 200  # sites of a dense covariance
 
 
 def may_be_dense(problem: Problem, near: Surroundings) -> bool:
-    """Whether there is a dense curvature to begin with, and one energy of theta, whose sites can be mixed."""
+    """Whether dense coordinates apply: 2 to 200 sites of an unmapped recipe, with one energy, not a sum over sites."""
     if problem.recipe.has_several_potentials or isinstance(problem.layout.coordinates, Sitewise):
         return False
     sitewise = isinstance(problem.energy, Energy) and problem.energy.is_sitewise
@@ -23,7 +23,7 @@ def may_be_dense(problem: Problem, near: Surroundings) -> bool:
 
 
 def shrunk(draws: torch.Tensor) -> torch.Tensor:
-    """The covariance of draws `(chains, draws, sites)`, `(sites, sites)`, shrunk to a multiple of the identity.
+    """The covariance of draws `(chains, draws, sites)`, `(sites, sites)`, shrunk towards a multiple of the identity.
 
         (1 - rho) S + rho tr(S)/p I,
         rho = ((1 - 2/p) tr S^2 + tr(S)^2) / ((n + 1 - 2/p) (tr S^2 - tr(S)^2/p)), at most 1,
@@ -58,12 +58,12 @@ def condition(draws: torch.Tensor, units: torch.Tensor) -> float:
 
 
 def by_curvature(near: Surroundings) -> Affine:
-    """Coordinates in which the normal law around the mode is the standard one."""
+    """Coordinates in which the normal law around the mode is N(0, 1)."""
     return Affine(near.mode, near.root)
 
 
 def refined(coordinates: Affine, draws: torch.Tensor) -> Affine:
-    """Coordinates in which draws z of the old ones, `(chains, draws, *shape)`, have mean 0 and covariance 1."""
+    """Coordinates in which draws given in the old ones, `(chains, draws, *shape)`, have mean 0 and covariance 1."""
     flat = draws.flatten(2)
     root = torch.linalg.cholesky(shrunk(flat))
     center = draws.to(torch.float64).mean((0, 1)).to(draws.dtype)
