@@ -1,1 +1,1 @@
-"""From a law that is known to one that is not: annealing, and the evidence."""
+"""Annealing from a known law to an unknown one, and the evidence."""

@@ -1,6 +1,6 @@
 """Energies between a reference and a target, U_b = (1 - b) R + b U, and chains that are annealed along them.
 
-A chain that starts from exp(-R) and is moved by steps that keep exp(-U_b), b = b_0, b_1, ... in turn, has the weight
+A chain from exp(-R), moved by steps that keep exp(-U_b), b = b_0, b_1, ... in turn, has the weight
 exp(-sum_k (b_{k+1} - b_k) (U - R)(z_k)), whose mean over chains is the ratio of the integrals of exp(-U) and exp(-R).
 
 Source: Neal (2001), "Annealed importance sampling"; Jarzynski (1997), "Nonequilibrium equality for free energy
@@ -24,22 +24,25 @@ from ..energies.potential import SLOPE, VALUE, Position
 from ..energies.target import Target
 from .references import Reference
 
-ACCEPTED = (0.6, 0.9)  # shares of accepted proposals that a step size is sought for
+ACCEPTED = (0.6, 0.9)  # the range of the acceptance that a step size is chosen for
 APART = 0.25  # relative variance of the weights between two bridges of a pilot
-SHORTEST = 1e-9  # between two bridges of a pilot
+SHORTEST = 1e-9  # the least distance of two bridges of a pilot
 BOTH = VALUE | SLOPE
 
 
 @dataclass(frozen=True)
 class Energies:
-    """U of the target and R of the reference at the positions of all chains; R is a formula of a Gaussian reference."""
+    """U of the target and R of the reference at the positions of all chains.
+
+    `other`: R of a reference that is not Gaussian.
+    """
 
     reference: Reference
     target: Target
     other: Target | None = None
 
     def at(self, z: Position) -> "Place":
-        """U, R and their gradients at z, U with the volume of the coordinates."""
+        """U, with the volume of the coordinates, R and their gradients at z."""
         jet = self.target.at(self.reference.target(z), orders=BOTH)
         assert jet.value is not None
         U = jet.value - self.reference.log_volume
@@ -54,7 +57,7 @@ class Energies:
 
 @dataclass(frozen=True)
 class Place:
-    """Where chains are, with U, R, `(chains,)`, and their gradients there."""
+    """A point z of all chains, with U and R, `(chains,)`, and their gradients there."""
 
     z: Position
     U: torch.Tensor
@@ -63,13 +66,13 @@ class Place:
     slope_of_R: Position
 
     def is_at(self, z: Position) -> bool:
-        """Whether z are the same tensors, which no step changes in place."""
+        """Whether z consists of the tensor objects of this place, which no step changes in place."""
         if isinstance(z, Mapping):
             return isinstance(self.z, Mapping) and all(x is self.z[name] for name, x in z.items())
         return z is self.z
 
     def value(self, b: float) -> torch.Tensor:
-        """U_b."""
+        """U_b of all chains, `(chains,)`."""
         return (1 - b) * self.R + b * self.U if b else self.R
 
     def gradient(self, b: float) -> Position:
@@ -84,7 +87,7 @@ class Place:
 
 @dataclass
 class Annealing:
-    """Chains on their way; `moves` proposals at every bridge, by a step that is accepted or rejected by its work."""
+    """Chains under annealing, with `moves` proposals at every bridge, by an accept-reject step."""
 
     step: Step
     energies: Energies
@@ -97,13 +100,13 @@ class Annealing:
     place: Place | None = None
 
     def gap(self) -> torch.Tensor:
-        """U - R of every chain, in float64."""
+        """U - R of every chain, `(chains,)`, in float64."""
         place = self._at(position_of(self.step.recipe, self.state))
         return place.U.double() - place.R.double()
 
     @torch.no_grad()
     def move(self, b: float, h: float) -> float:
-        """Make the proposals of a bridge, of sizes from h/2 to h; the share that was accepted."""
+        """Makes the proposals of a bridge, of step sizes from h/2 to h, and returns the share of accepted ones."""
         blocks = [block.name for block in self.step.recipe.entries]
         state = {name: self.state[name] for name in blocks}
         before = state["accepted"]
@@ -126,7 +129,7 @@ class Annealing:
         return float((state["accepted"] - before).mean()) / self.moves
 
     def _at(self, z: Position) -> Place:
-        """The energies at z, evaluated once."""
+        """The energies at z, evaluated only at a new z."""
         if self.place is None or not self.place.is_at(z):
             self.place = self.energies.at(z)
         return self.place
@@ -134,9 +137,9 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Bridges from 0 to 1 with a step size for each; `length` is how far apart reference and target are.
+    """Bridges from 0 to 1 with a step size for each; `length` is the distance of reference and target.
 
-    It is the sum, over bridges close to each other, of the standard deviations of the logarithms of their weights.
+    The distance is the sum, over bridges close to each other, of the standard deviations of log weights.
     """
 
     bridges: tuple[float, ...]
@@ -144,7 +147,7 @@ class Schedule:
     length: float
 
     def cut(self, number: int) -> "Schedule":
-        """So many bridges of equal length.
+        """The schedule with `number` bridges, interpolated at equal distances.
 
         >>> Schedule((0.0, 0.25, 1.0), (1.0, 0.5, 0.25), 2.0).cut(4).bridges
         (0.0, 0.125, 0.25, 0.625, 1.0)
@@ -162,7 +165,7 @@ def _between(values: Sequence[float], x: float) -> float:
 
 
 def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
-    """A schedule, along which these chains are annealed: bridges of equal weight, step sizes that are accepted.
+    """Anneals chains to find a schedule: bridges at equal distances, with step sizes of acceptance in ACCEPTED.
 
     Raises RecipeError where more than `most` bridges are needed.
     """
@@ -185,7 +188,7 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
 
 
 def _accepted(annealing: Annealing, b: float, h: float, tries: int = 12) -> float:
-    """A step size near h at which proposals at b are accepted as often as they should be."""
+    """A step size near h at which the acceptance of proposals at b is in ACCEPTED."""
     low, high = ACCEPTED
     for _ in range(tries):
         share = annealing.move(b, h)
@@ -196,7 +199,7 @@ def _accepted(annealing: Annealing, b: float, h: float, tries: int = 12) -> floa
 
 
 def _next(gap: torch.Tensor, most: float) -> tuple[float, float]:
-    """How far the next bridge may be, and how far it is in standard deviations of the logarithm of the weight."""
+    """The distance in b to the next bridge, and the standard deviation of the log weight over this distance."""
     low, high = 0.0, most
     if spread_of(gap, most) > APART:
         for _ in range(60):
@@ -218,7 +221,7 @@ def spread_of(gap: torch.Tensor, ahead: float) -> float:
 
 
 def annealed(annealing: Annealing, schedule: Schedule) -> Iterator[tuple[torch.Tensor, float]]:
-    """U - R of every chain at each bridge, before the next one, and the share of accepted proposals."""
+    """Anneals chains along a schedule; yields U - R of every chain and the share of accepted proposals, by bridge."""
     for b, h in zip(schedule.bridges, schedule.step_sizes):
         share = annealing.move(b, h) if b else 1.0
         yield annealing.gap(), share

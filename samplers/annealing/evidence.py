@@ -1,4 +1,4 @@
-"""The evidence: the integral of exp(-U), by annealed importance sampling, with an error and a verdict on itself."""
+"""The evidence, the integral of exp(-U), by annealed importance sampling, with an error and doubts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,24 +26,24 @@ from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
 
 FEWEST_CHAINS = 64
-PILOTS = 128  # chains that choose bridges and step sizes, at most
-GROUPS = 16  # of chains, from whose differences the error of the integral is
-FEWEST = 50  # bridges, where the caller does not say
+PILOTS = 128  # chains of the pilot, at most
+GROUPS = 16  # of chains, for the jackknife error of the integral
+FEWEST = 50  # bridges, unless given
 LEAST = 50.0  # the effective number of weights below which an estimate is not believed
-FAR = (1e3, 1e4)  # where the growth of U is looked at, along each of the first AXES coordinates
+FAR = (1e3, 1e4)  # distances between which the growth of U is checked, along each of the first AXES coordinates
 AXES = 256
-HEAVY = 0.5  # a tail of the weights, by its Pareto index, whose variance is infinite
+HEAVY = 0.5  # the Pareto index of the weights' tail from which on their variance is infinite
 APART = 4.0  # standard errors between two estimates, from which on neither is believed
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """log of the integral of exp(-U), its standard error, and whether it is to be believed.
+    """log of the integral of exp(-U), its standard error, and doubts about the estimate.
 
-    `ess`: the effective number of the weights, (sum w)^2 / sum w^2, of so many `chains`; `tail`: the Pareto index of
-    the largest; `integral`: the estimate by thermodynamic integration over the same chains, with `integral_error`;
-    `bridges`: how many there were; `acceptance`: the least share of proposals accepted at one; `doubts`: reasons not to
-    believe it. With doubts `error` is infinite, and `log_evidence` is a number that is too low as a rule.
+    `ess`: the effective number, (sum w)^2 / sum w^2, of the weights of `chains` chains; `tail`: the Pareto index of the
+    largest weights; `integral`: the estimate by thermodynamic integration over the same chains, with `integral_error`;
+    `bridges`: their number; `acceptance`: the least share of accepted proposals at a bridge; `doubts`: reasons not to
+    believe the estimate. With doubts `error` is infinite, and `log_evidence` is too low as a rule.
 
     >>> law = Evidence(-3.2, 0.02, 300.0, 512, -3.21, 0.03, 40, 0.8, 0.1)
     >>> print(law)
@@ -67,7 +67,7 @@ class Evidence:
 
     @property
     def believed(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there are no doubts."""
         return not self.doubts
 
     def __str__(self) -> str:
@@ -102,19 +102,19 @@ def evidence(
 
     Chains start from the reference, exp(-R), and go over `bridges` energies (1 - b) R + b U, b from 0 to 1, with
     `moves` proposals at each, accepted or rejected by their work; log Z = log mean exp(-sum (b_{k+1} - b_k) (U - R)).
-    Thermodynamic integration, log Z = -integral of E_b (U - R) db, is made beside it of the same chains. Bridges and
-    step sizes are chosen by a pilot run of other chains. A result whose weights have an effective number below 50, or
-    whose two estimates are four standard errors apart, or whose largest weights have a tail without a variance, is
-    warned of and has an infinite `error`. The reference should be wider than exp(-U) rather than narrower.
+    The same chains give the estimate of thermodynamic integration, log Z = -integral of E_b (U - R) db. Bridges and
+    step sizes are chosen by a pilot run of other chains. The result has doubts, with a warning and an infinite `error`,
+    where the effective number of weights is below 50, the two estimates are four standard errors apart, or the largest
+    weights have a tail without a variance. The reference should be wider than exp(-U) rather than narrower.
 
     `recipe`, `scheme`, `pieces`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
     `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
-    Energy, or a dict of distributions by block or parameter name. Where it is Gaussian chains move in coordinates in
-    which it is N(0, 1), so that one near the posterior also serves as a preconditioner. `step_size`: where the pilot
-    begins.
+    Energy, or a dict of distributions by block or parameter name. Chains move in coordinates in which a Gaussian
+    reference is N(0, 1), so that one near the posterior also serves as a preconditioner. `step_size`: the first step
+    size of the pilot.
 
-    Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and one from
-    which no bridges lead.
+    Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and a
+    reference too far from exp(-U) for bridges.
     Source: Neal (2001), "Annealed importance sampling", eqs. (4)-(7); Gelman and Meng (1998), "Simulating normalizing
     constants", section 3.
 
@@ -185,7 +185,7 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float) -> Evidence
 
 
 def _tail(logs: torch.Tensor) -> float:
-    """The Pareto index of the largest weights; 0 of weights that hardly differ."""
+    """The Pareto index of the largest weights; 0 for weights that hardly differ."""
     finite = logs[logs.isfinite()]
     if len(finite) < LEAST or float(finite.max() - finite.min()) < 1e-3:
         return 0.0
@@ -193,7 +193,7 @@ def _tail(logs: torch.Tensor) -> float:
 
 
 def _jackknifed(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> tuple[float, float]:
-    """The thermodynamic integral and its error, from the groups of chains that are left out in turn."""
+    """The thermodynamic integral and its jackknife error, over groups of chains."""
     chains = gaps.shape[1]
     group = torch.arange(chains, device=gaps.device) % GROUPS
     whole = _integral(gaps, logs, steps)
@@ -203,7 +203,7 @@ def _jackknifed(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> 
 
 
 def _integral(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> float:
-    """-integral of E_b (U - R) by the trapezoidal rule with its correction from the slopes, -var_b (U - R)."""
+    """-integral of E_b (U - R) db by the trapezoidal rule, corrected by the slopes, -var_b (U - R)."""
     weights = logs.softmax(1)
     finite = gaps.where(weights > 0, 0.0)
     mean = (weights * finite).sum(1)
@@ -215,7 +215,10 @@ def _integral(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> fl
 def _step(
     recipe: Recipe, energy: Any, scheme: Any, pieces: Any, repeat: int, parameters: Mapping[str, Any], where: str
 ) -> Step:
-    """The step by which chains are moved, if it keeps exp(-U) and chains can start from the law of its blocks."""
+    """The accept-reject step that moves chains.
+
+    Raises RecipeError for a recipe that does not keep exp(-U), or whose auxiliary blocks have no draws.
+    """
     check_energy_is_asked_for(recipe, energy, where)
     step = integrators.metropolised(recipe, scheme, pieces=pieces, repeat=repeat)
     for name in parameters:
@@ -250,7 +253,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
 
 
 def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position, where: str) -> Target:
-    """What is sampled; refused where the energy is not one of the reference's draws, the position."""
+    """The target, U at positions of all chains; RecipeError where the energy fails at draws of the reference."""
     if isinstance(energy, Energy):
         blocks = recipe.targets
         flat = Recipe(name="energy", state=blocks, target=blocks, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
@@ -266,7 +269,7 @@ def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, posi
 
 
 def _check_tails(target: Target, position: Position, where: str) -> None:
-    """Refuse an energy that grows along a coordinate no faster than the logarithm: exp(-U) has no finite integral."""
+    """Refuses U that grows along a coordinate no faster than the logarithm, for which exp(-U) is not integrable."""
     blocks = position if isinstance(position, dict) else {"": position}
     for name, x in blocks.items():
         sites = x[0].numel()
@@ -297,7 +300,7 @@ def _start(
     parameters: Mapping,
     where: str,
 ) -> dict:
-    """The state of chains at the reference."""
+    """The state of chains drawn from the reference; RecipeError where U is not a number there."""
     z = law.start(seed, chains, first_chain)
     target = z if isinstance(z, dict) else {step.recipe.targets[0].name: z}
     place = energies.at(z)

@@ -1,4 +1,4 @@
-"""The law where annealing starts: normalised, with draws, and if it is Gaussian coordinates in which it is round."""
+"""The reference, a normalised law with draws where annealing starts; a Gaussian one has coordinates of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coo
 
 @dataclass(frozen=True)
 class Reference:
-    """Independent laws of the blocks of a target, or of its tensors by name; `layout`: how the energy sees the target.
+    """Independent laws of a target's blocks, or of its tensors by name; `layout` maps the target for the energy.
 
-    A Gaussian one has coordinates z in which it is N(0, 1), target = mean + spread z, and chains move in these.
+    Chains under a Gaussian reference move in coordinates z in which it is N(0, 1), target = mean + root z.
 
     >>> law = Reference({"theta": Normal(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))}, Layout(), explicit=False)
     >>> law.target(torch.tensor([[1.0, 1.0]]))
@@ -37,7 +37,7 @@ class Reference:
 
     @cached_property
     def is_gaussian(self) -> bool:
-        """Whether chains move in coordinates of its own."""
+        """Whether all laws are Gaussian, so that chains move in coordinates of the reference."""
         return not self.explicit and all(_is_gaussian(law) for law in self.parts.values())
 
     @property
@@ -50,7 +50,7 @@ class Reference:
         return next(iter(self.parts.values())).mean
 
     def start(self, seed: int, chains: int, first_chain: int) -> Position:
-        """Draws of it where chains move, `(chains, *shape)`; those of a Gaussian are functions of (seed, chain)."""
+        """Draws in the coordinates of chains, `(chains, *shape)`; Gaussian ones are functions of (seed, chain)."""
         if self.is_gaussian:
             like = self._numbers
             shape = (self.sites,) if self.layout.shapes is not None else tuple(_shape(next(iter(self.parts.values()))))
@@ -71,14 +71,14 @@ class Reference:
         return torch.cat(flat, 1) if self.layout.shapes is not None else flat[0]
 
     def target(self, z: Position) -> Position:
-        """The target where chains are at z."""
+        """The target at coordinates z."""
         if not self.is_gaussian:
             return z
         assert torch.is_tensor(z)
         return self._by_part(z, lambda law, x: _mean(law) + _spread(law, x))
 
     def pulled(self, gradient: Position) -> Position:
-        """The gradient by z from that by the target."""
+        """The gradient by z, from the gradient by the target."""
         if not self.is_gaussian:
             return gradient
         assert torch.is_tensor(gradient)
@@ -90,7 +90,7 @@ class Reference:
         return sum(float(_log_spread(law)) for law in self.parts.values()) if self.is_gaussian else 0.0
 
     def energy(self, target: Any) -> torch.Tensor:
-        """-log of its density, of one chain, at what the energy sees."""
+        """-log density of the reference at the target of one chain, in the energy's form, a 0-dim tensor."""
         values = target if isinstance(target, Mapping) else {next(iter(self.parts)): target}
         return torch.stack([-law.log_prob(values[name]).sum() for name, law in self.parts.items()]).sum()
 
@@ -103,9 +103,9 @@ class Reference:
 
 
 def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Reference:
-    """The law that the caller gives: a distribution of torch, a quadratic Energy, or one by block or parameter name.
+    """The reference of a distribution of torch, of a quadratic Energy, or of distributions by block or parameter name.
 
-    Raises RecipeError for a law that has no finite integral or no draws, and for one of other blocks than the target.
+    Raises RecipeError for a law without a finite integral or draws, and for a law of other blocks than the target.
     """
     names = [b.name for b in recipe.targets]
     explicit = not recipe.target_is_vector
@@ -125,7 +125,7 @@ def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Ref
 
 
 def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
-    """Refuse laws of other blocks than the target, and those that are no laws, or do not go together."""
+    """Refuses laws of other blocks than the target, invalid laws, and laws of different types or devices."""
     _check_names(parts, names, explicit, where)
     for name, law in parts.items():
         _check_law(name, law, where)
@@ -137,7 +137,7 @@ def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -
 
 
 def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
-    """Refuse a law of other blocks than the target."""
+    """Refuses a law of other blocks than the target."""
     by_block = set(parts) == set(names)
     if not parts or (explicit and not by_block):
         blocks = ", ".join(map(str, parts)) or "nothing"
@@ -146,7 +146,7 @@ def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -
 
 
 def _check_law(name: str, law: Any, where: str) -> None:
-    """Refuse what is no normalised law with draws on the whole line."""
+    """Refuses anything but a normalised law with draws on the whole line."""
     if not isinstance(law, Distribution):
         what = f"the law of {name} is a {type(law).__name__}: it has no draws, or is not known to be normalisable"
         raise RecipeError(where, what, do=ADVICE)
@@ -167,7 +167,7 @@ def _is_on_the_reals(support: Any) -> bool:
 
 
 def _gaussian(energy: Energy, where: str) -> Distribution:
-    """The law exp(-U) of a quadratic U."""
+    """The law exp(-U) of a quadratic U; RecipeError for any other energy."""
     if energy.is_sitewise or energy.data:
         what = "an energy over any number of sites, or over data, does not say which law it is"
         raise RecipeError(where, what, do=ADVICE)
@@ -205,7 +205,7 @@ def _mean(law: Distribution) -> torch.Tensor:
 
 
 def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
-    """The spread times x, `(chains, *shape)`."""
+    """The root of the covariance, or its transpose, times x, `(chains, *shape)`."""
     base = _base(law)
     if isinstance(base, Normal):
         return base.scale * x
@@ -221,7 +221,7 @@ def _log_spread(law: Distribution) -> torch.Tensor:
 
 
 def _drawn(law: Distribution, seed: int, number: int, chains: int, first_chain: int) -> torch.Tensor:
-    """Draws of a law that is not Gaussian, by a generator that is put back as it was."""
+    """Draws of a law that is not Gaussian, `(chains, *shape)`; torch's generator is restored."""
     words = noise.integers(seed, number, REFERENCE, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
     with torch.random.fork_rng(devices=[law.mean.device] if law.mean.is_cuda else []):
         torch.manual_seed(int(words[0]) << 31 | int(words[1]))

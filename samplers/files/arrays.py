@@ -1,4 +1,4 @@
-"""Arrays in files that are mapped to memory."""
+"""Arrays in memory-mapped files."""
 
 import math
 import os
@@ -13,17 +13,17 @@ from . import regular, storage
 
 
 def size_of(path: Path) -> int | None:
-    """The bytes of a regular file, None where there is none. Raises RecipeError where something else bears its name."""
+    """The bytes of a regular file, None for a missing one. Raises RecipeError for anything but a regular file."""
     with storage.refused(path):
         status = regular.status_of(path)
     return None if status is None else status.st_size
 
 
 def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, np.memmap | None]:
-    """A tensor of this shape in a file of its size, and the map to flush, None for one without numbers.
+    """A tensor of this shape mapped to a file, and the map to flush, None for a tensor without numbers.
 
-    What the file has is kept, but for what is beyond the size. Raises RecipeError where there is no room, and where no
-    regular file is.
+    The file is made, extended or cut to the tensor's size; other contents are kept. Raises RecipeError where there is
+    no room, and for anything but a regular file.
 
     >>> import tempfile
     >>> x, file = mapped(Path(tempfile.mkdtemp()) / "x.draws", (2, 3), torch.float32)
@@ -52,7 +52,7 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
 
 
 def check_whole(path: Path, values: torch.Tensor) -> None:
-    """Refuse the file of a mapped tensor that somebody has cut or taken away: what is beyond its end ends a process.
+    """Refuses a mapped file that was cut or removed; a process that reads beyond the end of a map is killed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "x.draws"
@@ -75,9 +75,9 @@ it. Restore the file from a copy, or start in another folder.
 
 
 def private(path: Path, like: torch.Tensor) -> torch.Tensor:
-    """The numbers of a file, in the shape of `like`, mapped so that what is written to them does not reach the file.
+    """A copy-on-write map of a file, in the shape of `like`: writes do not reach the file.
 
-    `like`: the tensor that `mapped` gave, which stays where no such map can be made.
+    `like`: the tensor of `mapped`, returned itself where no such map can be made.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "x.draws"

@@ -1,4 +1,4 @@
-"""The right to write in a folder, which one process has at a time."""
+"""The lock of a folder, which one process at a time holds to write there."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,11 @@ from . import regular, storage
 
 
 class Lock:
-    """The right to write in a folder, from its making until `release`, the end of a `with` block or of the process.
+    """The lock of a folder, held until `release`, the end of a `with` block or of the process.
 
-    It is held by an empty file, `lock`. Systems and file systems without such locks grant it to all. Raises RecipeError
-    where another process has it, where something else bears that name, and with the system's reason where the folder
-    cannot be written.
+    The lock is on an empty file, `lock`. On systems and file systems without such locks every process gets it. Raises
+    RecipeError where another process holds the lock, for a file `lock` of another kind, and with the system's reason
+    where the folder cannot be written.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -41,7 +41,7 @@ class Lock:
             pass
 
     def release(self) -> None:
-        """Let others write there."""
+        """Releases the lock."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class Lock:
 
 
 def check_lock(folder: Path) -> None:
-    """Refuse a folder in which somebody keeps a file `lock` that is no lock: locks are empty."""
+    """Refuses a folder with a file `lock` that is not empty, and so no lock."""
     path = folder / "lock"
     with storage.refused(path):
         status = regular.status_of(path)

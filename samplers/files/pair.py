@@ -1,4 +1,4 @@
-"""Two checkpoints in a folder, of which one is always whole."""
+"""Two checkpoints in a folder, one of which is always whole."""
 
 import itertools
 import json
@@ -16,14 +16,14 @@ from recipe.errors import RecipeError, warn
 
 from . import regular, storage
 
-FORMAT = 3  # of the checkpoints that are written and read; those of format 1 do not say so
+FORMAT = 3  # of the checkpoints that are written and read; format 1 has no entry for the format
 
-Stamp = tuple[int, int, int] | None  # inode, time and size of a file, if it is there
+Stamp = tuple[int, int, int] | None  # inode, time and size of a file, None for a missing one
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What has been seen of a folder: generation and file of its latest checkpoint, and the stamps of both files."""
+    """The seen state of a folder: generation and file of its latest checkpoint, and the stamps of both files."""
 
     generation: int
     file: int
@@ -35,7 +35,7 @@ NEW = Mark(generation=-1, file=1, stamps=(None, None))  # of a folder without ch
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A checkpoint: its tensors by name, its plain data, and the mark after which a run goes on from it."""
+    """A checkpoint: its tensors by name, its plain data, and its mark, after which the next one is written."""
 
     tensors: dict[str, torch.Tensor]
     account: dict[str, Any]
@@ -43,9 +43,9 @@ class Saved:
 
 
 class Pair:
-    """Two checkpoints in a folder that are written in turn: a run that is killed leaves one of them whole.
+    """Two checkpoints in a folder, written in turn: a run that is killed leaves one of them whole.
 
-    `kind` says of what they are. Raises RecipeError for a folder that cannot be read.
+    `kind`: of the runs, in words. Raises RecipeError for a folder that cannot be read.
 
     >>> import tempfile
     >>> pair = Pair(tempfile.mkdtemp(), "training loop")
@@ -67,10 +67,10 @@ class Pair:
         return self._stamps() != NEW.stamps
 
     def newest(self, settings: Mapping[str, Any] | None = None) -> Saved | None:
-        """The latest that is intact, of a run of these settings if any are passed; None in a new folder.
+        """Reads the latest intact checkpoint, of a run of `settings` if given; None in a new folder.
 
-        Raises RecipeError where none is intact, for one of another format, of another kind or of other settings, and
-        where something else bears the name of a checkpoint.
+        Raises RecipeError where no checkpoint is intact, for another format, kind or other settings, and for a file
+        with the name of a checkpoint that is none.
         """
         stamps = self._stamps()
         intact: list[Saved] = []
@@ -105,9 +105,10 @@ class Pair:
     def write(
         self, tensors: Mapping[str, torch.Tensor], settings: Mapping, account: Mapping, *, after: Mark = NEW
     ) -> Mark:
-        """Write the next, in place of the last but one, and return its mark; hold the folder's Lock meanwhile.
+        """Writes the next checkpoint, in place of the last but one, and returns its mark; the caller holds the Lock.
 
-        `after`: the mark of the one before. Raises RecipeError where somebody else has written or removed one since.
+        `after`: the mark of the checkpoint before. Raises RecipeError where another process has written or removed a
+        checkpoint since.
         """
         if self._stamps() != after.stamps:
             raise RecipeError(
@@ -125,7 +126,7 @@ class Pair:
         return Mark(generation, k, self._stamps())
 
     def _sweep(self) -> None:
-        """Remove what a run that was killed has left of a checkpoint."""
+        """Removes unfinished checkpoints of killed runs."""
         for path in self.folder.glob(".state-?.safetensors.*"):
             if re.fullmatch(storage.TEMPORARY, path.name) and not path.is_symlink() and path.is_file():
                 path.unlink(missing_ok=True)
@@ -151,7 +152,7 @@ class Pair:
         )
 
     def _check_format(self, account: dict) -> None:
-        """Refuse a checkpoint of another version, which may mean other things by the same names."""
+        """Refuses a checkpoint of another format, in which the same names may have other meanings."""
         written = account.get("format", 1)
         if written == FORMAT:
             return
@@ -172,7 +173,7 @@ class Pair:
             )
 
     def check_settings(self, mine: Mapping, other: Mapping) -> None:
-        """Refuse the folder of a run of other settings; they are compared as JSON."""
+        """Refuses the folder of a run of other settings, compared as JSON."""
         for name in {**mine, **other}:
             if json.dumps(mine.get(name)) != json.dumps(other.get(name)):
                 here, there = _first_difference(mine.get(name), other.get(name))

@@ -1,4 +1,4 @@
-"""Regular files: what is opened is never a pipe, a device or a folder, and only by wish what a link leads to."""
+"""Opening of regular files only, never of pipes, devices or folders, and of links only if asked."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ KINDS: dict[str, Callable[[int], bool]] = {
 
 
 def status_of(path: Path) -> os.stat_result | None:
-    """The status of a regular file, None where there is none. Raises RecipeError where something else bears its name.
+    """The status of a regular file, None for a missing one. Raises RecipeError for anything but a regular file.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -40,9 +40,9 @@ another folder.
 
 
 def opened(path: Path, flags: int, *, links: bool = False) -> int:
-    """The descriptor of a regular file, which it follows `links` to or not; a new file may be read by all.
+    """Opens a regular file, through a symbolic link only with `links`, and returns its descriptor.
 
-    Raises RecipeError where something else bears its name, and OSError.
+    Raises RecipeError for anything but a regular file, and OSError.
     """
     if not links:
         status_of(path)
@@ -59,9 +59,9 @@ def opened(path: Path, flags: int, *, links: bool = False) -> int:
 
 @contextmanager
 def read_by_name(path: Path, *, links: bool) -> Iterator[str]:
-    """A name under which a regular file can be read, of the very file that has been looked at where the system has one.
+    """A name for reading a regular file; where the system has one, a name of the very descriptor that was checked.
 
-    `links`: whether links are followed. Raises what `opened` does.
+    `links`: whether symbolic links are followed. Raises the errors of `opened`.
     """
     descriptor = opened(path, os.O_RDONLY, links=links)
     try:

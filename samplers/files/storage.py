@@ -1,4 +1,4 @@
-"""Tensors with an account in one file: safetensors and JSON, checked by SHA-256, written whole or not at all."""
+"""Tensors and plain data in one file: safetensors and JSON, checked by SHA-256, written whole or not at all."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ RESTORE = "Restore it from a copy, or sample again."
 
 
 class Foreign(RecipeError):
-    """The RecipeError of a whole file that somebody else has written."""
+    """The RecipeError for a file that is not of the expected kind."""
 
 
 def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> None:
-    """Write tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason.
+    """Writes tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "run.safetensors"
@@ -43,10 +43,10 @@ def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Ma
 
 
 def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """What `write` wrote; nothing in the file is executed.
+    """Reads the tensors and plain data of `write`; nothing in the file is executed.
 
-    `links`: whether the path may lead through a link. Raises RecipeError if it is not there, no regular file or not
-    intact, and Foreign if it is of another kind.
+    `links`: whether the path may be a symbolic link. Raises RecipeError for a file that is missing, not regular or not
+    intact, and Foreign for a file of another kind.
     """
     try:
         with regular.read_by_name(path, links=links) as name, safe_open(name, framework="pt") as file:
@@ -54,7 +54,7 @@ def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.
             if kind not in metadata:
                 raise Foreign(str(path), f"not an intact file of {kind} (it was not written as such)", do=RESTORE)
             header = json.loads(metadata[kind])
-            # A tensor still mapped to the file would change with it after the check.
+            # Copies: tensors mapped to the file would change with the file after the check.
             values = {name: file.get_tensor(name).clone() for name in header.pop("names")}
         if header.pop("sha256") != _sha256(values, header):
             raise ValueError("its contents do not match its SHA-256")
@@ -71,7 +71,7 @@ def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.
 
 @contextmanager
 def refused(path: str | os.PathLike) -> Iterator[None]:
-    """Say which path it is that the system refuses, in a RecipeError."""
+    """Turns errors of the system into a RecipeError that names the path."""
     try:
         yield
     except RecipeError:
@@ -85,7 +85,7 @@ def refused(path: str | os.PathLike) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder where there is none. Raises RecipeError with the system's reason."""
+    """Makes a folder unless it exists. Raises RecipeError with the system's reason."""
     with refused(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
