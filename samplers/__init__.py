@@ -1,6 +1,6 @@
 """Stock samplers, and running a sampler: `sample`, `posterior`, `Draws`.
 
-`import samplers` is light: a name is imported when it is first asked for. The names are those of `__init__.pyi`.
+`import samplers` is light: each name of `__init__.pyi` is imported on first use.
 """
 
 from typing import Any

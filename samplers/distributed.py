@@ -1,4 +1,4 @@
-"""More than one process under torchrun: chains over ranks, and gradients that ranks share."""
+"""Several processes under torchrun: chains divided over ranks, and gradients averaged over ranks."""
 
 import atexit
 import json
@@ -26,9 +26,9 @@ __all__ = ["begin", "gather", "sample", "share", "share_gradients"]
 
 
 def begin(backend: str | None = None) -> tuple[int, int]:
-    """Join the group of processes that torchrun has started, until the process ends: (rank, world size).
+    """Joins the group of processes that torchrun has started, until the process ends; returns (rank, world size).
 
-    `backend`: "gloo", or "nccl" where there are GPUs, which is the default there.
+    `backend`: "gloo" or "nccl", by default "nccl" where there are GPUs.
 
     >>> begin()                                                                         # without torchrun
     (0, 1)
@@ -44,9 +44,9 @@ def begin(backend: str | None = None) -> tuple[int, int]:
 
 
 def _end() -> None:
-    """Leave the group while the interpreter is whole.
+    """Leaves the group before the interpreter shuts down.
 
-    gloo's threads may hold tensors, and abort a process that frees them later.
+    Threads of gloo may hold tensors, and abort a process that frees these later.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -54,7 +54,7 @@ def _end() -> None:
 
 @dataclass(frozen=True)
 class Division:
-    """Chains divided over ranks, in their order and as evenly as they can be.
+    """Chains divided over ranks, in order and as evenly as possible.
 
     >>> division = Division(chains=5, ranks=2)
     >>> division.sizes, division.of(1)
@@ -74,7 +74,7 @@ class Division:
 
     @property
     def sizes(self) -> list[int]:
-        """How many chains each rank has."""
+        """The number of chains of each rank."""
         return [self.first(r + 1) - self.first(r) for r in range(self.ranks)]
 
 
@@ -92,13 +92,12 @@ def sample(
 ) -> Draws:
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.
 
-    Chain i has the noise, the batches and the start that it has in a run of one process: the draws are the same bit for
-    bit, for noise of every kind but Poisson and Gamma numbers. `init` and `per_chain` are of all chains, as there. Each
-    rank keeps its chains in a folder of its own inside of `checkpoint`, and a resumed run needs all of them. `settings`
-    are the other arguments of `samplers.sample`.
+    Chain i has the noise, the batches and the start of chain i in a run of one process: draws are the same bit for bit,
+    except with Poisson and Gamma numbers. `init` and `per_chain` are for all chains. Each rank keeps its chains in a
+    folder of its own inside `checkpoint`, and a resumed run needs all these folders. `settings` are the other arguments
+    of `samplers.sample`.
 
-    Raises RecipeError for fewer chains than ranks, where the folder of a rank is missing, and for what one process
-    refuses.
+    Raises RecipeError for fewer chains than ranks, where the folder of a rank is missing, and like `samplers.sample`.
 
     >>> from samplers import SGLD
     >>> sample(SGLD, lambda theta: theta**2/2, init=torch.tensor(0.0), steps=10, step_size=0.1, progress=False).chains
@@ -138,7 +137,7 @@ def sample(
 
 
 def _attempt(recipe: Recipe, energy: Any, **settings: Any) -> Draws | RecipeError:
-    """The draws of this rank, or why there are none: the others wait to be told."""
+    """The draws of this rank, or the error in their place, which other ranks are told."""
     try:
         return sample_here(recipe, energy, **settings)
     except RecipeError as error:
@@ -146,14 +145,14 @@ def _attempt(recipe: Recipe, energy: Any, **settings: Any) -> Draws | RecipeErro
 
 
 def _account(outcome: Draws | RecipeError) -> dict[str, Any]:
-    """What the other ranks are told of the run of this one."""
+    """The account of this rank's run for the other ranks, as plain data."""
     if isinstance(outcome, RecipeError):
         return {"failed": str(outcome)}
     return {"draws": outcome.draws, "diverged": outcome.info["diverged"]}
 
 
 def _joined(draws: Draws, accounts: list[dict[str, Any]], division: Division) -> Draws:
-    """The draws of all ranks, as many of each as the rank that was stopped first has."""
+    """The draws of all ranks, cut to the fewest draws of a rank."""
     number = min(account["draws"] for account in accounts)
     values = {name: torch.cat(_gathered(x[:, :number], division.sizes)) for name, x in draws.items()}
     diverged = [
@@ -169,7 +168,7 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], division: Division) ->
 
 
 def share(members: int) -> range:
-    """The numbers of the members of an `Ensemble` that this rank has, of so many on all ranks.
+    """The numbers of this rank's members of an `Ensemble`, for `members` members on all ranks.
 
     Raises RecipeError for fewer members than ranks.
 
@@ -184,9 +183,9 @@ def share(members: int) -> range:
 
 
 def gather(x: torch.Tensor) -> torch.Tensor:
-    """The tensors of all ranks one after another along their first axis, as the logits `(members, ...)` of an Ensemble.
+    """Concatenates the tensors of all ranks along the first axis, such as the logits `(members, ...)` of an Ensemble.
 
-    Every rank calls it, and has all of them. There is no gradient.
+    Every rank calls this and gets the whole, without gradient.
 
     >>> gather(torch.zeros(4, 2)).shape                                                 # without torchrun
     torch.Size([4, 2])
@@ -198,10 +197,10 @@ def gather(x: torch.Tensor) -> torch.Tensor:
 
 
 def share_gradients(params: Iterable[torch.Tensor]) -> None:
-    """Replace each gradient by its mean over the ranks, each of which has seen a batch of its own of the same size.
+    """Replaces each gradient, in place, by its mean over the ranks, each with a batch of its own of the same size.
 
-    Call it between `loss.backward()` and `optimizer.step()`: as the noise is a function of the seed and the site, the
-    ranks stay at the same weights. In place; one message for all tensors of a type. Raises RecipeError for a parameter
+    Call this between `loss.backward()` and `optimizer.step()`: since noise is a function of the seed and the site, the
+    ranks keep the same weights. One message is sent for all tensors of a type. Raises RecipeError for a parameter
     without a gradient.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -220,7 +219,7 @@ def share_gradients(params: Iterable[torch.Tensor]) -> None:
 
 
 def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
-    """The folder of a rank; refused where some ranks have one and others not, or for another number of ranks."""
+    """The folder of a rank; RecipeError where only some ranks have one, or for another number of ranks."""
     storage.make_folder(folder)
     if ranks > 1:
         dist.barrier()
@@ -241,7 +240,7 @@ def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
 def _part(
     recipe: Recipe, init: Any, per_chain: bool | None, chains: int, mine: slice, where: str
 ) -> tuple[Any, bool | None]:
-    """The starts of these chains, of what has one for each, and whether they have an axis of chains."""
+    """The part of `init` for this rank's chains, and the `per_chain` that goes with it."""
     if is_of_chains(init):
         check_number(init, chains, where)
         return init[mine], per_chain
@@ -258,9 +257,9 @@ def _part(
 
 
 def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) -> Any:
-    """The rows of these chains of a tensor that has at least so many axes and a row for every chain.
+    """The rows of this rank's chains, of a tensor with at least `axes` axes and a row for every chain; else the tensor.
 
-    A point that would look like that is repeated, unless `per_chain` says what it is.
+    Without `per_chain`, a point with as many rows as this rank has chains is repeated for each chain.
     """
     if not torch.is_tensor(x) or x.dim() == 0 or per_chain is False:
         return x
@@ -275,7 +274,7 @@ def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) ->
 
 
 def _of_all_ranks(account: dict[str, Any]) -> list[dict[str, Any]]:
-    """The plain data of every rank."""
+    """The plain data of every rank, in order; all ranks call this together."""
     text = torch.frombuffer(bytearray(json.dumps(account).encode()), dtype=torch.uint8).to(_device())
     sizes = [torch.zeros(1, dtype=torch.int64, device=_device()) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(text)], device=_device()))
@@ -287,7 +286,7 @@ def _device() -> str:
 
 
 def _gathered(x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-    """The parts that the ranks hold of a tensor, so many rows each, on every rank."""
+    """The parts of a tensor on all ranks, of `sizes` rows, gathered on every rank."""
     padded = torch.cat([x, x.new_zeros((max(sizes) - len(x), *x.shape[1:]))])
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)

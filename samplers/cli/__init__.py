@@ -6,7 +6,7 @@ code of the user's own and is run as such; nothing else on the command line is e
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command, print its answer and return the exit code: 130 at Ctrl-C, also while modules are imported."""
+    """Runs one command, prints its answer and returns the exit code: 130 at Ctrl-C, also while modules are imported."""
     try:
         from .program import run  # imports sympy
 

@@ -1,4 +1,4 @@
-"""The commands: what each of them finds out or does."""
+"""The commands of the command line, each a function from its options to an Answer."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from .writing import write
 
 MOMENTUM = 0.9  # at which relaxation is shown
 PICTURES = (".png", ".pdf", ".svg")
-STEP_SIZE = 1e-2  # of a run that is given none
+STEP_SIZE = 1e-2  # by default
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found: plain data, the same as text, and the exit code."""
+    """The answer of a command as plain data and as text, and the exit code."""
 
     data: list[dict[str, Any]] | dict[str, Any]
     text: str
@@ -77,7 +77,7 @@ def show(name: str, work: bool = False) -> Answer:
 
 
 def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float | None]], list[str]]:
-    """In how many steps auxiliary blocks forget: at h = 1 and the defaults, and by a momentum of SGD at every lr."""
+    """The relaxation times of auxiliary blocks in steps, at h = 1 and the defaults, and by a momentum of SGD."""
     steps = {"steps at h = 1": relaxation_steps(recipe, 1.0, {})}
     settings = {s.name for e in recipe.learning_rate().values() for s in e.free_symbols}
     if "momentum" in settings:
@@ -89,7 +89,7 @@ def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float | None]], lis
 
 
 def _show_work(recipe: Recipe) -> Answer:
-    """A recipe, and the work of the flows of its step that is accepted or rejected, or why it has none."""
+    """The answer with a recipe and the work of the flows of its accept-reject step, or the reason why there is none."""
     data: dict[str, Any] = {"recipe": recipe.name, "text": str(recipe)}
     try:
         step = integrators.metropolised(recipe)
@@ -180,7 +180,7 @@ def sample(
 
 
 def _check_outputs(out: str | None, plot: str | None) -> None:
-    """Refuse files that cannot be written, before anything is drawn."""
+    """Refuses files that cannot be written, before anything is drawn."""
     for option, file in (("--out", out), ("--plot", plot)):
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise RecipeError(f"{option} {file}", "there is no such folder", do="Make it first.")
@@ -191,13 +191,13 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
 
 
 def _is_of_draws(path: Path) -> bool:
-    """Whether a file begins as `Draws.save` writes it: eight bytes of length, and a header."""
+    """Whether a file begins like a file of `Draws.save`: eight bytes of length, and a header."""
     with open(path, "rb") as file:
         return b'{"__metadata__":{"draws":' in file.read(64)
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a summary; JSON has no nan."""
+    """The rows of a summary as plain data, with None for numbers that are not finite, which JSON does not have."""
     return [
         {"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}
         for index, row in table.to_dict("index").items()
@@ -217,7 +217,7 @@ def audit(name: str, **options: Any) -> Answer:
     return Answer(result.to_dict(), str(result), code)
 
 
-# ---- what the options stand for
+# ---- values of the options
 
 
 def _point(recipe: Recipe, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What NAME, FILE and FILE:NAME mean: stock samplers and energies, and the objects of the user's own Python files."""
+"""Lookup of NAME, FILE and FILE:NAME: stock samplers and energies, and objects of the user's own Python files."""
 
 import sys
 import traceback
@@ -61,7 +61,7 @@ def find_function(text: str) -> Callable:
 
 
 def file_and_name(text: str) -> tuple[str | None, str | None]:
-    """The file and the name of FILE:NAME, None for the one that is not there; a FILE ends in .py."""
+    """The file and the name of FILE:NAME, FILE or NAME, None for a missing part; a FILE ends in .py."""
     if text.endswith(".py"):
         return str(Path(text).absolute()), None
     head, _, tail = text.rpartition(":")
@@ -71,7 +71,7 @@ def file_and_name(text: str) -> tuple[str | None, str | None]:
 
 
 def _pick(text: str, name: str | None, objects: Mapping[str, Any], kind: str) -> Any:
-    """The object of this name, or without a name the only one."""
+    """The object of this name, or without a name the only object."""
     if name is None:
         if len({id(x) for x in objects.values()}) == 1:
             return next(iter(objects.values()))
@@ -84,7 +84,7 @@ def _pick(text: str, name: str | None, objects: Mapping[str, Any], kind: str) ->
 
 @cache
 def run_file(file: str) -> dict[str, Any]:
-    """The names that a Python file of the user's own defines."""
+    """Runs a Python file of the user's own, and returns the names that it defines."""
     if not Path(file).is_file():
         raise RecipeError(file, "there is no such file", do="Check the path.")
     spec = spec_from_file_location(f"recipe_file_{Path(file).stem}", file)
@@ -98,7 +98,10 @@ def run_file(file: str) -> dict[str, Any]:
 
 @contextmanager
 def blaming(file: str | None, *, wholly: bool = False) -> Iterator[None]:
-    """Turn what a line of the user's file raises into a RecipeError that names the line; `wholly`: whatever it is."""
+    """Turns an error raised by a line of the user's file into a RecipeError that names the line.
+
+    `wholly`: whether errors raised elsewhere are turned into RecipeErrors too.
+    """
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The program: its options, one command run, its answer printed."""
+"""The program: parses the options, runs one command and prints its answer."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from recipe.errors import RecipeError
 from ..energies.targets import TARGETS
 from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
 
-Defaults = Mapping[str, tuple[Any, str]]  # of an option: its default, and what it means
+Defaults = Mapping[str, tuple[Any, str]]  # by option: its default and its meaning
 
 NUMBERS: Defaults = {
     "chains": (64, "independent chains"),
@@ -36,7 +36,7 @@ AUDIT: Defaults = {
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Run one command, print its answer and return the exit code."""
+    """Runs one command, prints its answer and returns the exit code."""
     try:
         options = vars(_parser().parse_args(argv))
         command, as_json = options.pop("run"), options.pop("json")
@@ -50,7 +50,7 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _print(answer: Answer, as_json: bool) -> int:
-    """Print an answer; the exit code, 2 where stdout refuses it, but that of the answer where its reader has gone."""
+    """Prints an answer and returns its exit code, or 2 where stdout cannot be written, except for a closed pipe."""
     try:
         print(json.dumps(answer.data, indent=2) if as_json else answer.text, flush=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Emitted text, written to a file whole or not at all."""
+"""Writing of emitted text to a file, whole or not at all."""
 
 import os
 import secrets
@@ -8,9 +8,9 @@ from recipe.errors import RecipeError
 
 
 def write(path: Path, source: str, force: bool) -> None:
-    """Write a file over nothing but a file that we emitted, or any file by force.
+    """Writes a new file, or replaces an emitted one; any file with `force`.
 
-    Raises RecipeError where another file stands, or with the system's reason.
+    Raises RecipeError for another existing file, and with the system's reason.
     """
     try:
         if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):

@@ -1,4 +1,4 @@
-"""The stock samplers, one short file each; `catalogue` has them by name, and imports a file when it is asked for."""
+"""The stock samplers, one short file each; `catalogue` has them by name, and imports a file on first use."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -80,9 +80,9 @@ __all__ = ["Catalogue", "catalogue", "named"]
 
 
 def named(recipe: Recipe | str, where: str, *, most: int = 3) -> Recipe:
-    """The stock sampler of a name, that of its recipe or of its Python object, in any case; what is no text as it is.
+    """The stock sampler of a recipe's or a Python object's name, in any case; a Recipe is returned itself.
 
-    Raises RecipeError, with the names that come nearest, `most` of them, where there is none.
+    Raises RecipeError, with the nearest names, `most` at most, for an unknown name.
 
     >>> named("sghmc", "doctest") is named("SGHMC", "doctest") is catalogue["sghmc"]
     True

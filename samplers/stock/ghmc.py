@@ -1,7 +1,7 @@
 """Guided (generalised) HMC: momenta are refreshed in part. Horowitz (1991).
 
-A step refreshes the momenta in part, makes a step of the leapfrog, accepts it or turns the chain round, and \
-refreshes again; with `metropolis=False` it is not accepted, but made.
+A step refreshes the momenta in part, makes a step of the leapfrog, accepts it or reverses the chain's direction, and \
+refreshes again; with `metropolis=False` every leapfrog step is taken.
 """
 
 from recipe import Recipe, positive, potential, total, vector

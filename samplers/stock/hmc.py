@@ -1,6 +1,6 @@
 """Hamiltonian Monte Carlo. Duane, Kennedy, Pendleton & Roweth (1987), Neal (2011).
 
-A step draws the momenta, makes L steps of the leapfrog, with `repeat=L`, and accepts or rejects where they lead. With \
+A step draws the momenta, makes L steps of the leapfrog, with `repeat=L`, and accepts or rejects their end. With \
 `metropolis=False` momenta are drawn anew at every step of the leapfrog, which is SGLD with eps = h^2/m.
 """
 

@@ -1,4 +1,4 @@
-"""i-SGD. Franzese et al. (2021): SGD of learning rate 1/lam that injects what the gradient's noise lacks, at h = 1.
+"""i-SGD. Franzese et al. (2021): SGD of learning rate 1/lam that adds the noise that the gradient lacks, at h = 1.
 
 ISGDIdeal, its section 3, knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the
 bias of Euler. ISGD is Algorithm 2 with b a running average (appendix B.3): lam = total(b) is settled in the first

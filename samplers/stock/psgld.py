@@ -1,9 +1,9 @@
 """pSGLD. Li et al. (2016), eqs. (4)-(5) and Algorithm 1: SGLD preconditioned as in RMSprop, eps = 2h.
 
-The law is that of frozen V; the history that V really is adds a bias that neither a small step nor Gamma removes. Under
+The law holds for frozen V; V as it adapts adds a bias that neither a small step nor Gamma removes. Under
 theta^4/4 with lam = 0.3, h = 0.01, alpha = 0, 0.9, 0.99, 0.999, E theta^2 is off by +117, +83, +27, +3.5 %, with Gamma
 by +4, +69, +26, +3.5 %; at alpha = 0.9 with a gradient of variance 9 by +16.3 %, in the same step by +20.5 %.
-V is of the gradient of U/N, the prior's part too, where the paper's is of the likelihood's alone. PSGLD uses the V of
+V is of the gradient of U/N with the prior, in the paper of the likelihood alone. PSGLD uses the V of
 the step before, without Gamma; PSGLDSameStep is the paper's order without Gamma (its Corollary 2),
 and RMSprop at temperature 0 from V = 0; PSGLDGamma has Gamma through V, and needs the Hessian diagonal.
 """

@@ -1,7 +1,7 @@
 """SGFS with diagonal matrices. Ahn, Korattikara & Welling (2012); the paper's step size is eps = 2h.
 
 G = (B + h (b + N) N I1/(2 b))^-1, and the injected noise is 2h G B G: \
-what the gradient's noise and the curvature supply
+the share of the gradient's noise and of the curvature
 is left out, so that the chain is exact on Gaussians at every h once I1 is the covariance of the scores, \
 the gradients of
 single terms of -log likelihood: observe={"score_variance": samplers.score_variance(negative_log_likelihood)}. Give b as

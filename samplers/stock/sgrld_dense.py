@@ -1,8 +1,8 @@
 """SGRLD with a dense inverse metric L L^T over two explicit coordinates. Patterson & Teh (2013), \
 with the Lebesgue-correct Gamma.
 
-`SGRLDDense.bind(L_xx=lambda x, y: ..., L_yx=..., L_yy=...)`. The drift that the paper prints is another one, unless the
-metric is diagonal and separable. For more coordinates, declare D as L*L.T over as many scalar blocks.
+`SGRLDDense.bind(L_xx=lambda x, y: ..., L_yx=..., L_yy=...)`. The paper's printed drift differs, unless the metric is
+diagonal and separable. For more coordinates, declare D as L*L.T over as many scalar blocks.
 """
 
 from sympy import Matrix

@@ -1,4 +1,4 @@
-"""The spike-and-slab prior of Deng et al. (2019), and what its latents do: averaged, integrated out, or drawn.
+"""The spike-and-slab prior of Deng et al. (2019), with its latents averaged, integrated out, or drawn.
 
 w_j ~ (1 - gamma_j) N(0, sigma^2 v0) + gamma_j N(0, sigma^2 v1) with gamma_j ~ Bernoulli(delta), for weights with
 sparse = 1; the others have the prior N(0, 1/ridge). U is -log likelihood; for a regression half the squared residuals,
@@ -45,7 +45,7 @@ def energy(kappa: Expr, scale: Expr | float, sigma: Expr) -> Expr:
 
 
 def averaged(regression: bool = True) -> Mode:
-    """The paper's latents: each follows its optimum at the new weights with the gain omega = A (k + Z)^-a."""
+    """The mode of the paper: each latent follows its optimum at the new weights with the gain omega = A (k + Z)^-a."""
     A = positive("A", default=0.1, doc="gain of the averages")
     Z = positive("Z", default=1000.0, doc="offset of the gain, in steps")
     decay = positive("decay", default=0.75, doc="exponent of the gain, in (1/2, 1]")
@@ -77,7 +77,7 @@ def averaged(regression: bool = True) -> Mode:
 
 
 def integrated(regression: bool = True) -> Mode:
-    """The mixture prior itself, the slab's exponential taken out of the logarithm so that nothing underflows."""
+    """The mode of the mixture prior, with the slab's exponential taken out of the logarithm against underflow."""
     spike = exp(-(w**2) / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
     mixture = log((1 - delta) * spike + delta / sqrt(v1))
     E = energy(1 / v1, sigma**2 if regression else 1, sigma) - total(sparse * mixture)
@@ -85,7 +85,7 @@ def integrated(regression: bool = True) -> Mode:
 
 
 def drawn(regression: bool = True) -> Mode:
-    """gamma as a binary block."""
+    """The mode of gamma as a binary block, drawn given the weights."""
     gamma = vector("gamma", domain="binary")
     E = energy((1 - gamma) / v0 + gamma / v1, sigma**2 if regression else 1, sigma)
     E += total(sparse * gamma * (log(v1 / v0) / 2 - log(delta / (1 - delta))))

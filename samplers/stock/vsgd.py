@@ -1,4 +1,4 @@
-"""Constant SGD as a sampler. Mandt, Hoffman & Blei (2017): at h = 1 the gradient's noise is all the noise there is.
+"""Constant SGD as a sampler. Mandt, Hoffman & Blei (2017): at h = 1 the only noise is the gradient's.
 
 theta' = theta - (2/V) g, exact for a constant diagonal covariance V of the gradient, in the limit of steps short beside
 the scale of U. At h < 1 the rest of the noise is injected; a temperature below h is refused, as the gradient alone is
