@@ -1,9 +1,10 @@
 """i-SGD. Franzese et al. (2021): SGD of learning rate 1/lam that adds the noise that the gradient lacks, at h = 1.
 
-ISGDIdeal, its section 3, knows lam and half the gradient's covariance B; it is Euler at the step size 1/lam, with the
-bias of Euler. ISGD is Algorithm 2 with b a running average (appendix B.3): lam = total(b) is settled in the first
-warmup_steps, per layer with scope="tensor". A step reads the b of the step before, the paper's that of its own
-gradient. lam is one draw of a noisy number: in a layer of few parameters the learning rate 1/lam may be far too large.
+ISGDIdeal, section 3 of the paper, takes lam and half the gradient's covariance, B, as known; its step is Euler's at the
+step size 1/lam, with the bias of Euler. ISGD is Algorithm 2 with b a running average (appendix B.3): lam = total(b)
+is settled in the first warmup_steps, per layer with scope="tensor". A step reads the b of the step before, in the paper
+the b of its own gradient. lam is one draw of a noisy number: in a layer of few parameters the learning rate 1/lam may
+be far too large.
 As b is a second moment, E b exceeds B by (grad U)^2/2, which on Gaussians cancels the bias of Euler while b stays below
 lam; with lam = 10 and B = 9.5 Var theta of a unit normal is off by +31 %.
 

@@ -3,9 +3,9 @@
 Exploration is a Phase of falling temperature, refinement Phase(temperature=0, freeze="xi"), \
 which is RMSprop with momentum.
 Let the exploration end cold: a thermostat that is frozen below 0 drives the refinement away.
-g1 is the preconditioner after the gradient of this step, g2 the one before it. \
+g1 and g2 are the preconditioners after and before the gradient of this step. \
 The paper's Euler step is the word "euler", its term
-(1 - g_{t-1}/g_t)/u is left out, as in the authors' code: it stands for the derivative of a frozen g.
+(1 - g_{t-1}/g_t)/u, the derivative of a frozen g, is left out, as in the authors' code.
 At temperature 1, with lam = 0.3 and h = 0.05, E theta^2 is off by +8 % under theta^4/4 while V and V_last move.
 """
 

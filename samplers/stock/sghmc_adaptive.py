@@ -2,8 +2,8 @@
 
 V is the running second moment of the gradient, over tau steps; the gradient supplies h V/2 of the friction gamma m, or
 all of it where h sqrt(V) > 2 T gamma. Freeze V after the burn-in: phases=[Phase(..., keep=False),
-Phase(..., freeze=("V", "gbar", "tau"))]. Else E theta^2 is off by +19 % under theta^4/4, with a gradient of variance 1,
-lam = 0.3 and h = 0.05.
+Phase(..., freeze=("V", "gbar", "tau"))]. With V adapting, E theta^2 is off by +19 % under
+theta^4/4, with a gradient of variance 1, lam = 0.3 and h = 0.05.
 """
 
 from sympy import Min, sqrt

@@ -1,6 +1,6 @@
 """SGLD with a constant diagonal preconditioner G, one value per parameter. Li et al. (2016), eq. (3), G constant.
 
-Given the gradient's covariance V and the curvature K of U, the injected noise is lowered by what these supply:
+Given the gradient's covariance V and the curvature K of U, the injected noise is lowered by the supplied noise:
 2h G T - h^2 G (V + K T) G. With both, the chain is exact on Gaussians at every h.
 """
 

@@ -1,7 +1,7 @@
 """Checks of recipes, of the steps compiled from them, and of samplers that others wrote.
 
 `check(recipe, scheme)` runs the layers of checks, `audit(run)` judges a black box, `diagnose(state, H, drift, D)`
-says what is wrong with an SDE; `recipes()`, `schemes()`, `energies()` and `states()` are Hypothesis strategies,
+finds the faults of an SDE; `recipes()`, `schemes()`, `energies()` and `states()` are Hypothesis strategies,
 PROPERTIES the statements that hold for all of them.
 """
 

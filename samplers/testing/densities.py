@@ -34,10 +34,10 @@ def density(
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units
     of E|z|^k. `values`: numbers by name for parameters and adapted quantities; by default the declared ones.
-    `energy`: U, of the target blocks; x^4/4 + x^2/2 - 2x/5 of each, if left out. `integrands`: formulas whose means
-    are to be as accurate as 1e-9 of E|f|, at whose kinks the panels are split too. `nodes` of a panel; as many as it
-    takes, if left out. Raises RecipeError where a value is missing, exp(-H) or a moment has no finite integral, or
-    more than three blocks are coupled.
+    `energy`: U of the target blocks, by default x^4/4 + x^2/2 - 2x/5 of each. `integrands`: formulas f whose means are
+    accurate to 1e-9 E|f|, and whose kinks split panels too. `nodes`: of a panel, by default as many as this accuracy
+    takes. Raises RecipeError where a value is missing, exp(-H) or a moment has no finite integral, or more than three
+    blocks are coupled.
 
     >>> from recipe import vector, positive, potential, total
     >>> theta, p, m = vector("theta"), vector("p"), positive("m")

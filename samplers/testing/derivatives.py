@@ -26,7 +26,7 @@ def quartic(coordinates: Sequence[Block]) -> Energy:
 
 
 class Derivatives(TypedDict):
-    """Functions dU/dx_i, d2U/dx_i2 and U of arrays or tensors, or of dicts of them by block."""
+    """Functions dU/dx_i, d2U/dx_i2 and U of arrays or tensors, or of dicts of arrays or tensors by block."""
 
     gradient: Callable[[Any], Any]
     curvature: Callable[[Any], Any]

@@ -156,7 +156,7 @@ def _median_time(rows: list[Row]) -> float:
 
 
 def _table(rows: list[Row], by: str) -> Iterator[str]:
-    """Yields lines of a table by sampler, or by kind: the number of mutants, of those killed, and of each layer's."""
+    """Yields lines of a table by sampler, or by kind: numbers of mutants, of killed ones, and of kills by layer."""
     yield f"| {by} | mutants | killed | " + " | ".join(LAYERS) + " |"
     yield "|---" * (3 + len(LAYERS)) + "|"
     for name in dict.fromkeys(getattr(row, by) for row in rows):

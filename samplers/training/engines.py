@@ -145,7 +145,7 @@ class KernelEngine(TextEngine):
         self.walk = walk(params) if step.spread is None else None
 
     def finds(self, group: Mapping[str, Any]) -> bool:
-        """Whether all tensors are as at the step before; the same pass over them finds the gradients."""
+        """Whether all tensors are as at the step before; the same pass over the tensors finds the gradients."""
         if self.walk is None or bool(group["weight_decay"]) != self.prior or not self.walk(group["params"]):
             return False
         return not self.written_before_read or self.written_before_read.isdisjoint(self.walk.gradients.tolist())

@@ -88,7 +88,7 @@ def value(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> torch
 
 
 def gradient(loss: ModuleLoss | WeightsLoss, weights: Weights, batch: Any) -> Weights:
-    """The gradient of the loss of a batch at these weights; RecipeError where it does not depend on them."""
+    """The gradient of the loss of a batch by these weights; RecipeError for a loss that does not depend on weights."""
     with torch.enable_grad():
         at = {name: x.detach().requires_grad_() for name, x in weights.items()}
         x = value(loss, at, batch)

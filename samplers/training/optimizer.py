@@ -121,7 +121,7 @@ class Optimizer(torch.optim.Optimizer):
                 "'sgld', 'sghmc' and 'underdamped-langevin'."
             )
         self._meet_values()
-        key = noise.Key(seed, 0, chain)  # refuses what is none
+        key = noise.Key(seed, 0, chain)  # raises RecipeError for an invalid seed or chain
         self.seed = key.seed
         self.chain = integer(self.where, "chain", key.first_chain, most=streams.GROUP - 1)
         self._check_names(parameters)
@@ -435,7 +435,7 @@ class Optimizer(torch.optim.Optimizer):
     def _spread(self, index: int, group: Mapping[str, Any]) -> Spread | None:
         """The sites on this rank of a sharded group, else None; all ranks make the first call together.
 
-        Raises RecipeError where settings differ between ranks, and for what sharded parameters do not support.
+        Raises RecipeError where settings differ between ranks, and for steps that sharded parameters do not support.
         """
         if index not in self._spreads:
             spread = spread_of(self.where, group["params"])
@@ -527,7 +527,7 @@ class Optimizer(torch.optim.Optimizer):
         relaxation: dict[str, float] = {}
         for index, group in enumerate(self.param_groups):
             setting = self.settings(group, budget=False)
-            if not setting.step_size:  # as a schedule may have it
+            if not setting.step_size:  # schedules may give 0
                 continue
             state = self._state_here(group)
             adapted = {a.name: float(state[a.name].mean()) for a in self.recipe.adapted if a.name in state}
@@ -718,7 +718,7 @@ def _without_frozen_blocks(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
-    """Removes the frozen parameters from a group, unless all are frozen, and returns them."""
+    """Removes and returns the frozen parameters of a group, unless all are frozen."""
     moving = [p.requires_grad for p in group["params"]]
     if not any(moving):
         return []

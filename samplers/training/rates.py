@@ -59,7 +59,7 @@ class Rates:
         self._check(group)
         temperature = group["temperature"]
         own = {name: group[name] for name in self.step.parameters if group.get(name) is not None}
-        if group["lr"] == 0:  # as a schedule may have it: the weights stand still
+        if group["lr"] == 0:  # from a schedule: the weights stand still
             return Setting(0.0, temperature, own)
         h, converted = self._converted(group)
         for name in converted.keys() & own.keys():
@@ -128,7 +128,7 @@ class Rates:
             rates["momentum"] = USUAL_MOMENTUM
         try:
             values = {name: float(f(**rates)) for name, f in self._functions.items()}
-        except (ValueError, ZeroDivisionError):  # outside of its range: refused there
+        except (ValueError, ZeroDivisionError):  # a rate out of its range, which `convert` refuses
             values = self.recipe.convert(self.step.scheme.moves, **rates)
         return values.pop("step_size"), values
 

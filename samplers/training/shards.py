@@ -34,7 +34,7 @@ def local(t: Any) -> torch.Tensor:
     if not is_sharded(t):
         return t
     part = (t.detach() if torch.is_grad_enabled() else t).to_local()
-    return part.wait() if hasattr(part, "wait") else part  # of a message that is on its way
+    return part.wait() if hasattr(part, "wait") else part  # messages may be under way
 
 
 def local_gradient(p: Any) -> torch.Tensor | None:

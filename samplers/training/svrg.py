@@ -25,10 +25,10 @@ class SVRG:
     no variance while theta = s, and costs one gradient more, and at a snapshot the gradient of all data.
 
     `model`: an nn.Module, or its weights in a list or a dict by name. `loss(model, batch)`: the mean over the batch, in
-    the form of `model`; the modules are called with the snapshot in them (torch.func.functional_call) and copies of
-    their buffers, so both stay as they are. `data`: all data, as for `Minibatches`, or `Minibatches` of them, read
-    `chunk` rows at a time, without random augmentation. Correct gradients before they are clipped or averaged over
-    ranks, and after they are unscaled.
+    the form of `model`; the modules are called with the snapshot and copies of their buffers
+    (torch.func.functional_call), so that weights and buffers do not change. `data`: all data, as for `Minibatches`, or
+    a `Minibatches`, read `chunk` rows at a time, without random augmentation. Correct gradients before clipping and
+    before averaging over ranks, and after unscaling.
 
     Raises RecipeError for dropout and batch normalisation in training mode, which make the loss at s random or no mean
     over examples, and for a loss whose gradient is not p.grad.

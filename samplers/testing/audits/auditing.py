@@ -39,8 +39,7 @@ def audit(
     torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
     start at half the width, and the time of a run is doubled until both groups agree. `alpha`: the rate of
     false alarms. Torch's and numpy's global generators are seeded for the run, and restored. `progress` on stderr.
-    Raises RecipeError for a function that is not of this form. After `limit` seconds the audit ends with what there
-    is.
+    Raises RecipeError for a function of another form. After `limit` seconds the audit ends unfinished.
 
     >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
     ...     generator, theta = torch.Generator().manual_seed(seed), init

@@ -106,7 +106,7 @@ def _right_run(right: Subject, energy: str) -> Run:
     return Run(start, end, h, right.chains, sites_of_a_run(right))
 
 
-# ---- its statistics
+# ---- statistics of a run
 
 
 def _lost(recipe: Recipe, run: Run) -> float:
