@@ -1,8 +1,7 @@
-"""The certificate of a recipe: has its chain one stationary law, exp(-H/T), with the target as its marginal?
+"""Certificate of a recipe: whether its chain has one stationary law, exp(-H/T), with the target as its marginal.
 
-A Fokker-Planck residual of 0 is one question of nine. A chain has the law that is promised only if exp(-H/T) can be
-integrated, if no mass leaves at a boundary, at infinity or at a jump of the formulas, and if the noise reaches
-everything.
+A Fokker-Planck residual of 0 is one question of nine. A chain has the promised law only if exp(-H/T) is integrable, no
+mass leaves at a boundary, at infinity or at a jump of the formulas, and the noise reaches every block.
 """
 
 from .definite import least_eigenvalue, minimum_eigenvalue, numeric

@@ -1,4 +1,4 @@
-"""Every question of the certificate, in the order in which they are asked."""
+"""The questions of the certificate, in order."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,17 @@ from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
 
 REAL = Domain("real")
 STATES = 2000
-SITES = 2  # at which numerical questions are asked
+SITES = 2  # number of sites for numerical questions
 
 
 def certify(
     recipe: Dynamics, *, temperature: float = 1.0, freeze: tuple[str, ...] = (), values: Mapping | None = None
 ) -> Certificate:
-    """The answers to all questions for one recipe, at a temperature and at values of its parameters.
+    """The certificate of a recipe at a temperature and at values of its parameters.
 
-    `freeze`: names of blocks that are held still; the rest is asked about. `values`: numbers by name; a parameter that
-    is not among them has its default, or random values.
-    Raises RecipeError where nothing moves. Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
+    `freeze`: names of blocks held still; the certificate is for the remaining blocks. `values`: numbers by name; other
+    parameters have their default, or random values. Raises RecipeError if no block moves. Sources: Ma, Chen & Fox
+    (2015), Theorem 1; Feller (1952); Hormander (1967).
     """
     if all(b.name in freeze for b in recipe.state):
         raise RecipeError(
@@ -56,7 +56,7 @@ def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], va
 
 
 class _Case:
-    """A recipe, or what moves of it, at a temperature and at values of its parameters."""
+    """A recipe, without its frozen blocks, at a temperature and at values of its parameters."""
 
     def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
         self.declared = recipe
@@ -67,18 +67,18 @@ class _Case:
 
     @property
     def drift(self) -> ImmutableMatrix:
-        """The drift of what moves, as it is beside what is held still, at the temperature T, a symbol."""
+        """The drift of the moving blocks, with frozen blocks and the temperature T as symbols."""
         rows = [i for i, b in enumerate(self.declared.state) if b not in self.still]
         return self.declared.tempered_drift.extract(rows, [0])
 
     @cached_property
     def explicit(self) -> Explicit:
-        """Over a few sites, with an energy in the place of an opaque U."""
+        """The recipe over SITES sites, with a symbolic energy for an opaque U."""
         return written_out(self.recipe, SITES, temperature=self.temperature, values=self.values)
 
     @cached_property
     def unlike(self) -> Explicit:
-        """Over so many sites that what they share cannot hide what they keep: two keep no plane."""
+        """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed."""
         shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
         if not shared:
             return self.explicit
@@ -86,17 +86,17 @@ class _Case:
 
     @cached_property
     def redrawn(self) -> set[Block]:
-        """The blocks that jumps redraw, at a rate that is not 0."""
+        """The blocks that jumps redraw at a nonzero rate."""
         return {b for jump in self.recipe.jumps.values() if not self._is_never(jump.rate) for b in jump.redrawn}
 
     @property
     def drawn(self) -> dict[Block, Law]:
-        """The latents that jumps draw from laws of their own."""
+        """The latents drawn by jumps from declared laws, with these laws."""
         jumps = self.recipe.jumps.values()
         return {b: j.law for j in jumps if j.law is not None for b in j.redrawn if b in self.recipe.latents}
 
     def _is_never(self, rate: Expr | None) -> bool:
-        """Whether a rate is 0 at the values in use."""
+        """Whether a rate is 0 at the values of the parameters."""
         if rate is None:
             return False
         numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
@@ -104,12 +104,12 @@ class _Case:
 
     @cached_property
     def one_site(self) -> Explicit:
-        """Over one site."""
+        """The recipe over one site."""
         return written_out(self.recipe, 1, temperature=self.temperature, values=self.values)
 
 
 def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
-    """What moves where some blocks are held still: their rows and columns of D and Q are gone."""
+    """The dynamics of the moving blocks: without the rows and columns of frozen blocks in D and Q."""
     if not still:
         return recipe
     rows = [i for i, b in enumerate(recipe.state) if b not in still]
@@ -131,7 +131,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
 
 
 def _of_all_data(case: _Case) -> Iterator[Finding]:
-    """Whose law it is where formulas read U itself."""
+    """A warning for formulas that read U itself: an estimate of U on minibatches changes the law."""
     swaps = (jump for jump in case.declared.jumps.values() if isinstance(jump, Swap))
     ratios = (swap.excess(case.declared.H) for swap in swaps)
     formulas = (*case.declared.drift, *case.declared.D, *case.declared.adapt.values(), *ratios)
@@ -142,7 +142,7 @@ def _of_all_data(case: _Case) -> Iterator[Finding]:
 
 
 def definite(case: _Case) -> Finding:
-    """Whether D is a covariance, for every number of sites."""
+    """Whether D is positive semidefinite, for every number of sites."""
     question = "D is positive semidefinite"
     value, where = least_eigenvalue(case.recipe, points=STATES)
     if where == "":
@@ -171,7 +171,7 @@ def stationary(case: _Case) -> Finding:
 
 
 def conditional(case: _Case) -> Iterator[Finding]:
-    """Whether the laws that jumps draw from are those of exp(-H) given all else."""
+    """Whether the laws of jumps are the conditionals of exp(-H), and swaps leave exp(-H/T) invariant."""
     for jump in case.recipe.jumps.values():
         if isinstance(jump, Swap):
             yield _exchange(case, jump)
@@ -189,7 +189,7 @@ def conditional(case: _Case) -> Iterator[Finding]:
 
 
 def _exchange(case: _Case, swap: Swap) -> Finding:
-    """Whether a swap leaves exp(-H/T) as it is."""
+    """Whether a swap leaves exp(-H/T) invariant."""
     question = f"{swap} leaves exp(-H/T) invariant"
     known = swap.is_balanced(case.recipe.H)
     if known is None:
@@ -199,7 +199,7 @@ def _exchange(case: _Case, swap: Swap) -> Finding:
 
 
 def smooth(case: _Case) -> Finding:
-    """Whether D, Q and H have no jumps, through which mass would flow that no formula has."""
+    """Whether D, Q and H have no jumps: the flow of mass through a jump is in no formula."""
     question = "the formulas have no jumps"
     recipe = case.recipe
     if all(smoothness.is_smooth(e) for e in (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())):
@@ -211,11 +211,11 @@ def smooth(case: _Case) -> Finding:
 
 
 def normalisable(case: _Case) -> Finding:
-    """Whether exp(-H/T) has a finite integral over all that H is symbolic in."""
+    """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic."""
     gaussians, others, rest = auxiliary_blocks(case.recipe)
     drawn = {b: law for b, law in case.drawn.items() if not b.domain.is_discrete}
     if case.recipe.potential is None:
-        # A Gaussian is integrated first: exp(-H) may be as high as it likes where that is as narrow.
+        # Gaussians are integrated first: exp(-H) may be arbitrarily high where a Gaussian is equally narrow.
         of_target, rest = eliminate_gaussians(rest, case.recipe.targets, signed=True)
         gaussians += of_target
         known = {g.block for g in gaussians}
@@ -236,14 +236,14 @@ def normalisable(case: _Case) -> Finding:
 
 
 def _laws(gaussians: tuple[Gaussian, ...], drawn: Mapping[Block, Law], others: list[Block]) -> str:
-    """The blocks that are integrated, with their laws where these are known."""
+    """The integrated blocks in words, with their known laws."""
     laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
     laws += [f"{b} ~ {law}" for b, law in drawn.items()]
     return ", ".join(laws + [f"{b} by its tails" for b in others])
 
 
 def _flat(gaussians: list[Gaussian]) -> tuple[str, str] | None:
-    """Where the precision of a Gaussian block is not positive."""
+    """The state at which the precision of a Gaussian block is not positive, and the verdict; None if there is none."""
     for g in gaussians:
         value, where = least_value(g.precision.xreplace({T: S.One}), points=STATES)
         if value <= 0:
@@ -252,14 +252,14 @@ def _flat(gaussians: list[Gaussian]) -> tuple[str, str] | None:
 
 
 def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
-    """Why what is left of exp(-H/T) has no finite integral over these blocks, and how that is known."""
+    """The reason why exp(-rest/T) has no finite integral over some blocks, and the verdict; None if it has."""
     explicit = written_out(case.recipe, SITES, temperature=case.temperature, values=case.values, H=rest)
     domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
     return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
 
 
 def _flat_tail(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> tuple[str, str] | None:
-    """Why exp(-H/T) has no finite integral over coordinates with these domains, and how that is known."""
+    """The reason why exp(-H/T) has no finite integral over coordinates, and the verdict; None if it has."""
     growth = tails.growth(H, domains, temperature)
     if growth.is_integrable:
         return None
@@ -271,7 +271,7 @@ def _flat_tail(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> tu
 
 
 def normalisable_energy(energy: Energy, domain: Domain = REAL, *, temperature: float = 1.0) -> Finding:
-    """Whether exp(-U/T) of an energy of explicit coordinates, all of one domain, has a finite integral.
+    """Whether exp(-U/T) has a finite integral, for an energy of explicit coordinates in the same domain.
 
     >>> from sympy import symbols
     >>> x, y = symbols("x y", real=True)
@@ -334,14 +334,14 @@ def _marginal(case: _Case) -> Finding:
 
 
 def reached(case: _Case) -> Finding:
-    """Whether the noise reaches every block, so that there is one law and not many."""
+    """Whether the noise reaches every block, so that the stationary law is unique."""
     question = "the noise reaches every block"
     answer, verdict = _unmoved(case) or _walled(case) or _reached(case)
     return Finding(question, answer, verdict, "reached")
 
 
 def _unmoved(case: _Case) -> tuple[str, str] | None:
-    """What nothing random moves: a latent that no jump draws, or all of a recipe without noise."""
+    """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
     redrawn = case.redrawn
     stuck = [b for b in recipe.latents if b not in redrawn]
@@ -353,7 +353,7 @@ def _unmoved(case: _Case) -> tuple[str, str] | None:
 
 
 def _walled(case: _Case) -> tuple[str, str] | None:
-    """A wall inside of the domain, at one site, and what is beyond it at more."""
+    """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     walls = ends.walls(case.one_site)
     if not walls:
         D = case.recipe.D
@@ -387,7 +387,7 @@ def _reached(case: _Case) -> tuple[str, str]:
     return f"rank {number} of {len(moving)} at random states, at these parameters", "checked"
 
 
-# ---- the promise
+# ---- the claim
 
 _WORDS = {
     "conditional": "a law given all else",
@@ -403,7 +403,7 @@ _WORDS = {
 
 
 def _claim(case: _Case, findings: list[Finding]) -> Finding:
-    """What is promised, or less: no more than the findings bear."""
+    """The recipe's claim, weakened as far as the findings require."""
     verdicts = {f.verdict for f in findings}
     claim = _promise(case, findings)
     if "failed" in verdicts:
@@ -417,7 +417,7 @@ def _claim(case: _Case, findings: list[Finding]) -> Finding:
 
 
 def _promise(case: _Case, findings: list[Finding]) -> str:
-    """The recipe's claim, given what is frozen in a step, and at the temperature at which alone it holds."""
+    """The recipe's claim, with its conditions: frozen adapted quantities, and a single temperature."""
     claim = case.recipe.claim
     if claim == "exact" and case.recipe.adapt:
         claim = f"given frozen {', '.join(sorted(map(str, case.recipe.adapted)))}"
@@ -427,7 +427,7 @@ def _promise(case: _Case, findings: list[Finding]) -> str:
 
 
 def _doubts(findings: list[Finding]) -> list[str]:
-    """What is not known of the law, in words."""
+    """The open questions and doubts about the law, in words."""
     doubts = [_WORDS[f.topic] + " open" for f in findings if f.verdict == "open" and f.topic in _WORDS]
     reach = next(f.verdict for f in findings if f.topic == "reached")
     words = {"warning": ["not ergodic"], "open": ["ergodicity open"]}
@@ -435,7 +435,7 @@ def _doubts(findings: list[Finding]) -> list[str]:
 
 
 def _is_settled(recipe: Dynamics, claim: str) -> bool:
-    """Whether the findings are all that the claim is about."""
+    """Whether the findings decide the claim: "exact", or conditional on constants alone."""
     if claim == "exact":
         return True
     conditions = re.fullmatch(r"given (?:frozen|constant) (.*)", claim)

@@ -1,6 +1,6 @@
-"""Coordinates in which the ends of a domain are infinitely far, and tails exponential.
+"""Charts: coordinates y in which the ends of a domain are at infinity, and tails are exponential.
 
-A real x is sinh y, one on a half line e^y, one between two ends low + (high - low)/(1 + e^-y).
+On the line x = sinh y, on a half line x = e^y, between two ends x = low + (high - low)/(1 + e^-y).
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from ..domains import Domain
 
 
 def point(domain: Domain, y: np.ndarray) -> np.ndarray:
-    """x at y."""
+    """The coordinate x of the domain at y."""
     if domain.is_real:
         return np.sinh(y)
     return domain.inside(1 / (1 + np.exp(-y))) if domain.is_compact else np.exp(y)

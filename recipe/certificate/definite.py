@@ -1,4 +1,4 @@
-"""Is a matrix of formulas positive semidefinite? By the signs of its minors, else at random states."""
+"""Tests whether a matrix of formulas is positive semidefinite: by the signs of its minors, else at random states."""
 
 import math
 import random
@@ -21,10 +21,9 @@ def couples_sites(A: ImmutableMatrix) -> bool:
 
 
 def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
-    """The least eigenvalue of D at T = 1, as `minimum_eigenvalue` gives it.
+    """The least eigenvalue of D at T = 1, and where, as in `minimum_eigenvalue`.
 
-    A D that sums over sites is written out over 2 and 3 of them: totals are sums of the same coordinates, no
-    independent numbers.
+    A D with totals is written out over 2 and 3 sites, because totals are not independent of the coordinates.
     """
     D = recipe.D.xreplace({temperature: S.One})
     if not couples_sites(D):
@@ -32,7 +31,7 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
 
 
-# A number, or numbers of which every point takes the next.
+# A number, or several numbers that the points take in turn.
 Number = float | tuple[float, ...]
 
 
@@ -41,8 +40,8 @@ def minimum_eigenvalue(
 ) -> tuple[float, str]:
     """The least eigenvalue of a symmetric matrix over random states, and where; (0, "") if it is >= 0 by signs.
 
-    `points`: how many random states; `fixed`: numbers, or lists of one number per site, of which every point takes the
-    next; None for a random value.
+    `points`: number of random states; `fixed`: numbers by symbol, or lists of numbers that the points take in turn;
+    None for a random value.
 
     >>> from recipe import positive, real
     >>> a, x = positive("a"), real("x")
@@ -60,7 +59,7 @@ def minimum_eigenvalue(
 
 @lru_cache(maxsize=256)
 def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
-    """What recipes that are variants of each other ask for again and again."""
+    """`minimum_eigenvalue` with hashable arguments, cached for recipes that are variants of each other."""
     rows = sorted({i for i, _ in entries(A)})
     A = A.extract(rows, rows)
     if _is_nonnegative(A):
@@ -85,7 +84,7 @@ def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symb
 
 
 def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
-    """The least value of a formula at random states, and where; signs would not tell one above 0 from one that is 0.
+    """The least value of a formula at random states, and where; unlike signs, values distinguish 0 from above 0.
 
     >>> from recipe import vector
     >>> least_value(vector("theta")**2, points=10)[0] > 0
@@ -99,17 +98,17 @@ def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
 
 
 def _is_nonnegative(A: ImmutableMatrix) -> bool:
-    """Whether a symmetric matrix is seen to be positive semidefinite by the signs of its principal minors."""
+    """Whether the signs of its principal minors show that a symmetric matrix is positive semidefinite."""
     if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)):
         return True
-    if A.rows > 4 or not A.free_symbols:  # the minors are 2^d, and a constant matrix has eigenvalues
+    if A.rows > 4 or not A.free_symbols:  # there are 2^d minors; a constant matrix has numerical eigenvalues
         return False
     subsets = (list(s) for k in range(1, A.rows + 1) for s in combinations(range(A.rows), k))
     return all(A.extract(s, s).det().is_nonnegative for s in subsets)
 
 
 def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) -> Iterator[list[float]]:
-    """Values of the symbols at random points, so many that each number of the longest list is taken."""
+    """Values of the symbols at random points, at least as many points as the longest list in `fixed` has numbers."""
     draw = random.Random(2015)
     lengths = [len(v) for v in fixed.values() if isinstance(v, tuple)]
     for k in range(max([points, *lengths])):
@@ -121,9 +120,9 @@ def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) 
 def numeric(
     symbols: Sequence[Symbol], expressions: Sequence[Expr], *, often: bool = False, **functions: Callable
 ) -> Callable:
-    """A float function of a list of values, for a list of expressions; `functions` implement non-standard ones.
+    """A function from a list of float values to the values of expressions; `functions`: non-standard functions.
 
-    What they have in common is computed once if it is evaluated `often`.
+    `often`: whether to share common subexpressions, for many evaluations.
 
     >>> from recipe import real
     >>> x = real("x")
@@ -131,7 +130,7 @@ def numeric(
     [9.0, 6.0]
     """
     known = ELEMENTARY | functions
-    if not often and all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than many values do
+    if not often and all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than many evaluations
         return lambda values: [_number(e, dict(zip(symbols, values)), known) for e in expressions]
     modules = [functions, "math", "mpmath", "sympy"]
     return lambdify([list(symbols)], list(expressions), modules=modules, dummify=True, cse=often)
@@ -142,7 +141,7 @@ ELEMENTARY = {"Abs": abs, "Max": max, "Min": min, **{name: getattr(math, name) f
 
 
 def _is_elementary(e: Expr, functions: Mapping[str, Callable]) -> bool:
-    """Whether a formula is made of numbers, symbols, sums, products, powers and these functions."""
+    """Whether a formula is made of numbers, symbols, sums, products, powers and the given functions."""
     if not e.args:
         return e.is_Symbol or e.is_real and e.is_number
     operation = e.is_Add or e.is_Mul or e.is_Pow or e.func.__name__ in functions
@@ -150,7 +149,7 @@ def _is_elementary(e: Expr, functions: Mapping[str, Callable]) -> bool:
 
 
 def _number(e: Expr, at: Mapping[Symbol, float], functions: Mapping[str, Callable]) -> float:
-    """The value of such a formula, as floats give it."""
+    """The value of an elementary formula in floats."""
     if not e.args:
         return at[e] if e.is_Symbol else float(e)
     values = [_number(x, at, functions) for x in e.args]

@@ -1,10 +1,9 @@
-"""Does a chain come to an end of its domain, to infinity, or to a wall inside? Feller's test along each coordinate.
+"""Feller's test along each coordinate: whether a chain reaches an end of its domain, infinity, or a wall inside.
 
 With all else frozen, the point x = b is not reached iff the integral of the scale density exp(H/T)/D up to b diverges
-(Feller 1952). In a coordinate y in which b is infinitely far, x = b + e^-y or x = sinh y, the log of the integrand,
-L(y) = H/T - log D + log |dx/dy|, tells it by its slope at large y: the integral converges where L falls in proportion
-to y.
-A coordinate without noise of its own, which Q moves, comes to b where H is finite there.
+(Feller 1952). In a coordinate y with b at infinity, x = b + e^-y or x = sinh y, the log of the integrand is
+L(y) = H/T - log D + log |dx/dy|: the integral converges if L falls in proportion to y at large y.
+A coordinate without noise of its own, moved by Q, reaches b if H is finite there.
 """
 
 import math
@@ -29,18 +28,18 @@ from ..symbols import OPAQUE, Block
 from . import tails
 from .explicit import Explicit, draw_inside
 
-FALLS = -1e-3  # a slope of L: what falls less is not told from what does not fall
-STATES = 4  # of the other coordinates
-NEAR, FAR = 8.0, 24.0  # where the slope of L is taken, in y: x is b + e^-24 at the nearest
-LOOKS = 20  # dips that are looked into
-FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # at finite arguments
-NOTHING = 600.0  # of H/T, above which no chain comes
-GRID = 4001  # points of a coordinate that are looked at for walls, in x = sinh y to 1e5
+FALLS = -1e-3  # slope of L below which L is taken to fall
+STATES = 4  # number of states of the other coordinates
+NEAR, FAR = 8.0, 24.0  # values of y between which the slope of L is taken: x is b + e^-24 at the nearest
+LOOKS = 20  # number of dips that are searched
+FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
+NOTHING = 600.0  # rise of H/T above which exp(-H/T) is numerically 0
+GRID = 4001  # points of a coordinate scanned for walls, in x = sinh y to 1e5
 
 
 @dataclass(frozen=True)
 class End:
-    """An end of a coordinate that a chain reaches, or a wall that it never passes."""
+    """An end of a coordinate that a chain reaches, or a wall that no chain passes."""
 
     coordinate: str
     block: Block
@@ -49,7 +48,7 @@ class End:
 
 
 def reached_ends(explicit: Explicit) -> list[End]:
-    """The finite ends of domains that are reached, at one state of the other coordinates at least."""
+    """The finite ends of domains that a chain reaches at one or more states of the other coordinates."""
     return [
         End(str(z), block, at, line.has_noise and line.noise_at(at, inside) == 0)
         for z, block, line in _lines(explicit)
@@ -59,7 +58,7 @@ def reached_ends(explicit: Explicit) -> list[End]:
 
 
 def explosions(explicit: Explicit) -> list[End]:
-    """The infinities that are reached in a finite time along a coordinate with noise of its own."""
+    """The infinities that a chain reaches in finite time along a coordinate with noise of its own."""
     reached: list[End] = []
     for z, block, line in _lines(explicit):
         if block.domain.wraps or not line.has_noise:
@@ -70,7 +69,7 @@ def explosions(explicit: Explicit) -> list[End]:
 
 
 def walls(explicit: Explicit) -> list[End]:
-    """Points inside of a domain that are reached from neither side, whatever the state of the other coordinates."""
+    """Points inside of a domain that no chain reaches from either side, at any state of the other coordinates."""
     entered = [explicit.D[i, i].free_symbols for i in range(explicit.size)]
     infinite = _may_make_infinite(explicit.H)
     varying = [z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or z in infinite]
@@ -81,15 +80,15 @@ def walls(explicit: Explicit) -> list[End]:
 
 
 def _are_two(end: End, closed: list[End]) -> bool:
-    """Whether a circle has another wall: a chain goes round a single one."""
+    """Whether a circle has another wall: a chain goes around a single wall."""
     return sum(other.coordinate == end.coordinate for other in closed) > 1
 
 
 def is_integrable(recipe: Dynamics) -> bool:
-    """Whether D and Q are seen to have finite means under exp(-H): then chains do not explode.
+    """Whether D and Q have finite means under exp(-H) by their form: then chains do not explode.
 
-    They are constants, or polynomials of blocks that are Gaussian whatever the others are.
-    Source: Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
+    Such entries are constants, or polynomials of blocks that are Gaussian whatever the other blocks are. Source:
+    Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
     """
     gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
     free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
@@ -106,10 +105,10 @@ def is_integrable(recipe: Dynamics) -> bool:
 
 
 def entry_without_mean(explicit: Explicit) -> str:
-    """An entry of D or Q that has no finite mean under exp(-H/T), as far as tails tell; nothing if all have.
+    """The name of an entry of D or Q without a finite mean under exp(-H/T), by its tails; "" if there is none.
 
-    Such a one may carry a chain to infinity in a finite time. An entry of D that its own coordinate alone enters is
-    not looked at: Feller's test along the coordinate says more.
+    Such an entry may carry a chain to infinity in finite time. Entries of D that read their own coordinate only are
+    left to Feller's test along the coordinate, which is sharper.
     """
     coordinates = explicit.coordinates
     domains = {z: b.domain for z, b in zip(coordinates, explicit.blocks, strict=True)}
@@ -133,20 +132,20 @@ def entry_without_mean(explicit: Explicit) -> str:
 
 
 def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], temperature: float) -> bool:
-    """Whether the sum of the sizes of entries has a finite mean under exp(-H/T), or numbers do not tell."""
+    """Whether the sum of the absolute values of entries has a finite mean under exp(-H/T), or is undecided."""
     tail = tails.growth(H - temperature * log(1 + Add(*map(Abs, entries))), domains, temperature)
     return tail.is_integrable or tail.is_undecided
 
 
 def _may_make_infinite(H: Expr) -> set[Symbol]:
-    """The symbols of which H has a logarithm, a pole or another function that may be infinite at finite ones."""
+    """The symbols in logarithms, poles or other functions of H that may be infinite at finite arguments."""
     poles = [e.base for e in H.atoms(Pow) if e.exp.is_nonnegative is not True]
     others = [e for e in H.atoms(Function) if not isinstance(e, FINITE)]
     return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 
 def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator[tuple[Symbol, Block, "Line"]]:
-    """The lines along each coordinate, or some of them, through a few random states."""
+    """The lines along all coordinates, or along those in `along`, through a few random states."""
     draw = random.Random(2015)
     drift = explicit.curl()
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
@@ -160,7 +159,7 @@ def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Itera
 
 @dataclass
 class Line:
-    """H, D_ii and the drift that Q makes, along coordinate i through a state."""
+    """H, D_ii and the drift from Q along coordinate i through a state."""
 
     i: int
     state: list[float]
@@ -183,12 +182,12 @@ class Line:
         return bool((np.nan_to_num(values) > 0).any())
 
     def noise_at(self, at: float, inside: float) -> float:
-        """D_ii as a point is approached; 0 where it vanishes there."""
+        """The limit of D_ii at a point from one side; 0 if D_ii vanishes there."""
         near = self.on(self.D, at + inside * np.exp([-18.0, -27.0]))
         return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
 
     def is_reached(self, at: float, inside: float) -> bool:
-        """Whether a chain comes to a point from one side."""
+        """Whether a chain reaches a point from one side."""
         if self.has_noise:
             return self.slope(at, inside) < FALLS
         moved = self.on(self.drift, at + inside * np.exp([-10.0]))[0]
@@ -209,7 +208,7 @@ class Line:
             return self.on(self.H, x) / self.temperature - np.log(self.on(self.D, x))
 
     def explodes(self, at: float) -> bool:
-        """Whether L falls towards infinity, as far as numbers go."""
+        """Whether L falls towards infinity, within the range of floats."""
         y = np.arange(4.0, 90.0, 2.0)
         x = math.copysign(1.0, at) * np.sinh(y)
         with np.errstate(all="ignore"):
@@ -221,7 +220,7 @@ class Line:
         return bool((last[-1] - last[-2]) / 2.0 < FALLS)
 
     def dips(self) -> list[float]:
-        """Where D comes down to 0, or H goes up or down to infinity: candidates for walls."""
+        """Candidates for walls: points where D has a dip, or |H| a peak."""
         x = _scanned(self.domain)
         points = []
         for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
@@ -234,13 +233,13 @@ class Line:
         return points
 
     def walls(self) -> set[float]:
-        """The points inside of the domain that are reached from neither side, each of them once."""
+        """The points inside of the domain that no chain reaches from either side, rounded and distinct."""
         return {round(at, 5) + 0.0 for at in self.dips() if self.domain.contains(at) and self.is_wall(at)}
 
     def is_wall(self, at: float) -> bool:
-        """Whether a point is reached from neither side, and Q does not carry the chain across.
+        """Whether no chain reaches a point from either side, and Q does not carry a chain across.
 
-        Where exp(-H/T) is 0 beside it for numbers, there is nothing to be cut off.
+        A point beside which exp(-H/T) is numerically 0 is not a wall, because nothing is cut off.
         """
         beside = (1.0, -1.0)
         H = self.on(self.H, [self.state[self.i], *(at + side * np.exp(-NEAR) for side in beside)]) / self.temperature
@@ -253,14 +252,14 @@ class Line:
 
 
 def _scanned(domain: Domain) -> np.ndarray:
-    """The points of a coordinate that are looked at for walls; those of a circle go on beyond its ends."""
+    """The points of a coordinate scanned for walls; shifted on a circle, to scan across its joined ends."""
     if not domain.is_compact:
         return np.sinh(np.linspace(-12.0, 12.0, GRID))
     return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))
 
 
 def _lowest(depth: Callable, low: np.ndarray, high: np.ndarray) -> list[float]:
-    """Where a function of one dip in each interval is least, by thirds."""
+    """The minima of a function with one dip in each interval, by ternary search."""
     for _ in range(80):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         is_left = np.nan_to_num(depth(a), nan=-1e300) < np.nan_to_num(depth(b), nan=-1e300)

@@ -1,8 +1,8 @@
-"""A recipe written out over a few explicit sites, with numbers for all else: what numerical questions are asked of.
+"""Recipes written out over a few explicit sites, with numbers for all parameters, for numerical questions.
 
 A vector block p becomes the coordinates p_1, ..., p_n, and total(f) the sum f_1 + ... + f_n. An entry of D or Q between
-two vector blocks couples equal sites, one between a vector and a scalar block every site to the scalar. An opaque U
-becomes a confining energy that couples its coordinates, an opaque function a smooth one of its sign.
+two vector blocks couples equal sites, an entry between a vector and a scalar couples every site to the scalar. An
+opaque U becomes a confining energy that couples its coordinates, an opaque function a smooth function of its sign.
 """
 
 import random
@@ -30,7 +30,7 @@ Row = tuple[int, Block, int | None]  # number of a block, the block, and its sit
 
 @dataclass(frozen=True)
 class Explicit:
-    """Coordinates z with their domains, H, D and Q over them, at a temperature: expressions of z alone."""
+    """Coordinates z with their blocks, and H, D and Q at a temperature as expressions of z alone."""
 
     coordinates: tuple[Symbol, ...]
     blocks: tuple[Block, ...]
@@ -45,7 +45,7 @@ class Explicit:
         return len(self.coordinates)
 
     def with_numbers_but(self, kept: Collection[Symbol]) -> Expr:
-        """H with random numbers for all coordinates but the ones kept."""
+        """H with random numbers for all coordinates that are not in `kept`."""
         draw = random.Random(SEED)
         return self.H.xreplace(
             {
@@ -56,7 +56,7 @@ class Explicit:
         )
 
     def curl(self) -> ImmutableMatrix:
-        """-Q grad H + T rowdiv(Q): the drift that no diffusion makes, which moves what noise does not."""
+        """-Q grad H + T rowdiv(Q): the drift from Q."""
         gradient = ImmutableMatrix([derivative(self.H, z) for z in self.coordinates])
         slopes: list[list[Expr]] = [[] for _ in self.coordinates]
         for (i, j), e in entries(self.Q).items():
@@ -77,7 +77,7 @@ def draw_inside(block: Block, draw: random.Random) -> float:
 
 
 def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> list[list[float]]:
-    """Random states inside of the domains of blocks, one after the other."""
+    """A list of random states inside of the domains of blocks."""
     draw = random.Random(seed)
     return [[draw_inside(b, draw) for b in blocks] for _ in range(number)]
 
@@ -90,9 +90,9 @@ def written_out(
     values: Mapping[str, float] | None = None,
     H: Expr | None = None,
 ) -> Explicit:
-    """The recipe over `sites` sites, at numbers for the parameters: `values` by name, else defaults, else random ones.
+    """The recipe over `sites` sites; parameters have their `values` by name, else defaults, else random values.
 
-    `H`: another energy in the place of the recipe's.
+    `H`: an energy to use instead of the recipe's.
 
     >>> from samplers import SGHMC
     >>> written_out(SGHMC, 2).coordinates
@@ -102,7 +102,7 @@ def written_out(
 
 
 class _Writer:
-    """Expressions of a recipe as those of explicit sites, all with the same numbers."""
+    """Writer of a recipe's expressions over explicit sites, with the same numbers in all of them."""
 
     def __init__(self, recipe: Dynamics, sites: int, at_temperature: float, values: Mapping[str, float]):
         self.recipe = recipe
@@ -116,12 +116,12 @@ class _Writer:
         self.matrices: dict[Expr, ImmutableMatrix] = {}  # by formula
 
     def recipe_over_sites(self, H: Expr) -> Explicit:
-        """The whole recipe."""
+        """The Explicit form of the recipe with the energy H."""
         rows: list[Row] = [(i, b, k) for i, b in enumerate(self.recipe.state) for k in self.sites_of(b)]
         coordinates = tuple(self.symbol(b, k) for _, b, k in rows)
         H = self.at(H, None)
         D, Q = self.joint(self.recipe.D, rows), self.joint(self.recipe.Q, rows)
-        # Blocks that are held still are numbers.
+        # frozen blocks are numbers
         still = [s for s in self.symbols.values() if s not in coordinates]
         numbers = {s: Rational(repr(round(random_value(s, self.draw), 6))) for s in still}
         return Explicit(
@@ -134,7 +134,7 @@ class _Writer:
         )
 
     def joint(self, matrix: ImmutableMatrix, rows: list[Row]) -> ImmutableMatrix:
-        """The matrix over coordinates of a matrix over blocks."""
+        """The matrix over coordinates from a matrix over blocks."""
         known = entries(matrix)
 
         def entry(row: int, column: int) -> Expr:
@@ -161,7 +161,7 @@ class _Writer:
         return self.symbols.setdefault(symbol.name, symbol)
 
     def number(self, s: Symbol, site: int | None) -> Expr:
-        """The number that stands for a parameter, or for what is frozen in a step."""
+        """The number of a parameter, or of a quantity frozen in a step."""
         key = (s, site) if getattr(s, "is_vector", False) else s
         if key not in self.numbers:
             value = self.values.get(s.name, getattr(s, "default", None))
@@ -169,7 +169,7 @@ class _Writer:
         return self.numbers[key]
 
     def matrix(self, F: Expr) -> ImmutableMatrix:
-        """A formula of one operator as a matrix of numbers, those of the operator random ones of its kind."""
+        """A formula of one operator as a matrix of numbers, with a random matrix of its kind for the operator."""
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
@@ -182,12 +182,12 @@ class _Writer:
         return self.matrices[F]
 
     def field(self, F: Expr) -> Expr:
-        """A smooth positive function of the block that a matrix is a function of; 1 of a constant one."""
+        """A smooth positive factor that reads the block of a field; 1 for constant operators."""
         blocks = [M.at for M in fields_of(F) if M.at is not None]
         return Mul(*(1 + tanh(Add(*(self.symbol(b, k) for k in self.sites_of(b)))) / 2 for b in blocks))
 
     def at(self, e: Expr, site: int | None) -> Expr:
-        """The expression as a site sees it; `site` is None for what has one value per chain."""
+        """The expression at a site; `site`: None for expressions with one value per chain."""
         match e:
             case Total():
                 at = _of_blocks if self.is_of_blocks(e.integrand) else self.at
@@ -212,18 +212,18 @@ class _Writer:
         return whole.doit() if isinstance(e, Derivative) else whole
 
     def applied(self, e: Applied, site: int) -> Expr:
-        """What an operator makes of a vector, at a site."""
+        """The product of an operator and a vector, at a site."""
         row = self.matrix(e.formula).row(site - 1)
         return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
 
     def is_of_blocks(self, e: Expr) -> bool:
-        """Whether an expression reads blocks that move, and nothing else."""
+        """Whether an expression reads blocks of the state only."""
         return e.free_symbols <= set(self.recipe.state) and not e.has(*OPAQUE)
 
     def energy(self, U: Potential) -> Expr:
-        """x^2/2 + cos(2x - 1/3) of every coordinate, with a coupling of neighbours: confining, and of no symmetry.
+        """A confining energy without symmetry: x^2/2 + cos(2x - phase) per coordinate, with coupled neighbours.
 
-        Of an angle it has the period, with sin x in the place of x^2/2. Energies of other names have other phases.
+        For an angle, sin x replaces x^2/2, and x is scaled to the period. Energies with other names have other phases.
         """
         phase = Rational(1 + [*dict.fromkeys(V.name for V in self.recipe.potentials), U.name].index(U.name), 3)
         rows = [(b, self.symbol(b, k)) for b in U.blocks for k in self.sites_of(b)]
@@ -233,23 +233,23 @@ class _Writer:
         return Add(*(well + cos(2 * x - phase) for well, x in zip(wells, z, strict=True))) + coupling
 
     def function(self, f: AppliedUndef, site: int | None) -> Expr:
-        """A smooth function of its arguments' sum, of the sign that is declared."""
+        """A smooth function of the sum of the arguments, with the declared sign."""
         return _smooth(Add(*(self.at(a, site) for a in f.args)), is_positive=f.is_positive or f.is_nonnegative)
 
     def bound(self, f: Bound, site: int | None) -> Expr:
-        """The same of a function that a network computes, and of its derivatives."""
+        """A smooth function, or its derivative, for a network's function of the same orders and sign."""
         x = Dummy(real=True)
         derivative = diff(_smooth(x, is_positive=f.family.is_positive), x, sum(f.orders))
         return derivative.xreplace({x: Add(*(self.at(a, site) for a in f.args))})
 
 
 def _smooth(x: Expr, *, is_positive: bool) -> Expr:
-    """A smooth function of no symmetry."""
+    """A smooth function without symmetry: 1 + tanh(x)/2, or x/3 + sin(x)."""
     return 1 + tanh(x) / 2 if is_positive else x / 3 + sin(x)
 
 
 def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, ndarray]":
-    """The eigenvalues and eigenvectors of a random matrix of a kind of operators; a semidefinite one is singular."""
+    """The eigenvalues and eigenvectors of a random matrix of a kind; singular for "semidefinite"."""
     from numpy import array
     from numpy.linalg import eigh
 
@@ -273,5 +273,5 @@ def _coordinate(b: Block, site: int | None) -> Symbol:
 
 @lru_cache(maxsize=4096)
 def _of_blocks(e: Expr, site: int) -> Expr:
-    """What reads blocks alone as a site sees it, which one recipe is asked for with one, two and three sites."""
+    """An expression of blocks at a site, cached because a recipe is written out over one, two and three sites."""
     return e.xreplace({b: _coordinate(b, site) for b in e.free_symbols})

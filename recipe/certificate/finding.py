@@ -1,4 +1,4 @@
-"""What is known of a recipe, question by question."""
+"""Findings of a certificate, question by question."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,10 +9,10 @@ VERDICTS = ("proved", "checked", "open", "warning", "failed")
 
 @dataclass(frozen=True)
 class Finding:
-    """One question of the certificate: its answer, how it is known, and whether it holds.
+    """A question of the certificate with its answer and verdict.
 
-    `verdict` is "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
-    chains need not have this law) or "failed". `topic` is the question in a word.
+    `verdict`: "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
+    chains need not have this law) or "failed". `topic`: the question in a word.
     """
 
     question: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of a recipe: printable, `.ok` if nothing failed, `.to_dict()` for machines."""
+    """The findings about a recipe: printable, `.ok` if nothing failed, `.to_dict()` for machines."""
 
     recipe: str
     findings: tuple[Finding, ...]
@@ -45,19 +45,19 @@ class Certificate:
 
     @property
     def failures(self) -> list[Finding]:
-        """The findings that failed, the claim the last of them."""
+        """The failed findings, the claim last."""
         return [f for f in self.findings if f.verdict == "failed"]
 
     @property
     def doubts(self) -> list[str]:
-        """Why chains need not have the law, though it is invariant, in words."""
+        """The reasons, in words, why chains need not have the invariant law."""
         return [f.in_words for f in self.findings if f.verdict == "warning" and f.topic != "claim"]
 
     def __getitem__(self, topic: str) -> Finding:
         return next(f for f in self.findings if f.topic == topic)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """The certificate as plain data, ready for JSON."""
         return {
             "recipe": self.recipe,
             "ok": self.ok,

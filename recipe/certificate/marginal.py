@@ -1,4 +1,4 @@
-"""Is exp(-U/T) the marginal of exp(-H/T) at every T? By Gaussian integrals, else by quadrature of one site."""
+"""Tests whether exp(-U/T) is the marginal of exp(-H/T) at every T: by Gaussian integrals, else by quadrature."""
 
 import random
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from ..symbols import OPAQUE, Block, Total, masked, temperature
 from .definite import numeric
 from .finding import Finding
 
-TEMPERATURES = (0.5, 1.0, 3.0)  # that tell a law of every temperature from one of a single temperature
+TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested beside the given one
 
 
 def auxiliary_blocks(recipe: Dynamics) -> tuple[tuple[Gaussian, ...], list[Block], Expr]:
-    """The auxiliary blocks that are Gaussian given the rest, the others, and H with the former integrated out."""
+    """The laws of the auxiliary blocks with Gaussian conditionals, the other auxiliary blocks, and the remaining H."""
     auxiliary = recipe.momenta + recipe.thermostats
     gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
     others = [b for b in auxiliary if b not in [g.block for g in gaussians]]
@@ -26,9 +26,9 @@ def auxiliary_blocks(recipe: Dynamics) -> tuple[tuple[Gaussian, ...], list[Block
 
 
 def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
-    """Whether what is left of H, the auxiliary blocks integrated out, is the energy of the target.
+    """Whether H with the auxiliary blocks integrated out is the energy of the target.
 
-    H may be right at one temperature alone: then the answer says so.
+    The answer says so if this holds at the given temperature only.
     """
     gaussians, others, rest = auxiliary_blocks(recipe)
     names = ", ".join(b.name for b in recipe.targets)
@@ -52,12 +52,12 @@ def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
 
 
 def is_of_one_temperature(finding: Finding) -> bool:
-    """Whether an answer holds at the temperature that was asked about alone."""
+    """Whether an answer holds at the given temperature only."""
     return " alone: " in finding.answer
 
 
 def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperature: float) -> tuple[str, str]:
-    """Whether the surplus of H over the target's energy is a constant once the other blocks are integrated out."""
+    """The answer and verdict whether H less the target's energy integrates to a constant over the other blocks."""
     constant = ("the auxiliary blocks integrate to a constant", "proved")
     surplus = surplus.xreplace({temperature: Rational(repr(float(at_temperature)))}).expand()
     coupled = Add(*(t for t in Add.make_args(surplus) if any(t.has(b) for b in recipe.targets)))
@@ -78,7 +78,7 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
 
 
 def _is_by_site(recipe: Dynamics, b: Block, surplus: Expr) -> bool:
-    """Whether exp(-surplus) is a product over the sites, so that its integral over b is one of one site."""
+    """Whether exp(-surplus) is a product over the sites, so that its integral over b factorises by site."""
     if b.is_vector != recipe.target_is_vector or surplus.has(*OPAQUE[1:]):
         return False
     sums = integrands(surplus)
@@ -87,7 +87,7 @@ def _is_by_site(recipe: Dynamics, b: Block, surplus: Expr) -> bool:
 
 
 def _one_site(H: Expr) -> Expr:
-    """H for one site, opaque terms replaced by constants."""
+    """H for one site, with opaque terms replaced by constants."""
     return masked(at_one_site(H), *OPAQUE[1:])[0]
 
 
@@ -97,7 +97,7 @@ def _typical(s: Symbol, draw: random.Random) -> float:
 
 
 def _log_integral_spread(surplus: Expr, b: Block, targets: tuple[Block, ...]) -> float:
-    """max - min over target points of log of the integral over b of exp(-surplus), on one site."""
+    """The range, over target points, of the log of the integral over b of exp(-surplus), for one site."""
     from numpy import linspace, sinh
 
     k = _one_site(surplus)

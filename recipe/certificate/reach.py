@@ -1,8 +1,8 @@
-"""Does the noise reach everything? The rank of the motions that noise and curl make together.
+"""Rank of the motions made by noise and curl together, for the question whether the noise reaches every block.
 
-Controls along the columns of D beside the drift -Q grad H + T rowdiv(Q): what D grad H and the Ito correction add to
-the drift lies along the columns. Their Lie algebra has the rank of the endpoint of a path in its controls, at almost
-all controls (Sussmann & Jurdjevic 1972), so that one random path tells it.
+The control system has the columns of D as controls beside the drift -Q grad H + T rowdiv(Q); D grad H and the Ito
+correction lie along the columns. The rank of the Lie algebra equals the rank of a path's endpoint as a function of its
+controls, at almost all controls (Sussmann & Jurdjevic 1972), so that one random path suffices.
 """
 
 import math
@@ -20,19 +20,19 @@ from ..dynamics import Dynamics
 from ..symbols import Block
 from .explicit import SEED, Explicit, draws_inside
 
-INTERVALS = 3  # of constant controls, for each coordinate
-LENGTHS = (0.5, 1.5, 3.0)  # of the paths, in time: long ones tell high brackets from rounding errors
-STEP = 0.01  # at most, of Runge and Kutta, whose errors must not look like a motion
-REGIONS = 200  # states that are looked at for a region without noise
-LEFT_WITHIN, PATIENT = 30.0, 0.04  # the time in which the drift must leave it, and the steps
-SMALL = 1e-7  # of the greatest singular value
+INTERVALS = 3  # intervals of constant controls for each coordinate
+LENGTHS = (0.5, 1.5, 3.0)  # lengths of the paths in time: long paths separate high brackets from rounding errors
+STEP = 0.01  # largest Runge-Kutta step, so that its errors do not look like a motion
+REGIONS = 200  # number of states searched for a region without noise
+LEFT_WITHIN, PATIENT = 30.0, 0.04  # time in which the drift must leave such a region, and its steps
+SMALL = 1e-7  # singular values that count as 0, relative to the largest
 
 
 def is_reached_by_form(recipe: Dynamics) -> bool:
-    """Whether noise of positive strength is seen to reach every block, one after the other, through constant couplings.
+    """Whether positive noise reaches every block, one after the other, through constant couplings.
 
-    A block is reached from one that is where some derivative of the drift by the latter is a constant that is not 0,
-    in this row alone of the rows that are not reached yet.
+    A reached block reaches another one if some derivative of the drift by the former is a nonzero constant in the row
+    of the latter, and 0 in all other rows that are not reached yet.
     """
     if not recipe.D.is_diagonal():
         return False
@@ -44,7 +44,7 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
 
 
 def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block | None:
-    """The one block that a constant derivative of the drift by `source` reaches, or None."""
+    """The block that `source` reaches by a constant derivative of the drift, or None."""
     slopes = {b: f for b, f in zip(recipe.state, recipe.drift, strict=True) if b not in reached}
     if not all(at_one_site(f).is_polynomial(source) for f in slopes.values()):
         return None
@@ -59,7 +59,7 @@ def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block
 
 
 def described(explicit: Explicit, directions: np.ndarray) -> str:
-    """The coordinates, or combinations of some, that are not reached."""
+    """The unreached directions in words: coordinates, or linear combinations."""
     names = []
     for row in directions:
         parts = [(c, z) for c, z in zip(row, explicit.coordinates, strict=True) if abs(c) > 1e-6]
@@ -69,10 +69,10 @@ def described(explicit: Explicit, directions: np.ndarray) -> str:
 
 
 def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0) -> tuple[int, np.ndarray]:
-    """The greatest rank over a few random states, and the directions that are not reached there, as rows.
+    """The greatest rank over a few random states, and the unreached directions there, as rows.
 
-    `refreshed`: coordinates that a jump redraws. A rank below the number of coordinates means that the chain stays on a
-    surface: invariant, but not ergodic.
+    `refreshed`: coordinates that a jump redraws. With a rank below the number of coordinates the chain stays on a
+    surface: its law is invariant, but the chain is not ergodic.
     """
     draw = np.random.default_rng(seed)
     field, columns = _fields(explicit, refreshed)
@@ -93,10 +93,10 @@ def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0)
 
 
 def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | None:
-    """A coordinate whose noise is 0 in a whole region, which the drift is not seen to leave from everywhere; else None.
+    """A coordinate with zero noise in a region that the drift need not leave; None if there is none.
 
-    Motion without noise may go in circles there, which no rank at a random state sees. Noise that depends on a binary
-    block counts as that of both its values.
+    Motion without noise may go in circles there, which a rank at a random state misses. Noise that depends on a binary
+    block counts if it is nonzero at either value.
     """
     states = np.array(draws_inside(explicit.blocks, REGIONS, SEED)).T
     binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
@@ -116,7 +116,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
 
 
 def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
-    """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to where there is noise."""
+    """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to a state with noise."""
     field = _rowwise(explicit, list(explicit.curl()))
     is_out = np.zeros(z.shape[1], dtype=bool)
     with np.errstate(all="ignore"):
@@ -129,7 +129,7 @@ def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
 
 
 def without_kinks(e: Any) -> Any:
-    """The formula with round corners: |x| as sqrt(x^2 + 1/10), so that one path sees both sides of a kink.
+    """The formula with |x| as sqrt(x^2 + 1/10), and Max and Min likewise, so that a path feels both sides of a kink.
 
     >>> from sympy import symbols
     >>> x = symbols("x", real=True)
@@ -189,7 +189,7 @@ def _sensitivities(
 
 
 def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable) -> np.ndarray:
-    """Where paths end under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
+    """The endpoints of paths under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
     steps = max(2, math.ceil(length / len(controls) / STEP))
     dt = length / (len(controls) * steps)
     for u in controls:
@@ -203,7 +203,7 @@ def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callab
 
 
 def _runge_kutta(velocity: Callable, z: np.ndarray, dt: float) -> np.ndarray:
-    """One classical step of fourth order."""
+    """One classical Runge-Kutta step of fourth order."""
     a = velocity(z)
     b = velocity(z + dt / 2 * a)
     c = velocity(z + dt / 2 * b)

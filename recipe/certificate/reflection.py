@@ -1,9 +1,9 @@
-"""Is a reflection at the end of a domain one of the law exp(-H)? No probability may flow through the end.
+"""Tests whether reflection at the ends of a domain keeps the law exp(-H): no probability may flow through an end.
 
-The current of exp(-H/T) along a coordinate x is (-Q grad H + T rowdiv Q)_x exp(-H/T): D makes none. Where it vanishes
-at an end, a diffusion is reflected there along D, which is along x where D couples it to no other coordinate. Where x
-has no noise of its own and the current is odd in the momenta p that move it, while H is even in them, x comes back with
--p: as much flows out with p as comes in with -p.
+The current of exp(-H/T) along a coordinate x is (-Q grad H + T rowdiv Q)_x exp(-H/T), without a term from D. If the
+current vanishes at an end, a diffusion is reflected there along D, which is along x if D couples x to no other
+coordinate. If x has no noise of its own, its current is odd in the momenta p that move it, and H is even in p, then x
+is reflected with p -> -p: the outflow with p equals the inflow with -p.
 """
 
 from sympy import Expr
@@ -14,7 +14,7 @@ from .explicit import Explicit
 
 
 def leak(explicit: Explicit, block: Block) -> str:
-    """Why probability flows through an end at which a block is reflected; nothing if it does not."""
+    """The reason why probability flows through a reflecting end of a block; "" if there is none."""
     i = explicit.blocks.index(block)
     x = explicit.coordinates[i]
     for end in (block.domain.low, block.domain.high):
@@ -26,7 +26,7 @@ def leak(explicit: Explicit, block: Block) -> str:
 
 
 def _through(explicit: Explicit, i: int, at_end: dict) -> str:
-    """Why probability flows through one end of coordinate i."""
+    """The reason why probability flows through one end of coordinate i; "" if there is none."""
     others = [j for j in range(explicit.size) if j != i]
     z = explicit.coordinates
     shared = [z[j] for j in others if not _is_zero(explicit.D[i, j], at_end)]
@@ -38,7 +38,7 @@ def _through(explicit: Explicit, i: int, at_end: dict) -> str:
 
 
 def _not_turned_back(explicit: Explicit, i: int, movers: list[int], at_end: dict) -> str:
-    """Why the current that other coordinates make through an end does not come back with them turned."""
+    """The reason why reversing other coordinates does not reverse their current through an end; "" if it does."""
     z = explicit.coordinates
     names = ", ".join(str(z[j]) for j in movers)
     if explicit.D[i, i] != 0:
@@ -55,6 +55,6 @@ def _not_turned_back(explicit: Explicit, i: int, movers: list[int], at_end: dict
 
 
 def _is_zero(e: Expr, at_end: dict) -> bool:
-    """Whether an expression vanishes at an end, whatever the other coordinates are."""
+    """Whether an expression vanishes at an end for all values of the other coordinates."""
     e = e.subs(at_end)
     return bool(e == 0 or vanishes(e))

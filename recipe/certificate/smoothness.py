@@ -1,8 +1,8 @@
-"""Do D, Q and the gradient of H jump inside of the domain? A flux at a jump is in no formula.
+"""Search for jumps of H, D and Q inside of the domain: the flux at a jump is in no formula.
 
-Each function is looked at along every coordinate through a few random states, on a grid that is fine near 0; where
-neighbours differ much, the interval is halved until the difference has gone, or has stayed: then the function jumps.
-Kinks, as of Abs and Max, and poles at which exp(-H) vanishes, are no jumps.
+Each function is evaluated along every coordinate through a few random states, on a grid that is fine near 0. Intervals
+with large differences are halved; a function jumps if the difference stays. Kinks, as of Abs and Max, and poles at
+which exp(-H) vanishes, are no jumps.
 """
 
 import random
@@ -39,8 +39,8 @@ from ..symbols import Crossing, Partial, Potential, Total
 from . import charts
 from .explicit import Explicit, draw_inside
 
-GRID, STATES = 1501, 2  # points of a line, and lines
-LOOKS, HALVINGS = 12, 45  # intervals that are looked into, and how deep
+GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
+LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
 
 
@@ -59,7 +59,7 @@ class Jump:
 
 
 def is_smooth(e: Expr) -> bool:
-    """Whether a formula is seen to be smooth: made of smooth functions, roots and logs of what is positive.
+    """Whether a formula is smooth by its form: made of smooth functions, and roots and logs of positive terms.
 
     >>> from sympy import exp, symbols, tanh
     >>> x = symbols("x", real=True)
@@ -84,7 +84,7 @@ def is_smooth(e: Expr) -> bool:
 
 
 def jumps(explicit: Explicit) -> list[Jump]:
-    """The jumps of H and of the entries of D and Q, one for each function."""
+    """The first jump of each function that jumps, among H and the entries of D and Q."""
     first = []
     for label, e in _functions(explicit):
         jump = next(_along_lines(explicit, e), None)
@@ -94,7 +94,7 @@ def jumps(explicit: Explicit) -> list[Jump]:
 
 
 def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
-    """H and the entries of D and Q that are not smooth by their form."""
+    """Name and formula of H and of the entries of D and Q, if not smooth by their form."""
     z = explicit.coordinates
     if not is_smooth(explicit.H):
         yield "H", explicit.H
@@ -105,7 +105,7 @@ def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
 
 
 def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tuple[float, float]]]:
-    """(coordinate, place, values on its sides) of the jumps along lines through random states."""
+    """The jumps along lines through random states, as (coordinate, place, values at both sides)."""
     draw = random.Random(2015)
     function = of_arrays([explicit.coordinates], e)
     for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
@@ -124,16 +124,16 @@ def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tupl
 
 
 def _grid(domain: Domain) -> np.ndarray:
-    """Points of a domain, fine near 0 and near its ends; shifted, so that simple numbers lie between two of them."""
-    if domain.wraps:  # once round, across the place where the ends meet
+    """Points of a domain, fine near 0 and near its ends; shifted, so that simple numbers lie between two points."""
+    if domain.wraps:  # once around, across the joined ends
         return domain.inside(np.linspace(0.0, 1.0, GRID) + 0.1234)
     return charts.point(domain, np.linspace(-9.0, 9.0, GRID) + 1e-4)
 
 
 def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator[tuple[float, tuple[float, float]]]:
-    """Where the values of a function do not come together when an interval is halved.
+    """The jumps of a function on a line, as (place, values at both sides): differences that stay under halving.
 
-    An energy may be infinite at a point, which no chain comes to; D and Q may not.
+    An energy may be infinite at a point, which no chain reaches; D and Q may not.
     """
     values = function(x)
     change = abs(np.diff(values))
@@ -155,7 +155,7 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
 
 
 def _halved(function: Callable, low: float, high: float) -> tuple[float, float]:
-    """The interval halved towards where the function changes most, as far as numbers go."""
+    """The interval after repeated halving towards the largest change of the function."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         value = float(function(middle))

@@ -1,7 +1,7 @@
-"""Is there a surface that no chain crosses? One where a D of full rank elsewhere vanishes along the normal.
+"""Search for surfaces that no chain crosses: a D of full rank elsewhere vanishes there along the normal.
 
-Random segments meet it where the least eigenvalue of D is 0. A point of it is one of a wall where Feller's integral of
-exp(H/T)/D_nn diverges along the normal n, from both sides, and where Q does not carry chains across.
+Random segments meet such a surface where the least eigenvalue of D is 0. A point of a surface is part of a wall if
+Feller's integral of exp(H/T)/D_nn diverges along the normal n from both sides, and Q does not carry chains across.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from sympy import Symbol
 from ..arrays import of_arrays
 from .explicit import SEED, Explicit, draws_inside
 
-MOST = 8  # coordinates
+MOST = 8  # most coordinates for a search
 SEGMENTS, GRID = 12, 400
-POINTS = 3  # of a surface at least, which all must be walls
-TINY = 1e-10  # of the least eigenvalue, against that at random states
-NEAR = 1e-4  # how far from the surface its normal is taken
+POINTS = 3  # least number of points of a surface; all must be walls
+TINY = 1e-10  # least eigenvalue that counts as 0, relative to its median at random states
+NEAR = 1e-4  # distance from the surface at which its normal is taken
 
 
 def wall(explicit: Explicit) -> dict[Symbol, float] | None:
-    """A point of a surface that no chain crosses; None where none is found."""
+    """A point of a surface that no chain crosses, by coordinate; None if none is found."""
     looked_at = 1 < explicit.size <= MOST and bool(explicit.D.free_symbols)
     if not looked_at or any(b.domain.wraps or b.domain.is_discrete for b in explicit.blocks):
         return None
@@ -36,7 +36,7 @@ def wall(explicit: Explicit) -> dict[Symbol, float] | None:
 
 
 def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[np.ndarray]:
-    """The points between a and b (size,) at which the least eigenvalue of D is 0, against a usual one."""
+    """The points between a and b, (size,), at which the least eigenvalue of D is 0 relative to `usual`."""
     zeros = []
 
     def least(t: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
 
 
 class _Fields:
-    """H/T, D and the drift of Q, as functions of states z (size, N)."""
+    """H, D and the drift of Q, as functions of states z (size, N)."""
 
     def __init__(self, explicit: Explicit):
         self.size = explicit.size
@@ -68,18 +68,18 @@ class _Fields:
         }
 
     def values(self, name: str, z: np.ndarray) -> np.ndarray:
-        """The values of one of them, `(number, N)`."""
+        """The values of the named function, `(number, N)`."""
         with np.errstate(all="ignore"):
             values = self.formulas[name](z)
         return np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in values])
 
     def least(self, z: np.ndarray) -> np.ndarray:
-        """The least eigenvalue of D."""
+        """The least eigenvalue of D at each state, `(N,)`."""
         D = self.values("D", z).T.reshape(-1, self.size, self.size)
         return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
 
     def normal(self, c: np.ndarray) -> np.ndarray:
-        """The normal of the surface at c, where the root of the least eigenvalue grows fastest."""
+        """The normal of the surface at c: the direction in which the root of the least eigenvalue grows fastest."""
         beside = c + NEAR * np.ones(self.size) / np.sqrt(self.size)
         shifts = NEAR * 1e-2 * np.eye(self.size)
         rise = [self.least(np.stack([beside + s, beside - s], axis=1)) for s in shifts]
@@ -96,7 +96,7 @@ class _Fields:
         return all(self.diverges(at + side * n[:, None] * np.array([1e-3, 1e-2]), n) for side in (1.0, -1.0))
 
     def diverges(self, z: np.ndarray, n: np.ndarray) -> bool:
-        """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by two points (size, 2)."""
+        """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by two points z, (size, 2)."""
         D = np.einsum("i,ijk,j->k", n, self.values("D", z).reshape(self.size, self.size, 2), n)
         with np.errstate(all="ignore"):
             L = self.values("H", z)[0] / self.temperature - np.log(D)

@@ -1,11 +1,10 @@
-"""Has exp(-H/T) a finite integral? In coordinates in which tails are exponential, H must grow in every direction.
+"""Tests whether exp(-H/T) has a finite integral: in charts with exponential tails, H must grow in every direction.
 
-These are the y of `charts`: a real coordinate is x = sinh y, a positive one x = e^y. In y the energy is
-K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable where the least K
-on spheres |y| = r grows in proportion to r, and is not where it does not. Valleys of K, such as p = r of (p - r)^4, are
-followed outwards from sphere to sphere. The width of a valley counts too: any one's of two coordinates, and of more
-where the valley is an axis, as that of a common scale. A quadratic form of real coordinates is integrable where its
-least eigenvalue is positive.
+In the coordinates y of `charts` a real coordinate is x = sinh y, a positive coordinate x = e^y, and the energy is
+K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on
+spheres |y| = r grows in proportion to r. Valleys of K, such as p = r of (p - r)^4, are followed outwards from sphere to
+sphere. The width of a valley counts too: of every valley in two coordinates, and in more coordinates of valleys along
+an axis, as of a common scale. A quadratic form of real coordinates is integrable iff its least eigenvalue is positive.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,29 +20,29 @@ from ..domains import Domain
 from ..symbols import signs_of
 from . import charts
 
-FLAT = 1e-3  # of K against the radius: what grows less is not told from what does not grow
+FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
-MOST = 12  # coupled coordinates whose valleys are followed
-STARTS = 6  # directions that are tried anew on every sphere, for each coordinate
-TURNS = 60  # of every direction on a sphere, for each coordinate but the first
+MOST = 12  # most coupled coordinates for a search
+STARTS = 6  # new random directions on every sphere, for each coordinate
+TURNS = 60  # turns of every direction on a sphere, for each coordinate but the first
 MOST_TURNS = 100
-MANY = 8  # coordinates, above which every second sphere is looked at, and the best directions alone are moved
-BEST = 24  # of these
-NOISE = 0.05  # rounding errors of K that are borne, in units of the radius
+MANY = 8  # number of coordinates above which every second sphere is used, and only the best directions are moved
+BEST = 24  # number of the best directions
+NOISE = 0.05  # tolerated rounding errors of K, in units of the radius
 WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How the least K grows from sphere to sphere: its last slope, and where in x the last sphere's valley is."""
+    """Growth of the least K from sphere to sphere: the last slope, and the valley of the last sphere in x."""
 
     slope: float
     at: dict[Symbol, float]
-    open: str = "H is too steep for numbers"  # why it is undecided, where it is
+    open: str = "H is too steep for numbers"  # the reason, if undecided
 
     @property
     def is_undecided(self) -> bool:
-        """Whether numbers do not tell."""
+        """Whether the numerical search could not decide."""
         return self.slope != self.slope
 
     @property
@@ -53,9 +52,9 @@ class Growth:
 
 
 def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> Growth:
-    """The least growth of the energy H of explicit coordinates, whose `domains` are given by symbol.
+    """The least growth of an energy H of explicit coordinates; `domains`: domains by coordinate.
 
-    It is undecided where that of a group of coupled ones is, unless that of another does not grow.
+    The result is undecided if a group of coupled coordinates is undecided, unless H does not grow over another group.
 
     >>> from sympy import symbols, log
     >>> x, y, line = *symbols("x y", real=True), Domain("real")
@@ -74,7 +73,7 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
 
 
 def _unlike(groups: list[tuple[Expr, list[Symbol]]], domains: dict[Symbol, Domain]) -> list[tuple[Expr, list[Symbol]]]:
-    """The groups without those that are an earlier one but for the names of their coordinates, as sites are."""
+    """The groups without duplicates up to the names of their coordinates, such as further sites."""
     names: dict[tuple, list[Symbol]] = {}
     different: dict[tuple, tuple[Expr, list[Symbol]]] = {}
     for H, zs in groups:
@@ -85,7 +84,7 @@ def _unlike(groups: list[tuple[Expr, list[Symbol]]], domains: dict[Symbol, Domai
 
 
 def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth:
-    """The least growth over one group of coupled coordinates."""
+    """The least growth of H over one group of coupled coordinates."""
     form = _quadratic_form(H, domains)
     if form is None:
         return _Valley(H, domains, temperature).growth()
@@ -95,7 +94,7 @@ def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growt
 
 
 def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None:
-    """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None where H is no such polynomial."""
+    """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None if H is not one."""
     if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
         return None
     place = {z: i for i, z in enumerate(domains)}
@@ -116,7 +115,7 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
-    """H as a sum over groups of coordinates that no term couples."""
+    """The terms of H by groups of coordinates that no term couples."""
     groups: list[tuple[set, list]] = [({z}, []) for z in coordinates]
     for term in _terms(H):
         read = term.free_symbols
@@ -129,7 +128,7 @@ def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbo
 
 
 def _terms(H: Expr) -> list[Expr]:
-    """H as a sum of products; what stands inside of functions, roots and inverses is left as it was written."""
+    """The terms of H as a sum of products, not expanded inside functions, roots and inverses."""
     H = logs_apart(H)
     kept = {e: Dummy() for e in H.atoms(Function, Pow) if e.is_Function or not (e.exp.is_Integer and e.exp > 0)}
     back = {d: e for e, d in kept.items()}
@@ -152,7 +151,7 @@ class _Valley:
         return of_arrays([self.coordinates], list(Add.make_args(self.H)), cse=True)
 
     def growth(self) -> Growth:
-        """Follow the valleys outwards."""
+        """The growth along the valleys, followed outwards from sphere to sphere."""
         draw = np.random.default_rng(2015)
         size = len(self.coordinates)
         if size > MOST:
@@ -171,7 +170,7 @@ class _Valley:
             order = np.argsort(K)[: 4 + 2 * size]
             kept = u[order]
             best = order[0]
-            if not np.isfinite(K[best]) and K[best] > 0:  # higher than numbers reach in every direction
+            if not np.isfinite(K[best]) and K[best] > 0:  # K overflows in every direction
                 return Growth(np.inf, {})
             if np.isnan(K[best]) or noise[best] > NOISE * r:
                 break
@@ -185,7 +184,7 @@ class _Valley:
         return Growth(float(slope), dict(zip(self.coordinates, map(float, x[:, 0]), strict=True)))
 
     def heaviest(self, r: float, u: np.ndarray, K: np.ndarray) -> tuple[float, np.ndarray]:
-        """The least K less the log of a valley's width on a sphere, and the place; u are directions, K the heights."""
+        """The least K less the log of a valley's width on a sphere, and where; u: directions, K: values of K there."""
         _, different = np.unique(np.round(u, 12), axis=0, return_index=True)
         widest = (u.shape[1] - 1) * np.log(2 * r)
         least, place = np.inf, r * u[np.argmin(K)]
@@ -207,7 +206,7 @@ class _Valley:
         return np.array(x), jacobian
 
     def K(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """K at points y (N, size), and the size of its rounding errors."""
+        """K at points y (N, size), and estimates of its rounding errors."""
         with np.errstate(all="ignore"):
             x, jacobian = self.x_of(y)
             numbers = self.terms(x)
@@ -218,7 +217,7 @@ class _Valley:
             return values - jacobian, 2.3e-16 * abs(terms).sum(0) / self.temperature
 
     def descend(self, u: np.ndarray, r: float, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Directions moved to where K is less on the sphere: random turns, shorter where none helps."""
+        """Directions moved to lower K on the sphere by random turns, with shorter turns after failures."""
         K, noise = self.K(r * u)
         K = np.where(np.isnan(K), np.inf, K)
         size = u.shape[1]
@@ -250,7 +249,7 @@ class _Valley:
         return np.where(better[:, None], straight, u), np.where(better, tried, K), np.where(better, errors, noise)
 
     def log_width(self, u: np.ndarray, r: float, low: float) -> float:
-        """The log of the volume, on the sphere, of a valley around r u; 0 where it is not known."""
+        """The log of the volume, on the sphere, of a valley around r u; 0 if unknown."""
         if not np.isfinite(low):
             return 0.0
         if len(u) == 2:
@@ -274,14 +273,14 @@ class _Valley:
         least = WIDTHS[max(is_out.argmax() - 1, 0)]
         for _ in range(6):
             points = np.linspace(least, high, 33)
-            first = int(risen(points[1:]).argmax())  # the last one has
+            first = int(risen(points[1:]).argmax())  # K has risen at the last point
             least, high = points[first], points[first + 1]
         return float(high)
 
     def log_ellipsoid(self, u: np.ndarray, r: float, low: float) -> float:
         """The log of the volume of a valley along an axis u, by the curvatures of K across.
 
-        A direction in which K is not seen to curve up is taken for a wide one.
+        Directions without measurable upward curvature of K count as wide.
         """
         across = [e for e, at in zip(np.eye(len(u)), u, strict=True) if at == 0]
         widths = [r * np.exp(max(self.log_end(u, e, r, low), self.log_end(u, -e, r, low))) for e in across]
