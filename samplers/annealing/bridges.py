@@ -76,7 +76,7 @@ class Place:
         return (1 - b) * self.R + b * self.U if b else self.R
 
     def gradient(self, b: float) -> Position:
-        """grad U_b."""
+        """grad U_b of all chains, in the form of z."""
         if not b:
             return self.slope_of_R
         if isinstance(self.slope_of_U, dict) and isinstance(self.slope_of_R, dict):

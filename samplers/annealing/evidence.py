@@ -240,7 +240,7 @@ def _step(
 
 
 def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str) -> Energies:
-    """U and R of all chains with their gradients."""
+    """U of the target and R of the reference; RecipeError for an energy without values or a finite integral."""
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
     target = _target(recipe, energy, law, rows, position, where)

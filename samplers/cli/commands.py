@@ -142,7 +142,7 @@ def sample(
     step_size: float | None = None,
     **options: Any,
 ) -> Answer:
-    """Draw from an energy with a recipe; the summary of the draws, and what speaks against them."""
+    """Draws from an energy by a recipe, with their summary and the report of their checks."""
     recipe = find_recipe(name)
     U = None if energy is None else find_energy(energy)
     _check_outputs(out, plot)

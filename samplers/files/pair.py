@@ -190,7 +190,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _first_difference(mine: Any, other: Any) -> tuple[Any, Any]:
-    """Two settings, or the first lines in which long ones differ."""
+    """Two settings, or of texts of several lines the first different lines."""
     if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
         lines = itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="")
         return next((a, b) for a, b in lines if a != b)

@@ -82,7 +82,7 @@ class Normal:
     deviation: Callable
 
     def given(self, at: Points, z: np.ndarray) -> np.ndarray:
-        """The block at standard normal numbers z."""
+        """The block at standard normal numbers z, given the blocks `at`."""
         return self.mean(at) + self.deviation(at) * z
 
 

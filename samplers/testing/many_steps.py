@@ -42,7 +42,7 @@ class CoordinateLaw:
         return at, weight / weight.sum()
 
     def mean(self, f: Callable[[np.ndarray], np.ndarray]) -> float:
-        """E f."""
+        """The mean E f of a function."""
         at, weight = self.grid
         return float(weight @ f(at))
 

@@ -104,7 +104,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """The time that the checks took."""
+        """The seconds of all checks."""
         return sum(r.seconds for r in self.results)
 
     def to_dict(self) -> dict[str, Any]:

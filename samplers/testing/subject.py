@@ -125,19 +125,19 @@ class Subject:
 
     @cached_property
     def live(self) -> Step:
-        """The step, adapting."""
+        """The step with adapting quantities."""
         return self.step(frozen=False)
 
     @cached_property
     def still(self) -> Step:
-        """The step, its adapted quantities frozen."""
+        """The step with frozen adapted quantities."""
         return self.step(frozen=True)
 
     # ---- numbers
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """The values that adapted quantities are frozen at."""
+        """The frozen values of adapted quantities, by name."""
         return {a.name: FROZEN_AT[a.domain.name] + 0.3 * i for i, a in enumerate(self.recipe.adapted)}
 
     @cached_property
@@ -243,7 +243,7 @@ class Subject:
         return at
 
     def value(self, name: str) -> Callable[[Any], Any]:
-        """U of all chains, of tensors or of dicts by block."""
+        """U of all chains, `(chains,)`, as a function of tensors or of dicts by block."""
         blocks = self.recipe.targets
         of_site = sympy.lambdify(blocks, self.energy(name), [_TORCH, "math"])
 

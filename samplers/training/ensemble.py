@@ -163,7 +163,7 @@ def _check_maker(network: object) -> None:
 
 
 def _networks(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
-    """A network for each member, made under its seed."""
+    """Yields a network for each member, made under the member's seed."""
     seeds = noise.integers(seed, 0, NETWORK, len(members), (), high=2**31, device="cpu", first_chain=members.start)
     for own in seeds.tolist():
         with seeded(own):

@@ -216,7 +216,7 @@ def temperatures_over_ranks(
 
 
 def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Gradients at some sites of all tensors."""
+    """Gradients at evenly spaced sites of all tensors, about SITES of them, flat."""
     every = -(-sum(g.numel() for g in gradients) // SITES)
     return torch.cat([g[:: max(every, 1)] for g in gradients])
 

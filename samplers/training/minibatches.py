@@ -115,7 +115,7 @@ class Minibatches:
             yield rows
 
     def as_sampler(self) -> Sampler[list[int]]:
-        """A sampler of these batches as lists of rows, for DataLoader(dataset, batch_sampler=...), at this position.
+        """A sampler of the batches as lists of rows, for DataLoader(dataset, batch_sampler=...), by this position.
 
         A DataLoader with workers draws batches ahead: see `state_dict`. Raises RecipeError for batches of members.
 

@@ -15,7 +15,7 @@ from recipe.errors import RecipeError
 
 
 def is_sharded(t: object) -> bool:
-    """Whether a tensor is a DTensor, of which this rank has a part or a copy.
+    """Whether a tensor is a DTensor.
 
     >>> is_sharded(torch.ones(2))
     False

@@ -71,7 +71,7 @@ def refined(coordinates: Affine, draws: torch.Tensor) -> Affine:
 
 
 def around(near: Surroundings, coordinates: Affine) -> Surroundings:
-    """The surroundings of the mode in these coordinates."""
+    """The mode and the normal law around it, mapped into these coordinates."""
     matrix = coordinates.matrix.to(torch.float64)
     root = torch.linalg.solve(matrix, near.root.to(torch.float64)).to(near.root.dtype)
     return replace(near, mode=coordinates.inverse(near.mode), root=root)

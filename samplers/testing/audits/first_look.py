@@ -58,7 +58,7 @@ def _moves(experiment, moved):
 
 
 def _heeds_seeds(experiment, theta, other, width):
-    """Whether another seed gives other draws."""
+    """Whether two seeds give different draws."""
     same = float((theta == other).all(1).double().mean())
     text = f"{same:.0%} of the chains are the same for two seeds"
     if width < 0.1:

@@ -32,7 +32,7 @@ ROW = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a target, a temperature, a step size; bias and standard error of each statistic, over its exact value.
+    """A run for a target, temperature and step size, with the bias and standard error of each statistic.
 
     `square` is E theta^2, averaged over the coordinates, and `exact` its value under exp(-U/T).
     """

@@ -78,7 +78,7 @@ def _matrices(piece: Subsystem, recipe: Recipe, numbers: dict, k: float) -> tupl
 
 
 def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[np.ndarray, np.ndarray]:
-    """Decay and covariance of a linear piece over a time."""
+    """The matrices e^{-At} and 2 int_0^t e^{-As} D e^{-A's} ds of a linear piece, or Euler's."""
     if piece.method == "euler":
         return np.eye(len(A)) - A * time, 2 * D * time
     M, _, V = van_loan(A, D, time)
