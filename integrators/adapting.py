@@ -25,10 +25,10 @@ RENEWAL = 2  # older observations are dropped when there are so many times as ma
 class Adapting(Operator):
     """Operator estimated from the steps of a run; acts as the latest estimate of its matrix.
 
-    `every`: steps from one matrix to the next; `after`, `until`: the first and last step observed, `until` None for
-    the end of a warmup. `start`: the initial value, positive definite, which counts as `weight` observations beside
-    those of the run, so that the matrix is never singular: as a preconditioner a covariance that is too small is slow,
-    and one too large is unstable; for a Fisher matrix the contrary holds.
+    `every`: steps from one matrix to the next; `after`, `until`: steps after + 1, ..., until are observed, with `until`
+    None for the end of a warmup. `start`: the initial value, positive definite; `weight`: the number of observations
+    that the initial value counts as, so that the matrix is never singular. As a preconditioner, a covariance that is
+    too small is slow, and a covariance that is too large is unstable; for a Fisher matrix the contrary holds.
 
     `growth`: bound on the ratio of successive matrices along any direction (of a Fisher matrix, on its inverse). With
     few or correlated observations a direction looks longer or flatter than the target is; the bound lets steps grow

@@ -185,9 +185,9 @@ def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
 
 
 def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
-    """Refuse recipes without a form per tensor: with one tensor as target, or with a scalar block times U in H.
+    """Refuse recipes without a form per tensor: one-tensor targets, operators with scalar blocks, a scalar times U.
 
-    With a scalar block per tensor, the force would not be a gradient.
+    With one value per tensor of a scalar that multiplies U, the force would not be a gradient.
     """
     where = f"{recipe.name}, scope 'tensor'"
     if energy is not None or not recipe.target_is_vector:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from recipe.symbols import Block
 
-if TYPE_CHECKING:  # tensors answer by their own operators
+if TYPE_CHECKING:  # in_domain uses the operators of tensors only
     from torch import Tensor
 
 

@@ -1,7 +1,7 @@
 """Exchange of replicas: two chains at different temperatures swap their states, and both keep their laws.
 
 Chains z at T and z' at T' have the joint law exp(-H(z)/T - H(z')/T'). The chains swap all moving blocks; a block b with
-the law N(mean, T/a) given the blocks without such a law keeps its distance from the mean in standard deviations,
+the law N(mean, T/a) given the blocks without Gaussian law keeps its distance from the mean in standard deviations,
 
     b <- mean + sqrt(T/T') (b' - mean'),    b' <- mean' + sqrt(T'/T) (b - mean).
 

@@ -124,7 +124,7 @@ def ornstein_uhlenbeck(piece: Subsystem) -> Solution | None:
     if (x, x) not in piece.diffusion:
         return {x: mean}, ()
     supplied = piece.supplied.get((x, x), S.Zero)
-    if c.has(Partial) and supplied != 0:  # the gradient's noise answers with the response t phi1(-at), not with t
+    if c.has(Partial) and supplied != 0:  # the gradient's noise is multiplied by the response t phi1(-at), not by t
         response = t * phi1(-a * t)
         piece = replace(piece, supplied={(x, x): supplied * response**2 / (t * spread)})
     draw = Normal(x)
@@ -311,7 +311,7 @@ def _vanishes_at_random(equation: Expr, draw: random.Random, points: int = 3) ->
     for _ in range(points):
         try:
             values = [float(v) for v in evaluate([random_value(v, draw) / 2 for v in symbols])]
-        except OverflowError:  # too stiff at these values
+        except OverflowError:  # the equation is too stiff at these values
             continue
         if not abs(sum(values)) <= 1e-8 * max(map(abs, values)):
             return False

@@ -47,7 +47,7 @@ class Constants:
     def _hoisted(self, e: Expr, name: str) -> Expr:
         if isinstance(e, MatrixFunction) and self.is_constant(e):
             return self._entry(e)
-        if not isinstance(e, Expr):  # a condition stays where it is
+        if not isinstance(e, Expr):  # conditions are not hoisted
             return e
         if self.is_constant(e):
             return self._named(e, name)

@@ -43,8 +43,8 @@ from .program import (
 from .scheme import Scheme
 from .variates import Drawn, Variate
 
-CARRIED = (0, 1)  # the orders of U's derivatives that one step may leave to the next
-TITLE = 200  # characters: longer formulas are left out of a title
+CARRIED = (0, 1)  # the orders of U's derivatives that a state may carry
+TITLE = 200  # length in characters up to which formulas stand in a title
 
 
 def lower(
@@ -436,7 +436,7 @@ class _Assembly:
         statements: list[Statement] = []
         for d in self.derivatives:
             order, U = d
-            if order == 0:  # derivatives that are left have no name
+            if order == 0:  # the last order: remaining derivatives have no name
                 _refuse_more_of_U(self.recipe, letter, updates, self.reads_value)
             known = self._partials(d)
             if not known or not any(e.has(*known) for e in updates.values()):

@@ -30,7 +30,7 @@ from .work import ACCEPTED, DIRECTION, WORK, Worked, directed, works
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
 COMPARED = {">": Gt, ">=": Ge, "<=": Le}
-ENDLESS = 1e30  # the work of a step whose work is not finite, or at least this
+ENDLESS = 1e30  # the work that replaces larger, infinite and undefined work
 LARGEST = 3e38  # the largest number of float32
 
 
@@ -278,7 +278,7 @@ def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])
     statements: list[Statement] = [
-        # NaN compares as False, and from U = -inf no step would lead on
+        # NaN compares as False; without the lower bound a chain at U = -inf would stay there
         Set(WORK, Piecewise((WORK, And(WORK < ENDLESS, WORK > -LARGEST)), (ENDLESS, True))),
         Draw(draw),
         *compared,

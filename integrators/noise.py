@@ -25,7 +25,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 Device = torch.device | str | None
-Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # of Philox, in [0, 2^32)
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # four Philox words in [0, 2^32)
 Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes to numbers
 
 
@@ -108,7 +108,7 @@ class Key:
         )
 
     def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
-        """Standard normals of draw `number`, with shape `(chains, *shape)`, dtype and device of a block."""
+        """Standard normals of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
         shape, first = tuple(like.shape[1:]), self.first_chain
         return normal(
             self.seed, self.step, number, len(like), shape, dtype=like.dtype, device=like.device, first_chain=first
@@ -398,7 +398,7 @@ def _at_sites(
 
 
 def _integer(name: str, value: int, stop: int, least: int = 0) -> int:
-    if type(value) is int and least <= value < stop:  # in most steps
+    if type(value) is int and least <= value < stop:  # the fast path
         return value
     what = f"{value!r} is not an int in [{least}, {stop})"
     return integer(f"noise, {name}", name, value, least=least, most=stop - 1, what=what, do="")

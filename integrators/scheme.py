@@ -9,7 +9,7 @@ from sympy import Expr, Rational, S, SympifyError, sympify
 from recipe.errors import RecipeError, did_you_mean
 
 EULER = "Euler"
-LONGEST = 10_000  # characters of a word with repetitions
+LONGEST = 10_000  # longest word with repetitions, in characters
 
 Move = tuple[str, Expr]
 

@@ -16,7 +16,7 @@ from recipe.symbols import Block, Partial, temperature
 
 from .scheme import EULER, Scheme
 
-Entries = dict[tuple[Block, Block], Expr]  # of a matrix over blocks
+Entries = dict[tuple[Block, Block], Expr]  # entries of a matrix over blocks
 Part = tuple[str, Block]  # "kick", "kick by fast", "spring", "friction" or "noise" of the row of a block
 
 

@@ -144,7 +144,7 @@ class Step:
         """The names that the compiled text defines: `step`, and the `gradient` of a symbolic energy."""
         namespace = load(self.source, f"<sde-recipe {self.recipe.name} {self.scheme}>")
         if self.spread is not None:
-            namespace["total"] = self.spread.total  # which the text calls
+            namespace["total"] = self.spread.total  # called by the text
         namespace[FUNCTIONS] = {f.__name__: partial(f.family.compute, f.orders) for f in self.program.networks}
         return namespace
 
@@ -191,7 +191,7 @@ class Step:
             noise = form.noise(numbers)
         try:
             return self._moved(state, h, noise, sizes, functions, parameters)
-        except ValueError:  # as of the square root of a variance below 0
+        except ValueError:  # such as the square root of a negative variance
             self.check_budget(h, of_recipe.pop("temperature", 1.0), **of_recipe)
             raise
 

@@ -38,7 +38,7 @@ from .scheme import Scheme
 from .split import Subsystem, split
 from .variates import Normal
 
-WARM = {s: Dummy(positive=True) for s in (T, t)}  # a temperature and a time that are not 0
+WARM = {s: Dummy(positive=True) for s in (T, t)}  # positive symbols for temperature and time
 
 
 class Direction(Adapted):
@@ -68,7 +68,7 @@ class Worked:
     """A flow at the direction s, and its work: the change of H plus the `heat`, or 0 if the flow is `balanced`.
 
     `returned`: the part of the heat that is a formula at z', with the block x of z as `left(x)`. The `heat` of a swap
-    is the decrease of H, which a sum of the work over the moves must subtract.
+    is the decrease of H, which cancels the swap's change of H in the work of a whole step.
     """
 
     flow: Flow

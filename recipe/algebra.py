@@ -53,7 +53,7 @@ def integrands(expression: Expr) -> dict[int, Expr]:
     return sums
 
 
-# The symbol of a block, or of an operator applied to one, at a site; cached, so that equal expressions stay equal.
+# Symbols of blocks and of applied operators at a site; cached, so that equal expressions stay equal.
 _copies: dict[tuple[Expr, int], Dummy] = {}
 
 

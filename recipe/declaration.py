@@ -38,7 +38,7 @@ class Recipe(Dynamics):
     `state`: the blocks z; `target`: the blocks of the energy U, one vector block (the first by default) or several
     scalars.
     `H`: one number per chain, with U = potential(target) on the sum scale or wholly symbolic; `marginal`: the energy of
-    the target, if it is not U alone.
+    the target, if different from U.
     `D`, `Q`: D symmetric and positive semidefinite, Q skew; dicts over blocks or pairs of blocks, with one triangle
     given, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 
-OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"}  # packages that are not the caller's
+OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"}  # packages skipped by `warn`
 
 
 class RecipeError(ValueError):

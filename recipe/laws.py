@@ -290,8 +290,8 @@ def _factor(energy: Expr) -> Expr:
 class Comparison:
     """Comparison of the conditional of exp(-H) in a block with a law; `factor`: their ratio.
 
-    `known`: the grade of proof that the ratio is free of the block, "symbolic", "numeric" (at random points), or None
-    if it is not.
+    `known`: the grade of proof that the ratio is free of the block, "symbolic" or "numeric" (at random points); None if
+    the ratio reads the block.
     """
 
     factor: Expr

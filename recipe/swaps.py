@@ -22,7 +22,7 @@ class Swap:
 
     pairs: tuple[tuple[Block, Block], ...]
     rate: Expr | None = None
-    law = None  # no block is drawn anew
+    law = None  # a swap redraws no block
     redrawn = ()
 
     @property

@@ -460,7 +460,7 @@ def total(integrand: Expr | float) -> Expr:
     return Total(formula(integrand, "total"))
 
 
-COPY = Str("copy")  # among the arguments of a potential
+COPY = Str("copy")  # argument that marks a potential as a copy
 
 
 class Potential(Expr):

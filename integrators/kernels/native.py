@@ -99,7 +99,7 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
             if kept.whole(name) and kept.names(name, functions):
                 try:
                     return ctypes.CDLL(kept.name_for_loading(name))
-                except OSError:  # of another system
+                except OSError:  # a library of another system
                     kept.remove(name)
             kept.write(name, _compiled(source, command, flags))
             return ctypes.CDLL(kept.name_for_loading(name))

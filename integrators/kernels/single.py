@@ -110,7 +110,7 @@ class _Caller:
                 return [[value] if name.is_vector else value]
             case Gradient(names, source, order):
                 value = self._derivative(segment, source, segment.before)
-                if order in self.program.reset_orders:  # and the tensor may be one of the caller's
+                if order in self.program.reset_orders:  # else the step may overwrite the caller's tensor
                     value = _copied(value)
                 parts = self._by_block(names, value)
                 if self.program.recipe.has_several_potentials:

@@ -21,7 +21,7 @@ from ..dynamics import Dynamics
 from ..operators import Applied, fields_of, is_operator, operators_of, parts
 from ..symbols import OPAQUE, Adapted, Block, Partial, Potential, Total, temperature
 
-if TYPE_CHECKING:  # numpy is imported where an operator is
+if TYPE_CHECKING:  # numpy is imported for operators only
     from numpy import ndarray
 
 SEED = 2015
