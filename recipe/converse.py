@@ -1,4 +1,4 @@
-"""The converse problem: the curl Q from H, D and a given drift, or the defect of the drift.
+"""The converse problem: the curl Q from H, D and a given drift, or the residual of the drift.
 
 Ma, Chen & Fox (2015), Theorem 2: if F = f - rowdiv(D) + D grad H has a residual of 0, a skew Q with
 -Q grad H + rowdiv(Q) = F exists. The equation is linear in Q.
@@ -15,12 +15,10 @@ from sympy import (
     Expr,
     ImmutableMatrix,
     Matrix,
-    Mul,
     S,
     Symbol,
     Tuple,
     diff,
-    expand,
     linear_eq_to_matrix,
     simplify,
     zeros,
@@ -29,12 +27,13 @@ from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
 from . import derive
-from .algebra import at_one_site, integrands, random_value, vanishes
+from .algebra import integrands, random_value, vanishes
 from .arrays import of_arrays
 from .declaration import Recipe
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .reading import drift_of
+from .results import Findings, Row
 from .symbols import OPAQUE, Block, Parameter, Partial, Potential, formula, is_site, masked, total
 
 if TYPE_CHECKING:
@@ -44,24 +43,42 @@ POINTS = 400
 
 
 @dataclass(frozen=True)
-class Recovery:
-    """Result of `recover`: the Q of a drift, or the reason why there is none; printable, `.ok` if Q was found.
+class Recovery(Findings):
+    """Result of `recover`: the Q of a drift, or the reason why there is none; `.ok` is None if Q is outside the ansatz.
 
     `how`: "reversible" (Q = 0), "ansatz", "not found" (stationary, but Q is outside the ansatz) or "not stationary".
     """
 
+    state: tuple[Block, ...]
     Q: ImmutableMatrix | None
     residual: Expr
     how: str
-    report: str
 
     @property
-    def ok(self) -> bool:
-        """Whether a Q was found."""
-        return self.Q is not None
+    def title(self) -> str:
+        """Whether the drift leaves exp(-H) as it is."""
+        return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary"
 
-    def __str__(self) -> str:
-        return self.report
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The entries of Q above its diagonal, or why there are none."""
+        if self.Q is not None:
+            return entries_of_curl(self.Q, self.state)
+        if self.how == "not found":
+            return (Row("Q", "it is not in the ansatz", "open", cure="give functions=(...)"),)
+        return (Row("residual", str(self.residual), "failed", cure="samplers.testing.diagnose says what is missing."),)
+
+    @property
+    def report(self) -> str:
+        """The printed text."""
+        return str(self)
+
+
+def entries_of_curl(Q: ImmutableMatrix, state: tuple[Block, ...]) -> tuple[Row, ...]:
+    """The entries of Q above its diagonal that are not 0, a row for each."""
+    pairs = combinations(enumerate(state), 2)
+    rows = [Row(f"Q[{a}, {b}]", str(Q[i, j]), "proved") for (i, a), (j, b) in pairs if Q[i, j] != 0]
+    return tuple(rows) or (Row("Q", "0", "proved"),)
 
 
 def recover(
@@ -72,7 +89,7 @@ def recover(
     *,
     functions: Sequence[Expr] = (),
 ) -> Recovery:
-    """The skew Q of a drift at T = 1, or the defect of the drift.
+    """The skew Q of a drift at T = 1, or the residual of a drift that has none.
 
     -Q grad H + rowdiv(Q) = F = f - rowdiv(D) + D grad H, with each Q_ij a combination of monomials of degree <= 2 in
     the blocks, of dH/dz, and of opaque and declared `functions` times 1 or a block.
@@ -85,8 +102,8 @@ def recover(
     >>> theta, p, c, m = vector("theta"), vector("p"), positive("c"), positive("m")
     >>> U = potential(theta)
     >>> print(recover((theta, p), U + total(p**2)/2/m, {theta: p/m, p: -grad(U) - c*p/m}, {p: c}))
-    exp(-H) is stationary, with
-      Q[theta, p] = -1
+    exp(-H) is stationary
+      proved   Q[theta, p]  -1
     """
     H = formula(H, "recover, H")
     potential = next(iter(H.atoms(Potential)), None)
@@ -100,14 +117,11 @@ def recover(
     F = derive.circulation(f, H, D, state)
     R = derive.residual(f, H, D, state)
     if vanishes(R) is None:
-        return Recovery(None, R, "not stationary", _diagnosis(F, R, reversible))
+        return Recovery(state, None, R, "not stationary")
     if all(map(vanishes, F)):
-        return Recovery(ImmutableMatrix(zeros(len(state))), R, "reversible", "exp(-H) is stationary, with Q = 0")
+        return Recovery(state, ImmutableMatrix(zeros(len(state))), R, "reversible")
     Q = _ansatz(F, H, D, state, functions)
-    if Q is None:
-        return Recovery(None, R, "not found", "exp(-H) is stationary, but Q is not in the ansatz: give functions=(...)")
-    entries = [f"  Q[{a}, {b}] = {Q[i, j]}" for (i, a), (j, b) in combinations(enumerate(state), 2) if Q[i, j] != 0]
-    return Recovery(Q, R, "ansatz", "\n".join(["exp(-H) is stationary, with", *entries]))
+    return Recovery(state, Q, R, "ansatz" if Q is not None else "not found")
 
 
 def _column(drift: Any, recipe: Recipe) -> ImmutableMatrix:
@@ -255,101 +269,3 @@ def _independent(vectors: "ndarray") -> list[int]:
             indices.append(k)
             basis = vstack([basis, rest / norm(rest)])
     return indices
-
-
-# ---- the defect of a drift
-
-
-def _diagnosis(F: ImmutableMatrix, R: Expr, recipe: Recipe) -> str:
-    """The report: F, the residual, a missing drift, and the first moments that change."""
-    return "\n".join(
-        [
-            "exp(-H) is not stationary: no Q exists",
-            *(f"  F[{b}] = {f}" for b, f in zip(recipe.state, F) if f != 0),
-            f"  residual {R}",
-            *_missing(R, recipe),
-            *_first_moments(R, recipe),
-        ]
-    )
-
-
-def _missing(R: Expr, recipe: Recipe) -> list[str]:
-    """The line of a term, c times the friction, 1 or a block, that makes the residual vanish when added to one row."""
-    friction = derive.times_gradient(recipe.D, recipe.H, recipe.state)
-    c = Dummy()
-    for i, row in enumerate(recipe.state):
-        for term in (friction[i], S.One, *recipe.state):
-            if term == 0 or is_site(term) and not row.is_vector:
-                continue
-            change = -diff(term, row) + term * diff(recipe.H, row)
-            repaired = expand(R + c * (total(change) if row.is_vector else change))
-            values = coefficients([repaired], [c])
-            if values and vanishes(repaired.xreplace({c: values[0]})):
-                return [f"  missing drift: {expand(values[0] * term)} in the row of {row}"]
-    return []
-
-
-def _first_moments(R: Expr, recipe: Recipe) -> list[str]:
-    """Lines of E_pi[L phi] = E_pi[phi R] for H and the worst monomial, at the defaults, for one site, U a quartic."""
-    import numpy
-
-    state = recipe.state
-    U = recipe.potential
-    quartic = sum(b**4 / 4 + b**2 / 2 - S(2) / 5 * b for b in U.blocks) if U else None
-    H = _one_site(recipe.H, U, quartic)
-    R = _one_site(R, U, quartic)
-    if Tuple(H, R).has(AppliedUndef) or (H.free_symbols | R.free_symbols) - set(state) or len(state) > 3:
-        return []
-    z, volume = _grid(state)
-
-    def on_grid(e: Expr) -> "ndarray":
-        return numpy.broadcast_to(of_arrays([state], e)(z), volume.shape)
-
-    with numpy.errstate(all="ignore"):
-        energy, rest = on_grid(H), on_grid(R)
-        law = numpy.exp(energy.min() - energy) * volume
-        law = law / law.sum()
-        inner = law[(slice(1, -1),) * len(z)].sum()
-    if not inner > 1 - 1e-9 or not numpy.isfinite(rest).all():
-        # The grid does not hold the density.
-        return []
-
-    def rate(phi: Expr) -> float:
-        return float((law * on_grid(phi) * rest).sum())
-
-    def score(phi: Expr) -> float:
-        values = on_grid(phi)
-        variance = float((law * (values - float((law * values).sum())) ** 2).sum())
-        return abs(rate(phi)) / variance**0.5
-
-    monomials = (Mul(*factors) for d in range(1, 5) for factors in combinations_with_replacement(state, d))
-    worst = max(monomials, key=score)
-    if score(worst) < 1e-7:
-        return []
-    energy_in_words = f", U = {quartic}" if U else ""
-    # 0.0 is added so that no -0 is printed.
-    heating = round(rate(H), 6) + 0.0
-    return [
-        f"  one site, parameters at their defaults{energy_in_words}:",
-        f"    heating E[L H] = {heating:.3g}, worst monomial E[L {worst}] = {rate(worst):.3g}",
-    ]
-
-
-def _one_site(e: Expr, U: Potential | None, energy: Expr | None) -> Expr:
-    """The expression at one site, with `energy` for U and the parameters at their defaults."""
-    derivatives = {g: diff(energy, *g.variables) for g in e.atoms(Partial)}
-    defaults = {s: S(s.default) for s in e.free_symbols if getattr(s, "default", None) is not None}
-    return at_one_site(e.xreplace(derivatives | {U: energy})).xreplace(defaults)
-
-
-def _grid(state: tuple[Block, ...]) -> tuple["ndarray", "ndarray"]:
-    """The coordinates of a grid, (blocks, *points), and the volumes of its cells, even in the chart of each domain."""
-    import numpy
-
-    from .certificate import charts
-
-    t = numpy.linspace(-4.5, 4.5, 51)
-    axes = [charts.point(b.domain, t) for b in state]
-    widths = [numpy.exp(charts.log_slope(b.domain, t)) for b in state]
-    volume = numpy.array(numpy.meshgrid(*widths, indexing="ij")).prod(0)
-    return numpy.array(numpy.meshgrid(*axes, indexing="ij")), volume

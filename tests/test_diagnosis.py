@@ -42,7 +42,7 @@ def test_the_own_drift_of_a_stock_recipe_is_right(name):
     assert result.Q is not None and all(map(vanishes, result.Q - R.Q))
     assert result.results and max(r.value for r in result.results) < 1e-12 and all(r.ok for r in result.results)
     assert max(map(abs, result.heating.values())) < 2e-4  # log theta near 0 is cut off
-    assert str(result).startswith("exp(-H) is invariant\n  Q")
+    assert str(result).startswith("exp(-H) is invariant\n  proved   Q")
 
 
 @pytest.mark.parametrize("name", ["sgrld", "sghmc", "sgnht", "atmc"])
@@ -166,6 +166,13 @@ WRONG = {
         {theta: p / m, p: -slope},
         {p: A},
         {p: -A * p / m},
+        "the drift has 0 times the friction D grad H of p",
+    ),
+    "naive relativistic SGHMC": (
+        relativistic,
+        {theta: speed, p: -slope},
+        {p: A},
+        {p: -A * speed},
         "the drift has 0 times the friction D grad H of p",
     ),
     "noise doubled": (

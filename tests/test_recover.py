@@ -1,11 +1,9 @@
-"""The converse of a recipe: from H, D and a drift back to Q, or to what is wrong with the drift."""
-
-from functools import cache
+"""The converse of a recipe: from H, D and a drift back to Q, or to the residual of the drift."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import ImmutableMatrix, Matrix, Max, S, cos, expand, sqrt
+from sympy import ImmutableMatrix, Matrix, Max, cos, expand, sqrt
 
 from recipe import Recipe, RecipeError, function, grad, positive, potential, real, scalar, total, vector
 from recipe.algebra import vanishes
@@ -128,7 +126,7 @@ def test_reversible_dynamics_has_no_curl(D):
 def test_a_curl_outside_the_ansatz_is_recovered_from_declared_functions():
     R = recipe("quartic", (theta, p), gaussian, {p: A}, {(theta, p): -(theta**4) - cos(theta)})
     alone = recovered(R)
-    assert not alone.ok and alone.how == "not found" and vanishes(alone.residual) and "functions=" in str(alone)
+    assert alone.ok is None and alone.how == "not found" and vanishes(alone.residual) and "functions=" in str(alone)
     assert same(recovered(R, functions=[theta**4, cos(theta)]).Q, R.Q)
 
 
@@ -163,55 +161,16 @@ WRONG = {
 }
 
 
-@cache
-def diagnosed(name):
-    H, drift, D = WRONG[name]
-    return recover(tuple(drift), H, drift, D)
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_a_drift_that_is_not_stationary_has_no_Q(name):
-    result = diagnosed(name)
-    assert not result.ok and result.Q is None and result.how == "not stationary" and vanishes(result.residual) is None
-    assert "not stationary" in str(result) and f"residual {result.residual}" in str(result)
-
-
-@pytest.mark.parametrize(
-    "name, row, missing",
-    [
-        ("naive SGHMC", p, -A * p / m),
-        ("naive relativistic SGHMC", p, -A * speed),
-        ("friction doubled", p, A * p / m),
-        ("thermostat p^2/m - 2", xi, 1 / mu),
-        ("Gamma dropped", theta, 2 * theta),
-        ("shared Gamma without 1/n", xi, (n - 1) / mu),
-    ],
-)
-def test_the_missing_drift_is_named_and_makes_the_drift_stationary(name, row, missing):
-    (line,) = [line for line in str(diagnosed(name)).splitlines() if "missing drift" in line]
-    assert line.strip() == f"missing drift: {expand(missing)} in the row of {row}"
     H, drift, D = WRONG[name]
-    assert recover(tuple(drift), H, drift | {row: drift[row] + missing}, D).ok
-
-
-@pytest.mark.parametrize(
-    "name, heating, worst",
-    [
-        ("naive SGHMC", A / m, "E[L p**2] = 2.6"),
-        ("friction doubled", -A / m, "E[L p**2] = -2.6"),
-        ("thermostat p^2/m - 2", 0, "E[L xi] = -1.43"),
-    ],
-)
-def test_the_diagnosis_says_what_the_drift_does_to_exp_minus_H(name, heating, worst):
-    """Heating E[L H] = D/m of naive SGHMC and d/dt E p^2 = 2 D, E[L xi] = -1/mu, at the defaults."""
-    heating = S(heating).xreplace({A: S(A.default), m: S(m.default)})
-    assert f"heating E[L H] = {float(heating):.3g}, worst monomial {worst}" in str(diagnosed(name))
-
-
-def test_numbers_are_left_out_where_there_are_none():
-    for D in (g2, positive("free")):  # an opaque function, a parameter without default
-        report = str(recover((theta, p), gaussian, {theta: p / m, p: kick}, {p: D}))
-        assert "missing drift" in report and "heating" not in report
+    result = recover(tuple(drift), H, drift, D)
+    assert result.ok is False and result.Q is None and result.how == "not stationary"
+    assert (
+        vanishes(result.residual) is None
+        and "not stationary" in str(result)
+        and f"residual  {result.residual}" in str(result)
+    )
 
 
 # ---- wrong input

@@ -15,13 +15,14 @@ from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import Law, compared
 from ..marginal import Gaussian, eliminate_gaussians
+from ..results import VERDICTS
 from ..swaps import Swap
 from ..symbols import Block, Partial, Potential, Total, masked
 from ..symbols import temperature as T
 from . import ends, reach, reflection, smoothness, surfaces, tails
 from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out
-from .finding import VERDICTS, Certificate, Finding
+from .finding import Certificate, Finding
 from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
 
 REAL = Domain("real")

@@ -1,23 +1,15 @@
 """Findings of a certificate, question by question."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-# From the strongest to the weakest.
-VERDICTS = ("proved", "checked", "open", "warning", "failed")
+from ..results import WORDS, Findings, Row
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A question of the certificate with its answer and verdict.
+class Finding(Row):
+    """A row of the certificate; `topic`: the question in a word."""
 
-    `verdict`: "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
-    chains need not have this law) or "failed". `topic`: the question in a word.
-    """
-
-    question: str
-    answer: str
-    verdict: str
     topic: str = ""
 
     @property
@@ -27,16 +19,22 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """The findings about a recipe: printable, `.ok` if nothing failed, `.to_dict()` for machines."""
+class Certificate(Findings):
+    """The findings about a recipe: `.ok` is False if a finding failed, None if one is open; warnings are allowed."""
 
     recipe: str
     findings: tuple[Finding, ...]
+    STATED: ClassVar = ("ok", "exact", "rows")
 
     @property
-    def ok(self) -> bool:
-        """Whether no finding failed; warnings and open questions are allowed."""
-        return not self.failures
+    def title(self) -> str:
+        """The name of the recipe, and whether it is ok."""
+        return f"certificate of {self.recipe}: {WORDS[self.ok]}"
+
+    @property
+    def rows(self) -> tuple[Finding, ...]:
+        """The findings."""
+        return self.findings
 
     @property
     def exact(self) -> bool:
@@ -55,17 +53,3 @@ class Certificate:
 
     def __getitem__(self, topic: str) -> Finding:
         return next(f for f in self.findings if f.topic == topic)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The certificate as plain data, ready for JSON."""
-        return {
-            "recipe": self.recipe,
-            "ok": self.ok,
-            "exact": self.exact,
-            "findings": [asdict(f) for f in self.findings],
-        }
-
-    def __str__(self):
-        width = max(len(f.question) for f in self.findings)
-        lines = [f"  {f.verdict:8} {f.question:{width}}  {f.answer}" for f in self.findings]
-        return "\n".join([f"certificate of {self.recipe}: {'ok' if self.ok else 'FAILED'}", *lines])

@@ -227,7 +227,7 @@ def _step(
     step.check(1.0, temperature=1.0, **parameters)
     values = {name: float(x) for name, x in parameters.items() if isinstance(x, (int, float))}
     certificate = recipe.check(temperature=1.0, freeze=(), **values)
-    if not certificate.ok:
+    if certificate.failures:
         what = f"the recipe has not the law it claims: {certificate.failures[0].in_words}"
         raise RecipeError(where, what, do="See recipe.check().")
     drawn = {block.name for block in stationary_start(step.recipe).draw_blocks.values()}

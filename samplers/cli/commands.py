@@ -115,9 +115,9 @@ def check(name: str, scheme: str | None = None) -> Answer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOut)  # the report says it in the same words
         report = check_layers(recipe, scheme)
-    ok = certificate.ok and report.ok
+    ok = False if False in (certificate.ok, report.ok) else certificate.ok and report.ok
     data = {**certificate.to_dict(), "ok": ok, "report": report.to_dict()}
-    return Answer(data, f"{certificate}\n\n{report}", code=0 if ok else 1)
+    return Answer(data, f"{certificate}\n\n{report}", code=1 if ok is False else 0)
 
 
 def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:

@@ -9,9 +9,10 @@ import torch
 from integrators.adapting import Adapting, adapting
 from recipe import Certificate, Energy, Recipe
 from recipe.arguments import is_number
+from recipe.certificate import Finding
 from recipe.certificate.certify import normalisable_energy
-from recipe.certificate.finding import VERDICTS, Finding
 from recipe.errors import RecipeError, warn
+from recipe.results import VERDICTS
 
 from .plan import Plan, Stage
 
@@ -41,7 +42,7 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
         place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
         certificates = _certificates(stage, symbolic, values)
         for certificate in certificates:
-            if not certificate.ok:
+            if certificate.failures:
                 raise _refusal(place, stage, certificate.failures[0])
             doubts |= dict.fromkeys(certificate.doubts)
         promises |= dict.fromkeys(_promises(stage, _promise(certificates), adapting(parameters)))

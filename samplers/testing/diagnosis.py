@@ -5,7 +5,6 @@ Ma, Chen & Fox (2015): the law is invariant for exactly the drifts -(D+Q) grad H
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 from sympy import Add, Expr, ImmutableMatrix, S, expand
@@ -13,8 +12,10 @@ from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, RecipeError, derive, positive, real
 from recipe.algebra import vanishes
+from recipe.converse import entries_of_curl
 from recipe.errors import did_you_mean
 from recipe.reading import drift_of, matrix_of, state_of
+from recipe.results import Findings, Row
 from recipe.symbols import (
     OF_THE_STEP,
     Adapted,
@@ -36,8 +37,8 @@ from .results import Result
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """The diagnosis of a drift: printable, `.ok` if exp(-H/T) is invariant.
+class Diagnosis(Findings):
+    """The diagnosis of a drift: `.ok` if exp(-H/T) is invariant, with no residual and no monomial that drifts.
 
     `Q`: the curl behind the drift, None where there is none or none was found. `residual`: (L* rho)/rho of rho =
     exp(-H/T). `results`: the generator checks, one per monomial, empty where there are no numbers. `worst`: the
@@ -56,50 +57,26 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
     @property
-    def ok(self) -> bool:
-        """Whether exp(-H/T) is invariant: no residual, and no monomial that drifts."""
-        return self.residual == 0 and all(r.ok for r in self.results)
+    def title(self) -> str:
+        """Whether exp(-H/T) is invariant."""
+        return f"exp(-H) is {'' if self.ok else 'not '}invariant"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return {
-            "ok": self.ok,
-            "Q": None if self.Q is None else [[str(e) for e in row] for row in self.Q.tolist()],
-            "residual": str(self.residual),
-            "worst": self.worst and [str(self.worst[0]), self.worst[1]],
-            "heating": {", ".join(map(str, blocks)): rate for blocks, rate in self.heating.items()},
-            "missing": {str(b): str(e) for b, e in self.missing.items()},
-            "notes": list(self.notes),
-            "results": [r.to_dict() for r in self.results],
-        }
-
-    def __str__(self) -> str:
-        lines = [f"exp(-H) is {'' if self.ok else 'not '}invariant", *self._curl_lines()]
-        if self.residual != 0:
-            lines.append(f"  residual  {self.residual}")
-        if not self.ok:
-            lines += self._wrong_lines()
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
-
-    def _curl_lines(self):
-        """The entries of Q above its diagonal."""
-        if self.Q is None:
-            return []
-        pairs = combinations(enumerate(self.state), 2)
-        entries = [f"  Q[{a}, {b}] = {self.Q[i, j]}" for (i, a), (j, b) in pairs if self.Q[i, j] != 0]
-        return entries or ["  Q = 0"]
-
-    def _wrong_lines(self):
-        """Lines on heating, on the worst monomial, and on missing terms."""
-        lines = []
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The entries of Q and the residual; for a wrong drift heating, the worst monomial and missing terms."""
+        found = [] if self.Q is None else [*entries_of_curl(self.Q, self.state)]
+        missing = "; ".join(f"{e}  in the drift of {b}" for b, e in self.missing.items())
+        cure = f"missing: {missing}" if missing else ""
+        found.append(Row("residual", str(self.residual), "failed" if self.residual != 0 else "proved", cure=cure))
+        if self.residual == 0 and all(r.ok for r in self.results):
+            return tuple(found)
         for blocks, rate in self.heating.items():
             if abs(rate) > BOUND:
-                verb = "heats" if rate > 0 else "cools"
-                names = ", ".join(map(str, blocks))
-                lines.append(f"  {verb:8}  {names}: the energy in it changes at the rate {rate:.3g}")
+                answer = f"{', '.join(map(str, blocks))}: the energy in it changes at the rate {rate:.3g}"
+                found.append(Row("heats" if rate > 0 else "cools", answer, "failed"))
         if self.worst and abs(self.worst[1]) > BOUND:
-            lines.append(f"  worst     E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms")
-        return lines + [f"  missing   {e}  in the drift of {b}" for b, e in self.missing.items()]
+            found.append(Row("worst", f"E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms", "failed"))
+        return tuple(found)
 
 
 def diagnose(
@@ -124,10 +101,10 @@ def diagnose(
     >>> U = potential(theta)
     >>> print(diagnose((theta, p), U + total(p**2)/2/m, {theta: p/m, p: -grad(U)}, {p: C}))
     exp(-H) is not invariant
-      residual  C*(-n + total(p**2)/m)/m
-      heats     p: the energy in it changes at the rate 0.884
-      worst     E[L p**4] = 0.652 of its terms
-      missing   -C*p/m  in the drift of p
+      failed   residual  C*(-n + total(p**2)/m)/m
+               missing: -C*p/m  in the drift of p
+      failed   heats     p: the energy in it changes at the rate 0.884
+      failed   worst     E[L p**4] = 0.652 of its terms
       the drift has 0 times the friction D grad H of p
     """
     tau = formula(temperature, "diagnose, temperature")

@@ -1,0 +1,111 @@
+"""What results share: rows of question, answer, verdict and cure, whether they are ok, as text, as HTML, as data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
+from html import escape
+from math import isfinite
+from typing import Any, ClassVar
+
+from sympy.matrices import MatrixBase
+
+# From the strongest to the weakest.
+VERDICTS = ("proved", "checked", "open", "warning", "failed")
+WORDS = {True: "ok", None: "open", False: "FAILED"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question of a result: its answer, how it is known, and what to do about it.
+
+    `verdict` is "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
+    chains need not have this law) or "failed".
+    """
+
+    question: str
+    answer: str
+    verdict: str
+    _: KW_ONLY
+    cure: str = ""
+
+
+class Findings(ABC):
+    """Rows under a title: printable, a table in a notebook, `.ok`, `.to_dict()` for machines.
+
+    >>> class Oracle(Findings):
+    ...     title = "oracle"
+    ...     rows = (Row("x < 1", "0.5", "checked"), Row("is it known", "no", "failed", cure="Ask."))
+    >>> print(Oracle())
+    oracle
+      checked  x < 1        0.5
+      failed   is it known  no
+               Ask.
+    >>> Oracle().ok, Oracle()._repr_html_()[-52:]
+    (False, '<td>no</td><td>failed</td><td>Ask.</td></tr></table>')
+    """
+
+    STATED: ClassVar[tuple[str, ...]] = ("ok", "rows")  # properties that are data, beside the fields
+    notes: Sequence[str] = ()
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The result in one line."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> tuple[Row, ...]:
+        """The questions with their answers, verdicts and cures."""
+
+    @property
+    def ok(self) -> bool | None:
+        """False where a row failed, else None where one is open or nothing was asked, else True."""
+        verdicts = {row.verdict for row in self.rows}
+        return False if "failed" in verdicts else None if "open" in verdicts or not verdicts else True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON; formulas are text, and a number that is not finite is None."""
+        return record(self)
+
+    def __str__(self) -> str:
+        width = max((len(row.question) for row in self.rows), default=0)
+        lines = [self.title]
+        for row in self.rows:
+            lines.append(f"  {row.verdict:8} {row.question:{width}}  {row.answer}")
+            lines += [f"{'':11}{row.cure}"] if row.cure else []
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        names = ("question", "answer", "verdict", "cure")
+        lines = ["".join(f"<th>{name}</th>" for name in names)]
+        lines += ["".join(f"<td>{escape(getattr(row, name))}</td>" for name in names) for row in self.rows]
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><caption>{escape(self.title)}</caption>{table}</table>{notes}"
+
+
+def record(x: Any) -> dict[str, Any]:
+    """The fields of a dataclass, and the properties that it names in STATED, as plain data."""
+    names = (*getattr(x, "STATED", ()), *(f.name for f in fields(x)))
+    return {name: plain(getattr(x, name)) for name in names}
+
+
+def plain(x: Any) -> Any:
+    """What JSON can hold of a value: the text of a formula, None for a number that is not finite.
+
+    >>> plain({("p", "xi"): (1.5, float("nan")), "q": None})
+    {'p, xi': [1.5, None], 'q': None}
+    """
+    if hasattr(x, "to_dict"):
+        return x.to_dict()
+    if is_dataclass(x):
+        return record(x)
+    if isinstance(x, Mapping):
+        return {", ".join(map(str, k)) if isinstance(k, tuple) else str(k): plain(v) for k, v in x.items()}
+    if isinstance(x, MatrixBase):
+        return plain(x.tolist())
+    if isinstance(x, (list, tuple)):
+        return [plain(each) for each in x]
+    if isinstance(x, float):
+        return x if isfinite(x) else None
+    return x if x is None or isinstance(x, (int, str)) else str(x)

@@ -1,0 +1,48 @@
+"""The law of every result: what is ok, its rows, plain data, and a table that escapes what names hold."""
+
+import json
+import math
+
+import pytest
+from sympy import ImmutableMatrix, S, Symbol
+
+from recipe import Recovery
+from recipe.certificate import Certificate, Finding
+from recipe.results import VERDICTS
+from samplers.testing import Diagnosis, Result
+
+SCRIPT = "<script>alert(1)</script>"
+NAME, CURL = Symbol(SCRIPT), ImmutableMatrix([[0, -1], [1, 0]])
+STATE = Symbol("p"), NAME
+
+
+def certificate(verdict):
+    return Certificate(SCRIPT, (Finding("D < 0", "no", "proved"), Finding("claim", SCRIPT, verdict, "claim")))
+
+
+def comparison(value):
+    return Result("layer", SCRIPT, value, 1.0, f"{SCRIPT} <= 1", subject="a & b")
+
+
+RESULTS = {
+    "certificate": (True, certificate("warning")),
+    "open certificate": (None, certificate("open")),
+    "failed certificate": (False, certificate("failed")),
+    "recovery": (True, Recovery(STATE, CURL, S.Zero, "ansatz")),
+    "open recovery": (None, Recovery(STATE, None, S.Zero, "not found")),
+    "failed recovery": (False, Recovery(STATE, None, NAME, "not stationary")),
+    "diagnosis": (True, Diagnosis(STATE, CURL, S.Zero, (comparison(0.5),), notes=(SCRIPT,))),
+    "failed diagnosis": (False, Diagnosis(STATE, None, NAME, (comparison(math.nan),), (NAME, 3.0), {STATE: math.inf})),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_ok_or_not_or_open_and_its_rows_are_text_data_and_a_table(name):
+    ok, result = RESULTS[name]
+    data, html = json.loads(json.dumps(result.to_dict(), allow_nan=False)), result._repr_html_()
+    assert result.ok is ok and data["ok"] is ok and len(data["rows"]) == len(result.rows)
+    for row, entry in zip(result.rows, data["rows"]):
+        assert row.verdict in VERDICTS and row.question and row.answer
+        assert all(entry[name] == getattr(row, name) for name in ("question", "answer", "verdict", "cure"))
+    assert html.count("<tr>") == len(result.rows) + 1 and html.count("<td>") == 4 * len(result.rows)
+    assert "<script>" not in html and ("&lt;script&gt;" in html) == (SCRIPT in str(result))
