@@ -1,7 +1,7 @@
 """What results share: rows of question, answer, verdict and cure, whether they are ok, as text, as HTML, as data."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from html import escape
 from math import isfinite
@@ -45,7 +45,6 @@ class Findings(ABC):
     """
 
     STATED: ClassVar[tuple[str, ...]] = ("ok", "rows")  # properties that are data, beside the fields
-    notes: Sequence[str] = ()
 
     @property
     @abstractmethod
@@ -56,6 +55,11 @@ class Findings(ABC):
     @abstractmethod
     def rows(self) -> tuple[Row, ...]:
         """The questions with their answers, verdicts and cures."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said beside the rows, a line each."""
+        return ()
 
     @property
     def ok(self) -> bool | None:

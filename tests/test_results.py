@@ -9,7 +9,8 @@ from sympy import ImmutableMatrix, S, Symbol
 from recipe import Recovery
 from recipe.certificate import Certificate, Finding
 from recipe.results import VERDICTS
-from samplers.testing import Diagnosis, Result
+from samplers.results import findings
+from samplers.testing import Audit, Diagnosis, Report, Result
 
 SCRIPT = "<script>alert(1)</script>"
 NAME, CURL = Symbol(SCRIPT), ImmutableMatrix([[0, -1], [1, 0]])
@@ -24,6 +25,18 @@ def comparison(value):
     return Result("layer", SCRIPT, value, 1.0, f"{SCRIPT} <= 1", subject="a & b")
 
 
+def report_of_run(value, unasked=(SCRIPT,)):
+    return findings.Report((findings.Finding("R-hat", SCRIPT, value, None, 0.0, math.inf, SCRIPT),), unasked)
+
+
+def report(value, *left_out):
+    return Report(SCRIPT, (comparison(value),), left_out, doubts=(SCRIPT,))
+
+
+def audit(verdict, value):
+    return Audit(SCRIPT, verdict, (SCRIPT,), report(value), (), 3.0, 1e-4, 1.0)
+
+
 RESULTS = {
     "certificate": (True, certificate("warning")),
     "open certificate": (None, certificate("open")),
@@ -33,6 +46,15 @@ RESULTS = {
     "failed recovery": (False, Recovery(STATE, None, NAME, "not stationary")),
     "diagnosis": (True, Diagnosis(STATE, CURL, S.Zero, (comparison(0.5),), notes=(SCRIPT,))),
     "failed diagnosis": (False, Diagnosis(STATE, None, NAME, (comparison(math.nan),), (NAME, 3.0), {STATE: math.inf})),
+    "report of checks": (True, report(0.5)),
+    "report with a gap": (None, report(0.5, ("work", SCRIPT))),
+    "failed report of checks": (False, report(math.inf, ("work", SCRIPT))),
+    "audit": (True, audit("vanishing bias", 0.5)),
+    "open audit": (None, audit("not finished", 0.5)),
+    "failed audit": (False, audit("diverges", 3.0)),
+    "report of a run": (True, report_of_run(1.0)),
+    "report of nothing": (None, findings.Report((), (SCRIPT,))),
+    "failed report of a run": (False, report_of_run(math.nan)),
 }
 
 

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
+
+from recipe.results import Findings, Row
 
 Scalars = dict[str, float]
 
@@ -28,6 +30,7 @@ class Finding:
     low: float
     high: float
     cure: str
+    STATED: ClassVar = ("ok",)
 
     @property
     def ok(self) -> bool:
@@ -46,41 +49,57 @@ class Finding:
         of = self.of.replace(", ", ",").replace(" ", "_")
         return f"{question}.{of}" if of else question
 
-    def __str__(self) -> str:
+    @property
+    def answer(self) -> str:
+        """The number with its error, and the band that it is in, or the end that it is beyond."""
         error = "" if self.error is None else f" +- {self.error:.1g}"
-        start = f"{self.title} is {self.value:.4g}{error}"
         if self.ok:
-            return f"{start}, as it should be."
-        side = f"above {self.high:.4g}" if self.value > self.high else f"below {self.low:.4g}"
-        return f"{start}, {side if math.isfinite(self.value) else 'no number'}. {self.cure}"
+            band = f"from {self.low:.4g}" if math.isinf(self.high) else f"{self.low:.4g} to {self.high:.4g}"
+        elif not math.isfinite(self.value):
+            band = "no number"
+        else:
+            band = f"above {self.high:.4g}" if self.value > self.high else f"below {self.low:.4g}"
+        return f"{self.value:.4g}{error}, {band}"
+
+    def __str__(self) -> str:
+        return f"{self.title} is {self.answer}." + ("" if self.ok else f" {self.cure}")
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Findings):
     """Findings in the order in which they are to be changed, and sentences of what was not asked; `print` it.
 
     It is true where it has findings, all in their bands, which does not say that the draws are right: what is wrong
-    in a way that none of the questions sees is not in it.
+    in a way that none of the questions sees is not in it. `ok` is None where nothing was asked.
 
     >>> report = Report((Finding("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
     >>> bool(report), report.scalars()
     (False, {'ok': 0.0, 'lost_chains': 1.0, 'lost_chains.low': 0.0, 'lost_chains.high': 0.0})
     >>> print(report)
     Change first: lost chains is 1, above 0. Take a smaller step size.
-    question     value  error  band
-    lost chains      1         0 to 0  <-
+      failed   lost chains  1, above 0
+               Take a smaller step size.
     """
 
     findings: tuple[Finding, ...]
     unasked: tuple[str, ...]
+    STATED: ClassVar = ("ok", "verdict", "rows")
 
     @property
-    def ok(self) -> bool:
-        """Whether something was asked, and every finding is in its band."""
-        return bool(self.findings) and all(f.ok for f in self.findings)
+    def rows(self) -> tuple[Row, ...]:
+        """The findings in words, with the cures of those out of their bands."""
+        return tuple(
+            Row(f.title, f.answer, "checked") if f.ok else Row(f.title, f.answer, "failed", cure=f.cure)
+            for f in self.findings
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not asked, beside what was."""
+        return tuple(f"not asked: {reason}" for reason in self.unasked) if self.findings else ()
 
     def __bool__(self) -> bool:
-        return self.ok
+        return self.ok is True
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -102,36 +121,11 @@ class Report:
         left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
         return f"Nothing asked speaks against it: {len(self.findings)} numbers in their bands{left_out}."
 
+    title = verdict
+
     def scalars(self) -> Scalars:
         """A flat dict of floats, for TensorBoard or W&B: `ok`, each number by its key, with `.low` and `.high`."""
-        scalars = {"ok": float(self.ok)}
+        scalars = {"ok": float(bool(self))}
         for f in self.findings:
             scalars |= {f.key: float(f.value), f"{f.key}.low": float(f.low), f"{f.key}.high": float(f.high)}
         return scalars
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON has no infinite numbers, so an open end of a band is None."""
-        findings = [{k: _finite(x) for k, x in asdict(f).items()} | {"ok": f.ok} for f in self.findings]
-        return {"ok": self.ok, "verdict": self.verdict, "findings": findings, "unasked": list(self.unasked)}
-
-    def __str__(self) -> str:
-        if not self.findings:
-            return self.verdict
-        rows: list[tuple[str, ...]] = [("question", "value", "error", "band")]
-        rows += [_row(f) for f in self.findings]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = [self.verdict]
-        for (title, value, error, band), f in zip(rows, (None, *self.findings)):
-            cells = (title.ljust(widths[0]), value.rjust(widths[1]), error.rjust(widths[2]), band)
-            lines.append("  ".join(cells) + ("" if f is None or f.ok else "  <-"))
-        return "\n".join([*lines, *(f"not asked: {reason}" for reason in self.unasked)])
-
-
-def _row(f: Finding) -> tuple[str, ...]:
-    error = "" if f.error is None else f"{f.error:.1g}"
-    ends = f"from {f.low:.4g}" if math.isinf(f.high) else f"{f.low:.4g} to {f.high:.4g}"
-    return (f.title, f"{f.value:.4g}", error, ends)
-
-
-def _finite(x: Any) -> Any:
-    return None if isinstance(x, float) and not math.isfinite(x) else x

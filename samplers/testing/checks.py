@@ -97,14 +97,14 @@ def assert_stationary(
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> Report:
-    """Returns the report of `check`; raises AssertionError, with the violated equations, unless the report is ok.
+    """Returns the report of `check`; raises AssertionError, with the violated equations, if a check fails.
 
     >>> from samplers import SGLD
     >>> assert_stationary(SGLD, layers=["symbolic"]).left_out
     ()
     """
     report = _checked(recipe, scheme, pieces=pieces, energy=energy, layers=layers, values=values)
-    if not report.ok:
+    if report.failures:
         raise AssertionError(f"{report.name} is not stationary:\n" + "\n".join(map(str, report.failures)))
     _warn(report)
     return report

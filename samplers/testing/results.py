@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Generator, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
+
+from recipe.results import WORDS, Findings, Row, record
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Result:
     subject: str = ""
     least: bool = False
     seconds: float = 0.0
+    STATED: ClassVar = ("verdict",)
 
     @property
     def ok(self) -> bool:
@@ -39,20 +42,21 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data."""
-        return {**asdict(self), "value": self.value if isfinite(self.value) else None, "verdict": self.verdict}
-
-    def __str__(self) -> str:
-        text = f"{self.verdict}  {self.layer}: {self.statistic} = {self.value:.3g} {self._relation} {self.bound:.3g}"
-        if self.subject:
-            text += f"  [{self.subject}]"
-        return text if self.ok else f"{text}\n        violated: {self.equation}"
+        return record(self)
 
     @property
-    def _relation(self):
-        """The relation of value and bound; a value that is no number is beyond the bound."""
+    def row(self) -> Row:
+        """The comparison in words, with its equation where that is violated."""
         if self.least:
-            return ">=" if self.ok else "<"
-        return "<=" if self.ok else ">"
+            relation = ">=" if self.ok else "<"
+        else:
+            relation = "<=" if self.ok else ">"  # a value that is no number is beyond its bound
+        answer = f"{self.value:.3g} {relation} {self.bound:.3g}" + (f"  [{self.subject}]" if self.subject else "")
+        violated = "" if self.ok else f", violated: {self.equation}"
+        return Row(f"{self.layer}: {self.statistic}", answer + violated, "checked" if self.ok else "failed")
+
+    def __str__(self) -> str:
+        return f"{self.verdict}  {self.row.question} = {self.row.answer}"
 
 
 class Inapplicable(str):
@@ -67,8 +71,8 @@ Results = Generator[Result, None, str | None]  # of a layer, which returns the r
 
 
 @dataclass(frozen=True)
-class Report:
-    """The results of several checks of one sampler.
+class Report(Findings):
+    """The results of several checks of one sampler: `ok` is None where none failed and a layer was left out.
 
     `left_out`: (layer, reason) for each layer that could not be run; `inapplicable`: for each that does not apply.
     `doubts`: reasons why chains need not reach the invariant law.
@@ -79,6 +83,17 @@ class Report:
     left_out: tuple[tuple[str, str], ...] = ()
     inapplicable: tuple[tuple[str, str], ...] = ()
     doubts: tuple[str, ...] = ()
+    STATED: ClassVar = ("ok", "notes", "rows")
+
+    @property
+    def title(self) -> str:
+        """The name of the sampler, and whether it is ok."""
+        return f"checks of {self.name}: {WORDS[self.ok]}"
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The results in words."""
+        return tuple(r.row for r in self.results)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -93,9 +108,9 @@ class Report:
         return f"{self.name}: left out {'; '.join(_by_reason(self.left_out))}" if self.left_out else ""
 
     @property
-    def ok(self) -> bool:
-        """Whether every check passed."""
-        return all(r.ok for r in self.results)
+    def ok(self) -> bool | None:
+        """False where a check failed, else None where a layer was left out or nothing was asked, else True."""
+        return None if super().ok and self.left_out else super().ok
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -106,23 +121,6 @@ class Report:
     def seconds(self) -> float:
         """The seconds of all checks."""
         return sum(r.seconds for r in self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            "name": self.name,
-            "ok": self.ok,
-            "results": [r.to_dict() for r in self.results],
-            "left_out": [list(pair) for pair in self.left_out],
-            "doubts": list(self.doubts),
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        lines = [f"checks of {self.name}: {'ok' if self.ok else 'FAILED'}"]
-        lines += [f"  {result}" for result in self.results]
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
 
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:

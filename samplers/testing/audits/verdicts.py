@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from recipe.results import Findings, Row
+
 from ..results import Report, Result
 from .laws import Law
 
-VERDICTS = {  # in this order: the first that applies is the verdict
-    "not finished": False,
+VERDICTS: dict[str, bool | None] = {  # in this order: the first that applies is the verdict
+    "not finished": None,
     "diverges": False,
     "does not move": False,
     "seed ignored": False,
@@ -19,7 +21,7 @@ VERDICTS = {  # in this order: the first that applies is the verdict
     "noise shared across coordinates": False,
     "temperature used wrongly": False,
     "bias does not vanish": False,
-    "bias, limit unresolved": False,
+    "bias, limit unresolved": None,
     "vanishing bias": True,
     "unbiased": True,
 }
@@ -77,7 +79,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Findings):
     """The result of an audit: the verdict, one of VERDICTS, and findings with figures.
 
     `report` has the comparisons that decide `ok`; `cells` the runs; `threshold` the standard errors beyond which a
@@ -94,26 +96,27 @@ class Audit:
     seconds: float
 
     @property
-    def ok(self) -> bool:
-        """Whether the law is right, or its bias vanishes with the step size."""
+    def title(self) -> str:
+        """The name of the sampler with the verdict."""
+        return f"audit of {self.name}: {self.verdict}"
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The comparisons in words."""
+        return self.report.rows
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The findings with figures."""
+        return self.findings
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the law is right, or its bias vanishes with the step size; None where that is not resolved."""
         return VERDICTS[self.verdict]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The audit as plain data."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "ok": self.ok,
-            "findings": list(self.findings),
-            "alpha": self.alpha,
-            "threshold": self.threshold,
-            "seconds": self.seconds,
-            "cells": [c.to_dict() for c in self.cells],
-            "report": self.report.to_dict(),
-        }
-
     def __str__(self) -> str:
-        lines = [f"audit of {self.name}: {self.verdict}", *(f"  {text}" for text in self.findings)]
+        lines = [self.title, *(f"  {text}" for text in self.findings)]
         if self.cells:
             lines += ["", HEADER, *(ROW.format(**c.to_dict()) for c in self.cells)]
         rate = f"{1 / self.alpha:,.0f}. {self.seconds:.0f} s."
