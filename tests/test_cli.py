@@ -179,7 +179,7 @@ def test_of_an_open_recipe_the_formulas_are_checked(run, mine):
     code, out, _ = run("check", "sgrld")
     assert code == 0 and "one-step defect" in out  # a stock recipe has a metric to be tested with
     code, out, _ = run("check", f"{mine}:Opaque")
-    assert code == 0 and "passed  symbolic" in out and "passed  differential" not in out
+    assert code == 0 and "checked  symbolic" in out and "checked  differential" not in out
 
 
 # ---- emit

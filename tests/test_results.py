@@ -10,6 +10,7 @@ from recipe import Recovery
 from recipe.certificate import Certificate, Finding
 from recipe.results import VERDICTS
 from samplers.results import findings
+from samplers.results.accuracy import Accuracy, Figure
 from samplers.testing import Audit, Diagnosis, Report, Result
 
 SCRIPT = "<script>alert(1)</script>"
@@ -37,6 +38,11 @@ def audit(verdict, value):
     return Audit(SCRIPT, verdict, (SCRIPT,), report(value), (), 3.0, 1e-4, 1.0)
 
 
+def accuracy(bias, error, r_hat=1.0):
+    figure = Figure(SCRIPT, "mean", 0.0, 1.0, 0.1, step=bias, step_error=error)
+    return Accuracy((figure,), None, {"step": SCRIPT}, r_hat)
+
+
 RESULTS = {
     "certificate": (True, certificate("warning")),
     "open certificate": (None, certificate("open")),
@@ -55,6 +61,10 @@ RESULTS = {
     "report of a run": (True, report_of_run(1.0)),
     "report of nothing": (None, findings.Report((), (SCRIPT,))),
     "failed report of a run": (False, report_of_run(math.nan)),
+    "accuracy": (True, accuracy(0.05, 0.01)),
+    "accuracy with a bias": (False, accuracy(0.2, 0.01)),
+    "accuracy with a bias unseen": (None, accuracy(0.05, 0.2)),
+    "accuracy of chains apart": (None, accuracy(0.2, 0.01, r_hat=2.0)),
 }
 
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError
+from recipe.results import Findings, Row
 
 from .divergence import Divergence
 from .pairs import Again, Pairs
@@ -69,11 +70,12 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Findings):
     """What is stated of the errors of draws: figures by statistic, and a verdict; `print` shows the worst of many.
 
-    `pairs`: what the biases stand on, None where there are none; `advice`: what makes each smaller; `divergence`: that
-    of the law of the draws from exp(-H/T), of all blocks.
+    `ok` is True where the Monte Carlo error is the largest, False where a bias is, None where figures are doubted or a
+    larger bias may be there unseen. `pairs`: what the biases stand on, None where there are none; `advice`: what makes
+    each smaller; `divergence`: that of the law of the draws from exp(-H/T), of all blocks.
 
     >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
     >>> print(Accuracy((figure,), None, {"step": "Halve it."}, 1.0))
@@ -87,6 +89,7 @@ class Accuracy:
     advice: Mapping[str, str]
     r_hat: float
     divergence: Divergence | None = None
+    STATED: ClassVar = ("ok", "verdict", "sizes", "rows")
 
     @property
     def threshold(self) -> float:
@@ -131,18 +134,47 @@ class Accuracy:
         return doubts + (self.divergence.doubts if self.divergence is not None else [])
 
     @property
-    def verdict(self) -> str:
+    def rows(self) -> tuple[Row, ...]:
+        """The largest Monte Carlo error and the largest bias of each kind, in which statistic, and what lessens it."""
+        sizes, doubted = self.sizes, bool(self.doubts)
+        largest = max(sizes.values())
+        rows = []
+        for source, question in SOURCES.items():
+            worst = max(self.figures, key=lambda f: self.size(f, source))
+            verdict = "open" if doubted else "checked"
+            if source != "monte_carlo" and not doubted:
+                beyond = sizes[source] > sizes["monte_carlo"]
+                verdict = "failed" if beyond else "open" if self.resolution > largest else "checked"
+            cure = MORE if source == "monte_carlo" else self.advice.get(source, "")
+            rows.append(Row(question, f"{sizes[source]:.2g} standard deviations ({worst})", verdict, cure=cure))
+        return tuple(rows)
+
+    @property
+    def title(self) -> str:
         """Which of the three is the largest, in which statistic, and what to change."""
         sizes = self.sizes
         source = max(sizes, key=lambda name: sizes[name])
-        worst = max(self.figures, key=lambda f: self.size(f, source))
-        parts = [f"The {SOURCES[source]} is the largest: {sizes[source]:.2g} standard deviations ({worst})."]
-        parts.append(MORE if source == "monte_carlo" else self.advice[source])
+        row = self.rows[list(SOURCES).index(source)]
+        parts = [f"The {row.question} is the largest: {row.answer}. {row.cure}"]
         others = [f"{SOURCES[name]}: {size:.2g} sd." for name, size in sizes.items() if name != source and size]
         parts += [other[0].upper() + other[1:] for other in others]
         if self.resolution > sizes[source]:
             parts.append(f"Biases below {self.resolution:.2g} sd may be there unseen: pass more chains or steps.")
-        return "\n".join([*self.doubts, " ".join(parts)])
+        return " ".join(parts)
+
+    @property
+    def verdict(self) -> str:
+        """The doubts, if there are any, and the title."""
+        return "\n".join([*self.doubts, self.title])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The doubts, the divergence, and what the biases stand on."""
+        notes = [*self.doubts] if self.divergence is None else [*self.doubts, str(self.divergence)]
+        if self.pairs is not None:
+            p = self.pairs
+            notes.append(f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}.")
+        return tuple(notes)
 
     def by_name(self) -> dict[tuple[str, str], Figure]:
         """The figures by coordinate and statistic."""
@@ -157,19 +189,6 @@ class Accuracy:
                 table.setdefault(f"bias_{source}_{f.statistic}", {})[f.name] = 0.0 if bias is None else bias
         return table
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: the figures, the verdict, and what they stand on."""
-        run = {
-            name: None if self.pairs is None else getattr(self.pairs, name) for name in ("number", "warmup", "steps")
-        }
-        return {
-            "figures": [asdict(f) for f in self.figures],
-            "verdict": self.verdict,
-            "sizes": self.sizes,
-            "pairs": run,
-            "divergence": None if self.divergence is None else asdict(self.divergence),
-        }
-
     def __str__(self) -> str:
         most = {f: max(self.size(f, source) for source in SOURCES) for f in self.figures}
         worst = set(sorted(self.figures, key=lambda f: -most[f])[:SHOWN])
@@ -181,13 +200,7 @@ class Accuracy:
             lines.append("  ".join([title.ljust(widths[0]), *(x.rjust(w) for x, w in zip(cells, widths[1:]))]))
         if len(self.figures) > SHOWN:
             lines.append(f"the worst {SHOWN} of {len(self.figures)}")
-        lines.append(self.verdict)
-        if self.divergence is not None:
-            lines.append(str(self.divergence))
-        if self.pairs is not None:
-            p = self.pairs
-            lines.append(f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}.")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.title, *self.notes])
 
 
 def _row(f: Figure) -> tuple[str, ...]:

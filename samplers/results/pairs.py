@@ -84,6 +84,10 @@ class Pairs:
     centre: Mapping[str, torch.Tensor]
     moments: Mapping[str, Mapping[str, Moments]]
 
+    def to_dict(self) -> dict[str, int]:
+        """How many chains moved, and for how long."""
+        return {name: getattr(self, name) for name in ("number", "lost", "warmup", "steps")}
+
     def of_run(self, name: str) -> Moments:
         """The moments of the law of the run itself."""
         if "one" in self.moments:
