@@ -1,4 +1,4 @@
-"""What results share: rows of question, answer, verdict and cure, whether they are ok, as text, as HTML, as data."""
+"""The base of results: rows of question, answer, verdict and cure, as text, as an HTML table, as plain data."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ WORDS = {True: "ok", None: "open", False: "FAILED"}
 
 @dataclass(frozen=True)
 class Row:
-    """One question of a result: its answer, how it is known, and what to do about it.
+    """A question of a result with its answer, its verdict and a cure.
 
     `verdict` is "proved", "checked" (numerically), "open" (not decided), "warning" (exp(-H/T) is invariant, and yet
     chains need not have this law) or "failed".
@@ -58,7 +58,7 @@ class Findings(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is said beside the rows, a line each."""
+        """Lines beside the rows."""
         return ()
 
     @property
@@ -95,7 +95,7 @@ def record(x: Any) -> dict[str, Any]:
 
 
 def plain(x: Any) -> Any:
-    """What JSON can hold of a value: the text of a formula, None for a number that is not finite.
+    """Plain data of a value, for JSON: text for a formula, None for a number that is not finite.
 
     >>> plain({("p", "xi"): (1.5, float("nan")), "q": None})
     {'p, xi': [1.5, None], 'q': None}

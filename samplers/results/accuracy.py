@@ -135,7 +135,7 @@ class Accuracy(Findings):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The largest Monte Carlo error and the largest bias of each kind, in which statistic, and what lessens it."""
+        """The largest error of each source, with its statistic and a cure."""
         sizes, doubted = self.sizes, bool(self.doubts)
         largest = max(sizes.values())
         rows = []
@@ -169,7 +169,7 @@ class Accuracy(Findings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The doubts, the divergence, and what the biases stand on."""
+        """The doubts, the divergence, and the chains behind the biases."""
         notes = [*self.doubts] if self.divergence is None else [*self.doubts, str(self.divergence)]
         if self.pairs is not None:
             p = self.pairs

@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def answer(self) -> str:
-        """The number with its error, and the band that it is in, or the end that it is beyond."""
+        """The number with its error, and the band, or the end of the band that is exceeded."""
         error = "" if self.error is None else f" +- {self.error:.1g}"
         if self.ok:
             band = f"from {self.low:.4g}" if math.isinf(self.high) else f"{self.low:.4g} to {self.high:.4g}"
@@ -87,7 +87,7 @@ class Report(Findings):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The findings in words, with the cures of those out of their bands."""
+        """The findings in words, with cures for numbers out of their bands."""
         return tuple(
             Row(f.title, f.answer, "checked") if f.ok else Row(f.title, f.answer, "failed", cure=f.cure)
             for f in self.findings
@@ -95,7 +95,7 @@ class Report(Findings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not asked, beside what was."""
+        """Reasons why questions were not asked, if any was asked."""
         return tuple(f"not asked: {reason}" for reason in self.unasked) if self.findings else ()
 
     def __bool__(self) -> bool:
