@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ STEP_SIZE = 1e-2  # by default
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a command as plain data and as text, and the exit code."""
+    """The answer of a command: data, results among them, the same as text, and the exit code."""
 
-    data: list[dict[str, Any]] | dict[str, Any]
+    data: Any
     text: str
     code: int = 0
 
@@ -57,7 +56,7 @@ def show(name: str, work: bool = False) -> Answer:
         "claim": recipe.claim,
         "text": str(recipe),
         "latex": recipe.latex(),
-        "certificate": certificate.to_dict(),
+        "certificate": certificate,
     }
     try:
         step = integrators.compile(recipe)
@@ -76,16 +75,15 @@ def show(name: str, work: bool = False) -> Answer:
     return Answer(data, "\n\n".join([str(recipe), str(certificate), *relaxation, *texts]))
 
 
-def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float | None]], list[str]]:
-    """The relaxation times of auxiliary blocks in steps, at h = 1 and the defaults, and by a momentum of SGD."""
+def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """In how many steps auxiliary blocks forget: at h = 1 and the defaults, and by a momentum of SGD at every lr."""
     steps = {"steps at h = 1": relaxation_steps(recipe, 1.0, {})}
     settings = {s.name for e in recipe.learning_rate().values() for s in e.free_symbols}
     if "momentum" in settings:
         converted = recipe.convert(lr=MOMENTUM, momentum=MOMENTUM)
         steps[f"steps at momentum {MOMENTUM}"] = relaxation_steps(recipe, converted.pop("step_size"), converted)
-    data = {what: {b: k if isfinite(k) else None for b, k in own.items()} for what, own in steps.items()}
     lines = [f"  {what}: {', '.join(f'{b} {k:.3g}' for b, k in own.items())}" for what, own in steps.items() if own]
-    return data, ["\n".join(["relaxation, by linearisation:", *lines])] if lines else []
+    return steps, ["\n".join(["relaxation, by linearisation:", *lines])] if lines else []
 
 
 def _show_work(recipe: Recipe) -> Answer:
@@ -116,7 +114,7 @@ def check(name: str, scheme: str | None = None) -> Answer:
         warnings.simplefilter("ignore", LeftOut)  # the report says it in the same words
         report = check_layers(recipe, scheme)
     ok = False if False in (certificate.ok, report.ok) else certificate.ok and report.ok
-    data = {**certificate.to_dict(), "ok": ok, "report": report.to_dict()}
+    data = {**certificate.to_dict(), "ok": ok, "report": report}
     return Answer(data, f"{certificate}\n\n{report}", code=1 if ok is False else 0)
 
 
@@ -176,7 +174,8 @@ def sample(
         text.insert(0, str(Settings({}, recipe.name, draws.info["tuned"])))
     if not draws.diverged:
         text.append("diverged: none")
-    return Answer({"summary": _rows(table), "info": draws.info, "report": report.to_dict(), **files}, "\n\n".join(text))
+    rows = [{"name": index} | row for index, row in table.to_dict("index").items()]
+    return Answer({"summary": rows, "info": draws.info, "report": report, **files}, "\n\n".join(text))
 
 
 def _check_outputs(out: str | None, plot: str | None) -> None:
@@ -196,14 +195,6 @@ def _is_of_draws(path: Path) -> bool:
         return b'{"__metadata__":{"draws":' in file.read(64)
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a summary as plain data, with None for numbers that are not finite, which JSON does not have."""
-    return [
-        {"name": index} | {key: x if isfinite(x) else None for key, x in row.items()}
-        for index, row in table.to_dict("index").items()
-    ]
-
-
 def audit(name: str, **options: Any) -> Answer:
     """The law of a sampler that others wrote, run as a black box; exit code 1 for a law that is wrong as h -> 0."""
     run = find_function(name)
@@ -214,7 +205,7 @@ def audit(name: str, **options: Any) -> Answer:
     code = 0 if result.ok else 1
     if result.verdict == "not finished":
         code = 2
-    return Answer(result.to_dict(), str(result), code)
+    return Answer(result, str(result), code)
 
 
 # ---- values of the options

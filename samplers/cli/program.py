@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any, NoReturn
 
 from recipe.errors import RecipeError
+from recipe.results import plain
 
 from ..energies.targets import TARGETS
 from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
@@ -52,7 +53,7 @@ def run(argv: list[str] | None = None) -> int:
 def _print(answer: Answer, as_json: bool) -> int:
     """Prints an answer and returns its exit code, or 2 where stdout cannot be written, except for a closed pipe."""
     try:
-        print(json.dumps(answer.data, indent=2) if as_json else answer.text, flush=True)
+        print(json.dumps(plain(answer.data), indent=2) if as_json else answer.text, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
         if not isinstance(error, BrokenPipeError):

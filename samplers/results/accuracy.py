@@ -136,17 +136,15 @@ class Accuracy(Findings):
     @property
     def rows(self) -> tuple[Row, ...]:
         """The largest error of each source, with its statistic and a cure."""
-        sizes, doubted = self.sizes, bool(self.doubts)
-        largest = max(sizes.values())
+        sizes, cures = self.sizes, {"monte_carlo": MORE, **self.advice}
+        unseen = self.resolution > max(sizes.values())
         rows = []
         for source, question in SOURCES.items():
             worst = max(self.figures, key=lambda f: self.size(f, source))
-            verdict = "open" if doubted else "checked"
-            if source != "monte_carlo" and not doubted:
-                beyond = sizes[source] > sizes["monte_carlo"]
-                verdict = "failed" if beyond else "open" if self.resolution > largest else "checked"
-            cure = MORE if source == "monte_carlo" else self.advice.get(source, "")
-            rows.append(Row(question, f"{sizes[source]:.2g} standard deviations ({worst})", verdict, cure=cure))
+            verdict = "open" if unseen and source != "monte_carlo" else "checked"
+            verdict = "open" if self.doubts else "failed" if sizes[source] > sizes["monte_carlo"] else verdict
+            answer = f"{sizes[source]:.2g} standard deviations ({worst})"
+            rows.append(Row(question, answer, verdict, cure=cures.get(source, "")))
         return tuple(rows)
 
     @property
@@ -170,10 +168,9 @@ class Accuracy(Findings):
     @property
     def notes(self) -> tuple[str, ...]:
         """The doubts, the divergence, and the chains behind the biases."""
-        notes = [*self.doubts] if self.divergence is None else [*self.doubts, str(self.divergence)]
-        if self.pairs is not None:
-            p = self.pairs
-            notes.append(f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}.")
+        notes = self.doubts if self.divergence is None else [*self.doubts, str(self.divergence)]
+        if (p := self.pairs) is not None:
+            notes = [*notes, f"From {p.number} chains of each kind, {p.steps} steps after {p.warmup}."]
         return tuple(notes)
 
     def by_name(self) -> dict[tuple[str, str], Figure]:

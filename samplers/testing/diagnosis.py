@@ -68,13 +68,12 @@ class Diagnosis(Findings):
         missing = "; ".join(f"{e}  in the drift of {b}" for b, e in self.missing.items())
         cure = f"missing: {missing}" if missing else ""
         found.append(Row("residual", str(self.residual), "failed" if self.residual != 0 else "proved", cure=cure))
-        if self.residual == 0 and all(r.ok for r in self.results):
-            return tuple(found)
+        drifts = not all(r.ok for r in self.results)
         for blocks, rate in self.heating.items():
-            if abs(rate) > BOUND:
+            if abs(rate) > BOUND and (drifts or self.residual != 0):
                 answer = f"{', '.join(map(str, blocks))}: the energy in it changes at the rate {rate:.3g}"
                 found.append(Row("heats" if rate > 0 else "cools", answer, "failed"))
-        if self.worst and abs(self.worst[1]) > BOUND:
+        if self.worst and drifts:
             found.append(Row("worst", f"E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms", "failed"))
         return tuple(found)
 
