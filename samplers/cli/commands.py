@@ -23,7 +23,7 @@ STEP_SIZE = 1e-2  # by default
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a command: data, results among them, the same as text, and the exit code."""
+    """The answer of a command as data, results among them, and as text, and the exit code."""
 
     data: Any
     text: str
@@ -76,7 +76,7 @@ def show(name: str, work: bool = False) -> Answer:
 
 
 def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """In how many steps auxiliary blocks forget: at h = 1 and the defaults, and by a momentum of SGD at every lr."""
+    """The relaxation times of auxiliary blocks in steps, at h = 1 and the defaults, and by a momentum of SGD."""
     steps = {"steps at h = 1": relaxation_steps(recipe, 1.0, {})}
     settings = {s.name for e in recipe.learning_rate().values() for s in e.free_symbols}
     if "momentum" in settings:
