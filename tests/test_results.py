@@ -1,4 +1,4 @@
-"""The law of every result: what is ok, its rows, plain data, and a table that escapes what names hold."""
+"""The law of every result: the value of ok, rows, plain data, and a table that escapes names."""
 
 import json
 import math
