@@ -31,9 +31,10 @@ class Target:
     """What is sampled: U of all chains, on `data`, with `observations` of one value per chain, or per chain and site.
 
     `layout`: how energies see the target; `whole`: U, the sum of the potentials, None where H is wholly symbolic;
-    `parts`: the potentials by key; `orders`: the derivatives of a potential that steps ask for; `is_inlined`: whether
-    the texts of the steps have these derivatives themselves; `compiled`: the gradient made by torch.compile, and
-    `is_worth_compiling` whether that pays. `faults`: errors that an energy raised at states, where U is nan.
+    `parts`: the potentials by key; `potentials`: their number in H, where one at several blocks counts for each;
+    `orders`: the derivatives of a potential that steps ask for; `is_inlined`: whether the texts of the steps have these
+    derivatives themselves; `compiled`: the gradient made by torch.compile, and `is_worth_compiling` whether that pays.
+    `faults`: errors that an energy raised at states, where U is nan.
 
     >>> target = target_of(None, [], torch.zeros(1, 2), Layout(), None)
     >>> target.at(torch.zeros(1, 2))
@@ -44,6 +45,7 @@ class Target:
     whole: Potential | None = None
     parts: Mapping[str, Potential] = field(default_factory=dict)
     is_by_name: bool = False
+    potentials: int = 1
     data: Data | None = None
     observations: Mapping[str, Callable] = field(default_factory=dict)
     orders: Orders = SLOPE
@@ -190,7 +192,7 @@ def _by_potential(whole: Traced, energies: Energies, layout: Layout) -> dict[str
     """The potentials by key, vectorised as their sum is; a U that is taken at several blocks is one function."""
     functions = energies.functions.items()
     parts = {key: whole.like(layout.energy(f), reads_data=key in energies.of_data) for key, f in functions}
-    return {"parts": parts, "is_by_name": energies.recipe.is_by_name}
+    return {"parts": parts, "is_by_name": energies.recipe.is_by_name, "potentials": len(energies.recipe.potentials)}
 
 
 def _meet_estimates(steps: Sequence[Step], where: str) -> None:

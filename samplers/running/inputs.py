@@ -89,7 +89,7 @@ class Evaluations:
         self.evaluated = 0
         self.first_gradient = None
         # the potentials whose gradients were asked for last, where, and U there
-        self.known: deque[tuple[Potential, Any, torch.Tensor]] = deque(maxlen=max(1, len(self.target.parts)))
+        self.known: deque[tuple[Potential, Any, torch.Tensor]] = deque(maxlen=self.target.potentials)
         return self
 
     def functions(self) -> dict[str, Any]:
