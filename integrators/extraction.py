@@ -1,7 +1,7 @@
 """Extraction of subexpressions: a total, a draw or an observation becomes a name inside a formula.
 
-Stages of a step, derivatives of an energy and sums over its data all extract sums here; they differ in the names that
-they choose and in the statements that they write.
+Stages of a step, derivatives of an energy and sums over its data all extract sums here, each with its own names and
+statements.
 """
 
 from collections.abc import Callable

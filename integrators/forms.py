@@ -57,7 +57,7 @@ class Form:
         return form
 
     def check(self, what: str, t: object, is_vector: bool) -> None:
-        """Refuse a value of another form."""
+        """Refuse a value with another dtype, device or shape."""
         where = f"{self.program.recipe.name}, {what}"
         check_form(where, t, self.dtype, self.device, self.vector if is_vector else self.scalar)
 

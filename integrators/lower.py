@@ -297,7 +297,7 @@ class _Assembly:
         return {d for d in gradients if _is_read_from(k + 1, d, scheme, flows, self.recipe, follows=True)}
 
     def _ahead_of(self, places: Mapping[Block, Block]) -> list[Statement]:
-        """Statements that take, before a swap, the gradients read after it: beside U they cost less there."""
+        """Statements that take, before a swap, the gradients read after the swap: gradients beside U cost less."""
         near = self.fresh | self.ahead
         taken = [d for d in self.derivatives if d in self.ahead - self.fresh and d.exchanged(places) in near]
         taken = [d for d in taken if d.exchanged(places) != d]

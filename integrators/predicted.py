@@ -24,7 +24,7 @@ class At(Expr):
     is_real = True
 
     def __new__(cls, value: Expr, blocks: Tuple, point: Tuple) -> Expr:
-        """The value at the point, by block."""
+        """The term for a value at a point, or the value itself if the point is the blocks."""
         return value if blocks == point else Expr.__new__(cls, value, blocks, point)
 
     @property

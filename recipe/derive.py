@@ -32,7 +32,7 @@ def terms(expression: Expr) -> Expr:
 
 
 def _expands(x: Expr) -> bool:
-    """Whether x is a power of a product, or a positive integer power of a sum."""
+    """Whether x is a power with a positive integer exponent, or with a base that is not a sum."""
     if x.is_Function:
         return False
     return not x.base.is_Add or bool(x.exp.is_Integer and x.exp > 0)

@@ -30,7 +30,7 @@ class Dialect:
     calls: Mapping[str, str]
 
     def text(self, e: Expr, name: Callable[[Symbol], str]) -> str:
-        """The expression; `name` gives the text of a symbol.
+        """The text of an expression; `name`: function from a symbol to its text.
 
         >>> from sympy import sqrt, symbols
         >>> x, y = symbols("x y")

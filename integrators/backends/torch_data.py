@@ -18,7 +18,7 @@ OF_THE_FUNCTION = ("theta", "data", "rows")
 def data_derivative_source(
     program: Program, energy: Energy, writer_of_step: Writer, function: str, derivatives: Sequence[Expr], what: str
 ) -> str:
-    """The text of `function(theta, data, num_data)` for the target of one chain; torch vectorises it over chains.
+    """The text of `function(theta, data, num_data)` for the target of one chain; torch vectorises over chains.
 
     `data`: columns of a batch, `(rows,)` or `(rows, sites)`; sums over the rows are scaled to num_data.
     """

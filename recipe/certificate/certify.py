@@ -253,14 +253,14 @@ def _flat(gaussians: list[Gaussian]) -> tuple[str, str] | None:
 
 
 def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
-    """The reason why exp(-rest/T) has no finite integral over some blocks, and the verdict; None if it has."""
+    """The reason why the integral of exp(-rest/T) over some blocks is not finite, and the verdict; None if finite."""
     explicit = written_out(case.recipe, SITES, temperature=case.temperature, values=case.values, H=rest)
     domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
     return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
 
 
 def _flat_tail(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> tuple[str, str] | None:
-    """The reason why exp(-H/T) has no finite integral over coordinates, and the verdict; None if it has."""
+    """The reason why the integral of exp(-H/T) over coordinates is not finite, and the verdict; None if finite."""
     growth = tails.growth(H, domains, temperature)
     if growth.is_integrable:
         return None
