@@ -56,7 +56,7 @@ class Recovery(Findings):
 
     @property
     def title(self) -> str:
-        """Whether the drift leaves exp(-H) as it is."""
+        """Whether the drift leaves exp(-H) invariant."""
         return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary"
 
     @property
