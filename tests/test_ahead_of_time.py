@@ -127,6 +127,7 @@ def check_many_steps_are_lean(row):
         assert row["registers"] <= registers, row
 
 
+@pytest.mark.slow
 def test_kernels_of_many_steps_are_lean():
     rows = [row for row in always() if "energy" in row]
     assert {row["name"] for row in rows} == {"run", "gradient"}

@@ -77,6 +77,7 @@ def story(text, *flags, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.needs("matplotlib")
 def test_without_docstrings_and_asserts_and_with_warnings_as_errors():
     told = story(WITHOUT_DOCSTRINGS, "-OO", "-W", "error")
@@ -92,6 +93,7 @@ def test_without_a_compiler_a_home_and_a_name_steps_run_in_torch_which_is_said_o
     assert told.startswith("torch 1 no kernel is compiled, steps run in torch: cpp: there is no C++ compiler")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("matplotlib")
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_in_a_home_that_cannot_be_written_and_without_avx2_a_kernel_has_the_numbers_of_torch():
@@ -100,6 +102,7 @@ def test_in_a_home_that_cannot_be_written_and_without_avx2_a_kernel_has_the_numb
     assert told.startswith("cpp 1 cpp: /dev/null/.cache/sde-recipe cannot be used (Not a directory)")
 
 
+@pytest.mark.slow
 def test_what_needs_an_optional_package_that_is_not_there_is_skipped_by_its_name():
     told = story(WITHOUT_OPTIONAL_PACKAGES)
     skipped = dict(re.findall(r"SKIPPED .* tests/(\w+)\.py:0: (\w+) is not installed", told))

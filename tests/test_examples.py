@@ -122,6 +122,7 @@ def test_the_exact_chains_of_the_demo_agree_with_its_reference():
     assert "Exact chains of theta, tuned by" in demo.exact_line(comparison, draws) and "step_size" in str(settings)
 
 
+@pytest.mark.slow
 def test_the_wrong_thermostat_is_led_from_its_symptom_to_its_equation(capsys):
     import wrong_thermostat as example
 
@@ -148,6 +149,7 @@ def compared_with_the_collapsed_posterior(*arguments):
     return result
 
 
+@pytest.mark.slow
 def test_the_precision_of_a_prior_has_its_law_by_gibbs_draws(capsys):
     compared_with_the_collapsed_posterior("--quick")
     assert "is Gamma(a, b + total(theta**2)/2) times the further factor tau**(n/2)" in capsys.readouterr().out
@@ -175,6 +177,7 @@ def float32():
 SAMPLERS = "SGHMC", "cyclical SGHMC", "pSGLD", "ATMC"
 
 
+@pytest.mark.slow
 def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_path, capsys, float32):
     """Of every sampler the NLL falls and permuted digits are told apart better; seeds are fixed in the example."""
     import digits
@@ -368,6 +371,7 @@ def test_a_run_that_diverges_is_out():
         assert guide.nll_of(guide.Method(setting, {}), setting, problem, data, data, 0) == float("inf"), optimizer
 
 
+@pytest.mark.slow
 def test_regression_by_the_rule_of_the_guide(tmp_path, capsys, float32):
     import uci
 

@@ -193,6 +193,7 @@ WELLS = Energy(theta, U=total(12 * (theta**2 - 1) ** 2 - theta / 2))
 LEFT = dict(init=torch.full((1,), -1.0, dtype=torch.float64), gamma=1.0, step_size=0.04, progress=False)
 
 
+@pytest.mark.slow
 def test_wells_apart_by_twelve_temperatures_have_their_shares_where_a_single_chain_never_crosses():
     x = torch.linspace(-3, 3, 100_001, dtype=torch.float64)
     density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)

@@ -56,7 +56,7 @@ def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monk
     run(page)
 
 
-@pytest.mark.parametrize("page", sorted(LONG), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", covering(sorted(LONG), LONG - {GUIDE / "sampling.md"}), ids=lambda page: page.stem)
 def test_blocks_of_long_pages_run_with_settings_that_are_not_tuned(page, tmp_path, monkeypatch):
     """And with few pairs of chains; how they are called is checked against the signature."""
     tune, accuracy = inspect.signature(samplers.tune), samplers.Draws.accuracy

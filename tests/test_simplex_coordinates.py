@@ -138,6 +138,7 @@ def test_one_of_minibatches_by_rows_and_in_composed_coordinates():
     assert full.shape == plain.shape and float((full.sum(-1) - 1).abs().max()) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_is_tuned(tmp_path):
     how = dict(init=START, steps=20, step_size=0.1, progress=False, coordinates=Simplex())
     whole = sample(SGHMC, dirichlet, checkpoint=tmp_path / "run", **how)["theta"]
