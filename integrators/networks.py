@@ -126,7 +126,9 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
     if not y.isfinite().all():
         raise RecipeError(where, "it has values that are not finite", do="Bound its output.")
     if sign == "positive" and not (y > 0).all():
-        raise RecipeError(where, f"it is {float(y.min()):.3g} somewhere, not positive", do="End it with Softplus().")
+        raise RecipeError(
+            where, f"it is {float(y.detach().min()):.3g} somewhere, not positive", do="End it with Softplus()."
+        )
     with torch.no_grad():
         again, alone = module(x), torch.cat([module(row[None]) for row in x])
     if not torch.allclose(again, y, rtol=1e-4, atol=1e-5):

@@ -203,6 +203,7 @@ def _extremes(where: str, s: Parameter, value: Any) -> tuple[float, float]:
             f"'{s.name}' is one number, got shape {tuple(value.shape)}",
             do="Declare it with per=theta for one value per site.",
         )
+    value = value.detach() if _is_tensor(value) else value
     return float(value.min()), float(value.max())
 
 

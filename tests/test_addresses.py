@@ -142,6 +142,7 @@ def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backe
         assert same(result, stepped("torch", **{role: plain_values(value)})), what
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("role", ROLES)
 def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
     for what, make in ODD.items():

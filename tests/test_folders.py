@@ -66,6 +66,7 @@ def in_time(function, *arguments):
     return raised[0] if raised else None
 
 
+@pytest.mark.filterwarnings("ignore:.*is not intact")
 @pytest.mark.parametrize("run, name, kind", CASES)
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_file_of_somebody_else_is_named_and_left_as_it_is(begun, run, name, kind, tmp_path):

@@ -143,6 +143,7 @@ def test_the_evidence_is_that_of_the_torch_function():
     assert abs(results[0].log_evidence - results[1].log_evidence) < 1e-9
 
 
+@pytest.mark.filterwarnings("ignore:.*chains are lost")
 def test_a_chain_at_whose_state_a_function_raises_is_lost_alone():
     def checked(theta):
         if theta.min() < -2.5:

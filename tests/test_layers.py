@@ -52,6 +52,7 @@ def words_of_stock_samplers():
                 yield pytest.param(name, word, marks=() if name in EVERY_WORD else pytest.mark.slow)
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")
 @pytest.mark.parametrize("name, word", [*words_of_stock_samplers()])
 def test_every_stock_sampler_passes_with_every_word(name, word):
     """The formulas, which know no word, with the first one only."""
@@ -100,6 +101,7 @@ def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
     assert_stationary(own, Energy(x, U=x**4 / 4 + x), gamma=0.7)
 
 
+@pytest.mark.filterwarnings("ignore:.*the noise reaches every block")
 def test_hamiltonian_dynamics_without_noise_is_invariant_and_has_no_linear_law():
     report = check(
         Recipe(name="noiseless", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1})

@@ -50,6 +50,7 @@ def test_python_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
 OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
 
 
+@pytest.mark.filterwarnings("ignore:.*the formulas read U itself")
 @pytest.mark.parametrize("page", covering(OF_PYTHON, set(OF_PYTHON) - LONG), ids=lambda page: page.stem)
 def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -105,6 +105,7 @@ def test_temperatures_and_the_report_are_of_all_ranks(two):
         assert "Relaxation in steps" in account["said"]["print"]
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_network_goes_on_on_other_ranks_and_on_none_from_what_two_have_saved(folder, two, four):
     here = shards.loaded(shards.network(), 0, 1, folder / "saved")
     assert_same(two, "goes on", here)

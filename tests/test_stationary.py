@@ -213,8 +213,14 @@ def spiked(generator, shape, law=SPIKED):
 FAST = {"m": 1.7, "c": 1.3}
 MC = FAST["m"] * FAST["c"]
 RAPIDITY = CoordinateLaw(lambda u: MC * FAST["c"] * (np.cosh(u) - 1) - T * np.log(np.cosh(u)), 3.5, 16, T)
+
+
+def rapidity(p):
+    return (p / MC).asinh() if torch.is_tensor(p) else np.arcsinh(p / MC)
+
+
 EINSTEIN = dict(
-    chart=(lambda z, u, *xi: (z, MC * np.sinh(u), *xi), lambda z, p, *xi: (z, np.arcsinh(p / MC), *xi)),
+    chart=(lambda z, u, *xi: (z, MC * np.sinh(u), *xi), lambda z, p, *xi: (z, rapidity(p), *xi)),
     start=lambda *at: {"theta": QUARTIC.draw(*at), "p": MC * np.sinh(RAPIDITY.draw(*at))},
 )
 

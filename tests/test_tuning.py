@@ -88,6 +88,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*have accepted none")
 @pytest.mark.parametrize("name, recipe, given", RUNS)
 def test_tuned_exact_chains_have_the_moments_of_the_target(name, recipe, given):
     """No number is given by hand. Chains are the replicates; they begin where those of the pilot ended."""

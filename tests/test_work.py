@@ -460,6 +460,7 @@ def test_adapted_quantities_may_be_held_still():
     assert 0 < sum(draws.info["acceptance"])
 
 
+@pytest.mark.filterwarnings("ignore:.*have accepted none")
 def test_a_proposal_that_leaves_a_domain_or_the_numbers_is_rejected():
     """A chain of an unadjusted sampler would be lost."""
     positive = vector("theta", domain="positive")

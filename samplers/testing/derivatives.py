@@ -66,7 +66,7 @@ def _on_arrays_too(function):
             return function(at)
         if not isinstance(at, dict):
             return function(torch.as_tensor(np.array(at))).numpy()
-        result = function({k: torch.as_tensor(v) for k, v in at.items()})
+        result = function({k: v if torch.is_tensor(v) else torch.as_tensor(np.array(v)) for k, v in at.items()})
         if torch.is_tensor(result):
             return result.numpy() if any(isinstance(v, np.ndarray) for v in at.values()) else result
         if any(isinstance(v, np.ndarray) for v in at.values()):
