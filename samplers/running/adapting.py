@@ -1,4 +1,4 @@
-"""Operators that adapt to a run: what they are shown of its steps, until they are constant."""
+"""Adapting operators of a run: their start, the steps from which they learn, and their refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ Pair = tuple[torch.Tensor, torch.Tensor | None]  # positions and the gradients t
 
 
 def restart(plan: Plan, parameters: Mapping[str, Any], where: str, *, side_by_side: bool) -> None:
-    """Begin the operators that adapt anew, which end with the warmup where they do not say when.
+    """Restart the adapting operators; adaptation without an `until` of its own ends with the warmup.
 
-    Raises RecipeError where a run has nothing to show them, or too little.
+    Raises RecipeError where the run has several temperatures, no adapting steps, or no states or gradients to adapt to.
     """
     for name, M in adapting(parameters).items():
         place = f"{where}, operator {name}"
@@ -37,7 +37,7 @@ def restart(plan: Plan, parameters: Mapping[str, Any], where: str, *, side_by_si
 
 
 def _check_source(plan: Plan, M: Adapting, where: str) -> None:
-    """Refuse steps that do not show an operator what it is made of."""
+    """Refuse steps without the one target, or the gradients of U, from which the operator M is estimated."""
     recipe, program = plan.step.recipe, plan.step.program
     if len(recipe.targets) > 1:
         what = f"it adapts to one target, and there are {', '.join(b.name for b in recipe.targets)}"
@@ -52,9 +52,9 @@ def _check_source(plan: Plan, M: Adapting, where: str) -> None:
 
 
 def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> None:
-    """Give the operators that adapt the sites and the device of the target, `(chains, *shape)`.
+    """Give each adapting operator the shape and the device of the target, `(chains, *shape)`.
 
-    Raises RecipeError for those that a run would show fewer states than they have rows.
+    Raises RecipeError for an operator that would see no more states than the target has sites.
     """
     for name, M in adapting(parameters).items():
         sites = target[0].numel()
@@ -66,11 +66,11 @@ def place(parameters: Mapping[str, Any], target: torch.Tensor, where: str) -> No
 
 
 class Adaptation:
-    """The steps that operators adapt to, one by one, after each of which the operators see it.
+    """A kernel that makes one step at a time while operators adapt, and shows each state to the operators.
 
-    An operator sees the state after a step with the gradient that it carries, else the point where the step took its
-    first gradient. Lost chains are left out. `kernel` makes all steps after the last of these. Raises RecipeError where
-    a new matrix is one that the steps cannot have.
+    An operator that needs gradients sees the state and the gradient that the step carries, else the position and value
+    of the step's first gradient. Lost chains are left out. `kernel` makes the steps after the last adaptation. Raises
+    RecipeError where the step refuses a new matrix.
     """
 
     backend = "torch"
@@ -83,12 +83,12 @@ class Adaptation:
         self.operators = adapting(inputs.parameters)
         self.last = max(M.last or 0 for M in self.operators.values())
         self.needs_gradient = any(M.needs_gradient for M in self.operators.values())
-        if self.needs_gradient:  # taken from where steps ask for it
+        if self.needs_gradient:  # gradients must pass through Evaluations
             inputs = replace(inputs, target=replace(inputs.target, is_inlined=False))
         self.stepwise = Stepwise(inputs, keep, ahead=0)
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make a step that the operators see, or steps after the last of these."""
+        """Make one step and show its state to the operators; after the last adaptation, steps of `kernel`."""
         if stage.first + done >= self.last:
             return self.kernel.advance(chains, stage, done, end)
         moves = self.stepwise.advance(chains, stage, done, end)
@@ -96,7 +96,7 @@ class Adaptation:
         return moves
 
     def _show(self, chains: Chains) -> None:
-        """Show the operators the step that has been made."""
+        """Show the operators positions and gradients of the last step."""
         theta, gradient = self._seen(chains)
         some = chains.alive if chains.diverged else slice(None)
         pair = theta[some], None if gradient is None else gradient[some]
@@ -108,7 +108,7 @@ class Adaptation:
             raise RecipeError(self.where, what, do=error.do) from error
 
     def _seen(self, chains: Chains) -> Pair:
-        """Positions of all chains, and the gradients there."""
+        """Positions and gradients of all chains, `(chains, *shape)`; None for gradients that no operator needs."""
         theta = chains.state[chains.recipe.targets[0].name]
         if not self.needs_gradient:
             return theta, None

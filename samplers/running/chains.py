@@ -1,4 +1,4 @@
-"""The chains of a run: the state they have come to, and those of them that are lost."""
+"""The chains of a run: their present state, and the record of lost chains."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from recipe.errors import RecipeError
 
 from ..results.draws import Draws, named
 
-MANY = 100  # steps that are all rejected by a chain that is stuck, and not by chance
+MANY = 100  # steps: a chain that rejects as many is stuck
 
 
 class Diverged(RecipeError):
-    """Every chain has left the finite numbers; `draws` are those that were kept before."""
+    """Every chain is lost; `draws` holds the draws kept before, or None."""
 
     draws: Draws | None = None
 
@@ -27,10 +27,10 @@ class Diverged(RecipeError):
 class Chains:
     """The chains of a run after `moved` of its steps.
 
-    `state`: the blocks by name, `(chains, *shape)` for a vector and one value per chain, `(chains,)`, for a scalar, and
-    the gradient that the next step takes over, which has seen the `rows` of the data. A chain that leaves the finite
-    numbers, or the domain of a block, is lost: it stays at its last state, `alive` is False there, `(chains,)`, and
-    `diverged` has the step at which it did, by chain. `adapting`: the operators that adapt to them, by name.
+    `state`: the blocks by name, `(chains, *shape)` for a vector and `(chains,)` for a scalar, and the gradient that the
+    next step takes over, evaluated on the `rows` of the data. A chain whose state is not finite, or outside the domain
+    of a block, is lost: the chain stays at its last state, `alive`, `(chains,)`, is False for it, and `diverged` maps
+    the chain to the step of its loss. `adapting`: the adapting operators by name.
     """
 
     def __init__(self, recipe: Recipe, state: dict[str, Any], where: str) -> None:
@@ -51,9 +51,10 @@ class Chains:
         return len(self.alive)
 
     def advance(self, new: dict[str, Any], *, rows: torch.Tensor | None = None, is_fine: bool | None = None) -> None:
-        """Take the state after the next step, but for chains that it loses; `rows`: of its last gradient.
+        """Take the state `new` after one step, but keep the last state of lost chains.
 
-        `is_fine`: the verdict that it loses none, where that is known. Raises Diverged where it loses the last chain.
+        `rows`: the rows of the data in the carried gradient. `is_fine`: True where the step is known to lose no chain.
+        Raises Diverged where the last chain is lost.
         """
         lost = [] if is_fine else self._leaving(new)
         if lost:
@@ -65,33 +66,33 @@ class Chains:
         self.moved += 1
 
     def begin(self) -> None:
-        """Count accepted proposals anew, as a stage does."""
+        """Reset the number of accepted proposals, at the start of a stage."""
         if ACCEPTED.name in self.state:
             self.state = self.state | {ACCEPTED.name: torch.zeros_like(self.state[ACCEPTED.name])}
 
     def acceptance(self, steps: int) -> torch.Tensor | None:
-        """The share of the proposals of these steps, since the stage began, that each chain has accepted."""
+        """The fraction of `steps` proposals that each chain accepted, `(chains,)`; None without proposals."""
         accepted = self.state.get(ACCEPTED.name)
         return None if accepted is None or not steps else accepted / steps
 
     def merged(self, new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-        """The new state, but for lost chains, which stay where they were."""
+        """The new state, with the old state of lost chains."""
         return _merged(self.alive, new, old) if self.diverged else new
 
     def verdict(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Whether a step loses no chain, a number on the device of the state: 1 or 0, `(1,)`."""
+        """1 where a step loses no chain, else 0: a tensor `(1,)` on the device of the state."""
         return (~self.alive | self._fine(new)).all().reshape(1).float()
 
     def land(self, state: dict[str, Any], steps: int, *, rows: torch.Tensor | None = None) -> None:
-        """Take the state after so many steps, in which lost chains have stayed where they were; `rows`: as above."""
+        """Take the state after `steps` steps, with lost chains at their last state; `rows` as in `advance`."""
         self.state = state
         self.rows = rows if "gradient" in state else None
         self.moved += steps
 
     def lose(self, lost: Mapping[int, int], new: Mapping[str, torch.Tensor]) -> Diverged | None:
-        """Flag chains, given with the step at which they were lost; the error to raise where none is left.
+        """Flag lost chains, `lost` maps each to its step; returns the error to raise where no chain is left, else None.
 
-        `new`: where that step would have led the first of them, `(*shape)` by block.
+        `new`: the rejected state of the first lost chain, `(*shape)` by block.
         """
         reason, advice = self._reason(new)
         if not self.diverged:
@@ -104,11 +105,11 @@ class Chains:
         return Diverged(self.where, f"every chain has diverged, the last at step {last}: {reason}", do=advice)
 
     def account(self) -> dict[str, Any]:
-        """What draws say of the chains: plain data."""
+        """The record of the chains for `draws.info`: plain data."""
         return {"diverged": self.diverged}
 
     def concerns(self) -> list[str]:
-        """Sentences of what the caller must know: which chains were lost and why the first of them was."""
+        """Warnings for the caller: the lost chains, and the reason of the first loss."""
         if not self.diverged:
             return []
         return [
@@ -117,7 +118,7 @@ class Chains:
         ]
 
     def stuck(self, steps: int) -> list[str]:
-        """A sentence of the chains that accepted none of these steps, since the stage began, if there are any."""
+        """A warning where chains have accepted none of the `steps` proposals of the stage; else an empty list."""
         acceptance = self.acceptance(steps)
         if acceptance is None:
             return []
@@ -131,7 +132,7 @@ class Chains:
         ]
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
-        """What `restore` needs: tensors and plain data."""
+        """Tensors and plain data from which `restore` continues."""
         diverged = {str(chain): step for chain, step in self.diverged.items()}
         return self._tensors(), {"moved": self.moved, "diverged": diverged, "reason": self.reason}
 
@@ -149,7 +150,7 @@ class Chains:
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
-        """Go on from a snapshot. Raises ValueError for that of other chains, before anything is changed."""
+        """Continue from a snapshot. Raises ValueError for a snapshot of other shapes or types, before any change."""
         for name, x in self._tensors().items():
             if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
                 raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
@@ -168,18 +169,18 @@ class Chains:
         self.reason = account["reason"]
 
     def _leaving(self, new: Mapping[str, torch.Tensor]) -> list[int]:
-        """The chains alive whose numbers are not finite, or outside of their domains."""
+        """The indices of chains alive whose new state is not finite, or outside its domain."""
         if not self.diverged and self._all_fine(new):
-            return []  # without a look at each chain
+            return []  # one sum over all chains is the usual case
         return (self.alive & ~self._fine(new)).nonzero().flatten().tolist()
 
     def _all_fine(self, new: Mapping[str, torch.Tensor]) -> bool:
-        """Whether the numbers of all chains are finite, and inside of their domains."""
+        """Whether the states of all chains are finite and inside their domains."""
         finite = all(math.isfinite(new[name].sum()) for name in self._names)
         return finite and all(bool(in_domain(b, new[b.name]).all()) for b in self._bounded)
 
     def _fine(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Which chains' numbers are finite, and inside of their domains, `(chains,)`."""
+        """True for each chain whose state is finite and inside its domain, `(chains,)`."""
         fine = torch.ones_like(self.alive)
         for x in (new[b.name] for b in self.recipe.entries):
             fine &= x.reshape(len(self), -1).sum(1).isfinite()
@@ -188,9 +189,9 @@ class Chains:
         return fine
 
     def _reason(self, new: Mapping[str, torch.Tensor]) -> tuple[str, str]:
-        """Why a chain is lost, and what to do."""
+        """The reason of a loss, and the advice."""
         outside = [b for b in self._bounded if (~in_domain(b, new[b.name]) & new[b.name].isfinite()).any()]
-        infinite = [b.name for b in self.recipe.entries if not new[b.name].sum().isfinite()]  # as is asked above
+        infinite = [b.name for b in self.recipe.entries if not new[b.name].sum().isfinite()]  # the test of _fine
         if not outside:
             return f"{infinite[-1] if infinite else None} is not finite", "Take a smaller step size."
         block = outside[-1]
@@ -208,7 +209,7 @@ def _without_prefix(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def _merged(alive: torch.Tensor, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """The new state of chains alive, the old one of all others."""
+    """The new state of chains alive, the old state of lost chains."""
     merged: dict[str, Any] = {}
     for name, x in new.items():
         before = old.get(name, x)

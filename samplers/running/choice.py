@@ -1,4 +1,4 @@
-"""The kernel of a run: the text of the step in torch, a compiled kernel of one step or of many, a graph of several."""
+"""The choice of a run's kernel: the step in torch, a compiled kernel of one or many steps, or a graph of several."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,10 +18,10 @@ from .plan import Plan
 from .stepwise import Stepwise
 from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
 
-# A run is worth the compilation of a kernel from here on:
+# The least run that is worth the compilation of a kernel:
 STEPS = 10_000  # steps
 UPDATES = 2e7  # or steps times chains and sites
-STEPS_ON_GPU = 2_000  # steps there: a step in torch is some hundred launches, whatever its size
+STEPS_ON_GPU = 2_000  # steps on a GPU: a step in torch is some hundred launches, whatever its size
 SIZE = 2_000  # numbers of a block, below which a step in torch costs less than the call of a kernel of one step
 STEPS_OF_GRAPHS = 300_000  # steps for torch.compile, which takes a minute
 
@@ -29,17 +29,17 @@ Choice = tuple[Kernel, str]  # a kernel, and the reason for it
 
 
 def steps_worth_a_graph(device: torch.device) -> int:
-    """The steps of a run that is worth a graph of several: a CUDA graph takes no time to make, torch.compile does."""
+    """The least length of a run for a graph of several steps: a CUDA graph is quick to make, torch.compile slow."""
     return STEPS_ON_GPU if gpu.has_graphs(device) else STEPS_OF_GRAPHS
 
 
 def choose(
     plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str, where: str
 ) -> tuple[Kernel, str, Inputs]:
-    """The kernel of a run with the reason for it, and what its steps read: with a compiled gradient where that pays.
+    """The kernel of a run, the reason for the choice, and the inputs, whose gradient torch compiles in a long run.
 
-    `state`: where the chains start; `keep`: the names of the blocks whose values are handed on. Raises RecipeError
-    where there is no kernel of the backend that is asked for by name.
+    `state`: the start of the chains by block; `keep`: the names of the blocks whose values are handed on. Raises
+    RecipeError where a backend is given by name and has no kernel for the step.
     """
     device = next(iter(state.values())).device
     least = steps_worth_a_graph(device)
@@ -55,7 +55,7 @@ def choose(
 
 
 def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Choice:
-    """The kernel that `backend` asks for, of one step or of many; with "auto" where the run is long enough."""
+    """A kernel of one step or of many by `backend`, and the reason; "auto" compiles for long runs only."""
     symbolic = inputs.target.is_symbolic
     entries = plan.step.recipe.entries
     device = state[entries[0].name].device.type
@@ -84,7 +84,7 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
 
 
 def too_short(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> str:
-    """Why a run is not worth a compilation, "" where it is: a short run, or small steps by a kernel of one step."""
+    """The reason why compilation does not pay, or "": a short run, or small blocks under a kernel of one step."""
     some = next(iter(state.values()))
     if some.device.type == "cuda":
         return "" if plan.length >= STEPS_ON_GPU else f"fewer than {STEPS_ON_GPU:,} steps"

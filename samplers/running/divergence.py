@@ -1,4 +1,4 @@
-"""How far the law of a run is from exp(-H/T): the KL from the work of its steps, backwards in time.
+"""The KL divergence between the law of a run and exp(-H/T), from the work of its steps backwards in time.
 
 Let rho be the stationary law of a step, pi = exp(-H/T), and W the work of a stretch of n steps of its time reversal,
 the direction -1. From E[exp(-W/T) | z] = pi(z')P(z' -> z)/pi(z), summed over the paths, for stretches that forget,
@@ -34,7 +34,7 @@ from .phases import Phase
 from .plan import Plan, Setting, Stage
 from .watching import Bar
 
-GOOD = 0.8  # acceptance of the chains of exp(-H/T), for which the step size is halved
+GOOD = 0.8  # acceptance of the chains of exp(-H/T), below which the step size is halved
 HALVINGS = 8  # at most
 SETTLED = 2.0  # standard errors by which twice the steps may change the estimate
 
@@ -43,10 +43,10 @@ Blocks = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Remaking:
-    """How the steps of a run are made anew, so that they know their work.
+    """Makes the step of a run again, with its work among the adapted quantities.
 
-    `stepped(freeze=, accept=)` makes one, `derived(steps=)` its target; None where there is no work,
-    for the `reason`. `backend`: as the run was asked for.
+    `stepped(freeze=, accept=)` compiles the step, or is None where the work is not defined, for the `reason`;
+    `derived(steps=)` makes the target of the new steps. `backend`: that of the run's call.
     """
 
     stepped: Callable[..., Step] | None
@@ -55,7 +55,7 @@ class Remaking:
     reason: str = ""
 
     def worked(self, step: Step, h: float, temperature: float, inputs: Inputs, where: str) -> "Worked":
-        """A step of a run with its work, at its step size and temperature; raises RecipeError where it has none."""
+        """The step with its work, at step size `h` and `temperature`; raises RecipeError where there is no work."""
         if self.stepped is None:
             raise RecipeError(where, self.reason)
         plain = self.stepped(freeze=step.frozen, accept=False)
@@ -67,7 +67,7 @@ class Remaking:
 
 @dataclass(frozen=True)
 class Worked:
-    """A step that knows its work, plain and Metropolised; `inputs`: what they read."""
+    """A step with its work, plain and Metropolised (`exact`), at step size `h`; `inputs`: those of both."""
 
     plain: Step
     exact: Step
@@ -78,12 +78,12 @@ class Worked:
     where: str
 
     def divergence(self, start: Blocks, steps: int, most: int, bar: Bar) -> Divergence:
-        """The KL from chains that start here, in stretches of so many steps, doubled up to `most` until it settles."""
+        """The KL from chains at `start`, by stretches of `steps` steps, doubled up to `most` until settled."""
         return Stretches(self, start, bar).settle(steps, most)
 
 
 class Stretches:
-    """Chains of the law of a step, and of exp(-H/T), with the stretches that start from them; a bar shows the steps."""
+    """Chains in the law of the step and chains in exp(-H/T), whose states start stretches; `bar` counts the steps."""
 
     def __init__(self, worked: Worked, start: Blocks, bar: Bar) -> None:
         some = next(iter(start.values()))
@@ -99,7 +99,7 @@ class Stretches:
         self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
 
     def settle(self, steps: int, most: int) -> Divergence:
-        """The estimate of stretches that are long enough: twice the steps change it no more, nor does their end."""
+        """The estimate of stretches that agree with those of half the steps, and whose second half adds nothing."""
         before = None
         while True:
             self._move_exact(steps)
@@ -116,7 +116,7 @@ class Stretches:
             steps *= 2
 
     def _move_exact(self, steps: int) -> None:
-        """Go on with the chains of exp(-H/T) for the time of twice these steps, at a step size that is accepted."""
+        """Move the chains of exp(-H/T) for the time of 2 `steps` steps, at a step size halved until accepted."""
         for _ in range(HALVINGS):
             number = math.ceil(2 * steps * self.worked.h / self.h)
             self.exact |= {ACCEPTED.name: torch.zeros_like(self.exact[ACCEPTED.name])}
@@ -133,7 +133,7 @@ class Stretches:
         return _blocks(chains)
 
     def _moved(self, step: Step, state: Blocks, h: float, steps: int) -> tuple[Chains, torch.Tensor]:
-        """Chains after so many steps, and their work over T in each half, `(2, chains)`."""
+        """Chains after `steps` steps, and their work over T in each half of the steps, `(2, chains)`."""
         worked = self.worked
         chains = Chains(step.recipe, dict(state), worked.where)
         size = Setting("step size", h, 0, worked.where)
@@ -153,7 +153,7 @@ class Stretches:
         return chains, halves
 
     def _logs(self, steps: int) -> tuple[torch.Tensor, float]:
-        """What each half of the stretches adds to (log(rho/pi) in rho less in pi)/2; the variance of their work."""
+        """Terms of (E_rho - E_pi) log(rho/pi)/2 by each half of the stretches, `(2, starts)`; the variance of W/T."""
         works = []
         for start in (self.of_run, self.exact):
             twice = {name: torch.cat([x, x]) for name, x in start.items()}

@@ -1,4 +1,4 @@
-"""A run as it is driven: a kernel advances the chains from stop to stop, through the stages of a plan."""
+"""The loop of a run: a kernel advances the chains from stop to stop, through the stages of a plan."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from .plan import Plan, Stage
 
 @dataclass(frozen=True)
 class Moves:
-    """So many steps; of the states that are kept, the step sizes, and the values by block, `(chains, kept, *shape)`.
+    """The number of steps made, and the step sizes and values by block, `(chains, kept, *shape)`, of kept states.
 
-    `end`: the error to raise after these steps, which have lost the last chain.
+    `end`: the error to raise where the steps have lost the last chain.
     """
 
     steps: int
@@ -24,29 +24,29 @@ class Moves:
 
 
 class Kernel(Protocol):
-    """A way to make steps, by a `backend`: "torch", "cpp" or "triton"; `reason`: why a run has this one."""
+    """Makes the steps of a run; `backend`: "torch", "cpp" or "triton"."""
 
     backend: str
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make some steps of a stage, from number `done` of it on: one at least, and none from number `end` on.
+        """Make at least one step of a stage, from its step `done` on and before its step `end`.
 
         Raises Diverged where all chains are lost.
         """
 
 
 class Stop(Protocol):
-    """Something to be done between two steps of a run."""
+    """An action between two steps of a run, such as a swap of temperatures."""
 
     def next(self, number: int) -> int:
-        """The number of steps, greater than this one, after which the stop acts."""
+        """The next number of steps, above `number`, after which the stop acts."""
 
     def act(self, chains: Chains, stage: Stage, number: int) -> None:
-        """Act on chains that have made this number of steps."""
+        """Act on chains that have made `number` steps of the run."""
 
 
 def drive(plan: Plan, chains: Chains, kernel: Kernel, stops: Sequence[Stop] = ()) -> Iterator[Moves]:
-    """The moves through the stages of a plan, from where the chains are."""
+    """Yields the moves through the stages of a plan, from the present state of the chains; raises Diverged."""
     for stage in plan.stages:
         done = max(chains.moved - stage.first, 0)
         if not done:

@@ -1,8 +1,7 @@
-"""Chains at several temperatures side by side, which exchange their states: draws where one chain alone is stuck.
+"""Parallel tempering: chains at several temperatures side by side, which exchange their states.
 
-Every temperature is a rung, a group of chains that a kernel moves like any other; each `every` steps chain i of a rung
-and chain i of the next one attempt to swap. Chains at high temperatures cross the barriers, those at the first one, of
-which the draws are, get what has come down.
+Every temperature is a rung, a group of chains with a kernel; every `every` steps chain i of a rung and chain i of the
+next rung attempt to swap states. Chains at high temperatures cross barriers; the draws are of the first temperature.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from .plan import Plan, Setting, Stage
 from .start import whole_state
 
 EVERY = 10  # steps between two attempts, where the caller does not say
-SEEN = 1000  # steps after which a run is looked at, at most
+SEEN = 1000  # steps in one call of advance, at most
 RUNG = "rung "
 LOW = 0.05  # a rate of exchange below which temperatures are too far apart
 
@@ -42,18 +41,18 @@ class Ladder:
     every: int
 
     def plans(self, plan: Plan) -> list[Plan]:
-        """The plan of each rung: as it is, at another temperature."""
+        """The plan at the temperature of each rung."""
         return [replace(plan, stages=tuple(_at(stage, T) for stage in plan.stages)) for T in self.temperatures]
 
     def inputs(self, inputs: Inputs) -> list[Inputs]:
-        """What the steps of each rung read: the noise is another one."""
+        """The inputs of each rung, each with independent noise."""
         return [
             replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG) for r in range(len(self.temperatures))
         ]
 
 
 def ladder_of(temperatures: Any, every: Any, where: str) -> Ladder | None:
-    """The ladder that the caller asks for; None where there are no temperatures side by side.
+    """The ladder of `temperatures=` and `swap_every=`; None where no temperatures are given.
 
     Raises RecipeError for temperatures that do not rise or are not > 0, and for exchanges without temperatures.
 
@@ -88,7 +87,7 @@ def ladder_of(temperatures: Any, every: Any, where: str) -> Ladder | None:
 
 
 def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any, stop: int, where: str) -> None:
-    """Refuse runs whose chains, numbers below `stop`, cannot exchange: minibatches, a target held still."""
+    """Refuse runs that cannot exchange: minibatches, a frozen target, scope "tensor", chain numbers beyond RUNG."""
     if callable(temperature) or temperature != 1.0:
         raise RecipeError(where, "temperature= stands beside temperatures=", do="Give one or the other.")
     if any(stage.phase.temperature is not None for stage in plan.stages):
@@ -108,7 +107,7 @@ def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any
 
 
 class Rungs(Chains):
-    """The chains of the first temperature, with those of the `others`, and how often neighbours have exchanged.
+    """The chains of the first temperature, with those of the `others`, and the counts of exchanges.
 
     `offered`, `taken`: for each pair of neighbours, the attempts of all chains, and those that succeeded.
     """
@@ -124,20 +123,20 @@ class Rungs(Chains):
 
     @property
     def all(self) -> list[Chains]:
-        """The chains of each rung."""
+        """The chains of every rung, the first one included."""
         return [self, *self.others]
 
     @property
     def rates(self) -> list[float]:
-        """The part of the attempts that succeeded, for each pair of neighbours."""
+        """The fraction of attempts that succeeded, for each pair of neighbours."""
         return [taken / max(offered, 1) for taken, offered in zip(self.taken, self.offered)]
 
     def account(self) -> dict[str, Any]:
-        """What draws say of the chains."""
+        """The record of the chains for `draws.info`, with temperatures and rates of exchange."""
         return super().account() | {"temperatures": list(self.ladder.temperatures), "swaps": self.rates}
 
     def concerns(self) -> list[str]:
-        """Sentences of what the caller must know: chains that are lost, and temperatures too far apart."""
+        """Warnings for the caller: lost chains, and temperatures too far apart."""
         concerns = super().concerns()
         for chains in self.others:
             concerns += chains.concerns()
@@ -151,7 +150,7 @@ class Rungs(Chains):
         return concerns
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
-        """What `restore` needs: tensors and plain data."""
+        """Tensors and plain data from which `restore` continues."""
         tensors, account = super().snapshot()
         accounts = []
         for r, chains in enumerate(self.others):
@@ -161,7 +160,7 @@ class Rungs(Chains):
         return tensors, account | {"others": accounts, "offered": self.offered, "taken": self.taken}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
-        """Go on from a snapshot. Raises ValueError for that of other chains, before anything is changed."""
+        """Continue from a snapshot. Raises ValueError for a snapshot of other shapes or types."""
         super().restore({name: x for name, x in tensors.items() if not name.startswith(RUNG)}, account)
         for r, (chains, plain) in enumerate(zip(self.others, account["others"], strict=True)):
             start = _name(r, "")
@@ -172,7 +171,7 @@ class Rungs(Chains):
 
 
 class SideBySide:
-    """The kernel of chains at several temperatures, by a kernel for each, which are all at one step in the end."""
+    """The kernel of all rungs, by one kernel per rung; every call of `advance` ends with all rungs at the same step."""
 
     def __init__(self, kernels: Sequence[Kernel], temperatures: Sequence[float]) -> None:
         self.kernels = kernels
@@ -181,7 +180,7 @@ class SideBySide:
         self.of_rungs: tuple[Stage, list[Stage]] | None = None
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make the steps of all rungs up to number `end`, or fewer; those of the first rung are handed on."""
+        """Make the steps of all rungs up to step `end`, or `SEEN` of them; returns the moves of the first rung."""
         assert isinstance(chains, Rungs)
         if self.of_rungs is None or self.of_rungs[0] is not stage:
             self.of_rungs = stage, [_at(stage, T) for T in self.temperatures]
@@ -198,24 +197,24 @@ class SideBySide:
 
 
 class Swaps:
-    """Attempts to swap the states of neighbouring temperatures, after every so many steps."""
+    """Attempts to swap the states of neighbouring temperatures, after every `ladder.every` steps."""
 
     def __init__(self, ladder: Ladder, inputs: Inputs) -> None:
         self.ladder = ladder
         self.inputs = inputs
 
     def next(self, number: int) -> int:
-        """The number of steps after which the next attempt is made."""
+        """The next multiple of `ladder.every` above `number`."""
         return number - number % self.ladder.every + self.ladder.every
 
     def act(self, chains: Chains, stage: Stage, number: int) -> None:
-        """Make an attempt for each pair of neighbours."""
+        """Attempt one swap for each pair of neighbours."""
         assert isinstance(chains, Rungs)
         self._exchange(chains, Exchange(stage.step.recipe, stage.step.frozen), number - 1)
 
     @torch.no_grad()
     def _exchange(self, rungs: Rungs, exchange: Exchange, number: int) -> None:
-        """Attempt to swap rungs 0 and 1, 2 and 3, ..., then 1 and 2, 3 and 4, ..., after a step."""
+        """Attempt to swap rungs 0 and 1, 2 and 3, ..., then 1 and 2, 3 and 4, ..., after step `number`."""
         values = [self._values(chains) for chains in rungs.all]
         like = values[0]
         uniform = noise.uniform(
@@ -233,7 +232,7 @@ class Swaps:
         for r in (*pairs[::2], *pairs[1::2]):
             low, high = rungs.all[r : r + 2]
             both = low.alive & high.alive
-            u = uniform[:, r].where(both, 2.0)  # lost chains swap never
+            u = uniform[:, r].where(both, 2.0)  # lost chains never swap
             T = self.ladder.temperatures[r : r + 2]
             low.state, high.state, swapped = exchange(
                 low.state, high.state, (T[0], T[1]), values[r], values[r + 1], u, **settings
@@ -261,7 +260,7 @@ def side_by_side(
     backend: str,
     where: str,
 ) -> tuple[Rungs, SideBySide, str]:
-    """The chains of all temperatures where they start, their kernel and the reason for it, as of one temperature."""
+    """The chains of all temperatures at their start, their kernel, and the reason for the first rung's kernel."""
     step = plan.step
     reads = ladder.inputs(inputs)
     states = [whole_state(step, dict(start), energy, own, T) for own, T in zip(reads, ladder.temperatures)]
@@ -281,7 +280,7 @@ def _at(stage: Stage, temperature: float) -> Stage:
 
 
 def _joined(moves: list[Moves]) -> Moves:
-    """Some moves as one."""
+    """Consecutive moves as one."""
     kept = [move.kept for move in moves if move.kept]
     return Moves(
         sum(move.steps for move in moves),

@@ -1,4 +1,4 @@
-"""What must be the same for a run to go on: plain data."""
+"""The settings under which a checkpoint may be resumed, as plain data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,13 @@ from .plan import Plan
 def fingerprint(
     plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str, ladder: Any = None
 ) -> dict:
-    """The settings of a run: tensors by their digest, schedules by their values; of functions only their names.
+    """The settings that determine the draws: tensors by their digest, schedules by their values, functions by name.
 
-    They are all that the draws depend on, and what is kept of them: the text of the steps has recipe, word, pieces,
-    scope and symbolic energy. An energy and observations that are functions are compared by a Probe. Left out are the
-    device and the number of threads, which change draws by rounding; the frequency of checkpoints, progress and watch,
-    which change none; and warmup, which the phases have.
+    The text of the steps contains recipe, word, pieces, scope and symbolic energy. Energies and observations that are
+    functions are compared by a Probe. Left out are the device and the number of threads (draws change by rounding), the
+    frequency of checkpoints, progress and watch (draws do not change), and warmup (part of the phases).
 
-    `start`: the blocks that the caller gave; `keep`: the names of the blocks whose draws are kept; `ladder`: of the
-    temperatures side by side.
+    `start`: the blocks of `init`; `keep`: the names of the kept blocks; `ladder`: the temperatures side by side.
     """
     data: Data | None = inputs.target.data
     return _plain(
@@ -69,7 +67,7 @@ def _of_coordinates(layout: Layout) -> dict:
 
 
 def _plain(x: Any) -> Any:
-    """Plain JSON data for a value; functions are known by their values elsewhere."""
+    """A value as plain JSON data; a function becomes the words "a function"."""
     if torch.is_tensor(x):
         return storage.digest(x)
     if isinstance(x, operators.Operator):

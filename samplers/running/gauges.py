@@ -1,4 +1,4 @@
-"""What is watched of a run beside its draws: the temperatures of its momenta and its thermostats, through all of it."""
+"""Kinetic temperatures and thermostats of a run, averaged over its kept states."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,17 +14,17 @@ from .chains import Chains
 from .drive import Moves
 from .plan import Plan
 
-LOOKS = 256  # states of a run that are looked at
-NUMBERS = 2**20  # of all chains
+LOOKS = 256  # kept states that are averaged, at most
+NUMBERS = 2**20  # averages of all chains together, at most
 
 Series = dict[str, torch.Tensor]  # by block, `(chains, looks)`
 
 
 class Gauges:
-    """Means over the sites, of some of the kept states: p^2/m of every block of momenta, and thermostats.
+    """Means over the sites, at some of the kept states, of p^2/m of every block of momenta, and of thermostats.
 
-    `like`: a block of the chains, `(chains, *shape)`; `parameters`: values by name. Momenta are looked at where the run
-    has one temperature > 0, and their law given the other blocks is N(0, m T).
+    `like`: a block of the chains, `(chains, *shape)`; `parameters`: values by name. Momenta are included where the run
+    has one temperature > 0 and the law of p given the other blocks is N(0, m T).
     """
 
     def __init__(self, plan: Plan, like: torch.Tensor, parameters: Mapping[str, Any]) -> None:
@@ -43,11 +43,11 @@ class Gauges:
 
     @property
     def blocks(self) -> list[str]:
-        """The blocks that are looked at."""
+        """The names of the momenta and thermostats."""
         return [*self.masses, *self.thermostats]
 
     def take(self, moves: Moves, begin: int) -> None:
-        """Look at kept states, of which there were `begin` before."""
+        """Add the kept states of `moves`, which follow `begin` earlier ones."""
         chosen = range(-begin % self.every, len(moves.step_sizes), self.every)
         if not chosen:
             return
@@ -59,17 +59,17 @@ class Gauges:
         self.looked = end
 
     def snapshot(self) -> Series:
-        """What `restore` needs."""
+        """The series so far by block, `(chains, looks)`, from which `restore` continues."""
         return {name: x[:, : self.looked].cpu().clone() for name, x in self.series.items()}
 
     def restore(self, series: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         for name, x in self.series.items():
             x[:, : series[name].shape[1]] = series[name].to(x.device)
             self.looked = series[name].shape[1]
 
     def account(self, chains: Chains) -> dict[str, Any]:
-        """Averages over the chains that are alive: plain data, by question and block."""
+        """Averages over the chains alive as plain data: `kinetic_temperature` and `thermostats`, each by block."""
         alive = chains.alive.cpu()
         account: dict[str, Any] = {}
         if self.looked < LEAST or not alive.any():
@@ -85,7 +85,7 @@ class Gauges:
         return account
 
     def _kick(self, chains: Chains, mass: Any) -> float:
-        """(h/2)^2 g^2/m: what half a kick, the last thing of a step that carries its gradient g, adds to p^2/m."""
+        """The mean of (h/2)^2 g^2/m, which the half kick at the end of a step with gradient g adds to p^2/m."""
         gradient = chains.state.get("gradient")
         if not torch.is_tensor(gradient):
             return 0.0

@@ -1,8 +1,8 @@
-"""How high U is where chains have come: so far up that exp(-U/T) cannot be their law, they have left every scale.
+"""A check of the rise of U/T: chains whose U/T has risen too far cannot have the law exp(-U/T), and are flagged.
 
-Where a law of d coordinates is at home s higher in U/T than at a point, the states there fill e^s times the room about
-that point: each coordinate ranges over e^(s/d) of its width there. For s = 100 d that is 3e43, more than the numbers
-of float32 range over. The point is where a chain starts: one that is on its way down is as high as it may be.
+A law of d coordinates whose typical U/T is s above that of a point fills e^s times the volume about the point: each
+coordinate ranges over e^(s/d) times its width there. For s = 100 d that is 3e43, beyond the range of float32. The point
+of comparison is the start of a chain: U falls while a chain descends to its law.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from .plan import Plan
 from .recording import InMemory
 
 FARTHEST = 100.0  # rise of U/T per coordinate
-BATCHES = 8  # of data, in runs of minibatches, on which U is compared
-ERRORS = 6.0  # standard errors of these comparisons
-FAR = 1000.0  # as far as the start, and 1, are from 0
-SHORTEST = 50  # steps of a run that is looked at
-ENTRIES = 2**27  # of the draws of a block among which the largest are looked for, at most
+BATCHES = 8  # minibatches on which U is compared
+ERRORS = 6.0  # standard errors by which a rise on minibatches is lowered
+FAR = 1000.0  # times 1 + the largest site of the start: a site beyond is far
+SHORTEST = 50  # steps of the shortest run that is checked
+ENTRIES = 2**27  # entries of a block's draws that are searched for the largest, at most
 
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
@@ -36,7 +36,7 @@ def hottest(plan: Plan) -> float:
 
 
 def are_worth_a_look(plan: Plan, chains: Chains, start: Blocks, is_symbolic: bool) -> bool:
-    """Whether chains may have left every scale; of a symbolic U, which costs a text, only where they have gone far."""
+    """Whether a run is checked: `SHORTEST` steps or more, at T > 0; with a symbolic U, only where a site is far."""
     if plan.length < SHORTEST or hottest(plan) == 0:
         return False
     far = (chains.state[b].abs().max() > FAR * (1 + x.abs().max()) for b, x in start.items() if b in chains.state)
@@ -45,7 +45,7 @@ def are_worth_a_look(plan: Plan, chains: Chains, start: Blocks, is_symbolic: boo
 
 @dataclass(frozen=True)
 class Heights:
-    """U of all chains at states of a run; `start`: where the chains start; `where` begins the message."""
+    """The rise of U/T of all chains; `start`: the target at the start by block; `where` begins the message."""
 
     recipe: Recipe
     inputs: Inputs
@@ -53,7 +53,7 @@ class Heights:
     where: str
 
     def flag(self, draws: Draws, chains: Chains, record: InMemory, plan: Plan) -> Draws:
-        """The draws, in which chains that have left every scale count as diverged at the last step, with a warning."""
+        """The draws, with chains of too large a rise added to `diverged` at the last step, and a warning."""
         rise = self._rise([self._targets(chains.state), self._extremes(record)]) / hottest(plan)
         sites = sum(self.start[b.name][0].numel() for b in self.recipe.targets)
         flagged = (chains.alive & (rise > FARTHEST * sites)).nonzero().flatten().tolist()
@@ -69,9 +69,9 @@ class Heights:
         return draws
 
     def _rise(self, states: list[Blocks]) -> torch.Tensor:
-        """By how much U is higher than where the chain started, at the highest of its states, `(chains,)`.
+        """The largest rise of U above the start of each chain, over `states`, `(chains,)`.
 
-        Of minibatches it is what is sure beyond their noise; a state where U is not a number says nothing.
+        On minibatches `ERRORS` standard errors are subtracted; a rise that is nan counts as 0.
         """
         each = []
         with torch.no_grad():
@@ -88,7 +88,7 @@ class Heights:
         return value.double()
 
     def _rows(self) -> list[torch.Tensor | None]:
-        """The rows of the batches on which U is compared, the same for all chains."""
+        """The rows of the batches on which U is compared, equal for all chains; [None] for all data."""
         data = self.inputs.target.data
         chains = len(self.start[self.recipe.targets[0].name])
         if data is None or data.batch_size is None:
@@ -101,7 +101,7 @@ class Heights:
         return {b.name: state[b.name] for b in self.recipe.targets}
 
     def _extremes(self, record: InMemory) -> Blocks:
-        """The kept state of each chain whose numbers are largest, else where it started."""
+        """The kept state with the largest site of each chain, `(chains, *shape)` by block; the start if none."""
         kept = len(record.step_sizes)
         values = {b.name: record.values[b.name][:, :kept] for b in self.recipe.targets}
         if not kept or any(x.numel() > ENTRIES for x in values.values()):

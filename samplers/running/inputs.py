@@ -1,4 +1,4 @@
-"""What the steps of a run read beside the state: the energy on its batches, noise under a seed, parameters."""
+"""The inputs of a run's steps beside the state: the energy on its batches, noise under a seed, parameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from ..energies.layout import Layout
 from ..energies.potential import CURVATURE, VALUE, Jet, Orders, Potential
 from ..energies.target import Target
 
-NOISE_AT_ONCE = 2**20  # normals that are drawn together, for as many steps as they serve
-GATHERED_AT_ONCE = 2**16  # numbers of batches that are gathered together, for as many steps: they stay in the cache
+NOISE_AT_ONCE = 2**20  # normals drawn in one call, for several steps
+GATHERED_AT_ONCE = 2**16  # numbers of batches gathered in one call, few enough for the cache
 
 Rows = torch.Tensor | None  # of the batch of each chain, `(chains, batch_size)`; None for all data
 
 
 class Batches:
-    """The batches of some steps of so many chains, by the index of the step among them and by the evaluation in it.
+    """The batches of `steps` for `chains` chains, by the index of the step and the number of the evaluation in it.
 
-    Rows are drawn for all of these steps at once, and what they hold is gathered for as many as have room. `chosen`:
-    the chains that are asked for; all of them if left out.
+    Rows are drawn for all steps at once; batches are gathered for several steps at once. `chosen`: the indices of the
+    chains whose batches are returned; all chains if None.
     """
 
     def __init__(self, inputs: "Inputs", steps: range, chains: int, chosen: torch.Tensor | None = None) -> None:
@@ -42,11 +42,11 @@ class Batches:
         self._gathered: dict[int, tuple[int, list]] = {}  # the first step, and the batches from there on
 
     def rows(self, i: int, evaluation: int) -> Rows:
-        """The rows of a batch, `(chains, batch_size)`."""
+        """The rows of a batch, `(chains, batch_size)`; None for all data."""
         return None if self.are_whole else self._rows(evaluation)[i]
 
     def data(self, i: int, evaluation: int) -> tuple:
-        """A batch as the last argument of the energy; none without data."""
+        """The batch as the tuple of the energy's last argument; empty without data."""
         if self.are_whole:
             return self.whole
         first, batches = self._gathered.get(evaluation, (0, []))
@@ -56,24 +56,24 @@ class Batches:
         return (batches[i - first],)
 
     def _drawn(self, evaluation: int) -> tuple[torch.Tensor, ...]:
-        """The rows of each step."""
+        """The rows of each step, `(chains, batch_size)`."""
         assert self.source is not None
         rows = self.source.rows_for(self.inputs.seed, self.steps, evaluation, self.chains, self.inputs.first_chain)
         assert rows is not None
         return (rows if self.chosen is None else rows[:, self.chosen]).unbind()
 
     def _gather(self, rows: tuple[torch.Tensor, ...]) -> list:
-        """The batches of as many of these steps as have room."""
+        """The batches of the first of these rows, `GATHERED_AT_ONCE` numbers or one step."""
         assert self.source is not None
         size = max(1, GATHERED_AT_ONCE // max(1, rows[0].numel() * self.source.width))
         return self.source.batches(torch.stack(rows[:size]))
 
 
 class Evaluations:
-    """The functions that a step asks of a target, on one batch after another, or each as the mean over several batches.
+    """Gradient, value, curvature and observations of a target for one step, each a mean over the batches of `sources`.
 
-    Gradients go from batch to batch, the value and the curvature are on the batch of the latest gradient, observations
-    on that of the first. `first_gradient`: where the step took its first gradient, and what it was there.
+    Each gradient is on the next batch; the value and the curvature are on the batch of the latest gradient,
+    observations on the batch of the first. `first_gradient`: position and value of the step's first gradient.
     """
 
     def __init__(self, target: Target) -> None:
@@ -82,18 +82,18 @@ class Evaluations:
         self.first_gradient: tuple[Any, Any] | None = None
 
     def begin(self, *sources: "OfStep", carried: Sequence[Rows] | None = None) -> "Evaluations":
-        """Go on to a step that reads these batches; `carried`: the rows of the gradient that the step takes over."""
+        """Begin a step that reads `sources`; `carried`: the rows of the gradient taken over from the last step."""
         self.sources = sources
         self.first = [source.rows(0) for source in sources] if carried is None else list(carried)
         self.latest = self.first
         self.evaluated = 0
         self.first_gradient = None
-        # the potentials whose gradients were asked for last, where, and U there
+        # potential, position and U of the latest gradients
         self.known: deque[tuple[Potential, Any, torch.Tensor]] = deque(maxlen=self.target.potentials)
         return self
 
     def functions(self) -> dict[str, Any]:
-        """Gradient, curvature, value and observations, as a step takes them; None where it has its own."""
+        """Gradient, curvature, value and observations as arguments of a step; None for those inlined in the step."""
         target = self.target
         own = {} if target.is_inlined else target.parts
 
@@ -109,7 +109,7 @@ class Evaluations:
         }
 
     def _gradient(self, part: Potential, theta: Any) -> Any:
-        """The gradient on the next batch, kept with U where that is asked for too."""
+        """The gradient on the next batch; stores U of the same evaluation where steps need U."""
         batches = [()]
         if part.reads_data:
             batches = [source.data(self.evaluated) for source in self.sources]
@@ -123,7 +123,7 @@ class Evaluations:
         return jet.slope
 
     def _value(self, part: Potential, theta: Any) -> Any:
-        """U, which is known where its gradient has been taken."""
+        """U on the latest batch, stored where its gradient has been taken at the same tensors."""
         for function, at, U in self.known:
             if function is part and _is_same(at, theta):
                 return U
@@ -144,14 +144,14 @@ class Evaluations:
 
 
 def _mean(jets: Sequence[Jet]) -> Jet:
-    """The mean of some jets."""
+    """The mean of jets, derivative by derivative."""
     if len(jets) == 1:
         return jets[0]
     return Jet(*(_average([getattr(jet, f.name) for jet in jets]) for f in fields(Jet)))
 
 
 def _average(values: Sequence[Any]) -> Any:
-    """The mean of tensors, or of tensors by name; None where there are none."""
+    """The mean of tensors, or of dicts of tensors; None of None."""
     if values[0] is None or len(values) == 1:
         return values[0]
     if isinstance(values[0], Mapping):
@@ -160,7 +160,7 @@ def _average(values: Sequence[Any]) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two positions are the same tensors, which a step does not change in place."""
+    """Whether two positions are the same tensor objects; steps change no tensor in place."""
     if isinstance(one, Mapping):
         return all(x is other[name] for name, x in one.items())
     return one is other
@@ -168,7 +168,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 @dataclass(slots=True)
 class OfStep:
-    """What step `number` of a run reads: `noise` by name, none where a kernel draws it, and one of the `batches`."""
+    """Inputs of step `number`: `noise` by name, empty where a kernel draws noise, and batches at `index`."""
 
     number: int
     noise: dict[str, Any]
@@ -176,20 +176,19 @@ class OfStep:
     index: int
 
     def rows(self, evaluation: int) -> Rows:
-        """The rows of the batch of evaluation 0, 1, ..."""
+        """The rows of the batch of evaluation 0, 1, ..., `(chains, batch_size)`."""
         return self.batches.rows(self.index, evaluation)
 
     def data(self, evaluation: int) -> tuple:
-        """That batch, as the last argument of the energy; none without data."""
+        """The batch of an evaluation, as the tuple of the energy's last argument; empty without data."""
         return self.batches.data(self.index, evaluation)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the steps of a run read beside the state: a pure function of the seed, the step and the chain.
+    """The inputs of a run's steps beside the state: a pure function of the seed, the step and the chain.
 
-    `parameters`: those of the recipe by name, numbers or tensors of one value per site; chains count from
-    `first_chain`.
+    `parameters`: the recipe's by name, numbers or tensors of one value per site; `first_chain`: the number of chain 0.
     """
 
     target: Target
@@ -199,36 +198,36 @@ class Inputs:
 
     @property
     def layout(self) -> Layout:
-        """How energies see the target."""
+        """The layout by which energies see the target."""
         return self.target.layout
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The parameters, and `num_data`, by which the energies of minibatches are scaled."""
+        """The parameters by name, with `num_data`, the number of rows of the data."""
         data = self.target.data
         return {"num_data": 1 if data is None else data.rows, **self.parameters}
 
     def compiled(self, where: str) -> "Inputs":
-        """The same with a gradient that torch compiles, where a run is worth it."""
+        """These inputs with a gradient that torch compiles; `where` begins messages."""
         return replace(self, target=self.target.compile(where))
 
     def key(self, number: int) -> noise.Key:
-        """The noise of a step, to be drawn where it is used."""
+        """The key from which a kernel draws the noise of step `number`."""
         return noise.Key(self.seed, number, self.first_chain)
 
     def of_chain(self, chain: int) -> "Inputs":
-        """What one chain reads, as if it were the only one."""
+        """The inputs of one chain as a run of its own."""
         return replace(self, first_chain=self.first_chain + chain)
 
     def evaluations(self, number: int, chains: int, chosen: torch.Tensor | None = None) -> Evaluations:
-        """The derivatives on the batches of one step, which takes no gradient over; of the `chosen` chains."""
+        """The evaluations of step `number` without a carried gradient, for the `chosen` chains or all."""
         batches = Batches(self, range(number, number + 1), chains, chosen)
         return Evaluations(self.target).begin(OfStep(number, {}, batches, 0))
 
     def of_steps(self, step: Step, numbers: range, target: torch.Tensor, *, keyed: bool) -> Iterator[OfStep]:
-        """What each of these steps reads, drawn for as many at once as have room.
+        """Yields the inputs of each step in `numbers`; noise and rows are drawn for several steps at once.
 
-        `target`: a block `(chains, *shape)` of it; if `keyed`, the noise is left to the kernel.
+        `target`: a block of the target, `(chains, *shape)`; if `keyed`, a kernel draws the noise.
         """
         size = _steps_at_once(step.program, target, self.target.data)
         for first in range(numbers.start, numbers.stop, size):
@@ -239,7 +238,7 @@ class Inputs:
                 yield OfStep(number, {name: values[i] for name, values in drawn.items()}, batches, i)
 
     def _noise(self, program: Program, steps: range, target: torch.Tensor) -> dict[str, Sequence[Any]]:
-        """The random numbers of each draw by its name, for each of these steps."""
+        """The random numbers by the name of the draw, one entry for each step."""
         shape = tuple(target.shape[1:])
         scalar = (len(self.layout.shapes),) if program.scope == "tensor" and self.layout.shapes else ()
         kinds = noise.KINDS | noise.STATE_DEPENDENT
@@ -260,7 +259,7 @@ class Inputs:
 
 
 def _steps_at_once(program: Program, target: torch.Tensor, data: Data | None) -> int:
-    """The number of steps for whose noise, and for whose rows, there is room."""
+    """The number of steps whose noise and rows are drawn at once, at least 1."""
     evaluations = max(program.gradients_per_step, 1 if program.observations else 0) + 1
     batch_size = 0 if data is None else data.batch_size or 0
     rows = len(target) * batch_size * evaluations

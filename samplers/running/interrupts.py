@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to end a run, not as an error; and as an error again, in a run whose part is of no use."""
+"""Ctrl-C in a run: a request to stop after the present step, or KeyboardInterrupt where part of a run has no use."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C has been pressed; a second time ends at once."""
+    """Yields a function that returns whether Ctrl-C was pressed; a second Ctrl-C raises KeyboardInterrupt."""
     pressed: list[int] = []
 
     def note(number, frame):
@@ -25,7 +25,7 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt at once, in a run as well: its draws so far would be taken for all of them."""
+    """Let Ctrl-C raise KeyboardInterrupt at once, also inside of runs, whose draws would be incomplete."""
 
     def end(number, frame):
         raise KeyboardInterrupt
@@ -38,7 +38,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 def _is_ours() -> bool:
-    """Whether Ctrl-C comes to this thread, and nobody else has a handler of it."""
+    """Whether this is the main thread and SIGINT has Python's default handler."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     return in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -1,4 +1,4 @@
-"""Chains that move many steps in one call of a compiled kernel, as symbolic energies allow it."""
+"""Many steps of all chains in one call of a compiled kernel, for symbolic energies."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ SECONDS = 0.2  # of a launch
 
 
 class Launches:
-    """Chains moved by launches of a kernel, each of many steps, with a look at the chains after each.
+    """Moves chains by launches of a kernel, many steps each; lost chains are found after each launch.
 
-    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on; `backend`:
+    `inputs`: those of steps beside the state; `keep`: the names of the blocks whose values are handed on; `backend`:
     "cpp" or "triton".
     """
 
@@ -39,9 +39,9 @@ class Launches:
         self._landed: tuple[Step, dict[str, Any]] | None = None  # the step of the last launch, and the state after it
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make the steps of a launch, from number `done` of a stage on."""
+        """Make the steps of one launch, from step `done` of a stage on."""
         kernel = self._kernel_at(stage.step, chains.state)
-        kernel.died[: len(chains)][~chains.alive] = 0  # lost before this kernel
+        kernel.died[: len(chains)][~chains.alive] = 0  # lost under another kernel
         steps = min(self.size, end - done)
         began = time.perf_counter()
         settings = stage.settings(range(done, done + steps))
@@ -57,7 +57,7 @@ class Launches:
         return Moves(steps, settings[skipped :: stage.thin, 0].tolist(), self._kept(kernel, draws), error)
 
     def _kernel_at(self, step: Step, state: dict[str, Any]) -> Trajectory:
-        """The kernel of a step, made at the first call for it, at a state."""
+        """The kernel of a step, placed at `state`; compiled at the first call."""
         kernel = self.kernels.get(id(step))
         if kernel is None:
             kernel = self.kernels[id(step)] = kernel_of(step, state, self.inputs, self.backend)
@@ -66,7 +66,7 @@ class Launches:
         return kernel
 
     def _kept(self, kernel: Trajectory, draws: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The draws of a launch, `(draws, numbers, chains)`, by block: `(chains, draws, *shape)`."""
+        """The draws `(draws, numbers, chains)` of a launch by block, `(chains, draws, *shape)`."""
         kept: dict[str, torch.Tensor] = {}
         at = 0
         for name in self.keep:
@@ -79,7 +79,7 @@ class Launches:
     def _lose(
         self, chains: Chains, step: Step, kernel: Trajectory, settings: np.ndarray, first: int
     ) -> Diverged | None:
-        """Flag the chains that a launch has lost; the first of them repeats its step, to see where it led."""
+        """Flag the chains lost in a launch; the first repeats its step in torch, for the reason of its loss."""
         died = kernel.died[: len(chains)].tolist()
         lost = {chain: number for chain, number in enumerate(died) if number >= 0 and chains.alive[chain]}
         if not lost:
@@ -91,7 +91,7 @@ class Launches:
         return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
     def _again(self, step: Step, at: dict, chain: int, number: int, h: float, T: float) -> dict[str, Any]:
-        """The state of one chain after a step in torch."""
+        """The state of one chain after step `number`, in torch."""
         inputs = self.inputs.of_chain(chain)
         drawn = step.drawn(inputs.key(number), at)
         arguments = step.arguments(noise=drawn, **inputs.evaluations(number, 1).functions())
@@ -101,14 +101,14 @@ class Launches:
 
 
 def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, Any]) -> None:
-    """Refuse step sizes and temperatures, `(steps, 2)`, of which the step has no form for the least or the largest."""
+    """Refuse step sizes and temperatures, `(steps, 2)`, whose least or largest values the step refuses."""
     own = {name: value for name, value in parameters.items() if name != num_data.name}
     for h, temperature in (settings.min(0).tolist(), settings.max(0).tolist()):
         step.check(h, temperature=temperature, **own)
 
 
 def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -> Trajectory:
-    """The kernel of many steps that starts at this state; raises RecipeError where there is none."""
+    """The kernel of many steps, placed at `state`; raises RecipeError where the step has no kernel."""
     kernel = TrajectoryOnGPU if backend == "triton" else Trajectory
     data = inputs.target.data
     columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)

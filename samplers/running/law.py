@@ -1,4 +1,4 @@
-"""Whether the draws of a run have the law that its recipe claims: the certificate of what each stage makes."""
+"""The law of a run's draws: the certificate of each stage, at its parameters, temperatures and frozen blocks."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -25,12 +25,12 @@ ADVICE = {
 
 
 def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str) -> str:
-    """What a plan promises of its draws, stage by stage, in the words of the certificate.
+    """The law that a plan claims for its draws, stage by stage, in the words of the certificate.
 
-    Asked at the parameters of the run, the extremes of the temperature, and with what is frozen held still. Phases
-    at temperature 0 and those without draws promise nothing; while an operator adapts, the claim is given that one
-    frozen. Raises RecipeError where a finding fails; warns once where the law is invariant and chains need not reach
-    it.
+    Certificates are taken at the parameters of the run, the extremes of the temperature, and the frozen blocks. Phases
+    without draws are left out, phases at temperature 0 claim no law; while an operator adapts, the claim is for the
+    dynamics with the operator frozen. Raises RecipeError where a finding fails; warns once where the law is invariant
+    but chains need not reach the law.
     """
     symbolic = energy if isinstance(energy, Energy) and not energy.data else None
     values = {name: value for name, x in parameters.items() if (value := _number(x)) is not None}
@@ -52,7 +52,7 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
 
 
 def _certificates(stage: Stage, energy: Energy | None, values: Mapping[str, float]) -> list[Certificate]:
-    """What is known of the law of a stage's draws, at the extremes of its temperature; nothing at 0."""
+    """The certificates of a stage at its least and largest temperature > 0; none where all are 0."""
     temperatures = {T for T in stage.probes()[1] if T > 0}
     return [
         _certificate(stage.step.declared, energy, T, stage.step.frozen, tuple(values.items()))
@@ -64,20 +64,20 @@ def _certificates(stage: Stage, energy: Energy | None, values: Mapping[str, floa
 def _certificate(
     recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple
 ) -> Certificate:
-    """The certificate of a recipe whose U is an energy where that is symbolic."""
+    """The certificate of a recipe, with U bound to the energy where the energy is symbolic."""
     if energy is None or recipe.potential is None:
         return recipe.check(temperature=temperature, freeze=freeze, **dict(values))
     if energy.is_sitewise == recipe.target_is_vector:
         return recipe.bind(U=energy).check(temperature=temperature, freeze=freeze, **dict(values))
     opaque = recipe.check(temperature=temperature, freeze=freeze, **dict(values))
-    if recipe.maps:  # whose volume is in H, not in U
+    if recipe.maps:  # the volume is in H, not in U
         return opaque
     target = normalisable_energy(energy, recipe.targets[0].domain, temperature=temperature)
     return Certificate(recipe.name, (target, *opaque.findings))
 
 
 def _number(x: Any) -> float | None:
-    """A parameter as a number: of one value per site the one nearest to 0, at which the least moves."""
+    """A parameter as a number: of one value per site the value nearest to 0, the worst case; None of an operator."""
     if is_number(x):
         return float(x)
     if torch.is_tensor(x) and x.numel():
@@ -97,13 +97,13 @@ def _refusal(where: str, stage: Stage, finding: Finding) -> RecipeError:
 
 
 def _promise(certificates: list[Certificate]) -> str:
-    """The claim of a stage: the weakest of those at its temperatures."""
+    """The weakest claim among the certificates of a stage."""
     claims = [certificate["claim"] for certificate in certificates]
     return max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT
 
 
 def _promises(stage: Stage, promise: str, operators: Mapping[str, Adapting]) -> list[str]:
-    """A promise for a stage's draws, at first given the operators frozen that adapt to the steps of it."""
+    """The claims of a stage in order: given the adapting operators frozen, then without them."""
     end = stage.first + stage.steps
     ends = sorted({min(M.last or end, end) for M in operators.values()})
     moving = [sorted(name for name, M in operators.items() if (M.last or end) >= last) for last in ends]
@@ -112,6 +112,6 @@ def _promises(stage: Stage, promise: str, operators: Mapping[str, Adapting]) -> 
 
 
 def _given(promise: str, names: Sequence[str]) -> str:
-    """A promise that holds of the dynamics in which these are frozen."""
+    """The claim for the dynamics in which the named operators are frozen."""
     frozen = f"given frozen {', '.join(names)}"
     return promise.replace("exact", frozen, 1) if promise.startswith("exact") else f"{promise}, {frozen}"

@@ -1,4 +1,4 @@
-"""What does not fit into memory is refused before it is asked for."""
+"""A check that tensors fit into memory, before their allocation."""
 
 import math
 import os
@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def check_fits(where: str, what: str, shape: Sequence[int], like: torch.Tensor, *, do: str) -> None:
-    """Refuse numbers of this shape that are more than the memory of a tensor's device holds.
+    """Refuse a tensor of `shape`, of the type of `like`, that exceeds the memory of the device of `like`.
 
     >>> check_fits("sgld, sample", "the draws of theta", (10**12, 3), torch.zeros(1), do="Keep fewer.")
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def check_fits(where: str, what: str, shape: Sequence[int], like: torch.Tensor, 
 
 
 def _memory(device: torch.device) -> float:
-    """The bytes of a device's memory, infinite where they are not known."""
+    """The bytes of a device's memory; inf where unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

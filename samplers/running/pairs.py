@@ -1,4 +1,4 @@
-"""A run made again in pairs of chains: what half its step size, and half the noise of its minibatches, change."""
+"""A run repeated in pairs of chains, which differ in the step size or in the noise of minibatches by a factor 2."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ from .watching import Bar
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
 Blocks = dict[str, torch.Tensor]
-Refusal = tuple[str, str] | None  # what is wrong, and what to do
+Refusal = tuple[str, str] | None  # the fault and the advice
 
 
 class Level:
-    """Chains that move at one step size; the moments of their target about a centre, and averages of all blocks."""
+    """Chains at one step size `h`, with moments of their target about `centre` and averages of all blocks."""
 
     def __init__(self, step: Step, h: float, temperature: float, inputs: Inputs, chains: Chains, centre: Blocks):
         self.step = step
@@ -46,7 +46,7 @@ class Level:
         self.forget()
 
     def forget(self) -> None:
-        """Begin the averages anew."""
+        """Reset the averages."""
         self.number = 0
         zeros = {name: c.expand(len(self.chains), *c.shape) * 0 for name, c in self.centre.items()}
         self.first = dict(zeros)
@@ -54,7 +54,7 @@ class Level:
         self.of_blocks: torch.Tensor | float = 0.0
 
     def move(self, number: int, noise: Mapping[str, Any], *sources: OfStep) -> None:
-        """A step with this noise, whose gradients are means over the batches of these sources."""
+        """Make step `number` with `noise`; each gradient is the mean over the batches of `sources`."""
         carried = self.evaluations.latest if "gradient" in self.chains.state else None
         self.evaluations.begin(*sources, carried=carried)
         self.chains.advance(self.call(self.chains.state, number, noise, self.h, self.temperature))
@@ -75,7 +75,7 @@ class Level:
         return [b for b in self.step.recipe.entries if b.name not in self.step.frozen]
 
     def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
-        """The moments of theta of some of the chains, by the names of the draws."""
+        """The moments of theta of the chains `some`, by the names of the draws; `named` renames blocks."""
         first = named({name: x[some] / self.number for name, x in self.first.items()})
         second = named({name: x[some] / self.number for name, x in self.second.items()})
         return {name: Moments(first[name], second[name]) for name in first}
@@ -91,10 +91,10 @@ def _mean_square(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PairedRun:
-    """A run that has ended, to be run again in pairs: an `Again` of `samplers.results.pairs`.
+    """A finished run that can be repeated in pairs: an `Again` of `samplers.results.pairs`.
 
-    `state`: where its chains ended; `compiled(recipe)` makes its step of another recipe, `remaking` with its work;
-    `exchanges`: whether its chains swapped states with those at other temperatures.
+    `state`: the last state of its chains by block; `compiled(recipe)` compiles its step for another recipe, `remaking`
+    its step with work; `exchanges`: whether its chains swapped states with other temperatures.
     """
 
     plan: Plan
@@ -108,7 +108,7 @@ class PairedRun:
 
     @cached_property
     def stage(self) -> Any:
-        """The phase that keeps draws."""
+        """The first stage that keeps draws."""
         return next(stage for stage in self.plan.stages if stage.phase.keep)
 
     @property
@@ -135,7 +135,7 @@ class PairedRun:
         return tuple(b.name for b in self.recipe.targets)
 
     def advice(self) -> dict[str, str]:
-        """What makes the bias of the step, and that of the minibatches, smaller."""
+        """Advice on a smaller bias of the step and of the minibatches, by the key "step" or "minibatches"."""
         batches = (
             "Take larger batches or a smaller step size, to both of which it is proportional, or "
             "samplers.control_variate."
@@ -149,7 +149,7 @@ class PairedRun:
         }
 
     def check(self) -> None:
-        """Refuse a run whose law changes as it goes, or whose two biases cannot be told apart."""
+        """Refuse a run whose law changes in time, or whose biases of step and minibatches are not separable."""
         reasons = (self._exchange, self._changing, self._adapting, self._budget)
         refusal = next((refusal for reason in reasons if (refusal := reason())), None)
         if refusal is not None:
@@ -198,23 +198,23 @@ class PairedRun:
         return None
 
     def _supplies(self) -> bool:
-        """Whether the recipe leaves noise to the minibatches, at the parameters of the run."""
+        """Whether `supplied` of the recipe is not zero at the parameters of the run."""
         names = {s: self.inputs.parameters.get(s.name, s.default) for s in self.recipe.parameters}
         values = {s: float(x.abs().max()) if torch.is_tensor(x) else x for s, x in names.items() if x is not None}
         return any(e.xreplace(values) != 0 for e in self.recipe.supplied)
 
     @property
     def temperature(self) -> float:
-        """The temperature of the draws; nan where it changes."""
+        """The temperature of the draws; nan where the temperature changes."""
         return self.plan.kept_temperature
 
     @property
     def has_other_energy(self) -> bool:
-        """Whether the law of the target is of more than U."""
+        """Whether H has a declared marginal, copies or latents beside U."""
         return self.recipe.has_other_energy
 
     def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
-        """Grad U at these draws of some chains, on a batch each, and on another where gradients are of minibatches."""
+        """Positions and grad U at `draws`, on one batch or on two independent minibatches; else the reason for none."""
         if self.inputs.target.whole is None:
             return "H is wholly symbolic"
         if not self.temperature > 0:
@@ -236,11 +236,11 @@ class PairedRun:
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
 
     def _parts(self, target: Blocks) -> Blocks:
-        """What is of the form of the target, by the names of the draws; as a whole in other coordinates than theirs."""
+        """Values in the form of the target, by the names of the draws; by block where the run has coordinates."""
         return target if self.inputs.layout.coordinates is not None else self._named(target)
 
     def _target(self, theta: Mapping[str, torch.Tensor]) -> Blocks:
-        """The target of all chains by block, where these are, from values by the names of the draws."""
+        """The target of all chains by block, on their device, from values by the names of the draws."""
         layout = self.inputs.layout
         device = self.state[self.recipe.targets[0].name].device
         theta = {name: x.to(device) for name, x in theta.items()}
@@ -250,7 +250,7 @@ class PairedRun:
         return {name: layout.z(x) for name, x in theta.items()}
 
     def _rows(self, number: int, evaluation: int, chains: int) -> Rows:
-        """The rows of the batches of a step."""
+        """The rows of the batches of an evaluation of step `number`; None for all data."""
         data = self.inputs.target.data
         if data is None or data.batch_size is None:
             return None
@@ -259,7 +259,7 @@ class PairedRun:
         return None if rows is None else rows[0]
 
     def heat(self, variance: float) -> float | str:
-        """What gradients of this variance add to the temperature; or why it is not known."""
+        """The heating of the target by gradients of this variance; or the reason why it is unknown."""
         return heat_of(self.recipe, self.inputs.parameters, self.stage.step_size(0), variance)
 
     @torch.no_grad()
@@ -274,14 +274,14 @@ class PairedRun:
         most: int,
         progress: bool = False,
     ) -> Pairs:
-        """Pairs of chains that start at these draws of these chains: `steps` steps, after `warmup`.
+        """Pairs of chains that start at draws `draw` of chains `chain`: `warmup` steps, then `steps` steps.
 
-        While they have not settled, and `most` allows it, all steps so far count as warmup, and as many follow.
+        Until the averages have settled, and within `most` steps, all steps so far become warmup and as many follow.
         `progress` shows a bar.
 
-        A step of the coarse chains has the noise and the batches of both steps of the fine ones: normals
-        (x + x')/sqrt 2, and the mean of the two gradients. So coarse and fine have the same noise of minibatches in a
-        unit of time, half of the run's, and differ by the step alone.
+        A coarse step has the noise and the batches of two fine steps: normals (x + x')/sqrt 2, and the mean of the two
+        gradients. Coarse and fine chains have the same noise of minibatches in a unit of time, half of the run's, and
+        differ by the step alone.
         """
         start = self._start(draws, chain, draw)
         levels = self._levels(start)
@@ -310,7 +310,7 @@ class PairedRun:
         most: int,
         progress: bool = False,
     ) -> Divergence:
-        """The KL of the law of the draws, by the work of stretches of chains that start at these draws."""
+        """The KL between the law of the draws and exp(-H/T), by the work of stretches that start at the draws."""
         if self.order is None:
             return Divergence(None, 0.0, reason="steps were accepted or rejected, which leaves exp(-H/T) as it is")
         if self.has_batches:
@@ -326,7 +326,7 @@ class PairedRun:
             return Divergence(None, 0.0, reason=error.what)
 
     def _levels(self, start: Blocks) -> dict[str, Level]:
-        """The chains of each kind, at their start."""
+        """The levels at their start, by kind: "coarse", "fine", "one" and "other"."""
         own = self.stage.step
         quiet = own
         if self.has_batches and self._supplies():
@@ -347,7 +347,7 @@ class PairedRun:
         return levels
 
     def _moves(self, levels: Mapping[str, Level], halves: Iterator[tuple[OfStep, OfStep]]) -> Iterator[None]:
-        """A step of all chains at a time, two of the fine ones."""
+        """Makes one step of every level, two steps of "fine", at each iteration."""
         kinds = self.stage.step.draws
         for k, (a, b) in enumerate(halves):
             noise = {name: _joined(kinds[name], x, b.noise[name]) for name, x in a.noise.items()}
@@ -362,7 +362,7 @@ class PairedRun:
             yield
 
     def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
-        """The moments of the pairs of which no chain was lost."""
+        """The moments of the pairs without a lost chain."""
         alive = _alive(levels)
         lost = int((~alive).sum())
         if len(alive) - lost < 2:
@@ -378,12 +378,12 @@ class PairedRun:
         return {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
 
     def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
-        """Whole states: the target from the draws, and all else from where the chains ended."""
+        """States of all blocks: the target from the draws, other blocks from the last state of the chains."""
         start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
         return start | self._target({name: draws[name][chain, draw].clone() for name in self.targets})
 
     def _named(self, blocks: Blocks) -> Blocks:
-        """Values of the target by the names of the draws."""
+        """Blocks of the target renamed to the names of the draws."""
         if self.inputs.layout.shapes is None:
             return blocks
         return self.inputs.layout.by_name(blocks[self.recipe.targets[0].name])
@@ -394,12 +394,12 @@ def _stacked(each: list[Blocks], name: str) -> torch.Tensor:
 
 
 def _joined(kind: str, x: Any, y: Any) -> Any:
-    """A random number of a step whose halves have these: of the same law, and close to what both amount to."""
+    """The random number of a coarse step, from those of two fine steps: (x + y)/sqrt 2 for normals, else x."""
     return (x + y) / 2**0.5 if kind == "normal" else x
 
 
 def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> bool:
-    """Average over so many steps; whether the two halves of them agree, for every block of all chains."""
+    """Average over `steps` steps; returns whether the two halves agree, for every block of every level."""
     halves = []
     for level in levels.values():
         level.forget()
@@ -415,18 +415,18 @@ def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> boo
 
 
 def _counted(moves: Iterator[None], bar: Bar) -> Iterator[None]:
-    """Steps, of which a bar shows how many there have been."""
+    """The moves, counted by a bar."""
     for move in moves:
         bar.update()
         yield move
 
 
 def _alive(levels: Mapping[str, Level]) -> torch.Tensor:
-    """The pairs of which no chain is lost."""
+    """True for each pair without a lost chain, `(chains,)`."""
     return torch.stack([level.chains.alive for level in levels.values()]).all(0)
 
 
 def _agree(difference: torch.Tensor) -> bool:
-    """Whether averages over chains, of which `(chains, number)` are the differences, are 0 up to their error."""
+    """Whether the means over chains of differences, `(chains, number)`, are 0 up to their standard errors."""
     error = difference.std(0) / len(difference) ** 0.5
     return bool((difference.mean(0).abs() <= SETTLED * error).all())

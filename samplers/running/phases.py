@@ -11,10 +11,10 @@ from recipe.symbols import Block
 
 @dataclass(frozen=True)
 class Phase:
-    """Some steps under settings of their own; what is None is as in the rest of the run.
+    """Consecutive steps with settings of their own; None stands for the setting of the run.
 
     `temperature` and `step_size`, in units of time, are numbers or functions of the step number, counted from the start
-    of the phase; `freeze` names blocks and adapted quantities that stay as they are; draws are kept unless `keep` is
+    of the phase; `freeze` names the blocks and adapted quantities that do not move; draws are kept unless `keep` is
     False. Raises RecipeError for steps < 1, a negative temperature and a step size that is not positive.
 
     >>> Phase(steps=500, temperature=0.0, freeze=("xi",))
@@ -61,7 +61,7 @@ def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: 
 
 
 def names_of(blocks: Any, where: str) -> tuple[str, ...]:
-    """The names of one block or of several, which are blocks or names; a set comes in the order of the alphabet.
+    """The names of one block or several, given as blocks or names; a set is sorted.
 
     >>> names_of({"xi", "V"}, "freeze")
     ('V', 'xi')
@@ -75,7 +75,7 @@ def names_of(blocks: Any, where: str) -> tuple[str, ...]:
 
 
 def _check_setting(where: str, value: Any, *, zero: bool) -> None:
-    """Refuse what is neither None, nor a function, nor a positive finite number, or 0 where `zero` says so."""
+    """Refuse a value that is neither None, a function, a number > 0, nor, if `zero`, 0."""
     if value is None or callable(value):
         return
     if not is_number(value) or value < 0 or (value == 0 and not zero):

@@ -1,4 +1,4 @@
-"""The plan of a run: its phases, each with its compiled step and its settings, as data that nothing changes."""
+"""The plan of a run: its phases, each with a compiled step and settings, as immutable data."""
 
 import itertools
 import math
@@ -18,8 +18,8 @@ from recipe.errors import RecipeError
 from .phases import Phase
 from .schedules import in_closed_form
 
-PROBES = 10_000  # how many values of a schedule are looked at before the first step
-MANY = 1_000_000  # how many by which the schedules of two runs are told apart
+PROBES = 10_000  # values of a schedule that are checked before the first step
+MANY = 1_000_000  # values of a schedule in the fingerprint of a run, at most
 
 Value = float | Callable[[int], float]
 
@@ -28,9 +28,9 @@ Value = float | Callable[[int], float]
 class Setting:
     """The step size or the temperature of a phase, as a function of the step number k within it: value(origin + k).
 
-    `what`: which of them; `value`: a number, or a function of the step number; `origin`: the steps of the run before
-    the phase, where the function counts those too. Raises RecipeError where the function fails, or gives no such
-    number.
+    `what`: "step size" or "temperature"; `value`: a number, or a function of the step number; `origin`: the number of
+    the phase's first step in the count of the function. Raises RecipeError where the function fails, or returns no
+    number > 0, or >= 0 for a temperature.
 
     >>> Setting("step size", lambda k: 1/k, origin=10, where="sgld, sample")(0)
     0.1
@@ -43,7 +43,7 @@ class Setting:
 
     def __call__(self, k: int) -> float:
         """The value at step k of the phase."""
-        if type(self.value) is float:  # the step has checked it, and a long run asks often
+        if type(self.value) is float:  # checked by the step; long runs call often
             return self.value
         if not callable(self.value):
             return self._checked(self.value, k)
@@ -51,7 +51,7 @@ class Setting:
         return self._checked(self._answers(self.value, range(here, here + 1))[0], k)
 
     def over(self, some: range) -> np.ndarray:
-        """The values at some steps of the phase, `(steps,)`, in float64: of a function, its answers in their order."""
+        """The values at the steps `some` of the phase, `(steps,)` in float64."""
         if not callable(self.value):
             return np.full(len(some), self(0))
         asked = range(self.origin + some.start, self.origin + some.stop, some.step)
@@ -62,14 +62,14 @@ class Setting:
         return np.array([self._checked(value, k) for value, k in zip(answers, some)])
 
     def _are_fine(self, answers: list) -> bool:
-        """Whether they are plainly numbers that the setting may have."""
+        """Whether the answers are floats in the range of the setting; False leaves each to `_checked`."""
         if not set(map(type, answers)) <= {float} or not answers:
             return False
         least = min(answers)
         return math.isfinite(sum(answers)) and (least > 0 or (least == 0 and self.what == "temperature"))
 
     def _answers(self, schedule: Callable[[int], float], asked: range) -> list:
-        """What the function says of some steps."""
+        """The values of the function at the steps `asked`."""
         answers: list = []
         try:
             for k in asked:
@@ -83,7 +83,7 @@ class Setting:
         return answers
 
     def _checked(self, value: Any, k: int) -> float:
-        """The value at step k, if it is such a number."""
+        """The value at step k as a float; refused outside of the range of the setting."""
         zero = self.what == "temperature"
         if not is_number(value, numbers.Real) or value < 0 or (value == 0 and not zero):
             raise RecipeError(
@@ -96,10 +96,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Stage:
-    """A phase as it is run: by `step`, from number `first` of the run on, at a step size and a temperature of each k.
+    """A phase with its compiled `step`, and its step size and temperature at each step k of the phase.
 
-    k counts the steps within the phase. Of the states that are kept at all, `seen` before the phase, every `thin`-th
-    is.
+    `first`: the steps of the run before the phase; `seen`: those of them in phases that keep draws; `thin`: one of so
+    many states is kept.
     """
 
     phase: Phase
@@ -116,20 +116,20 @@ class Stage:
         return self.phase.steps
 
     def until_kept(self, k: int) -> int:
-        """The number of steps, from step k on, before the next one whose state is kept; all of them where none is."""
+        """The number of steps from step k to the next kept state, excluded; all steps where the phase keeps none."""
         return -(self.seen + k + 1) % self.thin if self.phase.keep else self.steps
 
     def settings(self, some: range) -> np.ndarray:
-        """The step size and the temperature of some steps, `(steps, 2)`."""
+        """The step size and the temperature at the steps `some`, `(steps, 2)`."""
         return np.stack((self.step_size.over(some), self.temperature.over(some))).T
 
     def probes(self) -> tuple[list[float], list[float]]:
-        """The step sizes and the temperatures of many of the steps."""
+        """The step sizes and the temperatures at up to `PROBES` steps, evenly spaced."""
         sizes, temperatures = self.settings(range(0, self.steps, 1 + self.steps // PROBES)).T.tolist()
         return sizes, temperatures
 
     def temperatures(self) -> set[float]:
-        """The temperatures of all steps."""
+        """The set of the temperatures of all steps."""
         if not callable(self.temperature.value):
             return {self.temperature(0)}
         blocks = (range(k, min(k + PROBES, self.steps)) for k in range(0, self.steps, PROBES))
@@ -141,7 +141,7 @@ class Plan:
     """The stages of a run, one after another."""
 
     stages: tuple[Stage, ...]
-    varies: bool  # whether step sizes are other than the one of the run
+    varies: bool  # whether a schedule or a phase sets the step size
 
     @property
     def step(self) -> Step:
@@ -150,7 +150,7 @@ class Plan:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of all stages, each once."""
+        """The distinct compiled steps of all stages."""
         return tuple({id(stage.step): stage.step for stage in self.stages}.values())
 
     @property
@@ -165,7 +165,7 @@ class Plan:
 
     @property
     def thin(self) -> int:
-        """Of so many states one is kept."""
+        """The number of steps between two kept states."""
         return self.stages[0].thin
 
     @property
@@ -174,27 +174,27 @@ class Plan:
         return sum(stage.steps for stage in self.stages if stage.phase.keep) // self.thin
 
     def stage(self, number: int) -> Stage:
-        """The stage that makes a step of the run."""
+        """The stage that makes step `number` of the run."""
         return next(stage for stage in reversed(self.stages) if stage.first <= number)
 
     def temperature(self, number: int) -> float:
-        """The temperature at a step of the run."""
+        """The temperature at step `number` of the run."""
         stage = self.stage(number)
         return stage.temperature(number - stage.first)
 
     @property
     def kept_temperature(self) -> float:
-        """The temperature of all states that are kept; nan where they have no one temperature."""
+        """The temperature of the kept states; nan where the temperature of kept states changes."""
         values = {stage.temperature.value for stage in self.stages if stage.phase.keep}
         value = values.pop()
         return math.nan if values or callable(value) else float(value)
 
     def since_stage(self, moved: int) -> int:
-        """How many of so many steps are of the stage that made the last one."""
+        """The number of steps, of the first `moved`, in the stage of the last of them."""
         return moved - self.stage(max(moved - 1, 0)).first
 
     def every_setting(self) -> list[float]:
-        """The step sizes and temperatures of all steps, of each stage no more than a million."""
+        """The step sizes and temperatures of all steps, at most `MANY` of each stage."""
         values: list[float] = []
         for stage in self.stages:
             some = range(0, stage.steps, 1 + stage.steps // MANY)
@@ -203,7 +203,7 @@ class Plan:
         return values
 
     def check(self, parameters: Mapping) -> None:
-        """Refuse settings and parameters that a step cannot be made with, at the extremes of every stage."""
+        """Refuse settings and parameters that a step refuses, at the extremes of every stage."""
         for stage in self.stages:
             sizes, temperatures = stage.probes()
             for h, T in itertools.product({min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}):
@@ -213,10 +213,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds in every phase that does not say otherwise, whose functions count the steps of all phases.
+    """The settings of phases without settings of their own; functions count the steps of the whole run.
 
-    `schedule` stands for `step_size`, in units of time, where there is one; `freeze` is of all phases. Raises
-    RecipeError for a schedule that is no function.
+    `schedule`, if given, replaces `step_size`, in units of time; `freeze` holds in all phases. Raises RecipeError for a
+    schedule that is no function.
     """
 
     step_size: float
@@ -247,22 +247,22 @@ class Settings:
 
 
 def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
-    """The step that `make` compiles of a recipe: once for all runs of the same recipe with the same choices."""
+    """The step `make(recipe, **choices)`, cached for recipes and choices with a hash."""
     try:
         hash((recipe, *choices.values()))
-    except TypeError:  # pieces are a dict, a word may be a list
+    except TypeError:  # a dict of pieces, or a word as a list
         return make(recipe, **choices)
     return _step_of(make, recipe, **choices)
 
 
 @lru_cache(maxsize=32, typed=True)
 def _step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
-    """`make(recipe, **choices)`, of the last that were asked for."""
+    """`make(recipe, **choices)`, the last 32 of them cached."""
     return make(recipe, **choices)
 
 
 def plan_of(phases: Sequence[Phase], settings: Settings, compiled: Callable[..., Step], thin: int) -> Plan:
-    """The plan of these phases; `compiled(freeze=names)` makes the step in which these blocks are held still."""
+    """The plan of `phases`; `compiled(freeze=names)` compiles the step with the named blocks frozen."""
     frozen = [(*settings.freeze, *phase.freeze) for phase in phases]
     steps = {names: compiled(freeze=names) for names in dict.fromkeys(frozen)}
     stages: list[Stage] = []

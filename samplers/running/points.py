@@ -1,4 +1,4 @@
-"""What `init` says: a tensor `(chains, *shape)` of every block, or parameter, that it names."""
+"""Reads `init`: a tensor `(chains, *shape)` for every named block or parameter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ SAY = "Say per_chain=True, for a point of each chain, or per_chain=False."
 
 @dataclass(frozen=True)
 class Starting:
-    """How chains start: how many on which device; whether tensors of `init` have an axis of chains, if that is said.
+    """The arguments of a start: `chains`, `device`, and `per_chain`, whether tensors of `init` have an axis of chains.
 
     Draws are a function of `seed` and of the chain, counted from `first_chain`; `where` begins the messages.
     """
@@ -37,11 +37,11 @@ class Starting:
 
 
 def points_of(recipe: Recipe, init: Any, starting: Starting) -> tuple[Points, bool]:
-    """The points of all chains by name, and whether these are names of parameters, whose tensors make up the target.
+    """The points of all chains by name, and whether the names are of parameters that make up the target.
 
     `init` is a tensor of the target, a dict of tensors by block or by parameter, an nn.Module, a torch Distribution,
-    alone or in a dict, or a list with one of these for each chain. A tensor of a block is a point per chain where it
-    has at least two axes and the first counts the chains; `per_chain` decides.
+    alone or in a dict, or a list with one start for each chain. A tensor of a block is a point per chain where it has
+    at least two axes and the first is of length `chains`, unless `per_chain` decides.
 
     >>> from samplers import SGLD
     >>> points, by_parameter = points_of(SGLD, torch.zeros(3), Starting(2, "doctest"))
@@ -65,21 +65,21 @@ def points_of(recipe: Recipe, init: Any, starting: Starting) -> tuple[Points, bo
 
 
 def is_of_chains(init: Any) -> bool:
-    """Whether it is a list of starts, one for each chain: modules, dicts or tensors, not numbers."""
+    """Whether `init` is a list of starts, one for each chain: modules, dicts or tensors, not numbers."""
     if not isinstance(init, (list, tuple)) or not init:
         return False
     return all(isinstance(x, (torch.nn.Module, Mapping)) or (torch.is_tensor(x) and x.dim() > 0) for x in init)
 
 
 def check_number(starts: Sequence[Any], chains: int, where: str) -> None:
-    """Refuse a list of starts of another number of chains."""
+    """Refuse a list of starts whose length is not `chains`."""
     if len(starts) != chains:
         what = f"it is a list of {len(starts)} starts, and there are {chains} chains"
         raise RecipeError(where, what, do=f"Pass chains={len(starts)}.")
 
 
 def _stacked(recipe: Recipe, init: Sequence[Any], starting: Starting) -> dict[str, torch.Tensor]:
-    """The starts of a list, by name."""
+    """The starts of a list as tensors `(chains, *shape)` by name."""
     where = starting.where
     check_number(init, starting.chains, where)
     if starting.per_chain is False:
@@ -97,13 +97,13 @@ def _stacked(recipe: Recipe, init: Sequence[Any], starting: Starting) -> dict[st
 
 
 def _moving(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters of a module that are not frozen; all of them, to be refused, where each is."""
+    """The parameters of a module with requires_grad; all, to be refused later, where none has."""
     parameters: dict[str, torch.Tensor] = dict(model.named_parameters())
     return {name: x for name, x in parameters.items() if x.requires_grad} or parameters
 
 
 def _tensors(recipe: Recipe, start: Any, where: str) -> dict[str, torch.Tensor]:
-    """A start of one chain by name."""
+    """The start of one chain as tensors by name."""
     if isinstance(start, torch.nn.Module):
         return _moving(start)
     if not isinstance(start, Mapping):
@@ -128,7 +128,7 @@ def _by_block(recipe: Recipe, init: Mapping[str, Any], starting: Starting) -> Po
 
 
 def _by_parameter(recipe: Recipe, init: Mapping[str, Any], starting: Starting) -> Points:
-    """Tensors that bear names of their own."""
+    """The points of parameters, which together are the one target of the recipe."""
     where = starting.where
     if len(recipe.targets) > 1:
         name = next(iter(init))
@@ -149,9 +149,9 @@ def _by_parameter(recipe: Recipe, init: Mapping[str, Any], starting: Starting) -
 
 
 def check_unambiguous(tensors: Mapping[str, Any], chains: int, where: str) -> None:
-    """Refuse plain tensors of parameters that all begin with as many rows as there are chains.
+    """Refuse plain tensors of parameters that all have `chains` rows.
 
-    They may be of one point, or of a point of each chain.
+    Such tensors may be one point, or a point per chain.
     """
     rows = {len(x) if torch.is_tensor(x) and x.dim() else 0 for x in tensors.values()}
     if chains == 1 or rows != {chains} or max(x.dim() for x in tensors.values()) == 1:
@@ -163,7 +163,7 @@ def check_unambiguous(tensors: Mapping[str, Any], chains: int, where: str) -> No
 
 
 def one_point(x: Any, where: str, device: Device) -> torch.Tensor:
-    """A tensor that chains can start at."""
+    """A finite plain tensor of float32 or float64 on `device`, where chains can start."""
     if not torch.is_tensor(x):
         try:
             x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
@@ -182,7 +182,7 @@ def one_point(x: Any, where: str, device: Device) -> torch.Tensor:
 
 
 def _of_block(x: Any, where: str, starting: Starting, *, scalar: bool) -> torch.Tensor:
-    """A start per chain: as it is where `per_chain`, or its axes, say so, else repeated."""
+    """The starts of a block, `(chains, *shape)`: given per chain by `per_chain` or its axes, else repeated."""
     point = one_point(x, where, starting.device)
     counts = point.dim() >= (1 if scalar else 2) and len(point) == starting.chains
     if scalar and (point.dim() > 1 or (point.dim() == 1 and not counts)):
@@ -196,7 +196,7 @@ def _of_block(x: Any, where: str, starting: Starting, *, scalar: bool) -> torch.
 
 
 def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: bool) -> torch.Tensor:
-    """The points of all chains, `(chains, *shape)`: those that are given, or one repeated."""
+    """The points of all chains, `(chains, *shape)`: a copy of `point` if `per_chain`, else `point` repeated."""
     chains = starting.chains
     if not per_chain:
         shape = (chains, *point.shape)
@@ -210,7 +210,7 @@ def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: b
 
 
 def _drawn(law: Distribution, number: int, starting: Starting) -> torch.Tensor:
-    """A draw of a law for each chain; the generator of torch is left as it was."""
+    """A draw of a law for each chain, `(chains, *shape)`; the state of torch's generator is restored."""
     seeds = noise.uniform(
         starting.seed,
         number,

@@ -1,4 +1,4 @@
-"""What tells the functions of two runs apart, which have no text: their values at states, compared up to rounding."""
+"""A comparison of the functions of two runs by their values at states, up to rounding."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,24 +11,24 @@ from .inputs import Inputs
 
 Blocks = Mapping[str, torch.Tensor]  # `(chains, *shape)`
 
-NEAR = (0.0, 1e-3, -1e-3)  # how far from a state a probe looks, in parts of it, and a third of that beside
+NEAR = (0.0, 1e-3, -1e-3)  # shifts s of a state x: the probe evaluates functions at x (1 + s) + |s|/3
 FAR = (0.1, -0.2)
-CHAINS = 64  # that are looked at, at most
-NUMBERS = 2**22  # of the states of these chains together, at most, but for one chain
+CHAINS = 64  # chains that are probed, at most
+NUMBERS = 2**22  # sites of the probed chains together, at most, unless one chain has more
 GRADIENT = "its gradient"  # among the names of functions, beside those of observations
-BUCKETS = 64  # numbers that are kept of the value of a function
+BUCKETS = 64  # numbers in a sketch of a value
 # Other threads, other widths of vmap and other orders of sums move the gradients of networks by up to 2e-6 of their
-# length in float32, and 2e-15 in float64 (tests/rounding.py). What differs by more than this is another function; the
-# margin is wide where a posterior that differs so little is none that draws could tell.
+# length in float32, and 2e-15 in float64 (tests/rounding.py). A larger difference is another function; the margin is
+# wide, because draws could not show so small a difference of posteriors.
 TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-10}
 
 
 class Probe:
-    """The gradient of a torch energy, and the observations, at states and beside them, on the batches of a step.
+    """Sketches of a torch energy's gradient and of observations, at states and near them, on the batches of a step.
 
-    Of each value a sketch is kept: its sites with random signs, summed in 64 buckets, whose squares sum to those of the
-    value in the mean, and are those of the value where it has at most 64 sites. `start`: the target and other blocks of
-    all chains, of which some are looked at.
+    A sketch is the sum of the sites, with random signs, in 64 buckets: its squared length is that of the value in the
+    mean, and exactly for up to 64 sites. `start`: the blocks of all chains, `(chains, *shape)`; `chains`: the indices
+    of the probed ones.
     """
 
     def __init__(self, recipe: Recipe, inputs: Inputs, start: Blocks) -> None:
@@ -43,7 +43,7 @@ class Probe:
         self.tolerance = TOLERANCE[blocks[0].dtype]
 
     def at(self, state: Blocks, number: int) -> dict[str, torch.Tensor]:
-        """The sketches by function, `(points, chains, buckets)` in float64; `number` is that of the step."""
+        """The sketches by function, `(points, chains, buckets)` in float64, on the batches of step `number`."""
         some = {b.name: state[b.name][self.chains] for b in self.recipe.targets}
         values: dict[str, list[torch.Tensor]] = {}
         for shift in (*NEAR, *FAR):
@@ -55,17 +55,17 @@ class Probe:
         return {name: torch.stack(sketches) for name, sketches in values.items()}
 
     def at_start(self) -> dict[str, torch.Tensor]:
-        """The sketches where the chains start, on the batches of the first step."""
+        """The sketches at the start, on the batches of the first step."""
         return self.at(self.start, 0)
 
     def farthest(self, mine: torch.Tensor, other: torch.Tensor) -> tuple[int, float]:
-        """The chain at which two functions are farthest apart by their sketches, and how far."""
+        """The chain with the largest difference of two sketches, and the difference."""
         apart = difference(mine, other)
         place = int(apart.argmax())
         return int(self.chains[place]), float(apart[place])
 
     def _functions(self, number: int) -> dict[str, Callable]:
-        """The functions of the target of the chosen chains that the caller wrote."""
+        """Observations, and the gradient of a torch energy, by name, as functions of the probed chains' position."""
         evaluations = self.inputs.evaluations(number, self.total, self.chains)
         functions = dict(evaluations.functions()["observe"])
         target = self.inputs.target
@@ -75,10 +75,10 @@ class Probe:
 
 
 def difference(mine: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """How far two functions are apart by their sketches, in relation to their length, for each chain.
+    """The relative difference of two functions by their sketches, `(points, chains, buckets)`, for each chain.
 
-    Next to the state it is the median of three points, far from it the lesser of two: a single point may be a corner of
-    the function, which rounding leads to either side of.
+    The larger of the median over the three near points and the minimum over the two far points: at a single point the
+    function may have a corner, and rounding may decide on the side.
 
     >>> x = torch.ones(5, 1, 2, dtype=torch.float64)
     >>> difference(x * 1.0005, x)
@@ -88,7 +88,7 @@ def difference(mine: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     lengths = other.norm(dim=-1)
     near = lengths[: len(NEAR)]
     far = lengths[len(NEAR) :]
-    # At a mode the gradient is the rest of large terms, whose size is seen beside it.
+    # At a mode large terms of the gradient cancel; their size is seen at the other points.
     local = torch.maximum(_finite(near).max(0).values, _finite(far).min(0).values)
     relative = torch.where(apart == 0, 0.0, apart / torch.cat([local.expand_as(near), far]))
     finite = [x.isfinite().all(-1) for x in (mine, other)]
@@ -102,7 +102,7 @@ def _finite(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def sketch(value: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """A few numbers of the value of each chain, `(chains, buckets)`."""
+    """The sketch of a value of each chain, `(chains, buckets)` in float64 on the CPU."""
     blocks = list(value.values()) if isinstance(value, Mapping) else [value]
     flat = torch.cat([x.reshape(len(x), -1) for x in blocks], 1)
     generator = torch.Generator("cpu").manual_seed(0)

@@ -1,4 +1,4 @@
-"""Where the draws of a run go: memory, or a folder from which the run goes on after it has ended in any way."""
+"""The draws of a run in memory, or in a folder with checkpoints from which an ended run continues."""
 
 import math
 import os
@@ -25,17 +25,17 @@ from .memory import check_fits
 from .probe import GRADIENT, Probe
 
 KIND = "sampling run"
-CHUNK = 2**24  # bytes of states that leave a GPU together
-STATES = 256  # or so many states
-UNDER_WAY = 4  # chunks, at most
+CHUNK = 2**24  # bytes of states in a chunk from a GPU
+STATES = 256  # states in a chunk, at most
+UNDER_WAY = 4  # chunks in transfer, at most
 Blocks = dict[str, torch.Tensor]
 
 
 class InMemory:
-    """The kept states of each block, `(chains, number, *shape)`, as they come; `like`: one of each, `(chains, *shape)`.
+    """The kept states of each block in the host's memory, `(chains, number, *shape)`; `like`: states by block.
 
-    They are in the host's memory; those of a GPU come there in chunks, while it makes the steps to come.
-    `step_sizes` has one number for each state that has been kept; `gauges` look at some of them.
+    States of a GPU are copied in chunks while the GPU makes further steps. `step_sizes` has one number for each state
+    kept so far; `gauges` average some of the states.
     """
 
     def __init__(self, like: Blocks, number: int, gauges: Gauges) -> None:
@@ -46,7 +46,7 @@ class InMemory:
         self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
 
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """An empty tensor for the draws of a block."""
+        """An uninitialised tensor for the draws of a block, of the type of `like`."""
         advice = "Keep fewer states by thin=..., or let them lie on disk by checkpoint='folder'."
         values = torch.empty(0, dtype=like.dtype, device="cpu")
         check_fits("sample", f"the draws of {block}", shape, values, do=advice)
@@ -59,10 +59,10 @@ class InMemory:
         pass
 
     def resume(self, chains: Chains) -> None:
-        """Put chains where a run before this one has left them."""
+        """Restore the chains of an earlier run; in memory there is none."""
 
     def take(self, moves: Moves) -> None:
-        """Keep the states that were handed on."""
+        """Keep the states and step sizes of `moves`."""
         begin = len(self.step_sizes)
         for b in (b for b in self.values if b in moves.kept):
             self.leaving.send(b, begin, moves.kept[b])
@@ -73,15 +73,15 @@ class InMemory:
         self.values[block][:, begin : begin + x.shape[1]] = x
 
     def so_far(self, block: str) -> torch.Tensor:
-        """The draws of a block that have been kept so far."""
+        """The draws of a block so far, `(chains, draws, *shape)`."""
         self.leaving.wait()
         return self.values[block][:, : len(self.step_sizes)]
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
-        """Write down where the run is, if it is time to."""
+        """Write a checkpoint; in memory there is none."""
 
     def draws(self) -> Blocks:
-        """What has been kept so far, `(chains, draws, *shape)` by block."""
+        """The draws so far by block, `(chains, draws, *shape)`."""
         self.leaving.wait()
         kept = len(self.step_sizes)
         if kept == self.number:
@@ -90,9 +90,9 @@ class InMemory:
 
 
 class Chunks:
-    """Kept states on their way to the host, those of many steps together: `put(block, begin, x)` has them there.
+    """Copies kept states from a device to the host in chunks of many steps; `put(block, begin, x)` stores a chunk.
 
-    States of the host itself are put at once.
+    States in the host's memory are stored at once.
     """
 
     def __init__(self, put: Callable[[str, int, torch.Tensor], None]) -> None:
@@ -102,7 +102,7 @@ class Chunks:
         self.bytes = 0
 
     def send(self, block: str, begin: int, x: torch.Tensor) -> None:
-        """Send states `(chains, number, *shape)` of which the first is draw number `begin`; no step changes them."""
+        """Send states `(chains, number, *shape)`, from draw `begin` on; no step may change `x` afterwards."""
         if is_near(x):
             self.put(block, begin, x)
             return
@@ -120,19 +120,18 @@ class Chunks:
         self.arrivals.wait(most=UNDER_WAY)
 
     def wait(self) -> None:
-        """Have all states put that have been sent."""
+        """Wait until all sent states are stored."""
         self._set_off()
         self.arrivals.wait()
 
 
 class InFolder(InMemory):
-    """Draws in files that are mapped to memory, beside two checkpoints of the state, of which one is always whole.
+    """Draws in files that are mapped to memory, with two checkpoints of the state, one of them always complete.
 
-    `every`: seconds between two checkpoints; `settings`: plain JSON data; `probe`: what tells energies apart. A run
-    goes on only from checkpoints of the same settings, and of the same probe up to rounding. The first checkpoint of a
-    run has no state: it says that the files of draws are its own. Raises RecipeError for a folder of another run, one
-    in which a run is going on or somebody keeps other files by these names, checkpoints that are not intact, and a disk
-    that is full.
+    `every`: seconds between two checkpoints; `settings`: plain JSON data; `probe`: compares energies. A run continues
+    only from checkpoints of the same settings, and of the same probe up to rounding. The first checkpoint of a run has
+    no state, and marks the files of draws as the run's own. Raises RecipeError for a folder of another run, of a run in
+    progress or with other files of these names, for damaged checkpoints, and for a full disk.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class InFolder(InMemory):
         self.every = every
         self.settings = settings
         self.probe = probe
-        self.stretches: list[list[int]] = []  # where each checkpoint's draws end, and a checksum of them for each block
+        self.stretches: list[list[int]] = []  # by checkpoint: the end of its draws, and their checksum for each block
         self.saved = time.monotonic()
         self.maps: list[np.memmap] = []
         self.pair = Pair(folder, KIND)
@@ -165,9 +164,9 @@ class InFolder(InMemory):
             raise
 
     def _begun(self, blocks: list[str]) -> Saved | None:
-        """The checkpoint from which the run goes on; None where it begins, and has said so in the folder."""
+        """The checkpoint from which the run continues; None for a new run, after the first checkpoint is written."""
         saved = self.pair.newest()
-        own: list[str] = []  # blocks whose draws have been begun here
+        own: list[str] = []  # blocks with files of draws by a run in this folder
         self.mark = NEW
         if saved is not None:
             own = _account_of(self.folder, saved)["draws"]
@@ -196,7 +195,7 @@ class InFolder(InMemory):
         return self.folder / f"{block}.draws"
 
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """An empty tensor for the draws of a block, on disk, or what a run before this one has kept there."""
+        """The tensor for the draws of a block, mapped to its file, with the draws of an earlier run."""
         path = self._file(block)
         kept = self.before is not None and self.before.account["stretches"]
         if kept and arrays.size_of(path) != math.prod(shape) * like.element_size():
@@ -210,7 +209,7 @@ class InFolder(InMemory):
         self.lock.release()
 
     def take(self, moves: Moves) -> None:
-        """Keep the states that were handed on. Raises RecipeError where somebody has cut the files of draws."""
+        """Keep the states and step sizes of `moves`. Raises RecipeError where a file of draws was truncated."""
         self._check_files()
         super().take(moves)
 
@@ -219,7 +218,7 @@ class InFolder(InMemory):
             arrays.check_whole(self._file(b), x)
 
     def resume(self, chains: Chains) -> None:
-        """Put chains where the run in this folder has left them, if its draws and its energy are those that it had."""
+        """Restore the chains from the folder. Raises RecipeError where its draws, checkpoint or energy differ."""
         if self.before is None:
             return
         tensors = self.before.tensors
@@ -255,7 +254,7 @@ class InFolder(InMemory):
         )
 
     def _compare(self, where: str, other: Blocks, mine: Blocks) -> None:
-        """Refuse the folder of a run of other functions; `where` says at which state they were looked at."""
+        """Refuse the folder of a run with other functions; `where` names the state of the comparison."""
         if other.keys() != mine.keys() or any(other[name].shape != x.shape for name, x in mine.items()):
             raise _no_checkpoint(self.folder, "its probe is of another form")
         for name, x in mine.items():
@@ -294,7 +293,7 @@ class InFolder(InMemory):
         self.saved = time.monotonic()
 
     def draws(self) -> Blocks:
-        """What has been kept so far, `(chains, draws, *shape)` by block; no part of the files."""
+        """The draws so far by block, `(chains, draws, *shape)`; writing to them does not change the files."""
         self._check_files()
         kept = super().draws()
         if len(self.step_sizes) == self.number:
@@ -303,7 +302,7 @@ class InFolder(InMemory):
 
 
 def _account_of(folder: Path, saved: Saved) -> dict[str, Any]:
-    """The account of a checkpoint, if it has what those of a run have."""
+    """The account of a checkpoint; refused where the account is not of a run."""
     account = saved.account
     stretches = account.get("stretches", False)
     whole = isinstance(account.get("draws"), list) and (stretches is None or isinstance(stretches, list))

@@ -1,4 +1,4 @@
-"""A run as it goes: chains are moved through its plan, and the states that are kept are recorded."""
+"""A run: moves chains through a plan and records the kept states."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ from .watching import Progress
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to go; `asked` are settings as the caller wrote them, for the account of the draws.
+    """A run before its first step; `asked`: the caller's settings for `draws.info`.
 
-    `compiled(recipe)` makes a step like those of the run, `remaking` one with its work.
+    `compiled(recipe)` compiles a step with the choices of the run, `remaking` a step with work.
     """
 
     plan: Plan
@@ -42,9 +42,9 @@ class Run:
     remaking: Remaking
 
     def go(self, *, progress: bool, watch: Callable | None) -> Draws:
-        """Move the chains from where they are to the end of the plan, or until Ctrl-C; returns what has been kept.
+        """Move the chains to the end of the plan, or until Ctrl-C; returns the draws.
 
-        Raises Diverged, with the draws before, where every chain is lost.
+        Raises Diverged, with the draws so far, where every chain is lost.
         """
         began = time.monotonic()
         record = self.record
@@ -78,7 +78,7 @@ class Run:
         self._warn_of_faults()
 
     def _warn_of_faults(self) -> None:
-        """Say what a torch energy has raised at states of the run, where it counts as not finite."""
+        """Warn of errors of a torch energy at states of the run, where U counts as not finite."""
         faults = self.inputs.target.faults
         if faults:
             warn(
@@ -90,7 +90,7 @@ class Run:
         warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")
 
     def _draws(self, began: float) -> Draws:
-        """What has been kept so far, with the account of the run."""
+        """The draws so far, with the record of the run in `info`."""
         chains = self.chains
         blocks = self.record.draws()
         values: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class Run:
         return draws
 
     def _account(self, began: float) -> dict[str, Any]:
-        """What the draws say of the run: plain data."""
+        """The record of the run for `draws.info`: plain data."""
         data = self.inputs.target.data
         temperature = self.asked["temperature"]
         account = {
@@ -148,7 +148,7 @@ class Run:
 
 
 def _plain(x: Any) -> Any:
-    """A parameter as a number, or a list of them; of an operator its structure."""
+    """A parameter as a number or nested lists of numbers; an operator as its repr."""
     if isinstance(x, (operators.Operator, operators.Field)):
         return repr(x)
     return float(x) if isinstance(x, (int, float)) else x.tolist()

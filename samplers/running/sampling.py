@@ -98,59 +98,57 @@ def sample(
 ) -> Draws:
     """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
 
-    The recipe is asked what `recipe.check()` asks, at the parameters, temperatures and frozen blocks of the run, and
-    with its energy where that is symbolic: `draws.info["law"]` is the claim. A chain that leaves the finite numbers, or
-    the domain of a block, stays at its last state and is flagged in `draws.diverged`. Raises RecipeError for wrong
-    input, and a law that is not the one claimed, before the first step.
+    `recipe.check()` is made at the parameters, temperatures and frozen blocks of the run, with the energy where the
+    energy is symbolic; `draws.info["law"]` is the claim. A chain whose state is not finite, or outside the domain of a
+    block, stays at its last state and is flagged in `draws.diverged`. Raises RecipeError for wrong input, and for a
+    refuted claim, before the first step.
 
     Target. `recipe`, or the name of a stock one; its `parameters` by name are numbers, or tensors of one value per
-    site; operators are matrices, or adapt in the warmup, as those of `integrators.adapting`. `energy`: a symbolic
-    Energy, or a torch function U(theta), or with `data` U~(theta, batch), an unbiased estimate on the sum scale, of one
-    chain, or a `samplers.model`, which has a start and coordinates of its own; none where H is wholly symbolic, a dict
-    by name where it has several potentials. `gradient(theta)`, or `gradient(theta, batch)`: for an energy that brings
-    its own; both are functions of numpy arrays then, of one chain or of all, which a trial call finds out. It returns
-    the gradient, or the pair (value, gradient), beside which `energy` may be left out; U, where it is known, is
-    compared with it. `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader,
+    site; operators are matrices, or adapt in the warmup as the operators of `integrators.adapting`. `energy` of one
+    chain: a symbolic Energy, a torch function U(theta), or with `data` U~(theta, batch), an unbiased estimate on the
+    sum scale, or a `samplers.model`, with its own start and coordinates; None where H is wholly symbolic, a dict by
+    name for several potentials. `gradient(theta)`, or `gradient(theta, batch)`: the caller's own derivative of the
+    energy; both are functions of numpy arrays then, of one chain or of all, found out by a trial call. `gradient`
+    returns the gradient, or the pair (value, gradient), and `energy` may be left out; a gradient is compared with U
+    where U is known. `data`: a tensor, or a tuple of tensors, of one row per datum, or torch's Dataset or DataLoader,
     read into memory once, a loader with its batch size but not its order; a batch has `batch_size` rows, uniform with
-    replacement and independent per chain, or all. `observe`: the statistics that the recipe asks for, by name, as
-    functions of theta or (theta, batch) of one chain.
+    replacement and independent per chain, or all rows. `observe`: the statistics of the recipe, by name, as functions
+    of theta or (theta, batch) of one chain.
 
     Start. `init`: a point `(*shape)`, a point per chain `(chains, *shape)` with at least two axes, a dict by block or
-    by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain` says whether its tensors have
-    an axis of chains, as those of torch.func.stack_module_state do; where names leave that open, it is asked for. A
-    torch Distribution, as the prior, stands for a draw of each chain. `spread`: the standard deviation of normal noise
-    that is added to each site of the target, of its own for each chain. Auxiliary blocks start from their stationary
-    law where H is quadratic in them, else at 0 (1 on a positive domain). `device`: where the chains are; that of `init`
-    if left out. Draws are in the host's memory.
+    by parameter name, an nn.Module, or a list of these, one for each chain. `per_chain`: whether its tensors have an
+    axis of chains, as those of torch.func.stack_module_state; required where parameters all have `chains` rows. A torch
+    Distribution, such as the prior, stands for one draw per chain. `spread`: the standard deviation of normal noise
+    added to each site of the target, independent for each chain. Auxiliary blocks start from their stationary law where
+    H is quadratic in them, else at 0 (1 on a positive domain). `device`: the device of the chains; that of `init` if
+    left out. Draws are in the host's memory.
 
-    Length. `step_size` is h, the time of one word of the scheme, of which each letter has its shares, or "auto": then
-    `samplers.tune` chooses it, the parameters that are not given, `repeat` and the start, and `init` is where it looks
-    for the mode; `draws.info["tuned"]` says why. `schedule(k)` stands for it at step k, counted from the start of the
-    warmup. `phases` stand for warmup and steps where the settings change. `freeze` names blocks and adapted quantities
-    that stay as they are.
+    Length. `step_size`: h, the time of one word of the scheme, or "auto": `samplers.tune` then chooses the step size,
+    parameters that are not given, `repeat` and the start, and looks for the mode from `init`; `draws.info["tuned"]` has
+    the reasons. `schedule(k)` replaces the step size at step k, counted from the start of the warmup. `phases` replace
+    warmup and steps where the settings change. `freeze` names blocks and adapted quantities that do not move.
 
-    Noise. It is a pure function of the seed, the step, the chain and the site; that of chain i is of the number
-    `first_chain` + i. `temperature`: T, a number or a function of the step number. `temperatures`: several that rise,
-    side by side, each with `chains` chains: every `swap_every` steps, 10 if left out, neighbours attempt to exchange
-    their states, which leaves the law of each as it is. The draws are those of the first; `draws.info["swaps"]` has the
-    rate of success of each pair of neighbours.
+    Noise. Noise is a pure function of the seed, the step, the chain and the site; chain i has the number
+    `first_chain` + i. `temperature`: T, a number or a function of the step number. `temperatures`: rising numbers, each
+    with `chains` chains; every `swap_every` steps, 10 if left out, neighbours attempt to exchange their states, and the
+    law of each is invariant. The draws are of the first temperature; `draws.info["swaps"]` has the rate of success of
+    each pair of neighbours.
 
     Execution. `scheme` and `pieces` are those of `integrators.compile`. With `metropolis` every step is accepted or
-    rejected by its work, which makes the draws exact at any step size: see `integrators.metropolised`; left out, it is
-    as the recipe is meant: True for MALA, HMC and GHMC. Then `repeat` words of h each are one step, and
-    `draws.info["acceptance"]` is the share of its steps that each chain accepted in the last phase. With the scope
-    "tensor" the totals and scalar blocks are per tensor of the target. `coordinates`: a map theta = f(z) of
-    `samplers.coordinates`: the recipe moves z, at the energy U(f(z)) - T log|det df/dz|, its parameters and auxiliary
-    blocks are those of z, and `init`, draws and observations are of theta. `backend`: "torch"; "cpp", compiled kernels
-    on the CPU; "triton", on a GPU; "auto" compiles where a run is long, and there is a compiler or Triton, and in runs
-    of 300,000 steps a torch energy's gradient, or eight small steps with it, by torch.compile; their draws agree up to
-    rounding.
+    rejected by its work, and the draws are exact at any step size: see `integrators.metropolised`; the default is True
+    for MALA, HMC and GHMC. Then `repeat` words of h each are one step, and `draws.info["acceptance"]` is the share of
+    its steps that each chain accepted in the last phase. With the scope "tensor" totals and scalar blocks are per
+    tensor of the target. `coordinates`: a map theta = f(z) of `samplers.coordinates`: the recipe moves z, at the energy
+    U(f(z)) - T log|det df/dz|; parameters and auxiliary blocks are of z; `init`, draws and observations are of theta.
+    `backend`: "torch"; "cpp", compiled kernels on the CPU; "triton", on a GPU; "auto" compiles long runs where there is
+    a compiler or Triton, and from 300,000 steps on uses torch.compile for a torch energy's gradient, or for eight small
+    steps at once; the draws of backends agree up to rounding.
 
     Records. `keep`: names of other blocks and adapted quantities to return beside the target. `progress` shows a bar;
-    `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder in which the draws and, every
-    `checkpoint_every` seconds, the state are kept: the same call goes on from there, to the same draws bit for bit, and
-    Ctrl-C ends a run with the draws so far. A call with other settings is refused there, and one with another energy:
-    torch functions are compared at the start and at the saved states, at the cost of five gradients a checkpoint.
+    `watch` is called with a dict of scalars about once a second. `checkpoint`: a folder for the draws and, every
+    `checkpoint_every` seconds, the state: the same call continues from the folder, to the same draws bit for bit, and
+    Ctrl-C ends a run with the draws so far. Calls with other settings or another energy are refused: torch functions
+    are compared at the start and at the saved states, at the cost of five gradients a checkpoint.
 
     >>> from samplers import SGLD
     >>> bowl = lambda theta: (theta**2).sum()/2
@@ -158,7 +156,7 @@ def sample(
     >>> draws["theta"].shape
     torch.Size([4, 50, 3])
     """
-    # Its lines are the arguments and what they mean; the body is the story of a run.
+    # Longer than 60 lines: arguments and their meaning; the body is a run from start to end.
     recipe = named(recipe, "sample")
     where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
     chains, steps, warmup, thin = _counts(where, chains=chains, steps=steps, warmup=warmup, thin=thin)
@@ -191,7 +189,7 @@ def sample(
     if ladder is not None:
         check_one_potential(recipe, f"{where}, temperatures")
         check_exchange(ladder, plan, temperature, batch_size, first_chain + chains, where)
-    of_law = of_theta if recipe.maps else energy  # which the recipe maps itself
+    of_law = of_theta if recipe.maps else energy  # a mapped recipe has the map in H
     law, *_ = [check_law(p, of_law, parameters, where) for p in ([plan] if ladder is None else ladder.plans(plan))]
     check_stability(plan, energy, parameters, where)
 
@@ -255,7 +253,7 @@ def sample(
 
 
 def _number(step_size: Any, where: str) -> Any:
-    """The step size, unless it is to be found out."""
+    """The step size; "auto" is refused."""
     if step_size == "auto":
         raise RecipeError(where, "the step size is a number here", do="Call samplers.sample, or samplers.tune.")
     return step_size
@@ -288,16 +286,16 @@ def _check_records(where: str, checkpoint: Any, every: Any, watch: Any) -> None:
 
 
 def is_accepted(recipe: Recipe, metropolis: Any, where: str) -> bool:
-    """Whether steps are accepted or rejected: as the recipe is meant, where the caller says nothing."""
+    """Whether steps are accepted or rejected: the recipe's default where `metropolis` is None."""
     if metropolis is None:
-        return getattr(recipe, "metropolis", False)  # what is no recipe is refused later
+        return getattr(recipe, "metropolis", False)  # other types than Recipe are refused later
     if not isinstance(metropolis, bool):
         raise RecipeError(where, f"metropolis is True or False, got {metropolis!r}", do="Pass metropolis=True.")
     return metropolis
 
 
 def _proposal(where: str, metropolis: bool, repeat: Any, scope: str) -> int:
-    """The number of words in a proposal; refused where nothing is proposed."""
+    """The number of words in a proposal; more than 1 is refused without metropolis."""
     repeat = integer(where, "repeat", repeat, least=1)
     if repeat > 1 and not metropolis:
         what = f"repeat = {repeat} words are one proposal, and nothing is proposed"
@@ -310,7 +308,7 @@ def _proposal(where: str, metropolis: bool, repeat: Any, scope: str) -> int:
 
 
 def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
-    """Refuse parameters that no recipe has, and settings that the step has no form for."""
+    """Refuse parameters that the recipe does not have, and settings that the step refuses."""
     step = plan.step
     where = settings.where
     arguments = inspect.signature(sample).parameters
@@ -329,7 +327,7 @@ def _check_plan(plan: Plan, settings: Settings, parameters: Mapping) -> None:
 
 
 def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layout:
-    """The layout at the temperature of the run, by which the volume of coordinates counts; refused for several."""
+    """The layout with the temperature of the run, the factor of the volume; refused for several temperatures."""
     if layout.coordinates is None or not layout.coordinates.adds_volume:
         return layout
     temperatures = {T for stage in plan.stages for T in stage.temperatures()}
@@ -340,7 +338,7 @@ def _of_temperature(layout: Layout, plan: Plan, ladder: Any, where: str) -> Layo
 
 
 def _kept(recipe: Recipe, keep: Any) -> list[str]:
-    """The names of the blocks whose draws are kept: the target's, and those of `keep`."""
+    """The names of the kept blocks: the targets, then those of `keep`."""
     several = keep if isinstance(keep, (list, tuple, set)) else (keep,)
     names = [] if keep is None else list(several)
     known = [b.name for b in recipe.entries]

@@ -14,11 +14,11 @@ from recipe.errors import RecipeError
 from .phases import Phase
 
 if TYPE_CHECKING:
-    import numpy as np  # which a schedule needs when it is asked, not where it is written
+    import numpy as np  # imported at the first call of a schedule
 
 
 class Schedule:
-    """A schedule in closed form: `over` gives its values at many steps at once, and one of them is the same number."""
+    """A schedule in closed form: `over` gives its values at many steps, bit for bit those of single calls."""
 
     def over(self, some: range) -> "np.ndarray":
         """h_k for each of these steps, in float64."""
@@ -30,7 +30,7 @@ class Schedule:
 
 
 def in_closed_form(schedule: Any, some: range) -> "np.ndarray | None":
-    """The values of a schedule at some steps; None for a function that is asked step by step.
+    """The values of a schedule at the steps `some`, `(steps,)`; None for a function without a closed form.
 
     >>> in_closed_form(Polynomial(a=1.0, b=4, gamma=0.5), range(0, 10, 5))
     array([0.5       , 0.33333333])
@@ -101,10 +101,10 @@ class Cyclical(Schedule):
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while r_k <
-    explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; as a `schedule` alone
-    it has the step sizes and no exploration. Raises RecipeError unless start is positive, cycles and steps are positive
-    integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. A training loop has
-    `start` in units of lr, and takes `setting(k)` before step k. Source: Zhang, Li, Zhang, Chen & Wilson 2020,
+    explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; `schedule=` alone sets
+    the step sizes without exploration. Raises RecipeError unless start is positive, cycles and steps are positive
+    integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. In a training loop
+    `start` is in units of lr, and `setting(k)` applies to step k. Source: Zhang, Li, Zhang, Chen & Wilson 2020,
     "Cyclical stochastic gradient MCMC for Bayesian deep learning", eq. (1) and algorithm 1.
 
     >>> h = Cyclical(start=0.1, cycles=2, steps=8, explore=0.5)
@@ -156,11 +156,11 @@ class Cyclical(Schedule):
         return -(-self.steps // self.cycles)
 
     def sampling(self, k: int) -> bool:
-        """Whether step k samples, rather than explores."""
+        """Whether step k samples; else step k explores."""
         return k % self.length / self.length >= self.explore
 
     def setting(self, k: int, temperature: float = 1.0) -> dict[str, float]:
-        """lr and temperature of step k of a training loop, for a group of an Optimizer: at 0 while it explores.
+        """lr and temperature of step k of a training loop, for a group of an Optimizer: T = 0 where step k explores.
 
         >>> import torch
         >>> from samplers import Optimizer, SGHMC
@@ -174,7 +174,7 @@ class Cyclical(Schedule):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The run as phases: at temperature 0 and without draws where it explores, with draws where it samples."""
+        """The phases of the run: exploration at temperature 0 without draws, sampling with draws."""
         phases: list[Phase] = []
         first = 0
         for sampling, stretch in groupby(range(self.steps), self.sampling):
@@ -202,7 +202,7 @@ class Later:
 
 
 def _numbers(some: range) -> "np.ndarray":
-    """The numbers of steps, as float64 has them."""
+    """The step numbers in float64."""
     import numpy as np
 
     return np.arange(some.start, some.stop, some.step).astype(np.float64)

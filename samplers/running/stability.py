@@ -1,4 +1,4 @@
-"""Whether a step is stable, where that is known: affine steps on a quadratic energy."""
+"""A check of the stability of affine steps on quadratic energies."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from .plan import Plan
 def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) -> None:
     """Refuse a first step size at which the step is unstable: its linear map has a spectral radius above 1.
 
-    Looked at only where U is symbolic and quadratic, the step affine and every parameter a number.
+    The check is made only where U is symbolic and quadratic, the step affine and every parameter a number.
     """
     step = plan.step
     if not isinstance(energy, Energy) or energy.data or isinstance(step, MetropolisedStep):
@@ -44,7 +44,7 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
 
 
 def _constant_hessian(energy: Energy) -> sympy.Matrix | None:
-    """The second derivatives of a quadratic U; None of any other."""
+    """The Hessian of a quadratic U; None where the Hessian is not constant."""
     rows = []
     for slope in energy.gradient:
         row = []

@@ -1,4 +1,4 @@
-"""Where chains start: a point or a point per chain for the target, the stationary law for auxiliary blocks."""
+"""The start of chains: a point or a point per chain for the target, the stationary law for auxiliary blocks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,13 +40,13 @@ def given_state(
     seed: int = 0,
     first_chain: int = 0,
 ) -> tuple[Blocks, Layout]:
-    """The blocks of all chains that `init` gives, the target among them, and how the energy sees the target.
+    """The blocks of all chains in `init`, the target among them, and the layout by which the energy sees the target.
 
-    `per_chain`: whether its tensors have an axis of chains; `spread`: the standard deviation of normal noise about it.
-    A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope "tensor". The target
-    is z of the coordinates, where `init` has theta. Raises RecipeError for a start that is not finite, outside of a
-    domain, or does not fit the recipe, energy, coordinates or parameters. `seed`, `first_chain`: of what is drawn, as
-    from the prior where a model has no other start.
+    `per_chain`: whether tensors of `init` have an axis of chains; `spread`: the standard deviation of normal noise
+    added to the target. A vector block is `(chains, *shape)`, a scalar `(chains,)`, or `(chains, tensors)` in the scope
+    "tensor". With `coordinates` the target is z, while `init` has theta. `seed`, `first_chain`: those of random starts,
+    such as a model's draws of the prior. Raises RecipeError for a start that is not finite, outside of a domain, or
+    does not fit the recipe, energy, coordinates or parameters.
     """
     recipe = step.recipe
     where = f"{recipe.name}, init"
@@ -88,7 +88,7 @@ def given_state(
 def whole_state(
     step: Step, start: Blocks, energy: Energy | Callable | None, inputs: Inputs, temperature: float
 ) -> Blocks:
-    """All blocks of all chains: those of `start`, and the others from their law, or their first value, given these."""
+    """All blocks of all chains: those of `start`, and others from their law, or their first value, given `start`."""
     chains = len(next(iter(start.values())))
     functions = inputs.evaluations(0, chains).functions()
     return complete_state(
@@ -106,7 +106,7 @@ def whole_state(
 
 
 def _blocks_and_layout(recipe: Recipe, energy: Any, init: Any, starting: Starting) -> tuple[Blocks, Layout]:
-    """What `init` says: the blocks of all chains, and the layout of a target that is given by parameters' names."""
+    """The blocks of all chains in `init`, and the layout, with shapes where `init` is by parameter."""
     if init is None:
         init = _default_point(recipe, energy, starting.where)
         starting = replace(starting, per_chain=None)
@@ -121,7 +121,7 @@ def _blocks_and_layout(recipe: Recipe, energy: Any, init: Any, starting: Startin
 def _in_coordinates(
     target: str, blocks: Blocks, layout: Layout, coordinates: Coordinates, where: str
 ) -> tuple[Blocks, Layout]:
-    """The blocks with z for theta."""
+    """The blocks with theta replaced by z, and the layout with the coordinates."""
     if target not in blocks:
         return blocks, layout
     placed = coordinates.placed(blocks[target], where)
@@ -129,7 +129,7 @@ def _in_coordinates(
 
 
 def _spread_out(target: torch.Tensor, number: int, spread: float, starting: Starting) -> torch.Tensor:
-    """The starts of a block of the target, with normal noise of this standard deviation added to each site."""
+    """The starts of a block of the target, with normal noise of standard deviation `spread` added to each site."""
     key = noise.Key(starting.seed, number, starting.first_chain)
     return target + spread * key.normals(streams.SPREAD, target)
 
@@ -137,7 +137,7 @@ def _spread_out(target: torch.Tensor, number: int, spread: float, starting: Star
 def _of_model(
     recipe: Recipe, model: Model, init: Any, chains: int, device: Device, where: str
 ) -> tuple[Blocks, Layout]:
-    """A target of the variables of a model; `init`: a value of each or one per chain, by name, or a function of all."""
+    """The target of a model; `init`: a value or a value per chain by variable, or a function that returns all."""
     layout = Layout(model.shapes)
     target = recipe.targets[0].name
     if callable(init):
@@ -162,7 +162,7 @@ def _of_model(
 
 
 def _default_point(recipe: Recipe, energy: Any, where: str) -> Any:
-    """The start where none is given: 0, or 1 on a positive domain, where the number of coordinates is known."""
+    """The default start, where the number of coordinates is known: 0, or 1 on a positive domain."""
     if isinstance(energy, Energy) and not energy.is_sitewise and recipe.target_is_vector:
         return torch.zeros(len(energy.coordinates))
     if not recipe.target_is_vector:
@@ -186,7 +186,7 @@ def _check_device(device: Device) -> None:
 
 
 def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
-    """Refuse blocks that do not fit together, or lie outside of their domains."""
+    """Refuse blocks of different shapes, types or devices, and values outside of their domains."""
     for b in recipe.targets:
         if b.name not in blocks:
             raise RecipeError(where, f"no start is given for {b}", do=f"Pass init={{{b.name!r}: ...}}.")
@@ -209,7 +209,7 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
 
 
 def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    """Refuse tensors of different types, or in different places."""
+    """Refuse tensors of different dtypes or devices."""
     for what in ("dtype", "device"):
         kinds = {name: str(getattr(x, what)) for name, x in tensors.items()}
         if len(set(kinds.values())) > 1:
@@ -217,7 +217,7 @@ def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:
 
 
 def _check_coordinates(recipe: Recipe, energy: Energy, shape: tuple[int, ...], where: str) -> None:
-    """Refuse a target of another shape than the coordinates of a symbolic energy."""
+    """Refuse a target whose shape is not the number of coordinates of a symbolic energy."""
     number = len(energy.coordinates)
     if recipe.target_is_vector and not energy.is_sitewise and shape != (number,):
         raise RecipeError(
@@ -228,7 +228,7 @@ def _check_coordinates(recipe: Recipe, energy: Energy, shape: tuple[int, ...], w
 
 
 def _check_parameters(recipe: Recipe, parameters: Mapping, target: torch.Tensor) -> None:
-    """Refuse values per site that do not broadcast to the target's shape, and operators of other sizes."""
+    """Refuse values per site that do not broadcast to the target's shape, and operators of the wrong size."""
     operators.check_place(recipe, parameters, target)
     shape = target.shape[1:]
     for s in recipe.parameters:

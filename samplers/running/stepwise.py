@@ -1,4 +1,4 @@
-"""Chains that move step by step, in torch or by a kernel of one step, as energies that are torch functions need it."""
+"""One step of all chains at a time, in torch or by a kernel of one step, for energies that are torch functions."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +17,16 @@ from .drive import Moves
 from .inputs import Evaluations, Inputs, Rows
 from .plan import Stage
 
-AHEAD = 16  # steps that a device is ahead of what is known of them, at most
-BYTES_AHEAD = 2**28  # of the targets of these steps
+AHEAD = 16  # steps queued on a device before their verdict is known, at most
+BYTES_AHEAD = 2**28  # bytes of the targets of these steps, at most
 
 
 @dataclass
 class _Pending:
-    """A step that has been made: the new state, the rows of its gradient, and whether no chain is lost, once known.
+    """A step whose verdict may be unknown: the state `new`, the `rows` of its gradient, and its step size `h`.
 
-    `state`: the new one but for chains that were lost before.
+    `state`: `new` with the old state of chains lost earlier; `is_fine`: whether the step loses no chain, None if not
+    known yet.
     """
 
     new: dict[str, Any]
@@ -35,15 +36,15 @@ class _Pending:
     is_fine: bool | None = None
 
     def judge(self, verdict: list[float]) -> None:
-        """Take the verdict."""
+        """Set `is_fine` from the verdict of `Chains.verdict`."""
         self.is_fine = all(verdict)
 
 
 class Stepwise:
-    """Chains moved one step at a time: by the text of the step in torch, or by a kernel of one step, "cpp" or "triton".
+    """Moves chains one step at a time, by the step in torch, or by a kernel of one step, "cpp" or "triton".
 
-    `inputs`: what steps read beside the state; `keep`: the names of the blocks whose values are handed on; `ahead`: the
-    steps that a device may be ahead of what is known of them.
+    `inputs`: those of the steps; `keep`: the names of the blocks whose values are handed on; `ahead`: the number of
+    steps that may be queued on a device before their verdict is known.
     """
 
     def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "torch", ahead: int = AHEAD) -> None:
@@ -53,13 +54,13 @@ class Stepwise:
         self.ahead = ahead
         self.evaluations = Evaluations(inputs.target)
         self._coming: Iterator[_Pending] = iter(())
-        self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and where a look ahead ends
+        self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued steps
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make step number `done` of a stage.
+        """Make step `done` of a stage.
 
-        On a device that is far steps are made ahead, as if no chain were lost, and handed on when it is known; where
-        one is, they are made anew from there.
+        On a GPU further steps are queued as if no chain were lost, and handed on when their verdict is known; after a
+        loss the queue starts again from the state with the lost chain.
         """
         near = is_near(chains.alive)
         end = stage.steps if near else end
@@ -73,7 +74,7 @@ class Stepwise:
         return Moves(1, [pending.h], {name: chains.state[name][:, None] for name in self.keep})
 
     def _pending(self, chains: Chains, stage: Stage, done: int, end: int) -> Iterator["_Pending"]:
-        """The steps from number `done` on, in order; those that are made ahead when their verdict has come."""
+        """Yields the steps from `done` on in order; a queued step is yielded once its verdict is known."""
         target = chains.state[chains.recipe.targets[0].name]
         ahead = 0 if is_near(target) else min(self.ahead, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
         arrivals = Arrivals()
@@ -105,7 +106,7 @@ class Stepwise:
 
 
 class StepCall:
-    """Calls of a step of which all but the state, the noise, the step size and the temperature stays as it is.
+    """A step with all arguments fixed but the state, its number, the noise, the step size and the temperature.
 
     `functions`: gradient, curvature, value and observations; `backend`: "torch", or that of a kernel of one step.
     """
@@ -123,7 +124,7 @@ class StepCall:
 
     @torch.no_grad()
     def __call__(self, state: dict[str, Any], number: int, noise: Mapping, h: float, T: float) -> dict[str, Any]:
-        """The state after step `number`, lost chains and all."""
+        """The state after step `number`, with lost chains moved as well."""
         varying: dict[str, Any] = {"temperature": T}
         if self.numbered:
             varying[step_number.name] = number

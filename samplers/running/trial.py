@@ -1,4 +1,4 @@
-"""The gradient where chains start, tried before the first step: is it finite, and its energy bounded below?"""
+"""A trial of the energy and its gradient before the first step: finite, periodic in angles, and bounded below."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from ..energies.layout import position_of
 from ..energies.potential import SLOPE, VALUE, Jet, Orders
 from .inputs import Inputs
 
-FAR = (100.0, -100.0, 1000.0, -1000.0)  # how far along a ray the slope is looked at
-ROUNDED = 0.05  # of the temperature: where the rounding of U is seen in the law
-SAME = 1e-3  # of a gradient, whose rounding errors in float32 are below it
+FAR = (100.0, -100.0, 1000.0, -1000.0)  # distances along a ray at which the slope is taken
+ROUNDED = 0.05  # times T: a larger rounding error of U changes the law
+SAME = 1e-3  # relative change of a gradient, above its rounding error in float32
 
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The gradient on the first batch of every chain, at their `start` and elsewhere; `temperature`: that of step 0."""
+    """The gradient on the first batch of every chain, at `start` and elsewhere; `temperature`: that of step 0."""
 
     step: Step
     inputs: Inputs
@@ -33,7 +33,7 @@ class Trial:
     temperature: float = 1.0
 
     def gradient(self, at: Blocks) -> Blocks:
-        """The gradient by block, `(chains, *shape)`; empty where the step asks for none."""
+        """The gradient by block, `(chains, *shape)`; empty where there is none."""
         slope = self._jet(at, SLOPE).slope
         if slope is None:
             return {}
@@ -46,7 +46,7 @@ class Trial:
             return self.inputs.target.at(position_of(self.step.recipe, at), evaluations.first[0], orders)
 
     def check(self) -> None:
-        """Refuse a start at which the gradient is not finite; warn of a log-density that was handed in as an energy."""
+        """Refuse a start where the gradient or U is not finite; warn of an energy with the sign of a log-density."""
         for name, x in self.gradient(self._target()).items():
             bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
             if len(bad):
@@ -65,7 +65,7 @@ class Trial:
             )
 
     def _check_value(self) -> None:
-        """Refuse a start at which U is not finite, where a step asks for it: no step from there would be accepted."""
+        """Refuse a start where a step needs U and U is not finite: no proposal would be accepted."""
         if not self.step.program.needs_value:
             return
         U = self._jet(self._target(), VALUE).value
@@ -84,7 +84,7 @@ class Trial:
             )
 
     def _check_periods(self) -> None:
-        """Refuse an energy whose gradient is another one where an angle has gone round once."""
+        """Refuse an energy whose gradient changes when an angle goes round once."""
         target = self._target()
         for b in self.step.recipe.targets:
             if not b.domain.wraps:
@@ -101,12 +101,12 @@ class Trial:
                     )
 
     def falls(self) -> bool:
-        """Whether the energy falls far from the start, along a ray from every chain and the opposite one.
+        """Whether the energy falls far from the start of every chain, along a random ray and the opposite ray.
 
-        No chain need ever get that far: what the energy raises there says nothing of it.
+        Errors of the energy give False: chains need not get that far.
         """
         try:
-            with np.errstate(all="ignore"):  # numpy's warnings are of places where no chain is
+            with np.errstate(all="ignore"):  # numpy would warn of points far from all chains
                 return self._falls()
         except Exception:  # of the caller's own function
             return False
@@ -115,7 +115,7 @@ class Trial:
 
     def _falls(self) -> bool:
         at = self._target()
-        if all(b.domain.is_compact for b in self.step.recipe.targets):  # there is no far
+        if all(b.domain.is_compact for b in self.step.recipe.targets):  # no ray goes far
             return False
         rays = {b: self.inputs.key(i).normals(RAY, x) for i, (b, x) in enumerate(at.items())}
         slopes = []

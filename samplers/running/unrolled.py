@@ -1,4 +1,4 @@
-"""Chains that move several steps in one graph of a step in torch and its energy: of torch.compile, on a GPU of CUDA."""
+"""Several steps in one graph of the step in torch and its energy: by torch.compile, or a CUDA graph on a GPU."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,19 +21,19 @@ from .inputs import Inputs, OfStep
 from .plan import Plan, Stage
 from .stepwise import StepCall, Stepwise
 
-AT_ONCE = 8  # steps of a graph: the time of its compilation grows with them
-SIZE = 2_000  # numbers of a block, from which on kernels of one step are faster
-SIZE_ON_GPU = 2**18  # there, where launches take longer than what they do
+AT_ONCE = 8  # steps of a graph: the compilation time grows with their number
+SIZE = 2_000  # numbers of a block: from here on kernels of one step are faster
+SIZE_ON_GPU = 2**18  # the same on a GPU, where launches dominate small steps
 
 Several = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]]
 
 
 class Unrolled:
-    """Chains moved by a compiled graph of several steps, with a look at the chains after each; else step by step.
+    """Moves chains by a compiled graph of several steps; lost chains are found after each graph.
 
-    `inputs`: what steps read beside the state, with the gradient that torch can compile; `keep`: the names of the
-    blocks whose values are handed on; `least`: the steps of a stage that is worth the compilation. The steps of a graph
-    begin at multiples of their number. Where torch cannot compile them, or a chain is lost, it goes on step by step.
+    `inputs`: those of the steps, with a gradient that torch can compile; `keep`: the names of the blocks whose values
+    are handed on; `least`: the steps of a stage that is worth the compilation. Graphs begin at multiples of `AT_ONCE`.
+    Where torch cannot compile the steps, or a chain is lost, chains move step by step.
     """
 
     backend = "torch"
@@ -50,15 +50,15 @@ class Unrolled:
         self.steps: Iterator[OfStep] = iter(())
 
     def compile(self, several: Several) -> Several:
-        """The graph of some steps; what it cannot hold is raised at its first call."""
+        """The compiled function `several`; errors of compilation are raised at its first call."""
         return torch.compile(several, dynamic=False, fullgraph=True)
 
     def give_up(self, reason: str) -> None:
-        """Go on step by step, where there is no graph."""
+        """Move chains step by step from here on, as there is no graph."""
         self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
-        """Make the steps of a graph where these begin and end in time, else those of `stepwise`."""
+        """Make the steps of a graph where a graph begins and ends before `end`, else steps of `stepwise`."""
         if stage is not self.stage:
             self._begin(chains, stage, done)
         if self.first <= done and done + AT_ONCE <= end:
@@ -69,7 +69,7 @@ class Unrolled:
         return self.stepwise.advance(chains, stage, done, min(end, self.first) if done < self.first else end)
 
     def _begin(self, chains: Chains, stage: Stage, done: int) -> None:
-        """Go on to a stage, whose graphs begin at number `first`; after its end, if it has none."""
+        """Begin a stage: its graphs start from step `first` on, the length of the stage where there are none."""
         self.stage = stage
         self.graph = None
         self.first = stage.steps
@@ -79,7 +79,7 @@ class Unrolled:
                 self.first += AT_ONCE
 
     def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Moves | None:
-        """The steps of a graph; None where it loses a chain, or cannot be compiled."""
+        """The moves of one graph; None where a chain is lost, or the graph cannot be compiled."""
         if chains.diverged:
             return None
         is_new = self.graph is None
@@ -106,7 +106,7 @@ class Unrolled:
         return Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
 
     def _several(self, stage: Stage) -> Several:
-        """The steps of a graph, as a function of the state, the noise of each, and its batch."""
+        """The steps of a graph as a function of the state, and the noise and the batch of each step."""
         functional = self.inputs.target.functional
         assert functional is not None
         function = stage.step.function
@@ -131,7 +131,7 @@ class Unrolled:
 
 
 def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
-    """Whether a stage is long enough, and its steps are a function of the state, their noise and a batch alone."""
+    """Whether a stage has `least` steps or more, and its steps are functions of state, noise and batch alone."""
     program = stage.step.program
     constant = not callable(stage.step_size.value) and not callable(stage.temperature.value)
     blocks = [state[b.name] for b in stage.step.recipe.entries]
@@ -146,27 +146,27 @@ def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> 
 
 
 def _is_small(x: torch.Tensor) -> bool:
-    """Whether a step is quicker in a graph of several than alone."""
+    """Whether a block is so small that a graph of several steps is faster than single steps."""
     if gpu.has_graphs(x.device):
         return x.numel() < SIZE_ON_GPU
     return is_near(x) and x.numel() < SIZE
 
 
 def is_unrolled(plan: Plan, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
-    """Whether some stage of a run is worth a graph of several steps."""
+    """Whether some stage of a run gets a graph of several steps."""
     if any(step.program.has_operators for step in plan.steps):
         return False
     return any(fits(stage, inputs, state, least) for stage in plan.stages)
 
 
 def _read(of_steps: Sequence[OfStep], *, has_data: bool) -> tuple[dict[str, torch.Tensor], list[tuple]]:
-    """The noise of some steps, by name, and their batches."""
+    """The noise of the steps by name, stacked, and the batch of each step."""
     drawn = {name: torch.stack([s.noise[name] for s in of_steps]) for name in of_steps[0].noise}
     return drawn, [s.data(0) for s in of_steps]
 
 
 def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str:
-    """Why the steps have no graph; "" where they have one, of the numbers that they have without it."""
+    """The reason why the steps have no graph; "" where the graph agrees with the steps in torch."""
     try:
         compiled_state, _, _ = compiled(state, *read)
         plain_state, _, total = several(state, *read)
@@ -176,16 +176,16 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
 
 
 class UnrolledOnGPU(Unrolled):
-    """The same by a CUDA graph; `stepwise` makes the steps beside it, and all where torch makes none."""
+    """Moves chains by a CUDA graph of several steps; `stepwise` makes the steps between graphs, or all of them."""
 
     def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Kernel) -> None:
         super().__init__(inputs, keep, least, where)
         self.stepwise = stepwise
 
     def compile(self, several: Several) -> Several:
-        """The graph of some steps; what it cannot hold is raised at its first call."""
+        """The CUDA graph of `several`; errors of capture are raised at its first call."""
         return gpu.Graph(several, [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)])
 
     def give_up(self, reason: str) -> None:
-        """Say so: steps are made one by one, by their kernel."""
+        """Warn that there is no CUDA graph; `stepwise` makes all steps."""
         warn(f"{self.where}: no CUDA graph has several steps, they are made one by one: {reason}")

@@ -1,4 +1,4 @@
-"""A run as one sees it: a progress bar with rate, time left and temperatures, and scalars for a callback."""
+"""The progress of a run: a bar with rate, time left and temperatures, and scalars for a callback."""
 
 import sys
 import threading
@@ -16,11 +16,11 @@ from .inputs import Inputs
 from .plan import Plan
 from .recording import InMemory
 
-EVERY = 1.0  # seconds between two looks
+EVERY = 1.0  # seconds between two sets of scalars
 OFTEN = 10.0  # seconds between two effective sample sizes
 LINES = 10.0  # seconds between two lines of a log
-SHOWN = 4  # components of the target whose effective sample size is looked at
-LOOKED_AT = 2000  # draws of a chain that an effective sample size is of, at most
+SHOWN = 4  # components of the target whose effective sample size is computed
+LOOKED_AT = 2000  # draws of a chain in an effective sample size, at most
 
 Scalars = dict[str, float]
 
@@ -28,8 +28,8 @@ Scalars = dict[str, float]
 class Bar(tqdm):
     """A progress bar on stderr: on a terminal one line that moves, in a log a line every ten seconds and at the ends.
 
-    `shown`: whether it is; a process without a console has none. `of`: what is iterated over, instead of `update`. The
-    lock of the bar is of this process: tqdm's is the system's, which `kill -9` leaves.
+    `shown`: whether to show the bar, which needs stderr; `of`: an iterable that advances the bar in place of `update`.
+    The lock of the bar belongs to the process: tqdm's lock belongs to the system, and `kill -9` leaves it behind.
     """
 
     _lock = threading.RLock()
@@ -43,22 +43,22 @@ class Bar(tqdm):
 
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
-        """Lines of a log are complete; those of a terminal are written over."""
+        """The function that prints a state of the bar: over the last state on a terminal, as a line in a log."""
         return tqdm.status_printer(file) if file.isatty() else lambda line: print(line, file=file, flush=True)
 
     def tell(self, words: str) -> None:
-        """Show words behind the numbers: at once, or in the next line of a log."""
+        """Show words after the numbers: at once on a terminal, with the next line in a log."""
         self.set_postfix_str(words, refresh=not self.in_log)
 
 
 class Progress:
     """The progress bar of a run; `watch`, if given, is called with a dict of scalars about once a second.
 
-    step, steps_per_second, lost chains; for each block of momenta its kinetic temperature of this moment, the mean of
-    p^2/m over all chains, with the band `low` to `high` that holds 99 % of the time at the run's temperature; where a
-    step carries its gradient the configurational temperature, the mean of theta dU/dtheta, with 2.6 standard errors
-    over chains about the run's; every ten seconds `ess`, the least effective sample size of the target's first
-    components.
+    The scalars: step, steps_per_second, lost chains; for each block of momenta its present kinetic temperature, the
+    mean of p^2/m over all chains, with the band `low` to `high` that contains 99 % of values at the run's temperature;
+    where steps carry the gradient the configurational temperature, the mean of theta dU/dtheta, with a band of 2.6
+    standard errors over chains about the run's temperature; every ten seconds `ess`, the least effective sample size
+    of the target's first components.
     """
 
     def __init__(
@@ -92,21 +92,21 @@ class Progress:
         self.bar.close()
 
     def update(self, steps: int) -> None:
-        """Go on by some steps."""
+        """Advance the bar by `steps` steps; compute scalars about once a second."""
         self.bar.update(steps)
         self.done += steps
         if self.looks and (self.done >= self.plan.length or time.monotonic() - self.looked >= EVERY):
             self.look()
 
     def end(self, verdict: str) -> None:
-        """Close the bar, with a line of what the run's report says."""
+        """Close the bar, and print the verdict of the run's report."""
         shown = not self.bar.disable
         self.bar.close()
         if shown:
             print(verdict, file=sys.stderr)
 
     def look(self) -> None:
-        """Show what the chains are like, and tell the callback."""
+        """Compute the scalars, show them behind the bar, and pass them to the callback."""
         now = time.monotonic()
         temperature = self.plan.temperature(max(self.done - 1, 0))
         scalars: Scalars = {
@@ -125,7 +125,7 @@ class Progress:
             self.watch(scalars)
 
     def kinetic(self, temperature: float) -> Scalars:
-        """The kinetic temperature of each block of momenta, with its band."""
+        """The kinetic temperature of each block of momenta with its band, as scalars."""
         scalars: Scalars = {}
         if not self.chains.alive.any():
             return scalars
@@ -138,7 +138,7 @@ class Progress:
         return scalars
 
     def configurational(self, temperature: float) -> Scalars:
-        """The configurational temperature of each block of the target, with its band, where its law is of U alone."""
+        """The configurational temperature of each block of the target with its band; empty where H has more than U."""
         scalars: Scalars = {}
         state = self.chains.state
         alive = self.chains.alive
@@ -157,12 +157,12 @@ class Progress:
         return scalars
 
     def accepted(self) -> Scalars:
-        """The share of the proposals of this stage that were accepted, the mean of all chains."""
+        """The acceptance in this stage, the mean over chains; empty without proposals."""
         acceptance = self.chains.acceptance(self.plan.since_stage(self.done))
         return {} if acceptance is None else {"acceptance": float(acceptance.mean())}
 
     def effective(self, now: float) -> Scalars:
-        """The least effective sample size of a few components, computed from time to time."""
+        """The least effective sample size of the first components, computed every `OFTEN` seconds."""
         if now - self.counted >= OFTEN:
             self.counted = now
             values = self.record.so_far(self.chains.recipe.targets[0].name)
@@ -183,7 +183,7 @@ def _least_effective(values: torch.Tensor) -> Scalars:
 
 
 def _in_words(scalars: Scalars) -> str:
-    """The temperatures of the momenta, the acceptance, and the effective sample size."""
+    """The temperatures of the momenta, the acceptance, and the effective sample size, as text for the bar."""
     kinetic = [
         f"{value:.3g}"
         for name, value in scalars.items()
