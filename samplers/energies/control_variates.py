@@ -1,4 +1,4 @@
-"""Minibatch gradients of less variance by control variates at a fixed point, and the point for it: the mode."""
+"""Control variates, which lower the variance of minibatch gradients, and the mode as their center."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,17 +17,17 @@ from .layout import Layout
 from .means import check_mean, chunks
 from .traced import tried
 
-FALL = 0.01  # of U to its minimum, that a mode may be short of, where densities are exp(-U)
-SLOPE = 1.0  # the length of the gradient that a mode may have left in float32
+FALL = 0.01  # of U to its minimum: the most that a mode may lack
+SLOPE = 1.0  # length of the gradient: the most at a mode in float32
 MEAN = "num_data times the mean over the batch, plus the prior"
 
 Point = dict[str | None, torch.Tensor]  # tensors by name; the name of a lone tensor is None
 
 
 class ControlVariate:
-    """An energy U~(theta, batch) with a control variate: `control_variate` makes it.
+    """An energy U~(theta, batch) with a control variate, as made by `control_variate`.
 
-    `center` is the point c, `full` the gradient of U there, `num_data` the number of data.
+    `center`: the point c; `full`: the gradient of U at c; `num_data`: the number of data.
 
     >>> energy = lambda theta, x: 3 * ((x - theta)**2).mean() / 2
     >>> corrected = ControlVariate(energy, {None: torch.tensor(0.0)}, {None: torch.tensor(-9.0)}, 3)
@@ -61,14 +61,14 @@ class ControlVariate:
 def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 4096) -> ControlVariate:
     """The energy U~(theta, batch) with a control variate at `center`, for `samplers.sample` with the same data.
 
-    U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>, whose gradient g~(theta) - g~(c) + g(c) is as unbiased as
-    that of U~, and has no variance at theta = c: take the mode, as from `find_mode`. The gradient costs two of U~. A
-    budget for the noise of plain minibatches, `B` or `V` of a sampler, is too large for it.
+    The energy is U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>. Its gradient g~(theta) - g~(c) + g(c) is
+    unbiased, and has no variance at theta = c: take the mode, as from `find_mode`. A gradient costs two of U~. A
+    sampler's budget `B` or `V` for the noise of plain minibatches is too large here.
 
     `energy`: U~(theta, batch) on the sum scale, as from `posterior`. `center`: one chain's target, a tensor `(*shape)`,
-    a dict of tensors by name or an nn.Module. `data`: a tensor or a tuple of tensors, of which grad U(c) is summed
-    once, `chunk` rows at a time. Raises RecipeError for what `sample` refuses, for an energy that is no mean over the
-    batch times a constant, plus a constant, and for a gradient at the center that is not finite.
+    a dict of tensors by name or an nn.Module. `data`: a tensor or a tuple of tensors; grad U(c) is summed over all rows
+    once, `chunk` rows at a time. Raises RecipeError for energies and data that `sample` refuses, for an energy that is
+    not affine in a mean over the batch, and for a gradient at the center that is not finite.
 
     Sources: Baker, Fearnhead, Fox & Nemeth 2019 (SGLD-CV); Dubey et al. 2016.
 
@@ -106,11 +106,10 @@ def find_mode(
     """A point where U is least, by L-BFGS with full gradients from `init`: a tensor, or a dict of tensors by name.
 
     `energy`, `init` and `data` are as for `control_variate`, or an energy U(theta) without data; `gradient` is as for
-    `sample`, and makes them functions of numpy arrays. It stops where U moves
-    by less than 1e-9, at a local minimum, and warns if it has not within `steps` iterations. From a start in float32,
-    whose rounding hides the last of the way, it goes on in float64 where the energy takes that; else it warns where the
-    gradient is longer than 1, or U would fall by more than 0.01 still. Raises RecipeError where it ends at numbers that
-    are not finite.
+    `sample`, and energy and gradient are then functions of numpy arrays. The descent stops at a local minimum, where U
+    changes by less than 1e-9, and warns if `steps` iterations do not suffice. A descent in float32 is continued in
+    float64 where the energy takes float64; else a warning tells of a gradient longer than 1, or a further fall of U of
+    more than 0.01. Raises RecipeError where the result is not finite.
 
     Source: Liu & Nocedal 1989; Nocedal 1980.
 
@@ -150,9 +149,9 @@ def find_mode(
 
 
 class Descent:
-    """L-BFGS on U of all data: where it was led last, `value` is U, `slope` the length of its gradient.
+    """L-BFGS on U of all data; `value`: U at the last point; `slope`: the length of its gradient g there.
 
-    `fall` is by how much U would still fall to the minimum of its quadratic model, g H^-1 g/2.
+    `fall`: g H^-1 g/2, the fall of U to the minimum of its quadratic model.
     """
 
     def __init__(self, energy: Callable, rows: Data | None, chunk: int) -> None:
@@ -165,7 +164,7 @@ class Descent:
         self.is_refined = False
 
     def lead(self, start: Point, steps: int) -> tuple[Point, int]:
-        """Where U is least by so many iterations from a point, and how many there were."""
+        """The point after at most `steps` iterations from `start`, and the number of iterations."""
         at = {name: x.clone().requires_grad_() for name, x in start.items()}
         optimizer = torch.optim.LBFGS(
             at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
@@ -174,7 +173,7 @@ class Descent:
         def closure() -> Any:
             optimizer.zero_grad()
             value = self._evaluate(at)
-            # from where torch's line search would never come back
+            # torch's line search would not end
             if not value > -torch.inf or not all(x.isfinite().all() for x in at.values()):
                 raise FloatingPointError
             return value
@@ -192,13 +191,13 @@ class Descent:
         return {name: x.detach() for name, x in at.items()}, state["n_iter"]
 
     def refined(self, mode: Point, steps: int) -> tuple[Point, int]:
-        """A mode in float32 led on in float64, where the energy takes that, back in its own type; iterations."""
+        """The mode after further iterations in float64, in its own dtype, and their number; unchanged if they fail."""
         if all(x.dtype == torch.float64 for x in mode.values()):
             return mode, 0
         rough = self.value, self.slope, self.fall
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the energy says of float64
+                warnings.simplefilter("ignore")  # warnings of the energy about float64
                 finer, iterations = self.lead({name: x.double() for name, x in mode.items()}, steps)
         except Exception:  # of an energy whose own tensors are of float32
             finer = {}
@@ -212,7 +211,7 @@ class Descent:
         return mode, 0
 
     def _evaluate(self, at: Point) -> torch.Tensor:
-        """U of all data, whose gradient is added to that of the tensors, in their type."""
+        """U of all data; its gradient is accumulated in `grad` of the tensors."""
         dtype = next(iter(at.values())).dtype
         batches = [(1.0,)] if self.rows is None else chunks(self.rows.batch, self.rows.rows, self.chunk)
         parts = []
@@ -223,7 +222,7 @@ class Descent:
 
 
 def _newton(g: torch.Tensor, state: Mapping[str, Any]) -> torch.Tensor:
-    """H^-1 g by the pairs of steps and changes of the gradient that L-BFGS has kept. Nocedal 1980."""
+    """H^-1 g by the stored pairs of L-BFGS, steps and changes of the gradient. Nocedal 1980."""
     pairs = list(zip(state.get("old_dirs") or [], state.get("old_stps") or [], strict=True))
     if not pairs:
         return g
@@ -239,7 +238,7 @@ def _newton(g: torch.Tensor, state: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _of_type(batch: Any, dtype: torch.dtype) -> Any:
-    """A batch whose floating numbers are of a type, where the point is of another than it was given."""
+    """The batch with floating tensors in float64, where `dtype` is float64; else unchanged."""
     if torch.is_tensor(batch):
         return batch.to(dtype) if dtype == torch.float64 and batch.is_floating_point() else batch
     return tuple(_of_type(x, dtype) for x in batch)
@@ -264,7 +263,7 @@ def _shapes(point: Point) -> dict[str | None, tuple[int, ...]]:
 
 
 def _point(where: str, init: Any) -> Point:
-    """A point as tensors by name, copied."""
+    """The tensors of `init` by name, detached copies; refused unless finite and real."""
     tensors = _by_name(dict(init.named_parameters()) if isinstance(init, torch.nn.Module) else init)
     for x in tensors.values():
         if not torch.is_tensor(x) or not x.is_floating_point() or not x.isfinite().all():
@@ -277,7 +276,7 @@ def _point(where: str, init: Any) -> Point:
 
 
 def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
-    """The data, `chunk` rows at a time."""
+    """The data, with a batch size of at most `chunk` rows."""
     like = next(iter(at.values()))
     with _named(where):
         number = Data(data, None, like=like).rows
@@ -285,14 +284,14 @@ def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
 
 
 def _checked(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> Callable:
-    """An energy that `sample` could take with these data, else refused."""
+    """The potential of an energy, after the trial call that `sample` makes."""
     with _named(where):
         return tried(energy, _as_theta(at), Layout(), rows, of_many=of_many)
 
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Speak in the name of this function where `sample` would refuse the same."""
+    """Replaces "sample" by `where` in a RecipeError."""
     try:
         yield
     except RecipeError as error:

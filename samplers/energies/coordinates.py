@@ -1,6 +1,6 @@
 """Coordinates of a target: chains move in z, energies and draws are of theta = f(z).
 
-The law exp(-U(theta)/T) of theta is in z the law of the energy
+The law exp(-U(theta)/T) of theta corresponds to the law of z with the energy
 
     U(f(z)) - T log|det df/dz|.
 """
@@ -24,52 +24,52 @@ from recipe.errors import RecipeError
 from recipe.maps import Map
 from recipe.symbols import ELEMENTARY, Total, masked
 
-SINGULAR = 1e-13  # the least singular value of a matrix, of its largest
+SINGULAR = 1e-13  # ratio of the least and the largest singular value of a singular matrix
 
 
 class Coordinates(ABC):
-    """A map theta = f(z) with an inverse, of tensors `(*leading, *shape)`; `is_linear` if its Jacobian is fixed."""
+    """A map theta = f(z) with an inverse, of tensors `(*leading, *shape)`; `is_linear`: whether df/dz is constant."""
 
     is_linear = False
 
     @property
     def adds_volume(self) -> bool:
-        """Whether the energy of z has -T log|det df/dz| in it: not of a linear map, nor where H has it."""
+        """Whether -T log|det df/dz| is added to the energy of z: False for linear maps and where H has the volume."""
         return not self.is_linear
 
     @abstractmethod
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta, and log|det df/dz|, `(*leading,)`; of a linear map up to its constant: 0."""
+        """theta and log|det df/dz|, `(*leading,)`; 0 for a linear map, whose volume is constant."""
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta."""
+        """theta = f(z)."""
         return self.with_volume(z)[0]
 
     @abstractmethod
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z."""
+        """z with f(z) = theta."""
 
     @abstractmethod
     def placed(self, theta: torch.Tensor, where: str) -> "Coordinates":
-        """The same for targets like theta, `(chains, *shape)`: its type and place; refused for another shape."""
+        """The map in the dtype and on the device of theta, `(chains, *shape)`; refused for another shape."""
 
     @abstractmethod
     def account(self) -> dict[str, Any]:
-        """What it is, as tensors and plain data."""
+        """The definition of the map, as tensors and plain data."""
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """A symbolic energy as one of z; refused where there is no formula for it."""
+        """A symbolic energy of theta as a symbolic energy of z; refused for a map without a formula."""
         what = f"the energy is symbolic, and {self} has no formula"
         raise RecipeError(where, what, do="Write the map into the energy, or pass the energy as a torch function.")
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(Coordinates):
-    """theta = center + matrix z: with the root of a covariance as the matrix, chains move where all sites are alike.
+    """theta = center + matrix z: a dense mass or preconditioner for every recipe.
 
-    A dense mass or preconditioner for every recipe: momenta of mass 1 in z are momenta of the mass
-    (matrix matrix^T)^-1 in theta. `center`: a point of the target, `(*shape)`; of tensors by name, these laid end to
-    end. `matrix`: `(sites, sites)`. Raises RecipeError for a matrix that is singular, or of another size.
+    Momenta of mass 1 in z are momenta of mass (matrix matrix^T)^-1 in theta; with a root of the covariance as the
+    matrix, z has covariance 1. `center`: a point of the target, `(*shape)`; tensors by name are concatenated.
+    `matrix`: `(sites, sites)`. Raises RecipeError for a matrix that is singular, or of the wrong size.
 
     >>> whitened = Affine(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     >>> whitened(torch.tensor([1.0, -1.0])), whitened.inverse(torch.tensor([3.0, 2.0]))
@@ -101,18 +101,18 @@ class Affine(Coordinates):
         return self.center + (flat @ self.matrix.T).reshape(z.shape)
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z, solved for in float64."""
+        """z, by a solve in float64."""
         leading = theta.shape[: theta.dim() - self.center.dim()]
         away = (theta - self.center).to(torch.float64).reshape(-1, self.center.numel())
         z = torch.linalg.solve(self.matrix.to(torch.float64), away.T).T
         return z.to(theta.dtype).reshape(*leading, *self.center.shape)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta, and 0: a constant, which no step feels."""
+        """theta, and 0 for the constant volume, `(*leading,)`."""
         return self(z), z.new_zeros(z.shape[: z.dim() - self.center.dim()])
 
     def placed(self, theta: torch.Tensor, where: str) -> "Affine":
-        """The same for targets like theta."""
+        """The map in the dtype and on the device of theta; refused for a shape other than the center's."""
         if theta.shape[1:] != self.center.shape:
             what = (
                 f"the coordinates are of shape {tuple(self.center.shape)}, and the target of {tuple(theta.shape[1:])}"
@@ -125,7 +125,7 @@ class Affine(Coordinates):
         return {"center": self.center, "matrix": self.matrix}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """The energy of z, by the same symbols."""
+        """The energy of z, written in the coordinates of the energy of theta."""
         if energy.is_sitewise:
             what = "the energy is written for one site, and a dense map mixes sites"
             raise RecipeError(where, what, do="Write it by coordinates, or leave the coordinates out.")
@@ -142,15 +142,15 @@ class Affine(Coordinates):
 
 @dataclass(frozen=True, eq=False)
 class Simplex(Coordinates):
-    """theta = softmax(E z), numbers above 0 that sum to 1 along the last axis, of z with one number less.
+    """theta = softmax(E z): positive numbers that sum to 1 along the last axis, from z with one number less.
 
-    The columns of E, `(d, d - 1)`, are orthonormal and of sum 0, so that all d numbers are alike to z. Of the first
-    d - 1 numbers the map has
+    The columns of E, `(d, d - 1)`, are orthonormal with sum 0, and treat all d numbers alike. For the first d - 1
+    numbers of theta
 
         log|det dtheta/dz| = sum_i log theta_i + log(d)/2,   dU/dz = E^T (theta (g - <theta, g>)),   g = dU/dtheta.
 
-    `axes`: those of a point of the target; those before the last one count simplices, `(topics, words)` say. Refused
-    for a start that is off the simplex. Source: Egozcue et al. (2003), isometric log-ratio coordinates.
+    `axes`: the number of axes of a point of the target; all but the last count simplices, as in `(topics, words)`. A
+    start off the simplex is refused. Source: Egozcue et al. (2003), isometric log-ratio coordinates.
 
     >>> simplex = Simplex()
     >>> simplex(torch.zeros(1)), simplex.inverse(torch.tensor([0.5, 0.5]))
@@ -168,12 +168,12 @@ class Simplex(Coordinates):
         return logs.exp(), volumes.reshape(*leading, -1).sum(-1)
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z, by way of float64."""
+        """z, computed in float64."""
         logs = theta.to(torch.float64).log()
         return _reflected(logs - logs.mean(-1, keepdim=True))[..., :-1].to(theta.dtype)
 
     def placed(self, theta: torch.Tensor, where: str) -> "Simplex":
-        """The same for targets like theta, which are on the simplex."""
+        """The map with the axes of theta; refused where theta is off the simplex."""
         if theta.dim() < 2 or theta.shape[-1] < 2:
             what = f"the target has the shape {tuple(theta.shape[1:])}, and a simplex two numbers or more"
             raise RecipeError(where, what, do="Start at torch.full((3,), 1 / 3), say.")
@@ -188,7 +188,7 @@ class Simplex(Coordinates):
         return Simplex(theta.dim() - 1)
 
     def account(self) -> dict[str, Any]:
-        """The axes."""
+        """The number of axes."""
         return {"axes": self.axes}
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ class Simplex(Coordinates):
 
 
 def _reflected(x: torch.Tensor) -> torch.Tensor:
-    """The reflection that exchanges (1, ..., 1)/sqrt(d) and the last axis: sum 0 and last number 0."""
+    """The reflection of x that exchanges (1, ..., 1)/sqrt(d) and the last axis: sum 0 becomes last entry 0."""
     d = x.shape[-1]
     root = d**-0.5
     along = (x.sum(-1, keepdim=True) * root - x[..., -1:]) / (1 - root)
@@ -205,7 +205,7 @@ def _reflected(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Sitewise(Coordinates):
-    """theta = f(z) at every site, by the map of a recipe that is `recipe.mapped`, whose H has the volume.
+    """theta = f(z) at every site, by the map of a `recipe.mapped` recipe, whose H contains the volume.
 
     >>> from recipe import mapped, vector
     >>> from samplers import SGLD
@@ -219,7 +219,7 @@ class Sitewise(Coordinates):
 
     @property
     def adds_volume(self) -> bool:
-        """H has it."""
+        """False: H contains the volume."""
         return False
 
     @cached_property
@@ -234,22 +234,22 @@ class Sitewise(Coordinates):
         return self._functions[0](z)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta, and the sum over all sites, of one chain."""
+        """theta of one chain, and log|det df/dz|, the sum over its sites."""
         return self(z), (self._functions[1](z) + torch.zeros_like(z)).sum()
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z, by way of float64."""
+        """z, computed in float64."""
         return self._functions[2](theta.to(torch.float64)).to(theta.dtype)
 
     def placed(self, theta: torch.Tensor, where: str) -> "Sitewise":
-        """The same; refused where theta is out of its range."""
+        """This map; refused where theta is out of its range."""
         if not self.inverse(theta).isfinite().all():
             what = f"the start is out of the range of {self.map}"
             raise RecipeError(where, what, do="Start inside of it.")
         return self
 
     def account(self) -> dict[str, Any]:
-        """Its formula."""
+        """The formula of the map."""
         return {"map": str(self.map)}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
@@ -265,7 +265,7 @@ class Sitewise(Coordinates):
 class Mixing(Sitewise):
     """theta = f(z, S) at every site, with sums S over the sites of a chain, by the map of a recipe.
 
-    `axes`: those of a point of the target.
+    `axes`: the number of axes of a point of the target.
 
     >>> from recipe import mapped, total, vector
     >>> from samplers import SGLD
@@ -294,11 +294,11 @@ class Mixing(Sitewise):
         return self(z), self._functions[1](z, self.axes).reshape(z.shape[: z.dim() - self.axes])
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z, by way of float64."""
+        """z, computed in float64."""
         return self._functions[2](theta.to(torch.float64), self.axes).to(theta.dtype)
 
     def placed(self, theta: torch.Tensor, where: str) -> "Mixing":
-        """The same for targets like theta; refused where it is out of its range."""
+        """The map with the axes of theta; refused where theta is out of its range."""
         placed = Mixing(self.map, theta.dim() - 1)
         Sitewise.placed(placed, theta, where)
         return placed
@@ -318,7 +318,7 @@ class Mixing(Sitewise):
 
 
 def _of_sums(x: Any, e: Any) -> Callable:
-    """The function of a tensor and its site axes that a formula of x and of sums over the sites is."""
+    """The formula e, of x and of sums over sites, as a function of a tensor and the number of its site axes."""
     inside, sums = masked(e, Total)
     integrands = [lambdify([x], without_overflow(own.integrand), modules=[_TORCH, "math"]) for own in sums.values()]
     function = lambdify([x, *sums], without_overflow(inside), modules=[_TORCH, "math"])
@@ -332,18 +332,18 @@ def _of_sums(x: Any, e: Any) -> Callable:
 
 
 def map_of(own: Map) -> Sitewise:
-    """The coordinates of a recipe's map."""
+    """The coordinates of a recipe's map, sitewise or mixing."""
     return Mixing(own) if own.mixes else Sitewise(own)
 
 
 def _largest(*values: Any) -> torch.Tensor:
-    """The largest of tensors and numbers."""
+    """The elementwise maximum of tensors and numbers, at least one a tensor."""
     like = next(x for x in values if torch.is_tensor(x))
     return reduce(torch.maximum, (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in values))
 
 
 def _either(name: str) -> Callable:
-    """A function of a tensor or of a number."""
+    """The function of this name of torch for tensors, of math for numbers."""
 
     def function(x: Any) -> Any:
         return getattr(torch, name)(x) if torch.is_tensor(x) else getattr(math, name)(x)
@@ -381,16 +381,16 @@ class Composed(Coordinates):
         return theta, inner + outer
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z."""
+        """z with outer(inner(z)) = theta."""
         return self.inner.inverse(self.outer.inverse(theta))
 
     def placed(self, theta: torch.Tensor, where: str) -> "Composed":
-        """The same for targets like theta."""
+        """Both maps placed, the inner one at outer^-1(theta)."""
         outer = self.outer.placed(theta, where)
         return Composed(outer, self.inner.placed(outer.inverse(theta), where))
 
     def account(self) -> dict[str, Any]:
-        """Both."""
+        """The accounts of both maps."""
         return {"outer": self.outer.account(), "inner": self.inner.account()}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
@@ -402,9 +402,10 @@ class Composed(Coordinates):
 
 
 def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: str) -> tuple[Coordinates | None, Any]:
-    """The coordinates of a run, those of the energy where it has its own, and the energy, of z where it is symbolic.
+    """The coordinates of a run, by default those of the energy or of a mapped recipe, and the energy.
 
-    Refused where the recipe is not one of a vector that is free to go anywhere.
+    A symbolic energy is returned as a function of z, other energies unchanged. Refused unless the target is a vector
+    without ends.
     """
     own = getattr(energy, "coordinates", None)
     own = own if isinstance(own, Coordinates) else None
@@ -425,7 +426,7 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
 
 
 def of_z(recipe: Recipe, init: Any) -> Any:
-    """A start with the name of the block that stands for the target of a mapped recipe, where it has the target's."""
+    """The start of a mapped recipe with the name of theta replaced by that of z."""
     names = {own.theta.name: z.name for z, own in recipe.maps.items()}
     if not names or not isinstance(init, Mapping):
         return init

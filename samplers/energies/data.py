@@ -1,4 +1,4 @@
-"""Tensors of data, and minibatches of them that are a function of the seed."""
+"""Tensors of data, and minibatches that are a function of the seed."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from .reading import WHERE, Read, read
 class Data:
     """Tensors that share their first axis, and minibatches of them: uniform with replacement, independent per chain.
 
-    `tensors`: one tensor `(rows, ...)`, or a tuple of them, which is the form that an energy gets its batches in, or a
-    Dataset or DataLoader of torch, which is read once;
-    `batch_size`: rows of a batch, None for all; `like`: the target, whose type and device the data have. The rows of a
-    batch are a pure function of (seed, step, evaluation, chain). Raises RecipeError for tensors that do not fit.
+    `tensors`: one tensor `(rows, ...)`, or a tuple of tensors, as energies get their batches, or torch's Dataset or
+    DataLoader, read once; `batch_size`: rows of a batch, None for all; `like`: the target, whose dtype and device the
+    data must have. The rows of a batch are a pure function of (seed, step, evaluation, chain). Raises RecipeError for
+    tensors of different lengths, and of another dtype or device than the target.
 
     >>> data = Data(torch.arange(10.0), 3, like=torch.zeros(1))
     >>> data.batch(data.rows_for(0, range(1), 0, 2)[0]).shape
@@ -49,7 +49,7 @@ class Data:
             )
 
     def columns(self, energy: Energy, theta: torch.Tensor) -> "Data":
-        """The same rows as the columns of a symbolic energy, as numbers of theta's type; refused where they do not fit.
+        """The data as columns of a symbolic energy, in the dtype of theta; refused for columns of the wrong shape.
 
         `theta`: the target of all chains, `(chains, *shape)`.
         """
@@ -76,7 +76,7 @@ class Data:
     def rows_for(
         self, seed: int, steps: range, evaluation: int, chains: int, first_chain: int = 0
     ) -> torch.Tensor | None:
-        """The rows of the batches of one evaluation in each step, `(steps, chains, batch_size)`; None for all."""
+        """The rows of the batches of an evaluation in each step, `(steps, chains, batch_size)`; None for all data."""
         if self.batch_size is None:
             return None
         return noise.integers(
@@ -91,16 +91,16 @@ class Data:
         )
 
     def batch(self, rows: torch.Tensor | None) -> Any:
-        """The data of these rows, `(chains, batch_size, ...)`, or all data, in the form that the energy takes."""
+        """The data at `rows`, `(chains, batch_size, ...)`, or all data: a tensor or a tuple, as `tensors` were."""
         return self._formed(self.tensors if rows is None else tuple(self._at(t, rows) for t in self.tensors))
 
     def batches(self, rows: torch.Tensor) -> list:
-        """The batches of several steps, of these rows `(steps, chains, batch_size)`."""
+        """A list with the batch of each step, from rows `(steps, chains, batch_size)`."""
         return list(map(self._formed, zip(*(self._at(t, rows).unbind() for t in self.tensors))))
 
     @property
     def width(self) -> int:
-        """The numbers of one row, in all tensors."""
+        """The count of numbers in one row of all tensors."""
         return sum(t[0].numel() for t in self.tensors)
 
     @staticmethod
@@ -117,7 +117,7 @@ class Data:
 
 
 def _as_tensors(values: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Tensors as they are, and other numbers as tensors in this place."""
+    """The values as tensors; arrays and lists become tensors on `device`."""
     try:
         return tuple(t if torch.is_tensor(t) else torch.as_tensor(t, device=device) for t in values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -127,7 +127,7 @@ def _as_tensors(values: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _check_rows(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Refuse tensors without rows, or with different numbers of them."""
+    """Refuse tensors without rows, or with different numbers of rows."""
     if not tensors or any(t.dim() == 0 for t in tensors):
         raise RecipeError(WHERE, "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
     rows = len(tensors[0])
@@ -141,7 +141,7 @@ def _check_rows(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
-    """Refuse data of another type, or in another place, than the parameters."""
+    """Refuse data of another dtype or device than the parameters."""
     for i, t in enumerate(tensors):
         if t.is_floating_point() and t.dtype != like.dtype:
             raise RecipeError(

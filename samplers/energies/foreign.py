@@ -1,4 +1,4 @@
-"""Potentials with a gradient of their own, by functions of numpy arrays: of numpy, JAX, Stan, PyMC or any other."""
+"""Potentials by a gradient in functions of numpy arrays: from numpy, JAX, Stan, PyMC or other libraries."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ SHAPES = "It takes theta of one chain, or of all, and returns the gradient, or t
 WITH_BATCH = (
     "With data the batch is its second argument, (rows, ...), or (chains, rows, ...) of all chains on minibatches."
 )
-BESIDE = 1e-3  # how far from the start the functions are tried, relative
-ROUNDED = 1e-4  # relative difference of numbers that are the same up to rounding
-SHARES = {8: 1e-3, 4: 1e-2}  # relative difference of slopes, by the bytes of a number
-FACTOR = 0.01  # relative difference of a ratio of slopes and its explanation
+BESIDE = 1e-3  # relative distance from the start of the trial points
+ROUNDED = 1e-4  # relative difference of numbers that are equal up to rounding
+SHARES = {8: 1e-3, 4: 1e-2}  # relative difference of equal slopes, by the bytes of a number
+FACTOR = 0.01  # relative difference of a ratio of slopes and a factor that explains the ratio
 
-Leaves = list[np.ndarray]  # theta, `(*shape)` or `(chains, *shape)`: one array, or one of each name
+Leaves = list[np.ndarray]  # theta, `(*shape)` or `(chains, *shape)`: one array, or one for each name
 
 
 def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
-    """The energy of a run with the gradient that is given beside it; as it is where there is none.
+    """The energy and its gradient as `Arrays`; the energy unchanged where `gradient` is None.
 
     >>> with_gradient(None, lambda theta: theta, "doctest").value is None
     True
@@ -52,10 +52,10 @@ def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A potential of all chains by functions that torch does not see into; called, it is U of one chain.
+    """The potential by functions that torch cannot trace; a call returns U of one chain.
 
-    `of_all(z, *batch, per_chain, faults, is_valued)` is U of all chains, `(chains,)`, for autograd, to first order;
-    `is_valued` says whether U is asked for, or its slope alone. Without a value U is nan.
+    `of_all(z, *batch, per_chain, faults, is_valued)` returns U of all chains, `(chains,)`, with first derivatives for
+    autograd; `is_valued`: whether the value is needed beside the slope. U is nan where there is no value.
 
     >>> squares = Foreign(lambda theta, **settings: theta.square().sum(1))
     >>> squares(torch.tensor([3.0, 4.0]))
@@ -76,7 +76,7 @@ class Foreign:
         return self.of_all(alone, *batch)[0]
 
     def within(self, layout: Layout) -> "Foreign":
-        """The potential of z, of which theta is a map."""
+        """The potential as a function of z, where the layout maps z to theta."""
         return replace(self, of_all=layout.energy(self.of_all))
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
@@ -87,7 +87,7 @@ class Foreign:
         return Jet(self.of_all(z, *batch, **settings))
 
     def check_value(self, where: str, what: str) -> None:
-        """Refuse a potential without a value; `what` needs one."""
+        """Refuse a potential without a value; `what` begins the message: the reason why U is needed."""
         if not self.has_value:
             advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."
             raise RecipeError(where, f"{what}, and gradient= brings none", do=advice)
@@ -95,20 +95,20 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Arrays:
-    """A gradient, which may bring the value of U in a pair, and U itself, or None, as functions of numpy arrays."""
+    """Functions of numpy arrays: `gradient`, to the gradient or a pair (U, gradient), and `value`, to U, or None."""
 
     gradient: Callable
     value: Callable | None
 
     def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
-        """Refused: it is not known yet what the functions take."""
+        """Raises RecipeError: functions are called through `tried` only."""
         raise RecipeError(WHERE, "the functions have not been tried at a start", do="Pass them to samplers.sample.")
 
     def tried(self, theta: Any, layout: Layout, data: Data | None) -> Foreign:
-        """The potential of all chains, tried at the target of one chain, `theta`, and beside, on the first batch.
+        """The potential, after trial calls at and near one chain's target `theta`, on the first batch.
 
-        Raises RecipeError for functions that fail, shapes and types that do not fit, numbers that are random, and a
-        gradient that is not the derivative of U.
+        Raises RecipeError for functions that fail, wrong shapes and types, random numbers, and a gradient that is not
+        the derivative of U.
         """
         with torch.no_grad():
             seen = layout.seen(theta)
@@ -133,14 +133,14 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Answer:
-    """U of some chains, `(chains,)`, or None, and its slopes, of theta's shapes; `bytes`: of a number, as it was."""
+    """U of some chains, `(chains,)`, or None; slopes in the shapes of theta; `bytes` of a number: 4 or 8."""
 
     value: np.ndarray | None
     slopes: Leaves
     bytes: int = 8
 
     def agrees(self, other: "Answer") -> bool:
-        """Whether the numbers are the same up to rounding."""
+        """Whether value and slopes of two answers are equal up to rounding."""
         values = [[] if answer.value is None else [answer.value] for answer in (self, other)]
         pairs = zip([*self.slopes, *values[0]], [*other.slopes, *values[1]], strict=True)
         return all(_are_alike(a, b) for a, b in pairs)
@@ -148,10 +148,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Supplied:
-    """U of all chains for autograd, by functions of numpy arrays: of a `Foreign`.
+    """The `of_all` of a `Foreign`: U of all chains, with slopes for autograd, by functions of numpy arrays.
 
-    `names`: of the tensors of theta, None where it is one; `takes_all`: whether the functions take the axis of chains,
-    and `of_each` whether a batch then has it too.
+    `names`: those of the tensors of theta, None for one tensor; `takes_all`: whether the functions take all chains at
+    once; `of_each`: whether each chain then has a batch of its own.
     """
 
     functions: Arrays
@@ -167,7 +167,7 @@ class Supplied:
         faults: list[str] | None = None,
         is_valued: bool = True,
     ) -> torch.Tensor:
-        """U, `(chains,)`, nan where it is not known or not asked for."""
+        """U, `(chains,)`; nan where U is unknown or not asked for."""
         arrays = _map(_read_only, batch)
 
         def answer(leaves: Leaves, is_sloped: bool) -> Answer:
@@ -185,7 +185,7 @@ class Supplied:
         faults: list[str] | None = None,
         asked: tuple[bool, bool] = (True, True),
     ) -> Answer:
-        """U and its slopes, each where `asked` says so; nan where a function raises an error that `faults` collect."""
+        """U and its slopes, `asked`: whether each is needed; nan for a chain whose error is added to `faults`."""
         at_once = self.takes_all and (self.of_each or not per_chain)
 
         def of(some: range) -> Answer:
@@ -205,7 +205,7 @@ class Supplied:
         return of(range(len(leaves[0])))
 
     def _called(self, leaves: Leaves, batch: tuple, asked: tuple[bool, bool]) -> Answer:
-        """What the functions say of so many chains as they take."""
+        """The answer of one call of the functions, at one chain or, if `takes_all`, several."""
         is_valued, is_sloped = asked
         value_of = self.functions.value
         value: Any = None
@@ -214,7 +214,7 @@ class Supplied:
         if is_sloped or value_of is None:
             out = self.functions.gradient(self._theta(leaves), *batch)
             value, out = out if self._is_pair(out, leaves) else (None, out)
-            value = value if value_of is None else None  # the energy that is given beside it is U
+            value = value if value_of is None else None  # a given energy takes precedence
             slopes, width = self._slopes(out, leaves)
         if is_valued and value is None and value_of is not None:
             value = value_of(self._theta(leaves), *batch)
@@ -224,14 +224,14 @@ class Supplied:
         return Answer(numbers.reshape(-1).astype(float), slopes, min(width, _bytes(value)))
 
     def _is_pair(self, out: Any, leaves: Leaves) -> bool:
-        """Whether it is (value, gradient); a list of two may be the gradient by two sites."""
+        """Whether `out` is a pair (value, gradient); a list of two may be the gradient by two sites."""
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             return False
         shape = leaves[0].shape if self.takes_all else leaves[0].shape[1:]
         return isinstance(out, tuple) or isinstance(out[1], Mapping) or np.shape(out[1]) == shape
 
     def _batch(self, batch: tuple, some: range, per_chain: bool) -> tuple:
-        """The batch of some chains as the functions take it; it has the axis of chains where it is `per_chain`."""
+        """The batch of `some` chains as the functions take it; `per_chain`: whether `batch` has an axis of chains."""
         if self.takes_all and self.of_each:
             return _map(
                 lambda x: x[some.start : some.stop] if per_chain else np.broadcast_to(x, (len(some), *x.shape)), batch
@@ -239,12 +239,12 @@ class Supplied:
         return _map(lambda x: x[some.start], batch) if per_chain else batch
 
     def _theta(self, leaves: Leaves) -> Any:
-        """Theta as the functions take it: a copy, which they may change."""
+        """A copy of theta in the form that the functions take; functions may change the copy."""
         parts = [(x if self.takes_all else x[0]).copy() for x in leaves]
         return parts[0] if self.names is None else dict(zip(self.names, parts))
 
     def _slopes(self, out: Any, leaves: Leaves) -> tuple[Leaves, int]:
-        """The gradient, with the axis of chains, and the bytes of its numbers."""
+        """The gradient, `(chains, *shape)` by tensor, and the bytes of its numbers."""
         if self.names is not None and not (isinstance(out, Mapping) and set(out) == set(self.names)):
             kind = sorted(map(str, out)) if isinstance(out, Mapping) else f"a {type(out).__name__}"
             raise RecipeError(WHERE, f"theta is a dict of {', '.join(self.names)}, and it returns {kind}", do=SHAPES)
@@ -256,7 +256,7 @@ class Supplied:
 
 
 class _Slope(torch.autograd.Function):
-    """U of all chains, whose derivatives are the slopes that come with it."""
+    """U of all chains for autograd, with the slopes of an answer as derivatives."""
 
     @staticmethod
     def forward(ctx: Any, answer: Callable, *theta: torch.Tensor) -> torch.Tensor:
@@ -274,7 +274,7 @@ class _Slope(torch.autograd.Function):
 
 
 def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer]:
-    """Whether the functions take one chain or all, seen by calling them at the start and beside, and what they say."""
+    """The functions as taking one chain or all, found out by calls at and near the start, and their answer there."""
     points = list(_beside(leaves))
     arrays = _map(_read_only, batch)
     answers: dict[Supplied, Answer] = {}
@@ -301,7 +301,7 @@ def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer
 
 
 def _beside(leaves: Leaves) -> Iterator[np.ndarray]:
-    """Points at and beside the start, as many as no axis of theta is long."""
+    """Points at and near the start; their number differs from the length of every axis of theta."""
     lengths = {n for x in leaves for n in x.shape}
     number = next(n for n in count(2) if n not in lengths)
     generator = np.random.default_rng(0)
@@ -312,7 +312,7 @@ def _beside(leaves: Leaves) -> Iterator[np.ndarray]:
 
 
 def _check_slopes(near: list[Slopes], share: float, data: Data | None) -> None:
-    """Refuse a gradient that differences of U deny, and say by which factor, where it is one."""
+    """Refuse a gradient that differs from differences of U; the message names the factor, if constant."""
     wrong = [slopes for slopes in near if not slopes.agree(share)]
     if not wrong or 2 * len(wrong) < len(near):
         return
@@ -330,7 +330,7 @@ def _check_slopes(near: list[Slopes], share: float, data: Data | None) -> None:
 
 
 def _factors(data: Data | None) -> Iterator[tuple[float, str, str]]:
-    """Ratios of a gradient and the derivative of U that have a reason, with what to do."""
+    """Yields known ratios of a gradient to the derivative of U, each with its reason and advice."""
     yield -1.0, "the gradient of the log density", "U is -log density: return minus that."
     for rows in set() if data is None else {data.rows, data.batch_size or data.rows}:
         for sign, of in ((1, ""), (-1, " of the log density")):
@@ -341,7 +341,7 @@ def _factors(data: Data | None) -> Iterator[tuple[float, str, str]]:
 
 
 def _joined(answers: list[Answer]) -> Answer:
-    """Those of one chain after another."""
+    """The answers of consecutive chains as one."""
     values = [answer.value for answer in answers if answer.value is not None]
     value = np.concatenate(values) if len(values) == len(answers) else None
     slopes = [np.concatenate(parts) for parts in zip(*(answer.slopes for answer in answers))]
@@ -353,19 +353,19 @@ def _array(x: torch.Tensor) -> np.ndarray:
 
 
 def _read_only(x: torch.Tensor) -> np.ndarray:
-    """An array of a batch, which no function can change."""
+    """A read-only array of a tensor of a batch."""
     view = _array(x).view()
     view.flags.writeable = False
     return view
 
 
 def _map(function: Callable, batch: Any) -> Any:
-    """A function of each array of a batch."""
+    """The results of a function at each tensor or array of a batch, in the same nesting."""
     return tuple(_map(function, x) for x in batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _numbers(x: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """A copy of what a function has returned, if it is real numbers of this shape."""
+    """The result x of a function as an array; refused unless real numbers of this shape."""
     array = np.array(x)
     kinds = "f" if what == "the gradient" else "fiu"
     if array.dtype.kind not in kinds and array.dtype.name != "bfloat16":
@@ -376,7 +376,7 @@ def _numbers(x: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def _bytes(x: Any) -> int:
-    """The precision of a number: 4 bytes, or 8."""
+    """The precision of x: 4 for floats of less than 8 bytes, else 8."""
     dtype = np.asarray(x).dtype
     return 4 if dtype.kind == "f" and dtype.itemsize < 8 else 8
 

@@ -1,4 +1,4 @@
-"""Models that are written in Pyro, as energies."""
+"""Models of Pyro as energies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from .variables import Variable, seeded
 
 WHERE = "from_pyro"
 CHANGES = "the variables change from run to run"
-SUBSAMPLE = "_Subsample"  # what a plate draws: its rows
-RUNS = 8  # of a model, whose variables are to be the same
+SUBSAMPLE = "_Subsample"  # the law of the rows of a plate
+RUNS = 8  # runs of a model whose variables are compared
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Program:
     kwargs: Mapping[str, Any]
 
     def trace(self, values: Mapping[str, torch.Tensor] | None = None) -> Any:
-        """A run of the model, in which variables that are given have these values."""
-        import pyro  # an extra, which takes seconds
+        """The trace of a run of the model, conditioned on `values` by variable."""
+        import pyro  # optional, and slow to import
 
         model = self.model if values is None else pyro.poutine.condition(self.model, data=dict(values))
         with pyro.validation_enabled(False):
             return pyro.poutine.trace(model).get_trace(*self.args, **self.kwargs)
 
     def log_density(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Of the data and the variables; refused where a run draws others than these."""
+        """The log density of data and variables at `values`; refused where a run draws other variables."""
         import pyro
 
         trace = self.trace(values)
@@ -49,20 +49,20 @@ class Program:
             return trace.log_prob_sum()
 
     def latent(self) -> dict[str, Any]:
-        """The statements of a run that draw variables; refused where a chain cannot move them."""
+        """The nodes of a trace that draw latent variables; refused where chains cannot move a variable."""
         nodes = {name: node for name, node in self.trace().nodes.items() if node["type"] in ("sample", "param")}
         return {name: node for name, node in nodes.items() if _is_latent(name, node)}
 
     def draw(self) -> dict[str, torch.Tensor]:
-        """The variables of a run."""
+        """The latent variables of one run, by name."""
         return {name: node["value"].detach() for name, node in self.latent().items()}
 
 
 def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
     """A model of Pyro, `model(*args, **kwargs)`, as an energy with a start and coordinates: `sample(recipe, energy)`.
 
-    Its latent variables are the draws, by their names, each in free numbers by the map of the support of its law, as in
-    `samplers.model`; chains start at runs of the model. Needs pyro-ppl, the extra "pyro". Raises RecipeError for
+    Draws are of the latent variables by name. Chains move in free numbers, by the map of the support of each prior as
+    in `samplers.model`, and start at runs of the model. Needs pyro-ppl, the extra "pyro". Raises RecipeError for
     discrete variables, plates that subsample, `pyro.param`, and variables or supports that change from run to run.
 
     >>> import pyro, pyro.distributions as dist
@@ -96,7 +96,7 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
 
 
 def _is_latent(name: str, node: Mapping[str, Any]) -> bool:
-    """Whether a statement draws a variable of the chains."""
+    """Whether a node draws a latent variable; refused for discrete variables, subsampling and `pyro.param`."""
     where = f"{WHERE}, {name!r}"
     law = node["fn"]
     if node["type"] == "param":

@@ -15,15 +15,15 @@ Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def gradient_variance(energy: Callable, theta: Position, data: Any, *, batch_size: int, chunk: int = 64) -> Position:
-    """The variances V_g of the gradient of U~(theta, batch) by each coordinate: that of single rows over `batch_size`.
+    """The variances V_g of the coordinates of grad U~(theta, batch), for batches of `batch_size` rows.
 
-    V_g = Var_i[grad U~(theta; {i})]/b, of batches of b rows drawn with replacement, as `samplers.sample` draws them. As
-    heat in Langevin dynamics of friction C it makes the temperature T + h V_g/(2 C), and `B` = h V_g/2 is the budget of
-    `samplers.SGHMC` for it; see `Draws.accuracy` for what it does to the draws of any recipe.
+    V_g = Var_i[grad U~(theta; {i})]/b, for b rows drawn with replacement, as in `samplers.sample`. In Langevin dynamics
+    of friction C the noise raises the temperature to T + h V_g/(2 C), and `B` = h V_g/2 is the budget of
+    `samplers.SGHMC` for the noise; `Draws.accuracy` has its effect on the draws of any recipe.
 
-    `energy`: on the sum scale, a mean over the batch plus what does not depend on it, as `samplers.posterior`.
-    `theta`: points `(points, *shape)`, or a dict of such by name; the result has its shape. `data`: a tensor, or a
-    tuple of tensors, of which `chunk` rows are taken at a time. Raises RecipeError for data that do not fit.
+    `energy`: on the sum scale, a mean over the batch plus terms without data, as `samplers.posterior`. `theta`: points
+    `(points, *shape)`, or a dict of such tensors by name; the result has the shape of theta. `data`: a tensor, or a
+    tuple of tensors, read `chunk` rows at a time. Raises RecipeError for data of other dtypes, devices or lengths.
 
     >>> from samplers import posterior
     >>> x = torch.tensor([1.0, 2.0, 6.0])

@@ -1,4 +1,4 @@
-"""Layers of networks that make a loss random, or couple the examples of a batch: no energy of theta has them."""
+"""Refusals of network layers that make an energy random, or couple the examples of a batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ EVAL = "Call eval() on it: gradients stay on."
 
 
 def fault_of(module: torch.nn.Module) -> tuple[str, str]:
-    """Why a layer, as it is set, has no place in an energy, and what to do; nothing where it has.
+    """The fault of a layer in an energy, and the advice; two empty strings for a layer without fault.
 
     >>> fault_of(torch.nn.Dropout(0.5))
     ('is random in training mode', 'Call eval() on it: gradients stay on.')
@@ -34,7 +34,7 @@ def fault_of(module: torch.nn.Module) -> tuple[str, str]:
 
 @contextmanager
 def of_an_energy(where: str) -> Iterator[None]:
-    """Refuse such a layer where an energy calls it."""
+    """Raises RecipeError when a layer with a fault is called inside of the context."""
 
     def refuse(module: torch.nn.Module, inputs: Any) -> None:
         fault, advice = fault_of(module)
@@ -49,7 +49,7 @@ def of_an_energy(where: str) -> Iterator[None]:
 
 
 def _is_random(module: torch.nn.Module) -> bool:
-    """Whether it draws random numbers in training mode, as dropout does."""
+    """Whether a layer draws random numbers in training mode, as dropout does."""
     if isinstance(module, torch.nn.RReLU):
         return True
     rate = getattr(module, "p", 1.0) if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)

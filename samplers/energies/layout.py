@@ -1,4 +1,4 @@
-"""How an energy sees the target of a chain: as one tensor, or as tensors by name."""
+"""The form in which energies see the target of a chain: one tensor, or tensors by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from .potential import Position
 
 @dataclass(frozen=True)
 class Layout:
-    """How the target tensor z of a chain is seen by the energy: as it is, or in other coordinates, or by name.
+    """The map from the target tensor z of a chain to theta in the form that energies take.
 
-    `shapes`: those of the tensors by name that lie end to end in theta, in their order; None where theta is one tensor.
-    `coordinates`: theta as a map of z, which is theta where there are none; `temperature`: that of exp(-U/T).
+    `shapes`: by name, of the tensors that are concatenated in theta, in order; None where theta is one tensor.
+    `coordinates`: the map theta = f(z), None for theta = z; `temperature`: T of exp(-U/T).
 
     >>> Layout({"w": (2, 2), "c": (1,)}).by_name(torch.arange(5))["w"]
     tensor([[0, 1],
@@ -34,26 +34,26 @@ class Layout:
         return [torch.Size(shape).numel() for shape in (self.shapes or {}).values()]
 
     def by_name(self, theta: torch.Tensor) -> Any:
-        """theta `(*leading, sites)` as a dict of named tensors; unchanged where it is one tensor."""
+        """theta `(*leading, sites)` as a dict of tensors by name; unchanged without `shapes`."""
         if self.shapes is None:
             return theta
         parts = zip(self.shapes.items(), theta.split(self.sizes, -1))
         return {name: part.reshape((*theta.shape[:-1], *shape)) for (name, shape), part in parts}
 
     def theta(self, z: torch.Tensor) -> torch.Tensor:
-        """theta of the target tensor."""
+        """theta = f(z)."""
         return z if self.coordinates is None else self.coordinates(z)
 
     def z(self, theta: torch.Tensor) -> torch.Tensor:
-        """The target tensor at theta."""
+        """z with f(z) = theta."""
         return theta if self.coordinates is None else self.coordinates.inverse(theta)
 
     def seen(self, z: Any) -> Any:
-        """The target tensor, or that of each draw, as functions of theta see it; explicit coordinates as they are."""
+        """theta at z, `(*leading, *shape)`, in the form that energies take; explicit coordinates by block unchanged."""
         return z if isinstance(z, Mapping) else self.by_name(self.theta(z))
 
     def of_target(self, function: Callable) -> Callable:
-        """A function of theta, and of a batch, as one of the target tensor z."""
+        """A function of theta, and of a batch, as a function of z."""
 
         def of_z(z: Any, *batch: Any, **settings: Any) -> Any:
             return function(self.seen(z), *batch, **settings)
@@ -61,12 +61,12 @@ class Layout:
         return of_z
 
     def within(self, coordinates: Coordinates) -> "Layout":
-        """The layout of a target z' of which that of this one is a map z(z')."""
+        """The layout of a target z', with z = coordinates(z')."""
         own = self.coordinates
         return replace(self, coordinates=coordinates if own is None else Composed(own, coordinates))
 
     def energy(self, U: Callable) -> Callable:
-        """An energy of theta as that of z: U(f(z)) - T log|det df/dz|."""
+        """The energy of z for an energy U of theta: U(f(z)) - T log|det df/dz|."""
         if self.coordinates is None or not self.coordinates.adds_volume:
             return self.of_target(U)
         with_volume = self.coordinates.with_volume

@@ -1,4 +1,4 @@
-"""Means over all data, some rows at a time; and whether a loss is one."""
+"""Means over all data in chunks of rows, and a check that a loss is a mean."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 
 from recipe.errors import RecipeError
 
-PROBED = 64  # rows on which a loss is seen to be a mean
-APART = 0.01  # relative distance from which on two values are not the same up to rounding and mixed precision
+PROBED = 64  # rows on which a loss is checked, at most
+APART = 0.01  # relative difference of unequal values, beyond rounding and mixed precision
 
 
 def chunks(take: Callable[[torch.Tensor], Any], rows: int, size: int) -> Iterator[tuple[float, Any]]:
-    """All data, `size` rows at a time, each batch with its share of them; `take` makes a batch of rows.
+    """Yields (share of all rows, batch) for all data, `size` rows at a time; `take(rows)` makes a batch.
 
     >>> list(chunks(torch.arange(4.0).take, 4, 3))
     [(0.75, tensor([0., 1., 2.])), (0.25, tensor([3.]))]
@@ -30,10 +30,10 @@ def check_mean(
     *,
     wanted: str,
 ) -> None:
-    """Refuse what is not affine in the mean over the batch: on two halves of some rows it must average to the whole.
+    """Refuse a function that is not affine in a mean over the batch: two halves must average to the whole.
 
-    `value` is that of a batch, `take` makes a batch of at most `size` rows, of which there are `rows`; `wanted` says in
-    the RecipeError what to return.
+    `value(batch)`: the function; `take(rows)` makes a batch of at most `size` rows out of `rows`; `wanted`: the right
+    result, named in the RecipeError.
 
     >>> check_mean("doctest", torch.sum, torch.arange(4.0).take, 4, 4, wanted="the mean")
     Traceback (most recent call last):

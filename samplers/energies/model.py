@@ -1,4 +1,4 @@
-"""Models: named variables with priors, a likelihood, and coordinates in which all variables are free."""
+"""Models: named variables with priors, a likelihood, and unconstrained coordinates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Constrained(Coordinates):
-    """Named variables laid end to end, each a map of free numbers by torch's `biject_to` of its constraint.
+    """Named variables, concatenated, each mapped from free numbers by torch's `biject_to` of its constraint.
 
-    `shapes`: of each variable in theta; `free`: of its free numbers in z. A map may depend on the variables before.
+    `shapes`: by variable in theta; `free`: the shapes of their free numbers in z. The map of a variable may depend on
+    the variables before.
     """
 
     variables: Mapping[str, Variable]
@@ -45,7 +46,7 @@ class Constrained(Coordinates):
         return _flat(theta), volume
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z."""
+        """z with f(z) = theta."""
         return _over(self._inverse, theta)
 
     def _inverse(self, theta: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,7 @@ class Constrained(Coordinates):
             return _flat({name: variable.map(values).inv(values[name]) for name, variable in self.variables.items()})
 
     def placed(self, theta: torch.Tensor, where: str) -> "Constrained":
-        """Itself, for targets of this size that obey the constraints."""
+        """These coordinates; refused for a target of another size or outside of a constraint."""
         sizes = sum(_sizes(self.shapes))
         if theta.shape[1:] != (sizes,):
             what = f"the variables are {sizes} numbers, and the target has the shape {tuple(theta.shape[1:])}"
@@ -67,7 +68,7 @@ class Constrained(Coordinates):
         return self
 
     def account(self) -> dict[str, Any]:
-        """Names, shapes and constraints."""
+        """Shapes and constraint by variable."""
         return {
             name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint)]
             for name, variable in self.variables.items()
@@ -81,8 +82,8 @@ class Constrained(Coordinates):
 class Model:
     """The energy U(theta) = -log density of named variables, with a start and coordinates; see `model`.
 
-    `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: values of all variables by name, by torch's
-    global generator, whose state it finds seeded.
+    `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: a random start of all variables by name,
+    from torch's global generator, seeded by the caller; `num_data`: the number of data, None without.
     """
 
     coordinates: Constrained
@@ -106,12 +107,12 @@ class Model:
         return f"Model({', '.join(f'{name}: {shape}' for name, shape in self.shapes.items())})"
 
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
-        """U at the values of the variables, of one chain, on a batch."""
+        """U at the values of the variables of one chain, on a batch."""
         with unchecked():
             return -self.log_density(theta, *batch)
 
     def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
-        """A draw of the priors for each chain, `(chains, numbers)`, a function of the seed and the chain's number."""
+        """A draw of the priors for each chain, `(chains, numbers)`: a function of the seed and the chain's number."""
         draws = []
         for chain in range(first_chain, first_chain + chains):
             with seeded(seed_of(seed, chain + 1)):
@@ -121,14 +122,14 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """The log density of the data and of variables by their priors, of one chain."""
+    """The log density of the data and of the variables under their priors, of one chain."""
 
     variables: Mapping[str, Variable]
     log_likelihood: Callable
     num_data: int | None
 
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
-        """At these values, on a batch."""
+        """The log density at the values theta, on a batch."""
         terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
         return self._of_data(theta, batch) + torch.stack(terms).sum()
 
@@ -148,7 +149,7 @@ class Joint:
         return self.num_data * terms.mean()
 
     def draw(self) -> dict[str, torch.Tensor]:
-        """A draw of the priors."""
+        """A draw of the priors by variable."""
         values: dict[str, torch.Tensor] = {}
         for name, variable in self.variables.items():
             values[name] = variable.draw(values)
@@ -162,19 +163,19 @@ def model(
     constraints: Mapping[str, Constraint] | None = None,
     num_data: int | None = None,
 ) -> Model:
-    """A posterior of named variables, as an energy with a start and coordinates of its own: `sample(recipe, model)`.
+    """The posterior of named variables as an energy with its own start and coordinates: `sample(recipe, model)`.
 
         U(theta) = -log p(data | theta) - sum_v log p(theta_v | variables before v).
 
-    `priors`: by name, in order, distributions of torch.distributions of one chain's values, or functions of a dict of
-    the variables before that return one. `log_likelihood(theta)`: of a dict by name, a number or terms to be added, of
-    one chain; with `data` in a run `log_likelihood(theta, batch)`, a value per row, which are scaled up to `num_data`.
+    `priors`: by name, in order, torch.distributions of one chain's values, or functions that return one from a dict of
+    the variables before. `log_likelihood(theta)`: a number, or terms to be summed, from a dict by name, of one chain;
+    with `data` in a run `log_likelihood(theta, batch)`, one value per row, whose mean is multiplied by `num_data`.
 
-    Chains move in free numbers: a variable of positive values by its log, others by the maps of torch's `biject_to`,
-    for the support of the prior or the `constraints` of a variable, which cut the prior off and leave out the constant.
-    Draws are of the variables, and so is `init`, of which one per chain will do; without it every chain starts at a
-    draw of the priors. Raises RecipeError for a prior that is discrete or has no such map, and for a constraint that
-    allows what the prior does not, or is of a variable without one.
+    Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
+    support of the prior or for `constraints` by variable, which truncate the prior without its constant. Draws and
+    `init` are of the variables; without `init` every chain starts at a draw of the priors. Raises RecipeError for a
+    prior that is discrete or has no map, and for a constraint that exceeds the support of the prior, or is of a
+    variable without a prior.
 
     >>> from torch.distributions import HalfNormal, Normal
     >>> y = torch.tensor([1.0, 2.0, 4.0])
@@ -200,14 +201,14 @@ def model(
 
 
 def constrained(variables: Mapping[str, Variable], values: Mapping[str, torch.Tensor]) -> Constrained:
-    """The coordinates of variables that have such values."""
+    """The coordinates of variables, with the shapes of `values`."""
     shapes = {name: tuple(x.shape) for name, x in values.items()}
     free = {name: tuple(variable.map(values).inverse_shape(values[name].shape)) for name, variable in variables.items()}
     return Constrained(variables, shapes, free)
 
 
 def _over(function: Callable, x: torch.Tensor) -> Any:
-    """A function of one chain's numbers, over all leading axes."""
+    """The function of one chain's vector, at x `(*leading, numbers)`, vectorised over the leading axes."""
     for _ in range(x.dim() - 1):
         function = vmap(function)
     return function(x)

@@ -1,4 +1,4 @@
-"""The observations that a recipe asks for: statistics of theta, or of a batch, as functions of all chains at once."""
+"""The observations of a recipe: statistics of theta, or of a batch, as functions of all chains at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ from .vectorised import Vectorised
 def observations_of(
     steps: Sequence[Step], observe: Mapping[str, Callable] | None, layout: Layout, data: Data | None, where: str
 ) -> dict[str, Callable]:
-    """The functions of theta `(chains, *shape)`, and of a batch, that these steps ask for, by name.
+    """The observations that `steps` need, by name, as functions of theta, `(chains, *shape)`, and of a batch.
 
-    `observe`: the caller's functions of one chain. Each value is checked: one per site of theta for a vector, one per
-    chain for a scalar, finite. Raises RecipeError where one is missing, or unknown.
+    `observe`: the caller's functions of one chain. Every value is checked: finite, one per site of theta for a vector,
+    one per chain for a scalar. Raises RecipeError where a function is missing or unknown.
     """
     if observe is not None and not isinstance(observe, Mapping):
         raise RecipeError(
@@ -52,7 +52,7 @@ def observations_of(
 def _checked(
     observed: Any, function: Callable, layout: Layout, data: Data | None, by_tensor: bool, where: str
 ) -> Callable:
-    """An observation of all chains, whose value is checked."""
+    """The observation of all chains by a function of one chain, with a check of each value."""
     of_chains = Vectorised(layout.of_target(lambda *arguments: _flat(function(*arguments))))
     per_chain = data is not None and data.batch_size is not None
     arguments = "theta" if data is None else "theta, batch"
@@ -74,12 +74,12 @@ def _checked(
 
 
 def _flat(value: Any) -> Any:
-    """A value of named tensors as one, laid end to end."""
+    """A dict of tensors concatenated to one; other values unchanged."""
     return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
 
 def _check_value(value: Any, name: str, shape: torch.Size, where: str) -> None:
-    """Refuse what is no finite tensor of this shape, chains first."""
+    """Refuse a value that is not a finite tensor of this shape, chains first."""
     if not torch.is_tensor(value) or value.shape != shape:
         is_tensor = torch.is_tensor(value)
         got = f"has the shape {tuple(value.shape[1:])}" if is_tensor else f"is a {type(value).__name__}"

@@ -37,7 +37,7 @@ def posterior(
     """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
 
     `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example, `(batch_size,)`;
-    only it is scaled, never the prior. Raises RecipeError without a number of data.
+    the prior is not scaled. `num_data`: the number of data. Raises RecipeError without `num_data`.
 
     >>> energy = posterior(lambda theta, x: (x - theta)**2/2, lambda theta: theta**2/200, num_data=10)
     >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
@@ -57,7 +57,7 @@ def posterior(
 def score_variance(negative_log_likelihood: Callable) -> Callable:
     """The observation (theta, batch) -> variance over the batch of the gradients of single terms, of theta's shape.
 
-    `negative_log_likelihood(theta, batch)` is what `posterior` takes.
+    `negative_log_likelihood(theta, batch)` is as for `posterior`.
 
     >>> observed = score_variance(lambda theta, x: (x - theta)**2/2)
     >>> observed(torch.tensor(0.0), torch.tensor([1.0, 3.0]))

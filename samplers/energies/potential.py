@@ -18,7 +18,7 @@ CURVATURE: Orders = frozenset({2})
 
 @dataclass(frozen=True, slots=True)
 class Jet:
-    """U of all chains, `(chains,)`, its slope and its curvature in the shape of the position; None where not asked."""
+    """U of all chains, `(chains,)`; slope and Hessian diagonal, in the form of the position; None if not computed."""
 
     value: torch.Tensor | None = None
     slope: Any = None
@@ -33,14 +33,14 @@ class Potential(Protocol):
         """Whether U takes the batch."""
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
-        """The derivatives of these orders; `per_chain`: whether the batch has an axis of chains.
+        """The derivatives of the given orders; `per_chain`: whether the batch has an axis of chains.
 
-        A chain at whose state U raises an error has nan, where `faults` collect what was raised.
+        If `faults` is a list, errors of U at the state of a chain are added to the list, and U of the chain is nan.
         """
 
 
 def differentiated(U: Callable[[Any], torch.Tensor], z: Any) -> Jet:
-    """The value and the slope of a function of the position, by autograd.
+    """The value and the slope of U at the position z, by autograd.
 
     >>> differentiated(lambda x: (x**2).sum(-1), torch.ones(1, 2))
     Jet(value=tensor([2.]), slope=tensor([[2., 2.]]), curvature=None)

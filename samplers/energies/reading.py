@@ -1,4 +1,4 @@
-"""Datasets and loaders of torch, read into memory once: their batches are then a function of the seed, as all are."""
+"""Datasets and loaders of torch, read into memory once, so that batches are a function of the seed."""
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ WHERE = "sample, data"
 
 @dataclass(frozen=True)
 class Read:
-    """What was read: a tensor, or a tuple of tensors, of one row per item; it goes to where the chains are."""
+    """The items of a dataset: a tensor, or a tuple of tensors, of one row per item; `Data` moves them to its device."""
 
     rows: Any
 
 
 def read(data: Any, batch_size: int | None = None) -> tuple[Any, int | None]:
-    """A Dataset, or a DataLoader with its batch size unless another is given, as what is `Read`; all else as it is.
+    """The data and the batch size: a Dataset or DataLoader as `Read`, other data unchanged.
 
-    Items are made one by one and collated, by the loader's collate_fn. Of a loader the order is not used: batches are
-    uniform and a function of the seed, which an order that is not resumable is not, and of that a warning says so.
-    Raises RecipeError for data without rows by number, samplers that choose among the rows, and items that change from
-    one reading to the next.
+    The batch size of a loader counts unless `batch_size` is given. Items are read one by one and collated by the
+    loader's collate_fn. The order of a loader is not used, since batches are a function of the seed; a shuffled loader
+    gives a warning. Raises RecipeError for data without rows by number, samplers that select rows, and items that
+    change from one reading to the next.
 
     >>> loader = DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2)
     >>> data, batch_size = read(loader)
@@ -50,7 +50,7 @@ def read(data: Any, batch_size: int | None = None) -> tuple[Any, int | None]:
 
 
 def _check_sampler(loader: DataLoader) -> None:
-    """Refuse a loader whose rows are not all of the dataset, each alike."""
+    """Refuse a loader that does not take every row of the dataset once; warn of a shuffled one."""
     sampler = loader.sampler
     whole = type(loader.batch_sampler) in (BatchSampler, type(None))
     plain = type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and sampler._num_samples is None)
@@ -63,7 +63,7 @@ def _check_sampler(loader: DataLoader) -> None:
 
 
 def _items(dataset: Any, collate: Any) -> Any:
-    """All items of a dataset as tensors with one row each."""
+    """All items of a dataset, collated: a tensor or a tuple of tensors with one row per item."""
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
         what = f"a {type(dataset).__name__} has no rows by number"
         raise RecipeError(WHERE, what, do="Pass tensors, or a dataset with __getitem__ and __len__.")
@@ -89,7 +89,7 @@ def _formed(columns: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two collated items are the same numbers."""
+    """Whether two collated items are equal, nan included."""
     if torch.is_tensor(one):
         return torch.equal(one, other) or bool((one.isnan() & other.isnan() | (one == other)).all())
     if isinstance(one, Mapping):

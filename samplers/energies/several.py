@@ -1,4 +1,4 @@
-"""The energies of several potentials: one by each name, or one at several blocks."""
+"""The energies of recipes with several potentials: one energy per name, or one energy at several blocks."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ from .symbolic import Symbolic
 
 @dataclass(frozen=True)
 class Energies:
-    """The energies of a recipe's potentials, torch functions of one chain by `Potential.key`; called, it is their sum.
+    """The energies of a recipe's potentials, torch functions of one chain by `Potential.key`; a call returns their sum.
 
-    `of_data`: the keys of those that read data.
+    `of_data`: the keys of the energies that read data.
     """
 
     recipe: Recipe
@@ -31,7 +31,7 @@ class Energies:
 
     @property
     def num_data(self) -> int | None:
-        """The number of data that an energy is of, where one knows it."""
+        """The `num_data` of the first energy that has one, else None."""
         known = (getattr(f, "num_data", None) for f in self.functions.values())
         return next((number for number in known if number is not None), None)
 
@@ -44,19 +44,19 @@ class Energies:
 
 
 def _argument(U: Potential, recipe: Recipe, theta: Any) -> Any:
-    """The blocks that a potential is a function of, from the whole target."""
+    """The argument of a potential from the whole target: a tensor, or a dict by block for several blocks."""
     if len(recipe.targets) == 1 or len(U.blocks) > 1 and len(U.blocks) == len(recipe.targets):
         return theta
     return theta[U.blocks[0].name] if len(U.blocks) == 1 else {b.name: theta[b.name] for b in U.blocks}
 
 
 def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) -> Any:
-    """The energy of a run, where the recipe has several potentials as `Energies`; as it is where it has one.
+    """The `Energies` of a recipe with several potentials; for a recipe with one, the energy unchanged.
 
-    `has_data`: whether the run has data, which one of the energies reads at least. Raises RecipeError for energies of
-    other names than the potentials, and what is no energy of one chain.
+    `has_data`: whether the run has data, which at least one energy must read. Raises RecipeError for names other than
+    those of the potentials, and for energies that are no functions of one chain.
     """
-    if not getattr(recipe, "has_several_potentials", False):  # what is no recipe is refused later
+    if not getattr(recipe, "has_several_potentials", False):  # other types than Recipe are refused later
         if isinstance(energy, Mapping):
             what = f"it is a dict of {', '.join(map(str, energy))}, and the recipe has one U"
             raise RecipeError(f"{where}, energy", what, do='Name potentials: potential(theta, name="fast").')
@@ -121,6 +121,6 @@ def _takes_batch(function: Callable) -> bool:
         inspect.signature(function).bind(None, None)
     except TypeError:
         return False
-    except ValueError:  # of a function that does not say
+    except ValueError:  # a function without a signature
         return True
     return True

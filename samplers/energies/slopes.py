@@ -1,4 +1,4 @@
-"""Whether a gradient is that of its value: beside differences of the value, along random directions."""
+"""A comparison of a gradient with differences of the value, along random directions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ import torch
 
 from .vectorised import OF_STATES
 
-DISTANCES = (0.0, 0.1, 1.0)  # from the start, at which a gradient is compared with differences
-WIDTHS = (1e-1, 1e-2, 1e-3)  # of these differences
-ROUNDINGS = 30  # of U, in one value of it
+DISTANCES = (0.0, 0.1, 1.0)  # of the compared points from the start, relative
+WIDTHS = (1e-1, 1e-2, 1e-3)  # of the differences
+ROUNDINGS = 30  # roundings in one value of U
 
 
 @dataclass(frozen=True)
 class Slopes:
     """The slope of U along a direction, by its gradient and by central differences of some widths.
 
-    `roundings`: by how much rounding moves each difference.
+    `roundings`: the rounding error of each difference.
     """
 
     by_gradient: float
@@ -25,7 +25,7 @@ class Slopes:
     roundings: tuple[float, ...]
 
     def agree(self, share: float) -> bool:
-        """Whether the gradient's is that of a difference, up to this share of both and up to rounding.
+        """Whether the slope by the gradient equals one by differences, up to `share` of both and to rounding.
 
         >>> Slopes(1.0, (1.3, 1.003), (0.0, 0.0)).agree(0.01)
         True
@@ -43,19 +43,19 @@ class Slopes:
 
     @property
     def ratio(self) -> float:
-        """The gradient's slope over that of differences."""
+        """The slope by the gradient over the slope by differences; inf where the latter is 0."""
         return self.by_gradient / self.middle if self.middle else torch.inf
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of them are numbers."""
+        """Whether all slopes are finite."""
         return bool(torch.tensor((self.by_gradient, *self.by_differences)).isfinite().all())
 
 
 def slopes_near(energy: Callable, theta: Any, batch: tuple, *, directions: int, eps: float = 0.0) -> Iterator[Slopes]:
-    """Those of an energy of one chain, where chain 0 starts and beside; points at which it raises say nothing.
+    """Yields slopes of an energy of one chain, at theta and near; points where the energy raises are left out.
 
-    `eps`: the relative rounding of U, where that is not the one of its type.
+    `directions`: the number per point; `eps`: the relative rounding of U, if coarser than that of its dtype.
     """
     blocks = theta if isinstance(theta, Mapping) else {"": theta}
     generator = torch.Generator("cpu").manual_seed(0)

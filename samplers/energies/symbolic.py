@@ -1,4 +1,4 @@
-"""Potentials that are formulas: their derivatives are the emitted texts of a step that has them."""
+"""Potentials by formulas: value and derivatives are functions in the emitted texts of steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .vectorised import axes
 
 @dataclass(frozen=True)
 class Symbolic:
-    """A symbolic energy of all chains, by the texts of `steps` that were compiled with it; of `rows` data, if any.
+    """The potential of a symbolic energy, by the texts of `steps` compiled with it; `rows`: of data, None without.
 
     >>> import samplers, integrators
     >>> from samplers.energies.targets import TARGETS
@@ -36,7 +36,7 @@ class Symbolic:
         return True
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
-        """The derivatives of these orders, of all chains."""
+        """The derivatives of the given orders, of all chains."""
         value = self._of_chains(self._value, z, batch, per_chain) if 0 in orders else None
         slope = self._slope(z, batch, per_chain) if 1 in orders else None
         curvature = self._of_chains(self._text("curvature"), z, batch, per_chain) if 2 in orders else None
@@ -44,7 +44,7 @@ class Symbolic:
 
     @cached_property
     def _value(self) -> Callable:
-        """The text of U, which few steps have."""
+        """The function U, loaded from a text of its own, as few steps contain U."""
         step = self.steps[0]
         return load(value_module(step.program), f"<sde-recipe {step.recipe.name}, U>")["value"]
 
@@ -59,7 +59,7 @@ class Symbolic:
         return self._of_chains(text, z, batch, per_chain)
 
     def _of_chains(self, text: Callable | None, z: Any, batch: tuple, per_chain: bool) -> Any:
-        """A text of all chains; with data it is of one, on a batch of the rows."""
+        """The function of a text at all chains; with data the function is of one chain, and vectorised."""
         assert text is not None
         if self.rows is None:
             return text(z)

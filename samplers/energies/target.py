@@ -1,4 +1,4 @@
-"""What is sampled: potentials at the positions of all chains, on data, with the caller's observations."""
+"""The target of a run: potentials at the positions of all chains, on data, with the caller's observations."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ from .vectorised import explained, of_chain
 
 @dataclass(frozen=True)
 class Target:
-    """What is sampled: U of all chains, on `data`, with `observations` of one value per chain, or per chain and site.
+    """U of all chains and its derivatives, on `data`, with `observations` per chain, or per chain and site.
 
-    `layout`: how energies see the target; `whole`: U, the sum of the potentials, None where H is wholly symbolic;
-    `parts`: the potentials by key; `potentials`: their number in H, where one at several blocks counts for each;
-    `orders`: the derivatives of a potential that steps ask for; `is_inlined`: whether the texts of the steps have these
-    derivatives themselves; `compiled`: the gradient made by torch.compile, and `is_worth_compiling` whether that pays.
-    `faults`: errors that an energy raised at states, where U is nan.
+    `layout`: the map and the names by which energies see the target; `whole`: U, the sum of the potentials, None where
+    H is wholly symbolic; `parts`: the potentials by key, and `is_by_name` whether steps take a dict of them;
+    `potentials`: the number of terms U in H, counted once for each block; `orders`: the derivatives that steps need;
+    `is_inlined`: whether the texts of the steps contain the derivatives; `compiled`: the gradient by torch.compile;
+    `is_worth_compiling`: whether torch may compile a gradient; `faults`: errors that an energy raised, where U is nan.
 
     >>> target = target_of(None, [], torch.zeros(1, 2), Layout(), None)
     >>> target.at(torch.zeros(1, 2))
@@ -61,40 +61,40 @@ class Target:
 
     @property
     def is_minibatched(self) -> bool:
-        """Whether a gradient reads a part of the data."""
+        """Whether gradients are on minibatches."""
         return self.data is not None and self.data.batch_size is not None
 
     def batch(self, rows: torch.Tensor | None) -> tuple:
-        """The last argument of a potential: the batch of these rows, `(chains, batch_size)`; none without data."""
+        """The batch of `rows`, `(chains, batch_size)` or None for all, as a tuple of one; empty without data."""
         return () if self.data is None else (self.data.batch(rows),)
 
     def at(self, z: Position, rows: torch.Tensor | None = None, orders: Orders = SLOPE) -> Jet:
-        """U of all chains and its derivatives, on the batches of these rows, `(chains, batch_size)`, or on all data."""
+        """The jet of U of all chains at `z`, on the batches of `rows`, `(chains, batch_size)`, or on all data."""
         if self.whole is None:
             return Jet()
         with explained(ENERGY):
             return self.jet(self.whole, z, self.batch(rows), orders=orders, per_chain=rows is not None)
 
     def jet(self, part: Potential, z: Any, batch: tuple, *, orders: Orders, per_chain: bool) -> Jet:
-        """The derivatives of a potential on a batch, by compiled code where that has them."""
+        """The jet of a potential on a batch; the slope by compiled code where there is any."""
         if self.compiled is not None and orders == SLOPE and per_chain == self.is_minibatched:
             return Jet(slope=self.compiled(z, *batch))
         return part.jet(z, *batch, orders=orders, per_chain=per_chain, faults=self.faults)
 
     @property
     def functional(self) -> Callable | None:
-        """The gradient in the form that torch.compile takes; None where no compilation is worth its time."""
+        """The gradient as a function for torch.compile; None where compilation does not pay or is impossible."""
         if not self.is_worth_compiling or not isinstance(self.whole, Traced) or self.whole.in_turn:
             return None
         return self.whole.gradient(self.is_minibatched, has_data=self.data is not None)
 
     @property
     def eager(self) -> "Target":
-        """The same without compiled code."""
+        """The target without compiled code."""
         return replace(self, compiled=None)
 
     def compile(self, where: str) -> "Target":
-        """The same with a gradient that torch compiles at its first call, where that pays."""
+        """The target with a gradient that torch compiles at the first call; unchanged if `functional` is None."""
         functional = self.functional
         if functional is None:
             return self
@@ -117,10 +117,11 @@ def target_of(
     compiled: bool = False,
     where: str = "sample",
 ) -> Target:
-    """What these steps sample: an energy with the caller's functions `observe` by name.
+    """The target of `steps`: an energy, with the caller's observations `observe` by name.
 
-    `position`: where the chains start, for a trial call of a torch energy; `compiled`: whether torch may compile it.
-    Raises RecipeError for an energy that cannot be differentiated for many chains, or without what the steps ask for.
+    `position`: the target at the start, `(chains, *shape)`, for a trial call of the energy; `compiled`: whether torch
+    may compile the gradient. Raises RecipeError for an energy that cannot be differentiated for many chains, or lacks
+    values or derivatives that the steps need.
     """
     needs_value = any(step.program.needs_value for step in steps)
     needs_curvature = any(step.program.needs_curvature for step in steps)
@@ -149,12 +150,12 @@ def target_of(
 
 
 def one_chain(position: Position) -> Position:
-    """The position of the first chain."""
+    """The position of the first chain, without the axis of chains."""
     return of_chain(position, 0)
 
 
 def tried_at(energy: Any, position: Position, layout: Layout, data: Data | None) -> Any:
-    """An energy that brings its gradient, tried where the chains start; any other as it is."""
+    """The potential of `Arrays`, tried at the start of the first chain; other energies unchanged."""
     return energy.tried(one_chain(position), layout, data) if isinstance(energy, Arrays) else energy
 
 
@@ -171,7 +172,7 @@ def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
 
 
 def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, where: str) -> Data | None:
-    """The data of a run in the form that its energy takes; refused where the two do not fit together."""
+    """The data of a run, as columns for a symbolic energy; refused where data and energy do not match."""
     like = next(iter(position.values())) if isinstance(position, dict) else position
     rows = None if data is None else Data(data, batch_size, like=like)
     if rows is None and batch_size is not None:
@@ -189,14 +190,14 @@ def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, 
 
 
 def _by_potential(whole: Traced, energies: Energies, layout: Layout) -> dict[str, Any]:
-    """The potentials by key, vectorised as their sum is; a U that is taken at several blocks is one function."""
+    """The fields of a target with several potentials: each by key, vectorised or in turn like their sum."""
     functions = energies.functions.items()
     parts = {key: whole.like(layout.energy(f), reads_data=key in energies.of_data) for key, f in functions}
     return {"parts": parts, "is_by_name": energies.recipe.is_by_name, "potentials": len(energies.recipe.potentials)}
 
 
 def _meet_estimates(steps: Sequence[Step], where: str) -> None:
-    """Refuse acceptance by U of a minibatch, and warn of formulas that read it: their law is another one."""
+    """Refuse acceptance by U of a minibatch; warn of formulas that read U, whose law is then not exp(-H)."""
     if any(isinstance(step, MetropolisedStep) for step in steps):
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
         raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
@@ -213,7 +214,7 @@ def _meet_estimates(steps: Sequence[Step], where: str) -> None:
 
 
 def _check_foreign(potential: Foreign, needs_value: bool, needs_curvature: bool, where: str) -> None:
-    """Refuse an energy that brings its gradient, and less than the steps ask for."""
+    """Refuse a potential with its own gradient where steps need values it lacks, or second derivatives."""
     if needs_value:
         potential.check_value(where, "a step reads values of U")
     if needs_curvature:

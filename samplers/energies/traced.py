@@ -1,4 +1,4 @@
-"""Potentials that are torch functions of one chain: their derivatives by autograd, and the check of a first call."""
+"""Potentials by torch functions of one chain: derivatives by autograd, and a trial call that checks the function."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,15 +18,15 @@ from .potential import Jet, Orders, differentiated
 from .slopes import slopes_near
 from .vectorised import OF_STATES, Vectorised, axes, explained, is_fine_in_turn, of_chain
 
-ENERGY = "sample, energy"  # the place that a refusal names
-ALIKE = 0.1  # relative difference of a gradient and of differences
+ENERGY = "sample, energy"  # where of a RecipeError
+ALIKE = 0.1  # relative difference of slopes by the gradient and by differences
 
 
 class Traced:
-    """A potential that is a torch function `function(z, *batch)` of one chain; called, it is U of one chain.
+    """The potential by a torch function `function(z, *batch)` of one chain; a call returns U of one chain.
 
-    `in_turn`: chains are taken one after another, for torch cannot vectorise the function. The Hessian diagonal costs
-    one gradient per coordinate.
+    `in_turn`: whether chains are evaluated one after another, where torch cannot vectorise the function. The Hessian
+    diagonal costs one gradient per coordinate.
 
     >>> Traced(lambda z: (z**3).sum()).jet(torch.ones(2, 3), orders={0, 1, 2}).curvature
     tensor([[6., 6., 6.],
@@ -44,19 +44,19 @@ class Traced:
 
     @property
     def in_turn(self) -> bool:
-        """Whether chains are taken one after another."""
+        """Whether chains are evaluated one after another."""
         return self.of_all.in_turn
 
     def like(self, function: Callable, *, reads_data: bool = True) -> "Traced":
-        """Another function, vectorised as this one is."""
+        """The potential by another function, with the same `in_turn`."""
         return Traced(function, in_turn=self.in_turn, reads_data=reads_data)
 
     def within(self, layout: Layout) -> "Traced":
-        """The potential of z, of which theta is a map."""
+        """The potential as a function of z, where the layout maps z to theta."""
         return self.like(layout.energy(self.function), reads_data=self.reads_data)
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
-        """The derivatives of these orders, of all chains."""
+        """The derivatives of the given orders, of all chains."""
         batch = batch if self.reads_data else ()
         if 2 in orders:
             diagonal = Vectorised(partial(_diagonal, self.function), in_turn=self.in_turn)
@@ -72,20 +72,20 @@ class Traced:
         return _stacked(differentiated(partial(self._of_one, batch, per_chain, faults), of_chain(z, 0)))
 
     def gradient(self, per_chain: bool, *, has_data: bool) -> Callable:
-        """The gradient of all chains by torch.func, in the form that torch.compile takes."""
+        """The gradient of all chains by torch.func, as a function for torch.compile."""
         return vmap(grad(self.function), in_dims=axes((None,) if has_data else (), per_chain))
 
     def _of_all(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
         return self.of_all(z, *batch, per_chain=per_chain, faults=faults)
 
     def _of_one(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
-        """U of a lone chain, without the cost of vectorising, and of an axis of chains in the graph."""
+        """U of a single chain, without vmap and without an axis of chains in the graph."""
         own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
         return self.of_all.of_one(z, *own, faults=faults)
 
 
 def _stacked(jet: Jet) -> Jet:
-    """The value and the slope of one chain with an axis of chains."""
+    """The value and the slope of one chain, with an axis of chains in front."""
     slope = jet.slope
     of_all = {k: x.unsqueeze(0) for k, x in slope.items()} if isinstance(slope, Mapping) else slope.unsqueeze(0)
     return Jet(None if jet.value is None else jet.value.unsqueeze(0), of_all)
@@ -105,9 +105,9 @@ def _diagonal(function: Callable, theta: torch.Tensor, *batch: Any) -> torch.Ten
 
 
 def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> Callable:
-    """A gradient of many chains compiled by torch at its first call; `gradient`, with a warning, where torch cannot.
+    """A gradient of all chains that torch compiles at the first call; `gradient`, with a warning, where torch cannot.
 
-    `functional` is the same gradient, in the form that torch.compile takes.
+    `functional`: the same gradient as a function for torch.compile.
     """
     compiled = torch.compile(functional, dynamic=False)
     chosen: list[Callable] = []
@@ -135,7 +135,7 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
 
 
 def agree(compiled: Any, plain: Any) -> bool:
-    """Whether the numbers of compiled code are those of the code before, up to rounding.
+    """Whether results of compiled code equal those of plain code up to rounding.
 
     >>> agree({"theta": torch.ones(2)}, {"theta": torch.ones(2) + 1e-6})
     True
@@ -146,11 +146,11 @@ def agree(compiled: Any, plain: Any) -> bool:
 
 
 def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many: bool = True) -> Traced | Foreign:
-    """An energy of theta as a potential, tried at the target of one chain, a tensor `(*shape)` or a dict by block.
+    """The potential of an energy of theta, after a trial call at one chain's target, `(*shape)` or a dict by block.
 
-    Raises RecipeError for an energy that fails, returns no single number, or does not depend differentiably on the
-    target. `of_many`: whether many chains are asked for; where torch cannot vectorise the energy, a warning says so,
-    and chains are taken in turn.
+    `of_many`: whether the potential is for many chains; where torch cannot vectorise the energy, a warning is given and
+    chains are evaluated in turn. Raises RecipeError for an energy that fails, returns no single number, or does not
+    depend differentiably on the target.
     """
     if isinstance(energy, Arrays):
         return energy.tried(theta, layout, data)
@@ -167,7 +167,7 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
 
 @contextmanager
 def _unchanged(*arguments: Any) -> Iterator[None]:
-    """Refuses an energy that writes into theta, which are the chains themselves, or into the data."""
+    """Refuses an energy that writes into theta, the state of the chains, or into the data."""
     tensors = [x for argument in arguments for x in _tensors(argument) if not x.is_inference()]
     versions = [x._version for x in tensors]
     yield
@@ -214,7 +214,7 @@ def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
         return energy(theta, *batch)
     except TypeError as error:
         trace = error.__traceback__
-        if trace is None or trace.tb_next is not None:  # raised inside of the energy, not by calling it
+        if trace is None or trace.tb_next is not None:  # raised inside of the energy, not by the call
             _check_not_stacked(theta, error)
             raise
         raise RecipeError(
@@ -228,7 +228,7 @@ def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
 
 
 def _check_not_stacked(theta: Any, error: Exception) -> None:
-    """Refuse tensors by name of several models, which were taken for one point, where the energy fails at it."""
+    """Refuse a failed energy at tensors by name with equal rows: perhaps the stacked points of several models."""
     shapes = [tuple(x.shape) for x in theta.values()] if isinstance(theta, Mapping) else []
     rows = {shape[0] if shape else 0 for shape in shapes}
     if isinstance(error, RecipeError) or len(shapes) < 2 or len(rows) > 1 or max(map(len, shapes)) < 2:
@@ -258,7 +258,7 @@ def _check_value(value: Any) -> None:
 
 
 def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
-    """Whether torch can vectorise it, over one chain too; refused where what it cannot makes a wrong gradient."""
+    """Whether torch can vectorise a function; refused where the gradient of one chain is wrong as well."""
     chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
     with explained(ENERGY):
         try:
@@ -266,7 +266,7 @@ def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
         except RuntimeError as error:
             near = slopes_near(function, theta, batch, directions=3)
             if not is_fine_in_turn(error) or not all(slopes.agree(ALIKE) for slopes in near):
-                raise  # one with theta[0].item() as a factor has another slope than its gradient
+                raise  # as where theta[0].item() is a factor: the gradient misses its share of the slope
             warn(
                 f"{ENERGY}: torch cannot vectorise it over chains ({str(error).splitlines()[0]}), they run one after "
                 "another. With torch.where for branches on values, and no .item(), they run together."

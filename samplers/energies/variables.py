@@ -1,4 +1,4 @@
-"""Named variables of a model: their priors, the constraints of their values, and maps of free numbers to these."""
+"""Named variables of a model: priors, constraints, and maps from free numbers to constrained values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Prior = Distribution | Callable[[Values], Distribution]
 
 
 class OrderedTransform(Transform):
-    """x_1 = z_1, x_k = x_{k-1} + exp(z_k): from free numbers to numbers that rise, along the last axis.
+    """x_1 = z_1, x_k = x_{k-1} + exp(z_k): free numbers to increasing numbers, along the last axis.
 
     >>> OrderedTransform()(torch.zeros(3))
     tensor([0., 1., 2.])
@@ -29,7 +29,7 @@ class OrderedTransform(Transform):
 
     @constraints.dependent_property(event_dim=1)
     def codomain(self) -> Constraint:
-        """Numbers that rise."""
+        """Increasing numbers."""
         return ordered
 
     def __eq__(self, other: object) -> bool:
@@ -42,7 +42,7 @@ class OrderedTransform(Transform):
         return torch.cat([y[..., :1], y.diff(dim=-1).log()], -1)
 
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The sum of the free numbers but the first."""
+        """log|det dx/dz|, the sum of all free numbers but the first."""
         return x[..., 1:].sum(-1)
 
 
@@ -58,7 +58,7 @@ biject_to.register(_Ordered, lambda constraint: OrderedTransform())
 
 
 class ByName(dict):
-    """Values by variable; one that is not there has no prior."""
+    """Values by variable; an unknown name raises RecipeError."""
 
     def __missing__(self, name: str) -> torch.Tensor:
         what = f"there is no variable '{name}' with a prior before it"
@@ -67,7 +67,7 @@ class ByName(dict):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's own random numbers on the CPU by a seed, of which it takes 32 bits; after it they go on as before.
+    """Seeds torch's CPU generator inside of the context, with 32 bits of `seed`; restores its state after.
 
     >>> with seeded(7):
     ...     x = torch.rand(1)
@@ -82,8 +82,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """torch.distributions that take any value: outside of its support a density is not finite, and nothing raises."""
-    before = Distribution._validate_args  # torch has a setter alone
+    """Turns off the checks of torch.distributions: densities outside of the support are not finite and do not raise."""
+    before = Distribution._validate_args  # torch has no public getter
     Distribution.set_default_validate_args(False)
     try:
         yield
@@ -93,9 +93,10 @@ def unchecked() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Variable:
-    """A name, its prior, a distribution or a function of the values of the variables before it, and its constraint.
+    """A named variable of a model.
 
-    `constraint`: None for the support of the prior.
+    `prior`: a distribution, or a function of the values of the variables before; `constraint`: None for the support of
+    the prior.
     """
 
     name: str
@@ -107,11 +108,11 @@ class Variable:
         return self.prior if isinstance(self.prior, Distribution) else self.prior(ByName(before))
 
     def map(self, before: Values) -> Transform:
-        """The map of free numbers to values of the variable, given the variables before."""
+        """The map from free numbers to values of the variable, given the variables before."""
         return biject_to(self.law(before).support if self.constraint is None else self.constraint)
 
     def draw(self, before: Values) -> torch.Tensor:
-        """A draw of the prior; where that does not obey a constraint of the variable's own, a value that does."""
+        """A draw of the prior; if the draw violates the constraint, a random value inside of the constraint."""
         value = self.law(before).sample()
         if self.constraint is None or bool(self.constraint.check(value).all()):
             return value
@@ -119,7 +120,7 @@ class Variable:
         return map(torch.rand(map.inverse_shape(value.shape), dtype=value.dtype, device=value.device))
 
     def check(self, before: Values) -> None:
-        """Refuse a prior that is none, has no map, or disagrees with the constraint."""
+        """Refuse a prior that is no distribution, is discrete, has no map, or contradicts the constraint."""
         where = f"model, {self.name!r}"
         law = self._checked_law(before, where)
         if law.support is not None and law.support.is_discrete:
@@ -136,7 +137,7 @@ class Variable:
             self._check_constraint(law, self.constraint, map, where)
 
     def _checked_law(self, before: Values, where: str) -> Distribution:
-        """The prior, if it is one."""
+        """The prior given the variables before; refused unless a distribution."""
         law: Any = self.prior
         if callable(law):
             try:
@@ -154,7 +155,7 @@ class Variable:
         return law
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
-        """Refuse a constraint that lets values go where the prior has none, or cuts off what varies."""
+        """Refuse a constraint beyond the support of the prior, or on a prior that depends on other variables."""
         if not isinstance(self.prior, Distribution):
             what = "its prior depends on other variables, so that what a constraint cuts off is not a constant"
             raise RecipeError(where, what, do="Leave the constraint out, or take a prior of this support.")
@@ -171,7 +172,7 @@ class Variable:
 
 
 def variables_of(priors: Any, constrained: Any) -> dict[str, Variable]:
-    """The variables of these priors and constraints, in their order; refused where the two do not fit together."""
+    """The variables by name, in the order of `priors`; refused for constraints of variables without a prior."""
     where = "model"
     if not isinstance(priors, Mapping) or not priors or not all(isinstance(name, str) for name in priors):
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""A function of one chain applied to all: vectorised by torch, or one chain after another where torch cannot."""
+"""Functions of one chain applied to all chains, by vmap, or one chain after another where vmap fails."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_map
 
 from recipe.errors import RecipeError
 
-BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer", "Batching rule")  # in torch's messages
-IN_TURN = (  # allowed to one chain alone
+BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer", "Batching rule")  # words of torch's errors
+IN_TURN = (  # words of errors that do not occur for one chain alone
     "item()",
     "control flow",
     "dynamic shape",
@@ -24,11 +24,11 @@ PASSED_ON = (RecipeError, NotImplementedError, torch.OutOfMemoryError)
 
 
 class Vectorised:
-    """`function(theta, *batch)` of one chain as a function of all, a tensor with the chains first.
+    """`function(theta, *batch)` of one chain as a function of all chains, with the axis of chains first.
 
-    Chains are taken in turn where torch cannot vectorise the function, or `in_turn` says so. Where `faults` are
-    collected, a chain at whose state the function raises an error, as torch.distributions do for a scale of 0, has nan
-    there; the faults hold the first message of each kind of error.
+    Chains are evaluated in turn where torch cannot vectorise the function, or if `in_turn`. If `faults` is a list, the
+    value of a chain is nan where the function raises an error, as torch.distributions do for a scale of 0; the list
+    gets the first message of each kind of error.
 
     >>> def root(theta):
     ...     if theta < 0:
@@ -57,18 +57,18 @@ class Vectorised:
         batches = zip(*map(by_chain, batch)) if batch and per_chain else chains * [batch]
         values = [self._number(own, its, faults) for own, its in zip(by_chain(theta), batches)]
         if chains > 1 and all(value is not None for value in values):
-            self.in_turn = True  # the error was of torch
+            self.in_turn = True  # the error was vmap's
         like = next((value for value in values if value is not None), None)
         numbers = [_not_a_number(of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
         return tree_map(lambda *parts: torch.stack(parts), *numbers)
 
     def of_one(self, theta: Any, *batch: Any, faults: list[str] | None = None) -> torch.Tensor:
-        """The value of one chain, without the axis of chains."""
+        """The value of one chain; `theta` and `batch` have no axis of chains."""
         value = self._number(theta, batch, faults)
         return _not_a_number(theta, None) if value is None else value
 
     def _number(self, theta: Any, batch: tuple, faults: list[str] | None) -> torch.Tensor | None:
-        """The value of one chain, or None where the function raises an error there."""
+        """The value of one chain; None where the function raises an error that `faults` take."""
         try:
             return self.function(theta, *batch)
         except OF_STATES as error:
@@ -79,25 +79,25 @@ class Vectorised:
 
 
 def axes(batch: tuple, per_chain: bool) -> tuple:
-    """The axis of chains in theta, and in each part of a batch, None for one batch of all chains."""
+    """The `in_dims` of vmap for theta and each part of a batch: 0, or None for a batch shared by all chains."""
     return 0, *(0 if per_chain else None for _ in batch)
 
 
 def note(faults: list[str], error: Exception) -> None:
-    """Add an error of a function at some state to the faults, the first of each kind."""
+    """Add the message of an error to the faults, unless one of its type is there."""
     kind = f"{type(error).__name__}: "
     if not any(fault.startswith(kind) for fault in faults):
         faults.append(kind + _first_line(error))
 
 
 def is_fine_in_turn(error: Exception) -> bool:
-    """Whether an error of torch's vectorising is of something allowed to one chain alone, as a branch on a value."""
+    """Whether an error is vmap's and does not occur for one chain alone, as that of a branch on a value."""
     return _is_of_torch(error) and any(word in str(error) for word in IN_TURN)
 
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turns an error of torch, at an energy without derivatives or without a vectorised form, into advice."""
+    """Turns errors of torch at an energy that cannot be differentiated or vectorised into a RecipeError."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
@@ -112,18 +112,18 @@ def explained(where: str) -> Iterator[None]:
 
 
 def by_chain(x: Any) -> list:
-    """The parts of each chain, of a tensor or of several.
+    """A list with the part of each chain, of a tensor, a tuple or a dict of tensors.
 
     >>> by_chain({"a": torch.arange(2), "b": torch.ones(2, 3)})
     [{'a': tensor(0), 'b': tensor([1., 1., 1.])}, {'a': tensor(1), 'b': tensor([1., 1., 1.])}]
     """
-    if isinstance(x, Mapping):  # by unbind, whose one gradient is of all parts
+    if isinstance(x, Mapping):  # unbind: one backward pass for all parts
         return [dict(zip(x, parts)) for parts in zip(*(part.unbind(0) for part in x.values()))]
     return list(x.unbind(0) if torch.is_tensor(x) else zip(*(part.unbind(0) for part in x)))
 
 
 def of_chain(x: Any, i: int) -> Any:
-    """The part of chain i, of a tensor or of several.
+    """The part of chain i, of a tensor, a tuple or a dict of tensors.
 
     >>> of_chain((torch.arange(3), torch.ones(3, 2)), 1)
     (tensor(1), tensor([1., 1.]))
@@ -146,7 +146,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _not_a_number(theta: Any, like: torch.Tensor | None) -> torch.Tensor:
-    """Nan, whose derivatives by theta are nan, of the shape of another value."""
+    """Nan with nan derivatives by theta, in the shape and dtype of `like`."""
     blocks = list(theta.values()) if isinstance(theta, Mapping) else [theta]
     number = torch.stack([x.sum() for x in blocks]).sum() * torch.nan
     return number if like is None else number.expand(like.shape).to(like.dtype)
