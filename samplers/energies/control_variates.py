@@ -191,7 +191,7 @@ class Descent:
         return {name: x.detach() for name, x in at.items()}, state["n_iter"]
 
     def refined(self, mode: Point, steps: int) -> tuple[Point, int]:
-        """The mode after further iterations in float64, in its own dtype, and their number; unchanged if they fail."""
+        """The mode after further iterations in float64, in its dtype, and their number; unchanged after a failure."""
         if all(x.dtype == torch.float64 for x in mode.values()):
             return mode, 0
         rough = self.value, self.slope, self.fall
@@ -199,7 +199,7 @@ class Descent:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # warnings of the energy about float64
                 finer, iterations = self.lead({name: x.double() for name, x in mode.items()}, steps)
-        except Exception:  # of an energy whose own tensors are of float32
+        except Exception:  # raised by an energy with tensors of float32
             finer = {}
         point = {name: x.to(mode[name].dtype) for name, x in finer.items()}
         self.is_refined = (

@@ -253,7 +253,7 @@ class Sitewise(Coordinates):
         return {"map": str(self.map)}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """The energy of z, by the same symbols, without the volume."""
+        """The energy of z without the volume, written in the coordinates of the energy of theta."""
         images = {c: self.map.image.xreplace({self.map.z: c}) for c in energy.coordinates}
         return Energy(energy.coordinates, U=energy.U.xreplace(images), data=energy.data)
 
@@ -304,7 +304,7 @@ class Mixing(Sitewise):
         return placed
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """The energy of z, by the same symbols, without the volume."""
+        """The energy of z without the volume, written in the coordinates of the energy of theta."""
         own = self.map
         inside, sums = masked(own.image, Total)
         if energy.is_sitewise:

@@ -17,9 +17,9 @@ class Data:
     """Tensors that share their first axis, and minibatches of them: uniform with replacement, independent per chain.
 
     `tensors`: one tensor `(rows, ...)`, or a tuple of tensors, as energies get their batches, or torch's Dataset or
-    DataLoader, read once; `batch_size`: rows of a batch, None for all; `like`: the target, whose dtype and device the
-    data must have. The rows of a batch are a pure function of (seed, step, evaluation, chain). Raises RecipeError for
-    tensors of different lengths, and of another dtype or device than the target.
+    DataLoader, read once; `batch_size`: rows of a batch, None for all; `like`: the target, whose device and, for
+    floating numbers, dtype the data must have. The rows of a batch are a pure function of (seed, step, evaluation,
+    chain). Raises RecipeError for tensors of different lengths, and of another dtype or device than the target.
 
     >>> data = Data(torch.arange(10.0), 3, like=torch.zeros(1))
     >>> data.batch(data.rows_for(0, range(1), 0, 2)[0]).shape

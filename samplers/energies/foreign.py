@@ -151,7 +151,7 @@ class Supplied:
     """The `of_all` of a `Foreign`: U of all chains, with slopes for autograd, by functions of numpy arrays.
 
     `names`: those of the tensors of theta, None for one tensor; `takes_all`: whether the functions take all chains at
-    once; `of_each`: whether each chain then has a batch of its own.
+    once; `of_each`: whether batches then have an axis of chains.
     """
 
     functions: Arrays
@@ -274,7 +274,7 @@ class _Slope(torch.autograd.Function):
 
 
 def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer]:
-    """The functions as taking one chain or all, found out by calls at and near the start, and their answer there."""
+    """The functions with `takes_all` as found by calls at and near the start, and their answer there."""
     points = list(_beside(leaves))
     arrays = _map(_read_only, batch)
     answers: dict[Supplied, Answer] = {}
@@ -283,7 +283,7 @@ def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer
     for supplied in (one, several):
         try:
             answers[supplied] = supplied.answer(points, arrays)
-        except Exception as error:  # of the caller's own functions
+        except Exception as error:  # raised by the caller's functions
             shapes = [x.shape if supplied.takes_all else x.shape[1:] for x in points]
             of = f"of shape {shapes[0]}" if one.names is None else dict(zip(one.names, shapes))
             what = error.what if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"

@@ -82,7 +82,7 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
             first, *others = [program.latent() for _ in range(RUNS)]
     except RecipeError:
         raise
-    except Exception as error:  # of the caller's own model
+    except Exception as error:  # raised by the caller's model
         what = f"the model fails when it is run: {type(error).__name__}: {error}"
         raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and its arguments.") from error
     if not first:

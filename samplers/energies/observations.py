@@ -60,7 +60,7 @@ def _checked(
     def observation(theta: torch.Tensor, *batch: Any) -> torch.Tensor:
         try:
             value = of_chains(theta, *batch, per_chain=per_chain)
-        except Exception as error:  # of the caller's own function
+        except Exception as error:  # raised by the caller's function
             raise RecipeError(
                 f"{where}, observe[{observed.name!r}]",
                 f"{type(error).__name__}: {str(error).splitlines()[0]}",

@@ -214,7 +214,7 @@ def _meet_estimates(steps: Sequence[Step], where: str) -> None:
 
 
 def _check_foreign(potential: Foreign, needs_value: bool, needs_curvature: bool, where: str) -> None:
-    """Refuse a potential with its own gradient where steps need values it lacks, or second derivatives."""
+    """Refuse a `Foreign` potential without a value that steps need, or where steps need second derivatives."""
     if needs_value:
         potential.check_value(where, "a step reads values of U")
     if needs_curvature:

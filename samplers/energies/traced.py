@@ -116,7 +116,7 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
         plain = gradient(theta, *batch)
         try:
             reason = None if agree(compiled(theta, *batch), plain) else "its numbers differ"
-        except Exception as error:  # of a missing compiler, or one that cannot do what the energy does
+        except Exception as error:  # raised by the compiler, or for the lack of one
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if reason:
             warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}")

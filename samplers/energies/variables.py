@@ -144,7 +144,7 @@ class Variable:
                 law = self.law(before)
             except RecipeError:
                 raise
-            except Exception as error:  # of the caller's own function
+            except Exception as error:  # raised by the caller's function
                 what = f"its prior fails: {type(error).__name__}: {error}"
                 raise RecipeError(where, what, do="It is a function of a dict of the variables before it.") from error
         if not isinstance(law, Distribution):

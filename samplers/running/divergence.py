@@ -7,7 +7,8 @@ the direction -1. From E[exp(-W/T) | z] = pi(z')P(z' -> z)/pi(z), summed over th
     KL(rho || pi) + KL(pi || rho) = (E_rho - E_pi) log(rho/pi),
 
 and both divergences are half of that, to leading order. The second cumulant comes from two stretches of each start,
-as (W - W')^2/2. Without it, and with equal laws in both directions, this is (E_pi W - E_rho W)/(2T), as in the source.
+as (W - W')^2/2. Without the second cumulant, and with equal laws in both directions, the divergence is
+(E_pi W - E_rho W)/(2T), as in the source.
 
 Source: Sivak, Chodera and Crooks (2013), "Using nonequilibrium fluctuation theorems to understand and correct errors in
 equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Crooks (1999), for the first line.

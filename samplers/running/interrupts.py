@@ -1,4 +1,4 @@
-"""Ctrl-C in a run: a request to stop after the present step, or KeyboardInterrupt where part of a run has no use."""
+"""Ctrl-C in a run: a request to stop with the draws so far, or KeyboardInterrupt where part of a run has no use."""
 
 import signal
 import threading

@@ -98,8 +98,8 @@ class Setting:
 class Stage:
     """A phase with its compiled `step`, and its step size and temperature at each step k of the phase.
 
-    `first`: the steps of the run before the phase; `seen`: those of them in phases that keep draws; `thin`: one of so
-    many states is kept.
+    `first`: the number of steps before the phase; `seen`: the number of steps before the phase in phases that keep
+    draws; `thin`: the number of steps between two kept states.
     """
 
     phase: Phase
@@ -116,7 +116,7 @@ class Stage:
         return self.phase.steps
 
     def until_kept(self, k: int) -> int:
-        """The number of steps from step k to the next kept state, excluded; all steps where the phase keeps none."""
+        """The number of steps, from step k on, before a step whose state is kept; all steps where none is kept."""
         return -(self.seen + k + 1) % self.thin if self.phase.keep else self.steps
 
     def settings(self, some: range) -> np.ndarray:
@@ -190,7 +190,7 @@ class Plan:
         return math.nan if values or callable(value) else float(value)
 
     def since_stage(self, moved: int) -> int:
-        """The number of steps, of the first `moved`, in the stage of the last of them."""
+        """The number of steps in the present stage, after the first `moved` steps of the run."""
         return moved - self.stage(max(moved - 1, 0)).first
 
     def every_setting(self) -> list[float]:

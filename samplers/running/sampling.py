@@ -98,7 +98,7 @@ def sample(
 ) -> Draws:
     """Draw from exp(-U/T) with a recipe: `warmup` steps, then `steps` steps of which every `thin`-th is kept.
 
-    `recipe.check()` is made at the parameters, temperatures and frozen blocks of the run, with the energy where the
+    `recipe.check()` runs at the parameters, temperatures and frozen blocks of the run, with the energy where the
     energy is symbolic; `draws.info["law"]` is the claim. A chain whose state is not finite, or outside the domain of a
     block, stays at its last state and is flagged in `draws.diverged`. Raises RecipeError for wrong input, and for a
     refuted claim, before the first step.

@@ -60,7 +60,7 @@ class Stepwise:
         """Make step `done` of a stage.
 
         On a GPU further steps are queued as if no chain were lost, and handed on when their verdict is known; after a
-        loss the queue starts again from the state with the lost chain.
+        loss the queued steps are made again.
         """
         near = is_near(chains.alive)
         end = stage.steps if near else end

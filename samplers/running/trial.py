@@ -108,7 +108,7 @@ class Trial:
         try:
             with np.errstate(all="ignore"):  # numpy would warn of points far from all chains
                 return self._falls()
-        except Exception:  # of the caller's own function
+        except Exception:  # raised by the caller's function
             return False
         finally:
             self.inputs.target.faults.clear()

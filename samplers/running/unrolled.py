@@ -171,7 +171,7 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
         compiled_state, _, _ = compiled(state, *read)
         plain_state, _, total = several(state, *read)
         return "" if not math.isfinite(total) or agree(compiled_state, plain_state) else "its numbers differ"
-    except Exception as error:  # of a compiler that is missing, or cannot do what the energy does
+    except Exception as error:  # raised by the compiler, or for the lack of one
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
