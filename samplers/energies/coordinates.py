@@ -96,7 +96,7 @@ class Affine(Coordinates):
             raise RecipeError(where, what, do="Add a small multiple of the identity.")
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta."""
+        """theta = f(z)."""
         flat = z.reshape(*z.shape[: z.dim() - self.center.dim()], -1)
         return self.center + (flat @ self.matrix.T).reshape(z.shape)
 
@@ -230,7 +230,7 @@ class Sitewise(Coordinates):
         return [lambdify([x], without_overflow(e), modules=[_TORCH, "math"]) for x, e in pairs]
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta."""
+        """theta = f(z)."""
         return self._functions[0](z)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -286,7 +286,7 @@ class Mixing(Sitewise):
         return [_of_sums(x, e) for x, e in pairs]
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta."""
+        """theta = f(z)."""
         return self._functions[0](z, self.axes)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

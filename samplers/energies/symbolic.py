@@ -18,7 +18,7 @@ from .vectorised import axes
 
 @dataclass(frozen=True)
 class Symbolic:
-    """The potential of a symbolic energy, by the texts of `steps` compiled with it; `rows`: of data, None without.
+    """The potential of a symbolic energy, by texts of `steps` compiled with it; `rows`: number of data, or None.
 
     >>> import samplers, integrators
     >>> from samplers.energies.targets import TARGETS

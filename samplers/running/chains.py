@@ -90,7 +90,7 @@ class Chains:
         self.moved += steps
 
     def lose(self, lost: Mapping[int, int], new: Mapping[str, torch.Tensor]) -> Diverged | None:
-        """Flag lost chains, `lost` maps each to its step; returns the error to raise where no chain is left, else None.
+        """Flag the chains in `lost`, a dict to their steps; returns the error to raise if no chain is left, else None.
 
         `new`: the rejected state of the first lost chain, `(*shape)` by block.
         """
@@ -118,7 +118,7 @@ class Chains:
         ]
 
     def stuck(self, steps: int) -> list[str]:
-        """A warning where chains have accepted none of the `steps` proposals of the stage; else an empty list."""
+        """A warning where chains accepted none of at least `MANY` proposals, or all chains none; else an empty list."""
         acceptance = self.acceptance(steps)
         if acceptance is None:
             return []

@@ -21,7 +21,7 @@ class Schedule:
     """A schedule in closed form: `over` gives its values at many steps, bit for bit those of single calls."""
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k for each of these steps, in float64."""
+        """h_k at the steps `some`, `(steps,)` in float64."""
         raise NotImplementedError
 
     def __call__(self, k: int) -> float:
@@ -61,7 +61,7 @@ class Polynomial(Schedule):
         _check_positive(self, "a", "b", "gamma")
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k for each of these steps."""
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.a * np.power(self.b + _numbers(some), -self.gamma)
@@ -90,7 +90,7 @@ class BlockDecay(Schedule):
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k for each of these steps."""
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.start * np.power(self.factor, _numbers(some) // self.every)
@@ -144,7 +144,7 @@ class Cyclical(Schedule):
             )
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k for each of these steps."""
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
