@@ -16,6 +16,7 @@ import pytest
 import torch
 from covering import EVERY_MECHANISM, covering
 from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
+from zoo import BANANA
 
 import integrators
 import samplers
@@ -741,16 +742,6 @@ def test_a_mutant_of_the_shared_thermostat_is_seen(text, other, plant):
 
 
 # ---- recipes of one's own
-
-
-BANANA = Recipe(
-    name="banana",
-    state=(x, y),
-    target=(x, y),
-    H=potential(x, y),
-    D={x: 1, (x, y): x, y: 1 + x**2},
-    Q={(x, y): (x + y) / 3},
-)
 
 
 def banana_scores():

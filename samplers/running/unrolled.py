@@ -90,7 +90,7 @@ class Unrolled:
             self.steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
             self.graph = self.compile(several)
         of_steps = list(islice(self.steps, AT_ONCE))
-        read = _read(of_steps, has_data=self.inputs.target.data is not None)
+        read = _read(of_steps)
         with torch.no_grad():
             reason = _fault(self.graph, several, chains.state, read) if is_new else ""
             if reason:
@@ -159,7 +159,7 @@ def is_unrolled(plan: Plan, inputs: Inputs, state: Mapping[str, Any], least: int
     return any(fits(stage, inputs, state, least) for stage in plan.stages)
 
 
-def _read(of_steps: Sequence[OfStep], *, has_data: bool) -> tuple[dict[str, torch.Tensor], list[tuple]]:
+def _read(of_steps: Sequence[OfStep]) -> tuple[dict[str, torch.Tensor], list[tuple]]:
     """The noise of the steps by name, stacked, and the batch of each step."""
     drawn = {name: torch.stack([s.noise[name] for s in of_steps]) for name in of_steps[0].noise}
     return drawn, [s.data(0) for s in of_steps]
