@@ -11,11 +11,11 @@ from . import (
     testing as testing,
 )
 from .annealing.evidence import Evidence as Evidence, evidence as evidence
-from .energies.control_variates import control_variate as control_variate, find_mode as find_mode
-from .energies.from_pyro import from_pyro as from_pyro
-from .energies.gradient_variance import gradient_variance as gradient_variance
-from .energies.model import Model as Model, model as model
-from .energies.posterior import posterior as posterior, score_variance as score_variance
+from .target.control_variates import control_variate as control_variate, find_mode as find_mode
+from .target.from_pyro import from_pyro as from_pyro
+from .target.gradient_variance import gradient_variance as gradient_variance
+from .target.model import Model as Model, model as model
+from .target.posterior import posterior as posterior, score_variance as score_variance
 from .results.draws import Draws as Draws
 from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments
 from .results.swag import SWAG as SWAG

@@ -237,7 +237,7 @@ def energy_of(name):
     from sympy import exp, log
 
     from recipe import Energy, data_total, datum, total, vector
-    from samplers.energies.targets import TARGETS
+    from samplers.target.targets import TARGETS
 
     if name in TARGETS:
         return TARGETS[name], len(TARGETS[name].coordinates)

@@ -9,8 +9,8 @@ import torch
 import samplers
 from recipe import RecipeError
 from samplers import distributed
-from samplers.energies.targets import TARGETS
 from samplers.files import storage
+from samplers.target.targets import TARGETS
 
 RUNS = {
     "kernel": dict(

@@ -5,9 +5,9 @@ python tests/rounding.py
 
 import torch
 
-from samplers.energies.layout import Layout
-from samplers.energies.traced import Traced
 from samplers.running.probe import FAR, NEAR, difference, sketch
+from samplers.target.layout import Layout
+from samplers.target.traced import Traced
 
 ROWS = 600
 CHAINS = 6

@@ -20,9 +20,9 @@ from sympy import exp, lambdify, log, symbols
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, data_total, datum, total, vector
-from samplers.energies.targets import TARGETS
 from samplers.results.accuracy import Accuracy, Figure
 from samplers.results.draws import Draws
+from samplers.target.targets import TARGETS
 
 GENERATOR = torch.Generator().manual_seed(0)
 CHAINS = 400  # of the run that tells the law of the draws

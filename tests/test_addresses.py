@@ -333,7 +333,7 @@ import os, sys, tempfile, warnings
 import arviz, integrators, samplers, torch, torch._dynamo
 from integrators.noise import Key
 from samplers import SWAG, Optimizer, diagnostics, sample, scores
-from samplers.energies.targets import TARGETS
+from samplers.target.targets import TARGETS
 for default in sys.argv[1:]:
     print("defaults:", default, flush=True)
     child = os.fork()

@@ -20,10 +20,10 @@ from tqdm.std import TqdmDefaultWriteLock
 
 import samplers
 from recipe import RecipeError, numerical, vector
-from samplers.energies.targets import TARGETS
 from samplers.files import storage
 from samplers.running.chains import Diverged
 from samplers.running.watching import Bar
+from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES as STOCK
 from samplers.training import checkpoint as checkpoints
 

@@ -19,8 +19,8 @@ from samplers import SGHMC, SGLD, catalogue
 from samplers.cli import main
 from samplers.cli.lookup import find_energy, find_recipe
 from samplers.cli.program import NUMBERS
-from samplers.energies.targets import TARGETS
 from samplers.results.draws import Draws
+from samplers.target.targets import TARGETS
 from samplers.testing.layers import LAYERS
 
 COMMAND = Path(sys.executable).with_name("recipe")
@@ -280,7 +280,7 @@ def test_a_file_may_import_its_neighbours_and_is_run_once(run, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("from samplers import SGLD\n")
     path = tmp_path / "mine.py"
     path.write_text(
-        "from neighbour_of_mine import SGLD\nfrom samplers.energies.targets import TARGETS\n"
+        "from neighbour_of_mine import SGLD\nfrom samplers.target.targets import TARGETS\n"
         "U = TARGETS['gaussian']\nprint('once')\n"
     )
     code, _, error = run("sample", f"{path}:SGLD", "--energy", f"{path}:U", *SHORT)

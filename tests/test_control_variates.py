@@ -17,9 +17,9 @@ from torch.func import grad
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, potential, scalar, total, vector
-from samplers.energies.control_variates import control_variate, find_mode
-from samplers.energies.data import Data
-from samplers.energies.traced import Traced
+from samplers.target.control_variates import control_variate, find_mode
+from samplers.target.data import Data
+from samplers.target.traced import Traced
 from samplers.training.minibatches import Minibatches
 from samplers.training.svrg import SVRG
 

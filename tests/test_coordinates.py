@@ -10,7 +10,7 @@ import samplers
 from recipe import Energy, RecipeError, data_total, datum, total, vector
 from samplers import GHMC, HMC, MALA, SGHMC, SGLD, RandomisedHMC, UnderdampedLangevin, sample, tune
 from samplers.coordinates import Affine, Composed
-from samplers.energies.targets import TARGETS
+from samplers.target.targets import TARGETS
 
 F64 = torch.float64
 SITES = 10

@@ -13,10 +13,10 @@ import integrators
 import samplers
 from integrators.kernels.trajectory import Trajectory
 from recipe import Energy, RecipeError, data_total, datum, total, vector
-from samplers.energies.data import Data
-from samplers.energies.symbolic import Symbolic
-from samplers.energies.traced import compiled_gradient
 from samplers.running import choice
+from samplers.target.data import Data
+from samplers.target.symbolic import Symbolic
+from samplers.target.traced import compiled_gradient
 from samplers.testing.cases import CASES
 
 theta = vector("theta")

@@ -16,7 +16,7 @@ from recipe import Energy, Recipe, RecipeError, data_total, datum, potential, sc
 from samplers import PSGLD, SGLD, SGNHT, RelativisticSGHMC, UnderdampedLangevin
 from samplers.annealing import bridges
 from samplers.annealing.evidence import estimated
-from samplers.energies.targets import TARGETS
+from samplers.target.targets import TARGETS
 
 x, y, a, b = *symbols("x y", real=True), scalar("a"), scalar("b")
 ROUND = Normal(torch.zeros(2, dtype=torch.float64), 1.5)

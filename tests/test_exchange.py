@@ -12,7 +12,7 @@ from integrators import exchange
 from integrators.exchange import Exchange
 from recipe import Energy, Recipe, RecipeError, data_total, datum, potential, temperature, total, vector
 from samplers import PSGLD, SGLD, SGNHT, RelativisticSGHMC, UnderdampedLangevin
-from samplers.energies.targets import TARGETS
+from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES as STOCK
 
 PAIRS, LOW, HIGH = 40_000, 1.0, 2.5

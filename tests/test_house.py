@@ -134,12 +134,12 @@ def test_dir_and_star_have_the_public_names():
 ROOMS = {
     "samplers.stock": set(),
     "samplers.files": set(),
-    "samplers.energies": {"integrators"},
-    "samplers.results": {"integrators", "samplers.files", "samplers.energies.layout"},
-    "samplers.running": {"integrators", "samplers.energies", "samplers.files", "samplers.results", "samplers.stock"},
-    "samplers.annealing": {"integrators", "samplers.energies", "samplers.results", "samplers.stock"},
-    "samplers.training": {"integrators", "samplers.energies", "samplers.files", "samplers.results", "samplers.stock"},
-    "samplers.tuning": {"integrators", "samplers.energies", "samplers.results", "samplers.running", "samplers.stock"},
+    "samplers.target": {"integrators"},
+    "samplers.results": {"integrators", "samplers.files", "samplers.target.layout"},
+    "samplers.running": {"integrators", "samplers.target", "samplers.files", "samplers.results", "samplers.stock"},
+    "samplers.annealing": {"integrators", "samplers.target", "samplers.results", "samplers.stock"},
+    "samplers.training": {"integrators", "samplers.target", "samplers.files", "samplers.results", "samplers.stock"},
+    "samplers.tuning": {"integrators", "samplers.target", "samplers.results", "samplers.running", "samplers.stock"},
 }
 NEVER = {"integrators.kernels": "integrators.step", "integrators.backends": "integrators.step"}
 

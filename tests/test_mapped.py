@@ -27,7 +27,7 @@ from recipe import (
     total,
     vector,
 )
-from samplers.energies.coordinates import Sitewise, map_of
+from samplers.target.coordinates import Sitewise, map_of
 from samplers.testing.interpreter import flow_by_flow, interpret
 
 theta, z, p = vector("theta"), vector("z"), vector("p")

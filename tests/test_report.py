@@ -15,9 +15,9 @@ import torch
 import samplers
 from recipe.errors import RecipeError
 from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
-from samplers.energies.targets import TARGETS
 from samplers.results.averages import agreements_of, average_of
 from samplers.results.findings import Finding, Report
+from samplers.target.targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]
 BANANA = TARGETS["banana"]

@@ -15,10 +15,10 @@ from integrators import noise
 from integrators.kernels.constants import Constants
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
-from samplers.energies.data import Data
-from samplers.energies.targets import TARGETS
-from samplers.energies.traced import Traced
 from samplers.running import inputs
+from samplers.target.data import Data
+from samplers.target.targets import TARGETS
+from samplers.target.traced import Traced
 from samplers.testing.cases import CASES
 
 theta, p = vector("theta"), vector("p")

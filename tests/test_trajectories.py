@@ -24,9 +24,9 @@ from integrators.kernels.constants import Constants
 from integrators.kernels.trajectory import Trajectory
 from integrators.passes import Unsupported, inputs
 from recipe import Energy, Recipe, RecipeError, friction, potential, scalar, total, vector
-from samplers.energies.targets import TARGETS
 from samplers.running import choice as movers
 from samplers.running import launches
+from samplers.target.targets import TARGETS
 from samplers.testing.arguments import led_into
 from samplers.testing.cases import CASES
 

@@ -19,8 +19,8 @@ from integrators.kernels.trajectory import Trajectory
 from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
 from integrators.passes import Unsupported
 from recipe import Energy, RecipeError
-from samplers.energies.targets import TARGETS
 from samplers.running import choice as choice_of_run
+from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES
 
 IN_CI = [("logistic", 9), ("coordinates", 1), ("a total of the chain", None)]

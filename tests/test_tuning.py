@@ -15,8 +15,8 @@ from sympy import exp, symbols
 import samplers
 from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
 from samplers import HMC, SGLD, PreconditionedSGLD, UnderdampedLangevin, sample, tune
-from samplers.energies.targets import TARGETS
 from samplers.running import watching
+from samplers.target.targets import TARGETS
 from samplers.tuning import trials, tuner
 
 F64 = torch.float64

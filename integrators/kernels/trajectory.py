@@ -81,7 +81,7 @@ class Trajectory:
 
     >>> from integrators import compile
     >>> from samplers import SGLD
-    >>> from samplers.energies.targets import TARGETS
+    >>> from samplers.target.targets import TARGETS
     >>> program = compile(SGLD, energy=TARGETS["gaussian"]).program
     >>> chains = Trajectory(program, {"theta": torch.zeros(5, 2)}, seed=0)
     >>> chains.run(0, [(0.1, 1.0)] * 6, thin=2, keep=["theta"]).shape

@@ -19,9 +19,9 @@ from integrators.step import State, Step
 from integrators.streams import JITTER
 from recipe.errors import RecipeError
 
-from ..energies.layout import position_of
-from ..energies.potential import SLOPE, VALUE, Position
-from ..energies.target import Target
+from ..target.layout import position_of
+from ..target.potential import SLOPE, VALUE, Position
+from ..target.target import Target
 from .references import Reference
 
 ACCEPTED = (0.6, 0.9)  # the range of the acceptance that a step size is chosen for

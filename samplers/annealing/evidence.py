@@ -14,14 +14,14 @@ from recipe import Energy, Recipe, potential
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
 
-from ..energies.data import Data
-from ..energies.foreign import Foreign, with_gradient
-from ..energies.model import Model
-from ..energies.potential import VALUE, Position
-from ..energies.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
-from ..energies.traced import Traced
 from ..results.statistics import pareto_index
 from ..stock import named
+from ..target.data import Data
+from ..target.foreign import Foreign, with_gradient
+from ..target.model import Model
+from ..target.potential import VALUE, Position
+from ..target.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
+from ..target.traced import Traced
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
 

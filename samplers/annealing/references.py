@@ -14,8 +14,8 @@ from integrators.streams import REFERENCE
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
-from ..energies.layout import Layout
-from ..energies.potential import Position
+from ..target.layout import Layout
+from ..target.potential import Position
 
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 

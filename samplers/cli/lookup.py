@@ -12,8 +12,8 @@ from typing import Any
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.targets import TARGETS
 from ..stock import catalogue, named
+from ..target.targets import TARGETS
 
 
 def find_recipe(text: str) -> Recipe:

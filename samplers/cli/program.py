@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from recipe.errors import RecipeError
 from recipe.results import plain
 
-from ..energies.targets import TARGETS
+from ..target.targets import TARGETS
 from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
 
 Defaults = Mapping[str, tuple[Any, str]]  # by option: its default and its meaning

@@ -25,8 +25,8 @@ from integrators.streams import STRETCH
 from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe.errors import RecipeError
 
-from ..energies.target import Target
 from ..results.divergence import Divergence
+from ..target.target import Target
 from .chains import Chains
 from .choice import kernel_for
 from .drive import drive

@@ -17,9 +17,9 @@ from recipe import Energy
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
-from ..energies.foreign import Foreign
-from ..energies.layout import position_of
-from ..energies.potential import VALUE
+from ..target.foreign import Foreign
+from ..target.layout import position_of
+from ..target.potential import VALUE
 from .chains import Chains
 from .choice import kernel_for
 from .drive import Kernel, Moves

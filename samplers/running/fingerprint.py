@@ -8,9 +8,9 @@ import torch
 from integrators import networks, operators
 from recipe import Recipe
 
-from ..energies.data import Data
-from ..energies.layout import Layout
 from ..files import storage
+from ..target.data import Data
+from ..target.layout import Layout
 from .inputs import Inputs
 from .plan import Plan
 

@@ -12,9 +12,9 @@ import torch
 from recipe import Recipe
 from recipe.errors import warn
 
-from ..energies.layout import position_of
-from ..energies.potential import VALUE
 from ..results.draws import Draws, named
+from ..target.layout import position_of
+from ..target.potential import VALUE
 from .chains import Chains
 from .inputs import Inputs
 from .plan import Plan

@@ -12,10 +12,10 @@ from integrators import noise
 from integrators.program import Program
 from integrators.step import Step
 
-from ..energies.data import Data
-from ..energies.layout import Layout
-from ..energies.potential import CURVATURE, VALUE, Jet, Orders, Potential
-from ..energies.target import Target
+from ..target.data import Data
+from ..target.layout import Layout
+from ..target.potential import CURVATURE, VALUE, Jet, Orders, Potential
+from ..target.target import Target
 
 NOISE_AT_ONCE = 2**20  # normals drawn in one call, for several steps
 GATHERED_AT_ONCE = 2**16  # numbers of batches gathered in one call, few enough for the cache

@@ -14,10 +14,10 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
-from ..energies.layout import position_of
 from ..results.divergence import Divergence
 from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
+from ..target.layout import position_of
 from .chains import Chains
 from .divergence import Remaking
 from .inputs import Evaluations, Inputs, OfStep, Rows

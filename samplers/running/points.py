@@ -12,7 +12,7 @@ from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.variables import seeded
+from ..target.variables import seeded
 from .memory import check_fits
 
 Device = torch.device | str | None

@@ -6,7 +6,7 @@ import torch
 
 from recipe import Recipe
 
-from ..energies.layout import position_of
+from ..target.layout import position_of
 from .inputs import Inputs
 
 Blocks = Mapping[str, torch.Tensor]  # `(chains, *shape)`

@@ -20,14 +20,14 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.coordinates import moved_by, of_z
-from ..energies.foreign import with_gradient
-from ..energies.layout import Layout, position_of
-from ..energies.reading import read
-from ..energies.several import of_potentials
-from ..energies.target import check_energy_is_asked_for, data_of, target_of, tried_at
 from ..results.draws import Draws
 from ..stock import named
+from ..target.coordinates import moved_by, of_z
+from ..target.foreign import with_gradient
+from ..target.layout import Layout, position_of
+from ..target.reading import read
+from ..target.several import of_potentials
+from ..target.target import check_energy_is_asked_for, data_of, target_of, tried_at
 from .adapting import Adaptation, place, restart
 from .chains import Chains
 from .choice import STEPS_OF_GRAPHS, choose, steps_worth_a_graph

@@ -17,9 +17,9 @@ from recipe import Energy, Recipe
 from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.coordinates import Coordinates
-from ..energies.layout import Layout
-from ..energies.model import Model
+from ..target.coordinates import Coordinates
+from ..target.layout import Layout
+from ..target.model import Model
 from .inputs import Inputs
 from .points import SAY, Device, Starting, one_point, points_of
 

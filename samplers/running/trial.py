@@ -11,8 +11,8 @@ from integrators.step import Step
 from integrators.streams import RAY
 from recipe.errors import RecipeError, warn
 
-from ..energies.layout import position_of
-from ..energies.potential import SLOPE, VALUE, Jet, Orders
+from ..target.layout import position_of
+from ..target.potential import SLOPE, VALUE, Jet, Orders
 from .inputs import Inputs
 
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # distances along a ray at which the slope is taken

@@ -14,7 +14,7 @@ from integrators.kernels import gpu
 from integrators.late import is_near
 from recipe.errors import warn
 
-from ..energies.traced import agree
+from ..target.traced import agree
 from .chains import Chains
 from .drive import Kernel, Moves
 from .inputs import Inputs, OfStep

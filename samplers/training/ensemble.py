@@ -13,8 +13,8 @@ from integrators.streams import NETWORK
 from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
-from ..energies.variables import seeded
-from ..energies.vectorised import Vectorised
+from ..target.variables import seeded
+from ..target.vectorised import Vectorised
 from .losses import check_modules
 from .stacked import Stacked, numbers_of
 

@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from recipe.errors import RecipeError
 
-from ..energies.layers import fault_of
+from ..target.layers import fault_of
 
 Weights = dict[str, torch.Tensor]  # by name
 OF_RANKS = (

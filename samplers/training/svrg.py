@@ -8,7 +8,7 @@ import torch
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from ..energies.means import check_mean, chunks
+from ..target.means import check_mean, chunks
 from .losses import Weights, gradient, loss_of, value
 from .minibatches import Minibatches
 from .sources import source_of

@@ -9,11 +9,11 @@ from typing import Any, ParamSpec
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from ..energies.reading import read
 from ..results.draws import Draws
 from ..running.sampling import is_accepted
 from ..running.sampling import sample as run
 from ..stock import named
+from ..target.reading import read
 from .settings import Settings
 from .tune import tune
 

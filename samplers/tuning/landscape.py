@@ -8,7 +8,7 @@ import torch
 
 from recipe.errors import RecipeError
 
-from ..energies.control_variates import find_mode
+from ..target.control_variates import find_mode
 
 SMALL = 300  # sites, at most, of a dense curvature
 AT_ONCE = 4096  # points at which U is evaluated together; fewer of many sites

@@ -12,7 +12,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Parameter, Partial
 from recipe.symbols import step_size as h
 
-from ..energies.data import Data
+from ..target.data import Data
 
 BATCHES = 50  # of each chain
 SHARE = 0.5  # of a recipe's noise, at most, that minibatches may supply where it is made up for

@@ -10,10 +10,10 @@ import torch
 from integrators.streams import seed_of
 from recipe import Recipe
 
-from ..energies.coordinates import Affine
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import sample
+from ..target.coordinates import Affine
 
 
 @dataclass

@@ -10,14 +10,14 @@ import integrators
 from integrators.step import Step
 from recipe import Energy, Recipe
 
-from ..energies.coordinates import Affine, Sitewise
-from ..energies.data import Data
-from ..energies.foreign import Foreign
-from ..energies.layout import Layout
-from ..energies.potential import VALUE
-from ..energies.several import Energies
-from ..energies.target import target_of
-from ..energies.traced import Traced
+from ..target.coordinates import Affine, Sitewise
+from ..target.data import Data
+from ..target.foreign import Foreign
+from ..target.layout import Layout
+from ..target.potential import VALUE
+from ..target.several import Energies
+from ..target.target import target_of
+from ..target.traced import Traced
 
 
 @dataclass(frozen=True)

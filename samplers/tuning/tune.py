@@ -13,15 +13,15 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean
 
-from ..energies.coordinates import moved_by, of_z
-from ..energies.foreign import Foreign, with_gradient
-from ..energies.model import Model
-from ..energies.several import of_potentials
-from ..energies.target import check_energy_is_asked_for, data_of
-from ..energies.traced import tried
 from ..running.sampling import is_accepted
 from ..running.start import given_state
 from ..stock import named
+from ..target.coordinates import moved_by, of_z
+from ..target.foreign import Foreign, with_gradient
+from ..target.model import Model
+from ..target.several import of_potentials
+from ..target.target import check_energy_is_asked_for, data_of
+from ..target.traced import tried
 from .landscape import Landscape, Surroundings, surroundings
 from .minibatches import Kick, gradient_noise, kick_of, without
 from .pilot import Pilot

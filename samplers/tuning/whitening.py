@@ -6,8 +6,8 @@ import torch
 
 from recipe import Energy
 
-from ..energies.coordinates import Affine, Sitewise
 from ..results.statistics import sample_size_of_mean
+from ..target.coordinates import Affine, Sitewise
 from .landscape import Surroundings
 from .problem import Problem
 

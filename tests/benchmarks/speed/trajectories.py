@@ -8,7 +8,7 @@ import integrators
 import samplers
 from integrators.kernels.trajectory import Trajectory
 from recipe import Energy
-from samplers.energies.targets import TARGETS
+from samplers.target.targets import TARGETS
 
 from .timing import MISSING, Contender
 

@@ -21,7 +21,7 @@ class Symbolic:
     """The potential of a symbolic energy, by texts of `steps` compiled with it; `rows`: number of data, or None.
 
     >>> import samplers, integrators
-    >>> from samplers.energies.targets import TARGETS
+    >>> from samplers.target.targets import TARGETS
     >>> step = integrators.compile(samplers.SGLD, energy=TARGETS["double-well"])
     >>> Symbolic([step]).jet(torch.tensor([[0.0], [1.0]]), orders={0}).value
     tensor([2., 0.])
