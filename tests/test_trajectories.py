@@ -443,10 +443,11 @@ def test_a_compiler_that_is_named_and_is_none_is_told(cold, monkeypatch, command
 
 
 def test_a_compiler_may_be_named_with_flags_that_come_last_and_a_folder_by_a_relative_path(cold, monkeypatch):
-    monkeypatch.setenv("CXX", "c++ -O1 -DNUMBER=9")
+    monkeypatch.setenv("CXX", "c++ -DBY=3 -O0")
     monkeypatch.chdir(cold)
     monkeypatch.setenv(native.CACHE, ".")
-    assert native.library(TINY, ("NUMBER=7",)).answer() == 9
+    text = "#ifdef __OPTIMIZE__\n#define NUMBER 0\n#else\n#define NUMBER 3 * BY\n#endif\n" + TINY
+    assert native.library(text).answer() == 9
 
 
 def test_a_cache_that_cannot_be_used_is_told(cold, monkeypatch):

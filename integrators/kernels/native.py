@@ -90,7 +90,8 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
             do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
         )
     command = known.command
-    flags = (*FLAGS, *(f"-D{d}" for d in defines), *flags, *known.flags)
+    source = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in defines) + source  # -D undoes precompiled ones
+    flags = (*FLAGS, *flags, *known.flags)
     key = hashlib.sha256("\0".join([source, *command, known.version, *flags, processor()]).encode()).hexdigest()[:32]
     name = f"{key}.so"
     functions = re.findall(r'^extern "C" \w+ (\w+)\(', source, flags=re.M)
