@@ -21,7 +21,7 @@ from sympy import Symbol
 
 import integrators
 import samplers
-from integrators.backends.kernel_names import ENDING, Names
+from integrators.backends.kernel_writer import ENDING, Names
 from integrators.backends.loading import load
 from integrators.backends.template import FOLDER
 from integrators.backends.torch_expressions import TAKEN, python_names

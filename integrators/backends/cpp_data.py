@@ -10,8 +10,9 @@ from recipe.symbols import Block, num_data
 
 from ..data_sums import rows_in_batch, taken_apart
 from ..passes import is_by_site
+from .expressions import derivatives_of
 from .kernel_expressions import CPP
-from .kernel_names import Names
+from .kernel_writer import Names
 from .template import filled, inner, template
 
 DERIVATIVE = template("derivative.cpp.in")
@@ -23,14 +24,14 @@ def derivative_source(energy: Energy, order: int) -> str:
     return filled(DERIVATIVE, order=str(order), body=_Derivative(energy, order).body())
 
 
-class _Derivative:
+class _Derivative(Names):
     """Writer of a derivative; `per_row`: symbols with one number per row, data first, then totals over sites."""
 
     def __init__(self, energy: Energy, order: int):
+        super().__init__()
         self.energy = energy
         self.of_sites = energy.is_sitewise and order > 0
-        self.sums = taken_apart({0: (energy.value,), 1: energy.gradient, 2: energy.curvature}[order])
-        self.stem = Names().stem
+        self.sums = taken_apart(derivatives_of(energy, order))
         self.known = {c: "at[i]" if isinstance(c, Block) else f"at[{j}]" for j, c in enumerate(energy.coordinates)}
         self.known |= {num_data: "R(data.num_data)", rows_in_batch: "R(data.batch)"}
         self.per_site = [d for d in energy.data if d.is_vector]

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 from sympy import Expr, Symbol
 
-from ..domains import bounds
 from ..passes import hoisted, is_by_site
 from ..program import Program
-from .cpp import LANGUAGE, prelude_of
+from ..variates import Variate
+from .cpp import prelude_of
 from .kernel_expressions import CPP
 from .template import filled, inner, template
-from .unrolled import Unrolled, check_unrolled
+from .unrolled import Unrolled
 
 RUN = template("unrolled.cpp.in")
 GRADIENT = template("unrolled_gradient.cpp.in")
@@ -24,31 +24,19 @@ GRADIENT = template("unrolled_gradient.cpp.in")
 def unrolled_source(program: Program, sites: int) -> str:
     """The text of `run`, which moves every chain by some steps, and of `gradient`, for a carried gradient.
 
-    Raises Unsupported for a Program with an energy that is not symbolic, observations, random numbers with laws that
-    depend on the state, or matrices factorised at every step.
+    Raises Unsupported as `Unrolled` does.
     """
-    check_unrolled(program, sites, LANGUAGE)
     return _Writer(program, sites).text()
 
 
 class _Writer(Unrolled):
-    """Writer of the text."""
-
-    language = LANGUAGE
-    comment = "//"
     dialect = CPP
 
     def at(self, s: Symbol, site: int) -> str:
-        """The name of a symbol at a site."""
-        return self.names.at(site)(s)
-
-    def let(self, name: str, text: str) -> str:
-        """A line that declares a name with a value."""
-        return f"const R {name} = {text};"
-
-    def put(self, name: str, text: str) -> str:
-        """A line that assigns a value to a name."""
-        return f"{name} = {text};"
+        """The name of a symbol at a site; of a random number in the buffer of a lane block, at the lane l."""
+        if isinstance(s, Variate):
+            return f"{self.stem(s)}[{site if s.is_vector else 0}][l]"
+        return super().at(s, site)
 
     def own(self, lines: Sequence[str]) -> list[str]:
         """Lines in a scope of their own."""
@@ -58,8 +46,8 @@ class _Writer(Unrolled):
         """The text of a value; subexpressions by chain are parenthesised, as sites and lanes share them."""
         once: dict[Expr, Symbol] = {}
         apart = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
-        shared = {s: f"({self.dialect.text(part, name)})" for part, s in once.items()}
-        return self.dialect.text(apart, lambda s: shared.get(s) or name(s))
+        shared = {s: f"({CPP.text(part, name)})" for part, s in once.items()}
+        return CPP.text(apart, lambda s: shared.get(s) or name(s))
 
     def text(self) -> str:
         """The whole text."""
@@ -67,16 +55,16 @@ class _Writer(Unrolled):
         body = self.body()
         run = filled(
             RUN,
-            title=f"{program.recipe.name}: {program.scheme}",
+            title=self.title,
             sites=str(self.sites),
             rows=str(len(self.rows)),
-            arrays=[f"alignas(64) R {self.names.stem(d)}buffer[{4 * len(self.groups(d))}][W];" for d in program.draws],
+            arrays=[f"alignas(64) R {self.stem(d)}buffer[{4 * len(self.groups(d))}][W];" for d in program.draws],
             read=[self.let(self.at(s, i), f"c[{j}]") for j, (s, i) in enumerate(self.constants)],
-            noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
+            noise=[line for draw in program.draws for line in self._noise(draw)],
             load=self._load(),
             body=body,
-            everything=" + ".join(self.at(b, i) for b, i in self.entries),
-            inside="".join(f" & {CPP.inside(b, self.at(b, i))}" for b, i in self.entries if bounds(b)),
+            everything=self.everything(),
+            inside=self.inside(),
             store=[f"s[{r}][l] = ok ? {self.at(s, i)} : s[{r}][l];" for r, (s, i) in enumerate(self.rows)],
         )
         gradient = f"\n{filled(GRADIENT, body=self._gradient())}\n" if program.carries else ""
@@ -87,28 +75,29 @@ class _Writer(Unrolled):
         lines = [f"R {self.at(s, i)} = s[{r}][l];" for r, (s, i) in enumerate(self.rows)]
         return lines + [f"R {self.at(g, i)} = 0;" for g, i in self.slopes if (g, i) not in self.carried]
 
-    def _noise(self, number, draw):
+    def _noise(self, draw):
         """Lines that draw the numbers of one step for a lane block, unless an earlier step has drawn shared words."""
-        stem = self.names.stem(draw)
-        drawn = [line for group in self.groups(draw) for line in self._numbers_of_group(number, draw, group)]
+        stem = self.stem(draw)
+        groups = self.groups(draw)
+        drawn = [line for number, sites in enumerate(groups) for line in self._numbers_of_group(draw, number, sites)]
         if self.shared(draw) > 1:
             drawn = [f"if (k == 0 || {stem}place.at == 0) {{", *inner(drawn), "}"]
         return [
-            f"const Place {stem}place = place_of({self.number_of_sites(draw)}, 0, first_step + k);",
+            f"const Place {stem}place = place_of({groups[-1].stop}, 0, first_step + k);",
             *drawn,
             f"R(* {stem})[W] = {stem}buffer + {stem}place.at;",
         ]
 
-    def _numbers_of_group(self, number, draw, group):
+    def _numbers_of_group(self, draw, group, sites):
         """Lines that draw the numbers of a group of sites, for all steps that share the group."""
-        stem = self.names.stem(draw)
+        stem = self.stem(draw)
         numbers = [f"{stem}buffer[{4 * group + i}][l]" for i in range(4)]
-        wanted = self.in_group(draw, group) * self.shared(draw)
+        wanted = len(sites) * self.shared(draw)
         lines = [f"{numbers[i]} = open_unit<R>(w[{i}][l]);" for i in range(wanted)]
         if draw.kind == "normal":
             pairs = range(0, wanted, 2)
             lines = [f"pair_of_normals(w[{i}][l], w[{i + 1}][l], {numbers[i]}, {numbers[i + 1]});" for i in pairs]
-        who = f"{number}, (uint32_t)(first_chain + chain), {stem}place.step, seed"
+        who = f"{self.draws[draw]}, (uint32_t)(first_chain + chain), {stem}place.step, seed"
         return [
             f"words<W, true>(w, {stem}place.group + {group}, {who});",
             "#pragma omp simd",

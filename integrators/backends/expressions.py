@@ -1,8 +1,13 @@
-"""Sums and quotients as text, for the printers of expressions."""
+"""Sums, quotients and conditions as text, for the printers of expressions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sympy import Expr
+from sympy import And, Expr, Not, Or
+from sympy.core.relational import Relational
+
+from recipe import Energy
+
+from ..passes import Unsupported
 
 
 def is_divisor(e: Expr) -> bool:
@@ -45,3 +50,27 @@ def quotient(top: str, bottom: Sequence[str]) -> str:
     if not bottom:
         return top
     return f"{top}/{bottom[0]}" if len(bottom) == 1 else f"{top}/({'*'.join(bottom)})"
+
+
+def condition_text(e: Expr, relation: Callable[[Expr], str], words: Mapping[type, str]) -> str:
+    """The text of a condition.
+
+    `relation`: function from a comparison to its text; `words`: what joins the parts of And and of Or, a format of Not.
+
+    >>> from sympy.abc import x
+    >>> condition_text(And(x > 0, x < 2), str, {And: " & "})
+    '(x > 0) & (x < 2)'
+    """
+    if isinstance(e, Relational):
+        return relation(e)
+    if not isinstance(e, (And, Or, Not)):
+        raise Unsupported("backend", f"there is no text of the condition {e}", do="Use comparisons, And, Or and Not.")
+    parts = [f"({condition_text(a, relation, words)})" for a in e.args]
+    return words[Not].format(*parts) if isinstance(e, Not) else words[e.func].join(parts)
+
+
+def derivatives_of(energy: Energy, order: int) -> Sequence[Expr]:
+    """U, for order 0, or the derivatives of an energy of order 1, or those of its Hessian diagonal, of order 2."""
+    if order == 0:
+        return (energy.value,)
+    return energy.gradient if order == 1 else energy.curvature

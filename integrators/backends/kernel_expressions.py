@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
-from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, Symbol, exp
-from sympy.core.relational import Relational, StrictLessThan
+from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, StrictLessThan, Symbol, exp
 
 from recipe import symbols
 from recipe.symbols import Block
@@ -12,21 +12,27 @@ from recipe.symbols import Block
 from ..domains import bounds
 from ..passes import Unsupported
 from ..variates import Uniform
-from .expressions import is_divisor, is_fraction, quotient, signed_sum
+from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """Syntax of a language: formats of numbers, powers, choices and calls."""
+    """Syntax of a language: formats of lines, numbers, powers and choices, and the names of functions.
+
+    `name`: the language in words; `declaration` and `assignment`: formats of lines of a name and a value; `calls`: the
+    language's functions by sympy's names.
+    """
 
     name: str
+    backend: str
+    comment: str
+    declaration: str
+    assignment: str
     number: str
     power: Callable[[int, str], str]
     pow: str
     choice: str
     negation: str
-    both: str
-    either: str
     calls: Mapping[str, str]
 
     def text(self, e: Expr, name: Callable[[Symbol], str]) -> str:
@@ -55,76 +61,59 @@ class Dialect:
         return str(int(end)) if end == int(end) else self.number.format(repr(end))
 
 
-_STD = ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
-
-CPP = Dialect(
-    "C++",
-    "R({})",
-    lambda n, x: f"power<{n}>({x})",
-    "std::pow({}, {})",
-    "({} ? {} : {})",
-    "!({})",
-    " & ",
-    " | ",
-    {
-        "exp": "exp_of",
-        "below_exp": "below_exp",
-        "log": "log_of",
-        "sin": "sin_of",
-        "cos": "cos_of",
-        "tanh": "tanh_of",
-        "phi1": "phi1",
-        "braked": "braked",
-        "wrapped": "wrapped<R>",
-        "folded": "folded<R>",
-        "turned": "turned<R>",
-        "Abs": "std::abs",
-        "sign": "sign_of",
-        "sqrt": "std::sqrt",
-        "rsqrt": "inverse_root",
-        "Max": "largest<R>",
-        "Min": "smallest<R>",
-        **{name: f"std::{name}" for name in _STD},
-    },
-)
-
-
 def _powers(n, x):
+    """x^n as a product."""
+    x = x if x.isidentifier() else f"({x})"
     return f"({'*'.join([x] * n)})" if n > 0 else f"(1/({'*'.join([x] * -n)}))"
 
 
-TRITON = Dialect(
-    "Triton",
-    "{}",
-    lambda n, x: _powers(n, x if x.isidentifier() else f"({x})"),
-    "power_of(zero + ({}), {})",
-    "tl.where({}, zero + ({}), zero + ({}))",
-    "~({})",
-    " & ",
-    " | ",
-    {
-        "exp": "tl.exp",
-        "log": "tl.log",
-        "sin": "tl.sin",
-        "cos": "tl.cos",
-        "tanh": "tanh_of",
-        "phi1": "phi1",
-        "braked": "braked",
-        "wrapped": "wrapped",
-        "folded": "folded",
-        "turned": "turned",
-        "Abs": "tl.abs",
-        "sign": "sign_of",
-        "sqrt": "tl.sqrt",
-        "rsqrt": "tl.rsqrt",
-        "erf": "tl.erf",
-        "Max": "tl.maximum",
-        "Min": "tl.minimum",
+OF_THE_PRELUDE = {name: name for name in ("phi1", "braked", "wrapped", "folded", "turned")}
+OF_STD = ("sqrt", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
+OF_TRITON = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "erf")
+
+CPP = Dialect(
+    name="C++",
+    backend="cpp",
+    comment="//",
+    declaration="const R {} = {};",
+    assignment="{} = {};",
+    number="R({})",
+    power=lambda n, x: f"power<{n}>({x})",
+    pow="std::pow({}, {})",
+    choice="({} ? {} : {})",
+    negation="!({})",
+    calls={name: f"{name}_of" for name in ("exp", "log", "sin", "cos", "tanh", "sign")}
+    | {name: f"std::{name}" for name in OF_STD}
+    | {"Abs": "std::abs", "rsqrt": "inverse_root", "below_exp": "below_exp"}
+    | OF_THE_PRELUDE
+    | {
+        "wrapped": "wrapped<R>",
+        "folded": "folded<R>",
+        "turned": "turned<R>",
+        "Max": "largest<R>",
+        "Min": "smallest<R>",
     },
+)
+TRITON = Dialect(
+    name="Triton",
+    backend="triton",
+    comment="#",
+    declaration="{} = {}",
+    assignment="{} = {}",
+    number="{}",
+    power=_powers,
+    pow="power_of(zero + ({}), {})",
+    choice="tl.where({}, zero + ({}), zero + ({}))",
+    negation="~({})",
+    calls={name: f"tl.{name}" for name in OF_TRITON}
+    | OF_THE_PRELUDE
+    | {"tanh": "tanh_of", "sign": "sign_of", "Abs": "tl.abs", "Max": "tl.maximum", "Min": "tl.minimum"},
 )
 
 
 class _Text:
+    """Printer of expressions in a dialect, with a function from symbols to their texts."""
+
     def __init__(self, dialect, name):
         self.dialect = dialect
         self.name = name
@@ -173,17 +162,13 @@ class _Text:
         halves = fraction.p == 1 and fraction.q & (fraction.q - 1) == 0  # compilers multiply by the inverse of 2^k
         top = [] if halves else [self.number(fraction)]
         top += map(self.factor, above)
-        top += [self.of(f) for f in below if self.is_inverse_root(f)]
+        top += [self.of(f) for f in below if f.exp == -S.Half]
         bottom = [self.number(Integer(fraction.q))] if halves and fraction.q > 1 else []
-        bottom += [self.factor(1 / f) for f in below if not self.is_inverse_root(f)]
+        bottom += [self.factor(1 / f) for f in below if f.exp != -S.Half]
         return quotient("*".join(top) or self.dialect.number.format(1), bottom)
 
-    def is_inverse_root(self, e):
-        """Whether e is x^(-1/2), in a language with a function for inverse roots."""
-        return e.is_Pow and e.exp == -S.Half and "rsqrt" in self.dialect.calls
-
     def power(self, e):
-        if self.is_inverse_root(e):
+        if e.exp == -S.Half:
             return f"{self.dialect.calls['rsqrt']}({self.of(e.base)})"
         root, p, q = self.of(e.base), *((int(e.exp.p), int(e.exp.q)) if e.exp.is_Rational else (0, 0))
         if q not in (1, 2, 4, 8) or abs(p) > 64:
@@ -198,40 +183,25 @@ class _Text:
             (value, condition), *rest = e.args
             if condition == True or not rest:  # noqa: E712, a sympy truth
                 return self.of(value)
-            return self.dialect.choice.format(self.condition(condition), self.of(value), self.of(e.func(*rest)))
+            test = condition_text(condition, self.relation, {And: " & ", Or: " | ", Not: self.dialect.negation})
+            return self.dialect.choice.format(test, self.of(value), self.of(e.func(*rest)))
         args = [self.of(a) for a in e.args]
         if function == "Heaviside":
-            return self.dialect.choice.format(
-                f"{args[0]} > 0", self.dialect.number.format(1), self.dialect.number.format(0)
-            )
-        if function not in self.dialect.calls:
+            one, zero = map(self.dialect.number.format, (1, 0))
+            return self.dialect.choice.format(f"{args[0]} > 0", one, zero)
+        call = self.dialect.calls.get(function)
+        if call is None:
             raise Unsupported(
                 "kernel",
                 f"there is no {self.dialect.name} form of {function}: {e}",
                 do=f"Known: {', '.join(self.dialect.calls)}; or use backend='torch'.",
             )
-        joined = args[0]
-        call = self.dialect.calls[function]
         if function in ("Max", "Min"):
-            for a in args[1:]:
-                joined = f"{call}({joined}, {a})"
-            return joined
+            return reduce(lambda joined, a: f"{call}({joined}, {a})", args)
         return f"{call}({', '.join(args)})"
 
-    def condition(self, e):
+    def relation(self, e):
         if isinstance(e, StrictLessThan) and isinstance(e.lhs, Uniform) and isinstance(e.rhs, exp):
             if "below_exp" in self.dialect.calls:
                 return f"{self.dialect.calls['below_exp']}({self.of(e.lhs)}, {self.of(e.rhs.args[0])})"
-        if isinstance(e, Relational):
-            return f"{self.of(e.lhs)} {e.rel_op} {self.of(e.rhs)}"
-        join = {And: self.dialect.both, Or: self.dialect.either}.get(type(e))
-        parts = [f"({self.condition(a)})" for a in e.args]
-        if join:
-            return join.join(parts)
-        if isinstance(e, Not):
-            return self.dialect.negation.format(parts[0])
-        raise Unsupported(
-            "kernel",
-            f"there is no {self.dialect.name} form of the condition {e}",
-            do="Use comparisons, And, Or and Not.",
-        )
+        return f"{self.of(e.lhs)} {e.rel_op} {self.of(e.rhs)}"

@@ -11,17 +11,14 @@ from sympy import Expr, Symbol
 from recipe.symbols import Block, num_data
 
 from ..data_sums import rows_in_batch, taken_apart
-from ..domains import bounds
 from ..functions import AT_ENDS
-from ..passes import is_by_site
 from ..program import Program
 from ..streams import BATCH
-from .kernel_energy import symbolic_energy
+from .expressions import derivatives_of
 from .kernel_expressions import TRITON
 from .template import filled, inner, template
-from .unrolled import Unrolled, check_unrolled, sites_of
+from .unrolled import Unrolled, sites_of
 
-LANGUAGE = "triton"
 MODULE = template("triton_unrolled_module.py.in")
 RUN = template("triton_unrolled.py.in")
 GRADIENT = template("triton_unrolled_gradient.py.in")
@@ -35,40 +32,29 @@ COUNTS = {num_data: Symbol("all_rows"), rows_in_batch: Symbol("rows_here")}
 def unrolled_kernels(program: Program, sites: int) -> str:
     """The text of `run`, which moves every chain by some steps, and of `gradient`, for a carried gradient.
 
-    Raises Unsupported for a Program without such a text, as `cpp_unrolled.unrolled_source` does.
+    Raises Unsupported as `Unrolled` does, and for a Hessian diagonal of data.
     """
-    check_unrolled(program, sites, LANGUAGE)
     return _Writer(program, sites).text()
 
 
 class _Writer(Unrolled):
-    """Writer of the text."""
+    """Writer of the text.
 
-    language = LANGUAGE
-    comment = "#"
+    `plain`: symbols printed by their own name; `evaluations`: of the gradient on a batch so far in the text of a step;
+    `started`: counts the evaluation by `gradient`.
+    """
+
     dialect = TRITON
-    plain: Collection[Symbol] = ()  # symbols printed by their own name
-    evaluations = 0  # evaluations of the gradient on a batch so far in the text of a step
-    started = " - (step == started).to(tl.int64)"  # counts the evaluation by `gradient`
+    plain: Collection[Symbol] = ()
+    evaluations = 0
+    started = " - (step == started).to(tl.int64)"
 
     def at(self, s: Symbol, site: int) -> str:
         """The name of a symbol at a site."""
-        if s in self.plain and not isinstance(s, Block):
-            return s.name
-        return f"{self.names.stem(s)}s{site}" if is_by_site(s) else self.names.stem(s)
-
-    def let(self, name: str, text: str) -> str:
-        """A line that declares a name with a value."""
-        return f"{name} = {text}"
-
-    put = let
-
-    def own(self, lines: Sequence[str]) -> list[str]:
-        """Lines with names that no other line reads."""
-        return list(lines)
+        return s.name if s in self.plain and not isinstance(s, Block) else super().at(s, site)
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
-        """The text of a value in the dtype of the state."""
+        """The text of a value in the dtype of the state, also of a literal."""
         text = super().value(e, name)
         return text if e.free_symbols else f"zero + ({text})"
 
@@ -77,27 +63,25 @@ class _Writer(Unrolled):
         program = self.program
         body = self.body()
         numbers = [self.at(s, i) for s, i in self.rows]
+        constants = enumerate(self.constants)
         run = filled(
             RUN,
             sites=str(self.sites),
             load=[self._load(r) for r in range(len(self.rows))],
-            read=self._read() or ["pass"],
-            words=[self._shared_words(number, d, "first_step") for number, d in enumerate(program.draws)],
+            read=[f"{self.at(s, i)} = tl.load(constants + {j}).to(R)" for j, (s, i) in constants] or ["pass"],
+            words=[self._shared_words(d, "first_step") if self.shared(d) > 1 else "" for d in program.draws],
             before=[f"before{r} = {x}" for r, x in enumerate(numbers)],
-            noise=[line for number, d in enumerate(program.draws) for line in self._noise(number, d)],
+            noise=[line for draw in program.draws for line in self._noise(draw)],
             body=body,
-            everything=" + ".join(self.at(b, i) for b, i in self.entries),
-            inside="".join(f" & {TRITON.inside(b, self.at(b, i))}" for b, i in self.entries if bounds(b)),
+            everything=self.everything(),
+            inside=self.inside(),
             stay=[f"{x} = tl.where(fine, {x}, before{r})" for r, x in enumerate(numbers)],
             keep=[f"put({self.at(b, i)}, row, places, {r}, chains, mask)" for r, (b, i) in enumerate(self.entries)],
             store=[self._store(r) for r in range(len(self.rows))],
         )
         names = FUNCTIONS + (["folded", "turned", "wrapped"] if program.calls(*AT_ENDS) else [])
-        module = filled(MODULE, title=f"{program.recipe.name}: {program.scheme}", functions=", ".join(names))
+        module = filled(MODULE, title=self.title, functions=", ".join(names))
         return "\n\n\n".join([module, run, *([self._gradient()] if program.carries else [])]) + "\n"
-
-    def _read(self):
-        return [f"{self.at(s, i)} = tl.load(constants + {j}).to(R)" for j, (s, i) in enumerate(self.constants)]
 
     def _load(self, row):
         return f"{self.at(*self.rows[row])} = tl.load(state + {row} * chains + chain, mask=mask, other=0)"
@@ -105,38 +89,37 @@ class _Writer(Unrolled):
     def _store(self, row):
         return f"tl.store(state + {row} * chains + chain, {self.at(*self.rows[row])}, mask=mask)"
 
-    def _noise(self, number, draw):
+    def _noise(self, draw):
         """Lines that draw the numbers of one step."""
+        groups = self.groups(draw)
         if self.shared(draw) > 1:
-            return self._shared_noise(number, draw)
+            return self._shared_noise(draw, groups[0])
         lines = []
-        for group in self.groups(draw):
-            lines.append(f"w0, w1, w2, w3 = words(seed, step, tl.full((), {group}, tl.uint32), 0, {number}, who)")
-            names = [self.at(draw, 4 * group + i) for i in range(self.in_group(draw, group))]
-            lines += self._numbers(draw, names)
+        for group, sites in enumerate(groups):
+            place = f"tl.full((), {group}, tl.uint32), 0, {self.draws[draw]}, who"
+            lines += [f"w0, w1, w2, w3 = words(seed, step, {place})", *self._numbers(draw, sites)]
         return lines
 
-    def _shared_noise(self, number, draw):
+    def _shared_noise(self, draw, sites):
         """Lines that draw the numbers of one step from words that several steps share."""
-        words, sites = self._kept_words(draw), self.number_of_sites(draw)
-        lines = [f"if step % {self.shared(draw)} == 0:", *inner([self._shared_words(number, draw, "step")])]
-        if sites == 1:
+        words = self._kept_words(draw)
+        lines = [f"if step % {self.shared(draw)} == 0:", *inner([self._shared_words(draw, "step")])]
+        if len(sites) == 1:
             return [*lines, f"{self.at(draw, 0)} = {draw.kind}_of_step({words}, step, R)"]
-        names = [self.at(draw, i) for i in range(sites)]
-        return [*lines, f"w0, w1 = of_step({words}, step, {sites})", *self._numbers(draw, names)]
+        return [*lines, f"w0, w1 = of_step({words}, step, {len(sites)})", *self._numbers(draw, sites)]
 
-    def _shared_words(self, number, draw, step):
-        """A line that draws the words shared by several steps; nothing for draws without shared words."""
-        if self.shared(draw) == 1:
-            return ""
-        return f"{self._kept_words(draw)} = shared_words(seed, {step}, {number}, who, {self.number_of_sites(draw)})"
+    def _shared_words(self, draw, step):
+        """A line that draws the words shared by several steps."""
+        sites = len(sites_of(draw, self.sites))
+        return f"{self._kept_words(draw)} = shared_words(seed, {step}, {self.draws[draw]}, who, {sites})"
 
     def _kept_words(self, draw):
         """The names of words kept from step to step."""
-        return ", ".join(f"{self.names.stem(draw)}r{i}" for i in range(4))
+        return ", ".join(f"{self.stem(draw)}r{i}" for i in range(4))
 
-    def _numbers(self, draw, names):
-        """Lines that compute random numbers from the words of a group."""
+    def _numbers(self, draw, sites):
+        """Lines that compute the random numbers of some sites from the words of their group."""
+        names = [self.at(draw, i) for i in sites]
         if draw.kind == "uniform":
             return [f"{name} = open_unit(w{i}, R)" for i, name in enumerate(names)]
         pairs = [(names[i : i + 2] + ["other"])[:2] for i in range(0, len(names), 2)]
@@ -144,55 +127,47 @@ class _Writer(Unrolled):
 
     # ---- energies of data
 
-    def _derivatives(self, names, order):
-        energy = symbolic_energy(self.program, LANGUAGE)
+    def derivatives(self, names: Sequence[tuple[Symbol, Symbol]], order: int) -> list[str]:
+        """Lines that evaluate U or its gradient, with sums over the rows of a batch or of all data."""
+        energy = self.energy
         if not energy.data:
-            return super()._derivatives(names, order)
+            return super().derivatives(names, order)
         if order == 2:
-            raise self.no_form("a Hessian diagonal of data")
-        slopes = [self.at(g, i) for _, g in names for i in sites_of(g, self.sites)]
-        here = self._coordinates(energy)
-        sums = taken_apart([f.xreplace(here) for f in (energy.gradient if order else (energy.value,))])
+            raise self.refusal("there is no Triton form of a Hessian diagonal of data")
+        here = self.coordinates(energy)
+        sums = taken_apart([f.xreplace(here) for f in derivatives_of(energy, order)])
         self.plain = {*here.values(), *COUNTS.values()}
         formulas = [f.xreplace(COUNTS) for f in sums.derivatives]
+        slopes = self.names_of(names)
         values = [(formulas[0], i) for i in range(len(slopes))] if energy.is_sitewise else [(f, 0) for f in formulas]
-        lines = [self.let(self.names.stem(t.name), self._sum(t.integrand)) for t in sums.chain]
+        lines = [self.let(self.stem(t.name), self.sum(t.integrand)) for t in sums.chain]
         lines += self._over_rows(energy, sums, drawn=order > 0)
-        lines += [self.put(slope, self.write(f, i)) for slope, (f, i) in zip(slopes, values)]
-        self.plain = set()
+        lines += [self.put(slope, self.write_at(f, i)) for slope, (f, i) in zip(slopes, values)]
+        self.plain = ()
         return lines
-
-    def _coordinates(self, energy):
-        """The text of an energy's coordinates: the block, or the names of its numbers."""
-        targets = self.program.recipe.targets
-        if energy.is_sitewise:
-            return {energy.coordinates[0]: targets[0]}
-        places = [(b, i) for b in targets for i in sites_of(b, self.sites)]
-        return {x: Symbol(self.at(b, i), real=True) for x, (b, i) in zip(energy.coordinates, places)}
 
     def _over_rows(self, energy, sums, drawn):
         """Lines that sum over the rows of a batch, or of all data."""
-        places = {s: list(sites_of(s.name, self.sites)) for s in sums.rows}
-        lines = [f"{self.at(s.name, i)} = tl.zeros((LANES,), R)" for s in sums.rows for i in places[s]]
+        lines = [f"{self.at(s, i)} = tl.zeros((LANES,), R)" for s, i in self.places(s.name for s in sums.rows)]
         read = []
         for k, d in enumerate(energy.data):
             column = f"tl.load(columns + {k}).to(tl.pointer_type(R)) + nth"
             of_site = f"{column} * {self.sites}" if d.is_vector else column
-            read += [f"{self.at(d, i)} = tl.load({of_site} + {i})" for i in sites_of(d, self.sites)]
-        read += [self.let(self.names.stem(t.name), self._sum(t.integrand)) for t in sums.row]
+            read += [f"{self.at(d, i)} = tl.load({of_site} + {i})" for _, i in self.places([d])]
+        read += [self.let(self.stem(t.name), self.sum(t.integrand)) for t in sums.row]
         for j, s in enumerate(sums.rows):
-            read.append(self.let(f"weight{j}", self.write(s.weight)))
-            read += [f"{self.at(s.name, i)} += weight{j}*({self.write(s.factor, i)})" for i in places[s]]
+            read.append(self.let(f"weight{j}", self.write_at(s.weight)))
+            terms = [(self.at(name, i), self.write_at(s.factor, i)) for name, i in self.places([s.name])]
+            read += [f"{name} += weight{j}*({factor})" for name, factor in terms]
         if not drawn:
             return [*lines, "all_rows = zero + rows", "rows_here = all_rows", "for nth in range(rows):", *inner(read)]
-        draw = f"{BATCH[0]} - {self.evaluations}{self.started}"
         self.evaluations += 1
         return [
             *lines,
             "all_rows = zero + rows",
             "rows_here = zero + batch",
             *(f"b{k} = tl.zeros((LANES,), tl.uint32)" for k in range(4)),
-            f"draw = {draw}",
+            f"draw = {BATCH[0]} - {self.evaluations - 1}{self.started}",
             "for r in range(batch):",
             "    nth = tl.cast(r, tl.int64)",
             "    if DRAWN:",

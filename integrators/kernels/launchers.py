@@ -10,7 +10,7 @@ import torch
 
 from recipe.errors import RecipeError
 
-from ..backends.cpp_sweep import sweep_source
+from ..backends.cpp import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
 from ..passes import Plan, is_by_site
