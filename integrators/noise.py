@@ -18,6 +18,8 @@ Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -25,6 +27,8 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 Device = torch.device | str | None
+Steps = int | range
+Shape = Sequence[int]
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # four Philox words in [0, 2^32)
 Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes to numbers
 
@@ -46,16 +50,17 @@ class Places:
 
     def groups(self, device: Device) -> torch.Tensor:
         """Indices of the groups of four sites that meet the runs, one run after the other."""
-        return _ranges([(first // 4, -(-(first + n) // 4) - first // 4) for first, n in self.runs], device)
+        return _ranges([(first // 4, _groups(first, n)) for first, n in self.runs], device)
 
     def within_groups(self, device: Device) -> torch.Tensor:
         """Indices of the sites within the sites of `groups`."""
-        starts = []
-        end = 0
-        for first, n in self.runs:
-            starts.append((end + first % 4, n))
-            end += 4 * (-(-(first + n) // 4) - first // 4)
-        return _ranges(starts, device)
+        ends = accumulate((4 * _groups(first, n) for first, n in self.runs), initial=0)
+        return _ranges([(end + first % 4, n) for end, (first, n) in zip(ends, self.runs)], device)
+
+
+def _groups(first: int, n: int) -> int:
+    """The number of groups of four sites that meet a run."""
+    return -(-(first + n) // 4) - first // 4
 
 
 def _ranges(runs: Sequence[tuple[int, int]], device: Device) -> torch.Tensor:
@@ -78,41 +83,31 @@ class Key:
     places: Places | None = None
 
     def __post_init__(self):
-        object.__setattr__(self, "seed", _integer("seed", self.seed, 2**64))
-        object.__setattr__(self, "step", _integer("step", self.step, 2**63))
-        object.__setattr__(self, "first_chain", _integer("first_chain", self.first_chain, 2**32 + 1))
+        _set_integer(self, "seed", 2**64)
+        _set_integer(self, "step", 2**63)
+        _set_integer(self, "first_chain", 2**32 + 1)
 
     def check(self, chains: int) -> None:
         """Refuse chain indices of 2^32 and beyond."""
         _integer("first_chain", self.first_chain, 2**32 + 1 - chains)
 
     def draw(
-        self,
-        kind: str,
-        number: int,
-        chains: int,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: Device = None,
+        self, kind: str, number: int, chains: int, shape: Shape, *, dtype: torch.dtype, device: Device = None
     ) -> "torch.Tensor | Sampler | list[Sampler]":
         """The numbers of draw `number`: normal or uniform numbers, or functions of the parameter for poisson and gamma.
 
         >>> Key(seed=7, step=0).draw("uniform", 0, chains=1, shape=(3,), dtype=torch.float64)
         tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
         """
-        function = (KINDS | STATE_DEPENDENT)[kind]
-        at = {} if self.places is None or not shape else {"places": self.places}
-        return function(
-            self.seed, self.step, number, chains, shape, dtype=dtype, device=device, first_chain=self.first_chain, **at
-        )
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "first_chain": self.first_chain}
+        if self.places is not None and shape:
+            options["places"] = self.places
+        return (KINDS | STATE_DEPENDENT)[kind](self.seed, self.step, number, chains, shape, **options)
 
     def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Standard normals of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
-        shape, first = tuple(like.shape[1:]), self.first_chain
-        return normal(
-            self.seed, self.step, number, len(like), shape, dtype=like.dtype, device=like.device, first_chain=first
-        )
+        at: At = {"device": like.device, "first_chain": self.first_chain}
+        return normal(self.seed, self.step, number, len(like), tuple(like.shape[1:]), dtype=like.dtype, **at)
 
 
 _MASK = 0xFFFFFFFF
@@ -152,102 +147,79 @@ def philox(counter: Sequence[torch.Tensor], key: tuple[int | torch.Tensor, int |
     return c0, c1, c2, c3
 
 
+class At(TypedDict, total=False):
+    """Where numbers are drawn: on which device, and from which chain on."""
+
+    device: Device
+    first_chain: int
+
+
+class AtPlaces(At, total=False):
+    """Where numbers are drawn: at which sites, too."""
+
+    places: Places | None
+
+
 def uniform(
-    seed: int | None,
-    step: int | range,
-    draw: int,
-    chains: int,
-    shape: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    device: Device = None,
-    first_chain: int = 0,
-    places: Places | None = None,
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[AtPlaces]
 ) -> torch.Tensor:
     """Uniform noise on the open interval (0, 1).
 
     u = (x + 1/2) 2^-32 for the Philox word x of the site, at most the largest number below 1.
 
-    Returns (chains, *shape) for an int step, (len(step), chains, *shape) for a range of steps; the
-    chains are first_chain, first_chain + 1, ... Raises RecipeError if seed is missing or outside
-    [0, 2^64), step outside [0, 2^63), draw outside [0, 2^16), a chain outside [0, 2^32), or dtype
-    neither float32 nor float64. Source: Salmon et al. (2011).
+    Returns (chains, *shape) for an int step, (len(step), chains, *shape) for a range of steps; the chains are
+    first_chain, first_chain + 1, ... Raises RecipeError if seed is missing or outside [0, 2^64), step outside
+    [0, 2^63), draw outside [0, 2^16), a chain outside [0, 2^32), or dtype neither float32 nor float64.
+    Source: Salmon et al. (2011).
 
     >>> uniform(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
     tensor([[0.9546, 0.7502, 0.1142]], dtype=torch.float64)
     """
-    words = _words(seed, step, draw, chains, shape, device, first_chain, places)
-    u = _unit(words, dtype).clamp_(max=1 - torch.finfo(dtype).eps / 2)
-    return _at_sites(u, step, shape, places)
+    u = _unit(_words(seed, step, draw, chains, shape, **at), dtype).clamp_(max=1 - torch.finfo(dtype).eps / 2)
+    return _at_sites(u, step, shape, at.get("places"))
 
 
 def normal(
-    seed: int | None,
-    step: int | range,
-    draw: int,
-    chains: int,
-    shape: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    device: Device = None,
-    first_chain: int = 0,
-    places: Places | None = None,
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[AtPlaces]
 ) -> torch.Tensor:
     """Standard normal noise.
 
     With u as in `uniform` and r = sqrt(-2 ln u_even), the pair of sites (even, odd) gets
     r cos(2 pi u_odd), r sin(2 pi u_odd).
 
-    Shapes, chains and errors are those of `uniform`. Source: Box and Muller (1958), "A note on the
-    generation of random normal deviates".
+    Shapes, chains and errors are those of `uniform`. Source: Box and Muller (1958), "A note on the generation of
+    random normal deviates".
 
     >>> normal(seed=7, step=0, draw=0, chains=1, shape=(3,), dtype=torch.float64)
     tensor([[ 2.9157e-04, -3.0485e-01,  1.7888e+00]], dtype=torch.float64)
     """
-    words = _words(seed, step, draw, chains, shape, device, first_chain, places)
-    even, odd = _unit(words, dtype).unflatten(-1, (2, 2)).unbind(-1)
+    even, odd = _unit(_words(seed, step, draw, chains, shape, **at), dtype).unflatten(-1, (2, 2)).unbind(-1)
     r = even.log().mul_(-2).sqrt_()
     angle = odd * (2 * math.pi)
-    return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape, places)
+    return _at_sites(torch.stack((angle.cos().mul_(r), angle.sin().mul_(r)), -1), step, shape, at.get("places"))
 
 
 def integers(
-    seed: int | None,
-    step: int | range,
-    draw: int,
-    chains: int,
-    shape: Sequence[int],
-    *,
-    high: int,
-    device: Device = None,
-    first_chain: int = 0,
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, high: int, **at: Unpack[At]
 ) -> torch.Tensor:
     """Uniform int64 noise on [0, high).
 
-    floor(x high / 2^32) for the Philox word x of the site; the relative bias of a value's
-    probability is at most high / 2^32.
+    floor(x high / 2^32) for the Philox word x of the site; the relative bias of a value's probability is at most
+    high / 2^32.
 
-    Shapes, chains and errors are those of `uniform`; raises RecipeError too if high is outside
-    [1, 2^31]. Source: Salmon et al. (2011).
+    Shapes, chains and errors are those of `uniform`; raises RecipeError too if high is outside [1, 2^31].
+    Source: Salmon et al. (2011).
 
     >>> integers(seed=7, step=0, draw=0xFFFE, chains=1, shape=(5,), high=100)
     tensor([[39, 39,  3, 10,  5]])
     """
     high = _integer("high", high, 2**31 + 1, least=1)
-    words = _words(seed, step, draw, chains, shape, device, first_chain)
+    words = _words(seed, step, draw, chains, shape, **at)
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
 
 def poisson(
-    seed: int | None,
-    step: int | range,
-    draw: int,
-    chains: int,
-    shape: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    device: Device = None,
-    first_chain: int = 0,
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[At]
 ) -> Sampler | list[Sampler]:
     """Poisson noise as a function of the rate, known only within the step, or one function per step of a range.
 
@@ -257,19 +229,11 @@ def poisson(
     >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float32)(1e-9)
     tensor([[0., 0., 0.]])
     """
-    return _keyed(seed, step, draw, (chains, *shape), dtype, first_chain, device, torch.poisson)
+    return _keyed(torch.poisson, seed, step, draw, (chains, *shape), dtype, **at)
 
 
 def gamma(
-    seed: int | None,
-    step: int | range,
-    draw: int,
-    chains: int,
-    shape: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    device: Device = None,
-    first_chain: int = 0,
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[At]
 ) -> Sampler | list[Sampler]:
     """Gamma noise of scale 1 as a function of its shape parameter, or one function per step of a range.
 
@@ -284,25 +248,28 @@ def gamma(
         numbers = torch._standard_gamma(shape.double(), generator)
         return numbers.clamp(min=torch.finfo(shape.dtype).tiny).to(shape.dtype)
 
-    return _keyed(seed, step, draw, (chains, *shape), dtype, first_chain, device, standard)
+    return _keyed(standard, seed, step, draw, (chains, *shape), dtype, **at)
+
+
+KINDS = {"normal": normal, "uniform": uniform}
+STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
 def _keyed(
+    function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
     seed: int | None,
-    step: int | range,
+    step: Steps,
     draw: int,
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    first_chain: int,
-    device: Device,
-    function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
+    device: Device = None,
+    first_chain: int = 0,
 ) -> Sampler | list[Sampler]:
     """Samplers that call `function` with a generator seeded by Philox numbers of (seed, step, draw, first_chain)."""
 
     def of_step(k: int) -> Sampler:
-        high, low = (
-            int(w) for w in integers(seed, k, draw, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
-        )
+        words = integers(seed, k, draw, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)
+        high, low = words[0].tolist()
 
         def sampler(parameter: torch.Tensor | float) -> torch.Tensor:
             parameter = torch.as_tensor(parameter, dtype=dtype, device=device).broadcast_to(shape)
@@ -322,18 +289,14 @@ def steps_of_block(sites: int) -> int:
     return 4 // sites if sites in (1, 2) else 1
 
 
-KINDS = {"normal": normal, "uniform": uniform}
-STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
-
-
 def _words(
     seed: int | None,
-    step: int | range,
+    step: Steps,
     draw: int,
     chains: int,
-    shape: Sequence[int],
-    device: Device,
-    first_chain: int,
+    shape: Shape,
+    device: Device = None,
+    first_chain: int = 0,
     places: Places | None = None,
 ) -> Words:
     """The four Philox words, each (blocks of steps, chains, groups), with groups of four sites, all or of `places`."""
@@ -343,8 +306,8 @@ def _words(
     draw = _integer("draw", draw, 2**16)
     chains = _integer("chains", chains, 2**32 + 1)
     first_chain = _integer("first_chain", first_chain, 2**32 + 1 - chains)
-    numbers = _numbers(step)
-    for end in (*numbers[:1], *numbers[-1:]):
+    steps = _all(step)
+    for end in (*steps[:1], *steps[-1:]):
         _integer("step", end, 2**63)
     sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
@@ -353,19 +316,18 @@ def _words(
     else:
         group = torch.arange(-(-sites // 4), device=device) if places is None else places.groups(device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
-    steps = torch.tensor([*_blocks(numbers, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
-    counter = group & _MASK, group >> 32 | draw << 16, chain, steps & _MASK
-    return philox(counter, (seed & _MASK, steps >> 32 ^ seed >> 32))
+    block = torch.tensor([*_blocks(steps, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
+    counter = group & _MASK, group >> 32 | draw << 16, chain, block & _MASK
+    return philox(counter, (seed & _MASK, block >> 32 ^ seed >> 32))
 
 
-def _numbers(step: int | range) -> list[int]:
-    """The steps as a list."""
-    return list(step) if isinstance(step, range) else [step]
+def _all(step: Steps) -> Sequence[int]:
+    return step if isinstance(step, range) else [step]
 
 
-def _blocks(numbers: list[int], shared: int) -> dict[int, int]:
+def _blocks(steps: Sequence[int], shared: int) -> dict[int, int]:
     """The row of each block of `shared` steps, by block, in the order of the steps."""
-    return {block: row for row, block in enumerate(dict.fromkeys(k // shared for k in numbers))}
+    return {block: row for row, block in enumerate(dict.fromkeys(k // shared for k in steps))}
 
 
 def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
@@ -375,26 +337,29 @@ def _unit(words: Words, dtype: torch.dtype) -> torch.Tensor:
     return torch.stack([word.to(dtype) for word in words], -1).mul_(2**-32).add_(2**-33)
 
 
-def _at_sites(
-    values: torch.Tensor, step: int | range, shape: Sequence[int], places: Places | None = None
-) -> torch.Tensor:
+def _at_sites(values: torch.Tensor, step: Steps, shape: Shape, places: Places | None = None) -> torch.Tensor:
     """Values of groups of four, by step, cut to the sites of `shape`, without the axis of steps for an int step."""
     sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
     values = values.flatten(2)
     if shared > 1:
-        numbers = _numbers(step)
-        blocks = _blocks(numbers, shared)
-        rows = torch.tensor([blocks[k // shared] for k in numbers], dtype=torch.int64, device=values.device)
-        turns = torch.tensor([k % shared for k in numbers], dtype=torch.int64, device=values.device)
-        values = values.unflatten(-1, (shared, sites))[rows, :, turns]
+        steps = _all(step)
+        blocks = _blocks(steps, shared)
+        turns = [(blocks[k // shared], k % shared) for k in steps]
+        row, turn = torch.tensor(turns, dtype=torch.int64, device=values.device).reshape(-1, 2).unbind(1)
+        values = values.unflatten(-1, (shared, sites))[row, :, turn]
     if places is None:
         values = values[..., :sites]
     else:
-        at = _ranges(places.runs, values.device) if shared > 1 else places.within_groups(values.device)
-        values = values[..., at]
+        of_runs = _ranges(places.runs, values.device) if shared > 1 else places.within_groups(values.device)
+        values = values[..., of_runs]
     values = values.reshape(*values.shape[:2], *shape).contiguous()
     return values if isinstance(step, range) else values[0]
+
+
+def _set_integer(owner: object, name: str, stop: int) -> None:
+    """Check an integer of a frozen dataclass, and keep it as an int."""
+    object.__setattr__(owner, name, _integer(name, getattr(owner, name), stop))
 
 
 def _integer(name: str, value: int, stop: int, least: int = 0) -> int:
