@@ -52,7 +52,7 @@ class Form:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
         if program.carries_gradient and "gradient" in state:
             form.check_carried("state['gradient']", state["gradient"], 1)
-        if program.carries_value and "value" in state:
+        if 0 in program.carries and "value" in state:
             form.check_carried("state['value']", state["value"], 0)
         return form
 

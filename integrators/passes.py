@@ -4,8 +4,7 @@ A pass is one loop over all sites, and ends where a later statement needs one of
 between passes. A gradient supplied by the caller ends a segment. Every writer of kernels prints the same Plan.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sympy import Expr, Symbol
@@ -14,7 +13,7 @@ from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
-from .program import Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
+from .program import Adapt, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
 from .variates import Variate
 
 
@@ -23,6 +22,7 @@ class Unsupported(RecipeError):
 
 
 Assignment = Let | Set | Adapt | Sum
+Passes = list[tuple[list[Assignment], list[Assignment]]]  # statements by site and by chain, one pair for each pass
 
 
 def is_by_site(s: Symbol) -> bool:
@@ -137,16 +137,16 @@ class Plan:
     @cached_property
     def written(self) -> frozenset[Symbol]:
         """The blocks that a step sets."""
-        return _stored(self.segments)
+        return self._written_from[0]
 
     def written_from(self, segment: Segment) -> frozenset[Symbol]:
         """The blocks that a step sets in a segment, or in a later one."""
-        first = next(k for k, s in enumerate(self.segments) if s is segment)
-        return self._written_from[first]
+        return self._written_from[next(k for k, s in enumerate(self.segments) if s is segment)]
 
     @cached_property
     def _written_from(self):
-        return [_stored(self.segments[first:]) for first in range(len(self.segments))]
+        stored = [[s for p in own.passes for s in (*p.sites.stores, *p.chain.stores)] for own in self.segments]
+        return [frozenset(s for own in stored[k:] for s in own if isinstance(s, Block)) for k in range(len(stored))]
 
     @cached_property
     def most_sums(self) -> int:
@@ -157,12 +157,6 @@ class Plan:
     def supplied(self) -> frozenset[Symbol]:
         """The derivatives and statistics that the caller supplies."""
         return frozenset(supplied(self.program))
-
-
-def _stored(segments: Sequence[Segment]) -> frozenset[Symbol]:
-    """The blocks that segments set."""
-    loops = (loop for segment in segments for p in segment.passes for loop in (p.sites, p.chain))
-    return frozenset(s for loop in loops for s in loop.stores if isinstance(s, Block))
 
 
 def plan(program: Program) -> Plan:
@@ -178,10 +172,15 @@ def plan(program: Program) -> Plan:
     ((theta, p, g), (theta, p), (sum1,), (xi,))
     """
     if program.scope != "chain":
-        where = f"{program.recipe.name}, kernel"
-        raise Unsupported(where, f"there is none in the scope {program.scope!r}", do="Use backend='torch'.")
+        raise _unsupported(program, f"there is none in the scope {program.scope!r}")
     check_statements(program)
-    return _Planner(program).plan()
+    planner = _Planner(program)
+    segments = tuple(planner.segment(before, passes) for before, passes in _cut(program))
+    return Plan(program, segments, planner.arrays, planner.numbers, planner.constants)
+
+
+def _unsupported(program: Program, what: str) -> Unsupported:
+    return Unsupported(f"{program.recipe.name}, kernel", what, do="Use backend='torch'.")
 
 
 class _Planner:
@@ -196,18 +195,14 @@ class _Planner:
         self.constants = tuple(inputs(program))
         self.written: frozenset[Symbol] = frozenset()
 
-    def plan(self) -> Plan:
-        """The plan of all segments."""
-        segments = tuple(map(self._segment, _cut(self.program)))
-        return Plan(self.program, segments, self.arrays, self.numbers, self.constants)
-
-    def _segment(self, cut):
+    def segment(self, before: Gradient | Observe | None, passes: Passes) -> Segment:
+        """The segment of statements by site and by chain, one pair for each pass."""
         written = self.written
-        return Segment(cut.before, tuple(self._pass(sites, chain) for sites, chain in cut.passes), written)
-
-    def _pass(self, sites, chain):
-        over_sites = self._over_sites(sites)
-        return Pass(over_sites, self._over_chains(chain, over_sites.sums))
+        loops = []
+        for sites, chain in passes:
+            over_sites = self._over_sites(sites)
+            loops.append(Pass(over_sites, self._over_chains(chain, over_sites.sums)))
+        return Segment(before, tuple(loops), written)
 
     def _over_sites(self, statements):
         once: dict[Expr, Symbol] = {}
@@ -251,50 +246,25 @@ class _Planner:
         return loop
 
 
-@dataclass
-class _Cut:
-    """A segment being built: pairs of statements by site and by chain."""
-
-    before: Gradient | Observe | None
-    passes: list[tuple[list, list]] = field(default_factory=lambda: [([], [])])
-
-    def place(self, statement: Assignment) -> None:
-        """Put a statement into the last pass, or into a new pass if it is by site and reads that pass's end."""
-        sites, chain = self.passes[-1]
-        if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
-            chain.append(statement)
-            return
-        ends_with = {*map(subject, chain), *(s.name for s in sites if isinstance(s, Sum))}
-        if ends_with & _read([statement]):
-            self.passes.append(([statement], []))
-        else:
-            sites.append(statement)
-
-
 def check_statements(program: Program) -> None:
     """Refuse operators, and random numbers whose law depends on the state."""
     if program.has_operators:
-        what = "a site reads others by an operator"
-        raise Unsupported(f"{program.recipe.name}, kernel", what, do="Use backend='torch'.")
+        raise _unsupported(program, "a site reads others by an operator")
     for d in program.draws:
         if d.kind not in ("normal", "uniform"):
-            raise Unsupported(
-                f"{program.recipe.name}, kernel",
-                f"the law of the {d.kind} number of {d.name} depends on the state",
-                do="Use backend='torch'.",
-            )
+            raise _unsupported(program, f"the law of the {d.kind} number of {d.name} depends on the state")
 
 
 def supplied(program: Program) -> list[Symbol]:
     """The derivatives and statistics that the caller supplies."""
-    names_of_caller = []
+    names: list[Symbol] = []
     for statement in program.statements:
         match statement:
-            case Gradient(names):
-                names_of_caller += [derivative for _, derivative in names]
+            case Gradient(pairs):
+                names += [derivative for _, derivative in pairs]
             case Observe(name):
-                names_of_caller.append(name)
-    return names_of_caller
+                names.append(name)
+    return names
 
 
 def inputs(program: Program) -> list[Symbol]:
@@ -333,23 +303,27 @@ def _read(statements):
     return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
-def _cut(program: Program) -> list[_Cut]:
+def _cut(program: Program) -> list[tuple[Gradient | Observe | None, Passes]]:
     """The statements of a program by segment and pass."""
-    cuts: list[_Cut] = []
+    cuts: list[tuple[Gradient | Observe | None, Passes]] = []
     for statement in program.statements:
         match statement:
             case Gradient() | Observe():
-                cuts.append(_Cut(statement))
-            case Draw():
-                pass
+                cuts.append((statement, [([], [])]))
             case Let() | Set() | Adapt() | Sum():
-                if not cuts:
-                    cuts.append(_Cut(None))
-                cuts[-1].place(statement)
-            case _:
-                raise Unsupported(
-                    f"{program.recipe.name}, kernel",
-                    f"there is no form of {type(statement).__name__.lower()}",
-                    do="Use backend='torch'.",
-                )
-    return cuts or [_Cut(None)]
+                cuts = cuts or [(None, [([], [])])]
+                _place(statement, cuts[-1][1])
+            case Solve():
+                raise _unsupported(program, "there is no form of solve")
+    return cuts or [(None, [([], [])])]
+
+
+def _place(statement: Assignment, passes: Passes) -> None:
+    """Put a statement into the last pass, or into a new pass if it is by site and reads that pass's end."""
+    sites, chain = passes[-1]
+    if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
+        chain.append(statement)
+    elif {*map(subject, chain), *(s.name for s in sites if isinstance(s, Sum))} & _read([statement]):
+        passes.append(([statement], []))
+    else:
+        sites.append(statement)

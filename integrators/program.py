@@ -169,6 +169,11 @@ class Program:
         return tuple(s for stage in self.stages for s in stage.statements)
 
     @cached_property
+    def formulas(self) -> tuple[Expr, ...]:
+        """The formulas of all constants and statements."""
+        return tuple(e for s in (*self.constants, *self.statements) for e in s.values)
+
+    @cached_property
     def draws(self) -> tuple[Variate, ...]:
         """The random numbers of one step, in order."""
         return tuple(s.name for s in self.statements if isinstance(s, Draw))
@@ -180,52 +185,52 @@ class Program:
 
     def reads(self, symbol: Symbol) -> bool:
         """Whether a statement reads this symbol."""
-        return any(symbol in e.free_symbols for s in (*self.constants, *self.statements) for e in s.values)
+        return any(symbol in e.free_symbols for e in self.formulas)
+
+    def calls(self, *functions: type) -> bool:
+        """Whether a formula of a stage calls one of the functions."""
+        return any(e.has(*functions) for s in self.statements for e in s.values)
+
+    @cached_property
+    def has_operators(self) -> bool:
+        """Whether a statement applies an operator."""
+        return any(e.has(Crossing) for e in self.formulas)
+
+    @cached_property
+    def networks(self) -> tuple[type[Bound], ...]:
+        """The functions of networks, and their derivatives, that formulas of the step call."""
+        return tuple(sorted({type(f) for e in self.formulas for f in e.atoms(Bound)}, key=lambda f: f.__name__))
+
+    @cached_property
+    def sums_over_sites(self) -> bool:
+        """Whether a statement is a sum over sites, or reads their number."""
+        return any(isinstance(s, Sum) for s in self.statements) or any(e.has(Total) for e in self.formulas)
+
+    # ---- derivatives of U
+
+    @cached_property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The statements that take U or its derivatives, in order."""
+        return tuple(s for s in self.statements if isinstance(s, Gradient))
+
+    @cached_property
+    def gradients_per_step(self) -> int:
+        """The number of evaluations of grad U in one step."""
+        return sum(s.source == "evaluated" and s.order == 1 for s in self.gradients)
+
+    @cached_property
+    def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
+        """The blocks and names of U's derivatives in the step, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
+        asked: dict[int, dict[Local, Block]] = {}
+        for s in self.gradients:
+            asked.setdefault(s.order, {}).update({g: b for b, g in s.names})
+        return {order: tuple((b, g) for g, b in names.items()) for order, names in sorted(asked.items())}
 
     @cached_property
     def reset_orders(self) -> frozenset[int]:
         """The orders of the derivatives of U that a Set statement overwrites, as at a rejected step."""
         reset = {s.block for s in self.statements if isinstance(s, Set)}
         return frozenset(order for order, names in self.derivatives.items() if any(g in reset for _, g in names))
-
-    def calls(self, *functions: type) -> bool:
-        """Whether a formula of the step calls one of the functions."""
-        return any(e.has(*functions) for s in self.statements for e in s.values)
-
-    @cached_property
-    def has_operators(self) -> bool:
-        """Whether a statement applies an operator."""
-        return any(e.has(Crossing) for s in (*self.constants, *self.statements) for e in s.values)
-
-    @cached_property
-    def networks(self) -> tuple[type[Bound], ...]:
-        """The functions of networks, and their derivatives, that formulas of the step call."""
-        values = (e for s in (*self.constants, *self.statements) for e in s.values)
-        return tuple(sorted({type(f) for e in values for f in e.atoms(Bound)}, key=lambda f: f.__name__))
-
-    @cached_property
-    def sums_over_sites(self) -> bool:
-        """Whether a statement is a sum over sites, or reads their number."""
-        statements = (*self.constants, *self.statements)
-        return any(isinstance(s, Sum) or any(e.has(Total) for e in s.values) for s in statements)
-
-    @cached_property
-    def gradients_per_step(self) -> int:
-        """The number of evaluations of grad U in one step."""
-        return sum(isinstance(s, Gradient) and s.source == "evaluated" and s.order == 1 for s in self.statements)
-
-    @property
-    def evaluates_nothing(self) -> bool:
-        """Whether the caller gives U and all derivatives of U that the step reads."""
-        return all(s.source == "given" for s in self.statements if isinstance(s, Gradient))
-
-    @cached_property
-    def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
-        """The blocks and names of U's derivatives in the step, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
-        asked: dict[int, dict[Local, Block]] = {}
-        for s in (s for s in self.statements if isinstance(s, Gradient)):
-            asked.setdefault(s.order, {}).update({g: b for b, g in s.names})
-        return {order: tuple((b, g) for g, b in names.items()) for order, names in sorted(asked.items())}
 
     @property
     def carried(self) -> tuple[tuple[Block, Local], ...]:
@@ -234,14 +239,7 @@ class Program:
 
     def carried_of(self, order: int) -> tuple[tuple[Block, Local], ...]:
         """The derivatives of one order that the state carries over, as pairs of block and name."""
-        return self._carried_names.get(order, ())
-
-    @cached_property
-    def _carried_names(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
-        names: dict[int, tuple[tuple[Block, Local], ...]] = {}
-        for s in (s for s in self.statements if isinstance(s, Gradient) and s.source == "carried"):
-            names[s.order] = (*names.get(s.order, ()), *s.names)
-        return names
+        return tuple(pair for s in self.gradients if s.source == "carried" and s.order == order for pair in s.names)
 
     def is_whole(self, names: tuple[tuple[Block, Local], ...]) -> bool:
         """Whether the names are of one block and one potential, so that the derivative is a tensor, not a dict."""
@@ -250,20 +248,13 @@ class Program:
     @cached_property
     def places(self) -> dict[Local, str]:
         """The key of each derivative in a dict of carried derivatives: the block's name, or the potential's place."""
-        asked = [s for s in self.statements if isinstance(s, Gradient)]
-        return {
-            g: b.name if s.potential is None else self.recipe.place(s.potential, b) for s in asked for b, g in s.names
-        }
+        names = [(s.potential, b, g) for s in self.gradients for b, g in s.names]
+        return {g: b.name if U is None else self.recipe.place(U, b) for U, b, g in names}
 
     @property
     def carries_gradient(self) -> bool:
         """Whether the state carries grad U over to the next step."""
         return 1 in self.carries
-
-    @property
-    def carries_value(self) -> bool:
-        """Whether the state carries U over to the next step."""
-        return 0 in self.carries
 
     @property
     def needs_value(self) -> bool:
@@ -311,76 +302,44 @@ def verify(program: Program) -> None:
 
     An adaptation may read a gradient taken at an earlier target. Raises RecipeError.
     """
-    verifier = _Verifier(program)
-    for constant in program.constants:
-        verifier.take(constant)
-    for stage in program.stages:
-        verifier.begin(stage)
+    where = f"{program.recipe.name}, program"
+    known: set[Symbol] = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
+    blocks_of: dict[Symbol, tuple[Block, ...]] = {}  # the blocks that each derivative of U depends on
+    stale: set[Symbol] = set()  # derivatives whose target has moved since
+    drawn: set[Symbol] = set()
+    for stage in (Stage("constants", program.constants), *program.stages):
+        looks_back = any(isinstance(s, Adapt) for s in stage.statements)
+        set_here: set[Symbol] = set()
         for statement in stage.statements:
-            verifier.take(statement)
-        verifier.end()
+            _check_reads(where, statement, known, set() if looks_back else stale)
+            match statement:
+                case Let(name) | Sum(name) | Observe(name):
+                    known.add(name)
+                case Solve(names):
+                    known.update(names)
+                case Gradient(names):
+                    derivatives = {g for _, g in names}
+                    known |= derivatives
+                    stale -= derivatives
+                    blocks_of |= dict.fromkeys(derivatives, statement.blocks or program.recipe.targets)
+                case Set(block) if block in set_here:
+                    raise RecipeError(where, f"the block {block} is set twice in one flow", do="A flow moves it once.")
+                case Set(block):
+                    set_here.add(block)
+                case Draw(name) if name in drawn:
+                    raise RecipeError(where, f"the draw {name} is used twice", do="Every draw serves one flow.")
+                case Draw(name):
+                    drawn.add(name)
+                    known.add(name)
+        known -= drawn  # a random number serves its stage only
+        stale |= {g for g, blocks in blocks_of.items() if set_here & {*blocks}}
+        stale -= set_here
 
 
-class _Verifier:
-    """Names and gradients known at a point of a Program.
-
-    `known`: names with a value; `gradients`: the blocks that each derivative depends on; `stale`: derivatives whose
-    target has moved since. `drawn_here`, `set_here`: the random numbers and the moved blocks of the present stage.
-    """
-
-    def __init__(self, program: Program):
-        self.where = f"{program.recipe.name}, program"
-        self.targets = program.recipe.targets
-        self.known: set[Symbol] = {*program.recipe.entries, *program.recipe.parameters, *OF_THE_STEP}
-        self.gradients: dict[Symbol, tuple[Block, ...]] = {}
-        self.stale: set[Symbol] = set()
-        self.drawn: set[Symbol] = set()
-        self.drawn_here: set[Symbol] = set()
-        self.set_here: set[Symbol] = set()
-        self.looks_back = False
-
-    def begin(self, stage: Stage) -> None:
-        """Enter a stage."""
-        self.drawn_here = set()
-        self.set_here = set()
-        self.looks_back = any(isinstance(s, Adapt) for s in stage.statements)
-
-    def end(self) -> None:
-        """Leave the stage: gradients of moved blocks become stale, except those that the stage has set."""
-        self.stale |= {g for g, blocks in self.gradients.items() if self.set_here & {*blocks}}
-        self.stale -= self.set_here
-
-    def take(self, statement: Statement) -> None:
-        """Check a statement, and record the names that it defines."""
-        for value in statement.values:
-            self._read(value)
-        match statement:
-            case Let(name, _) | Sum(name, _) | Observe(name, _):
-                self.known.add(name)
-            case Solve(names, _):
-                self.known.update(names)
-            case Gradient(names):
-                fresh = {g for _, g in names}
-                self.known |= fresh
-                self.gradients |= dict.fromkeys(fresh, statement.blocks or self.targets)
-                self.stale -= fresh
-            case Set(block, _):
-                what = f"the block {block} is set twice in one flow"
-                self._once(block, self.set_here, what, "A flow moves a block once.")
-            case Draw(name, _):
-                self._once(name, self.drawn, f"the draw {name} is used twice", "Every draw serves one flow.")
-                self.drawn_here.add(name)
-
-    def _read(self, value: Expr) -> None:
-        for s in sorted(value.free_symbols, key=str):
-            if s in self.stale and not self.looks_back:
-                raise RecipeError(
-                    self.where, f"the gradient {s} is stale: the target has moved since", do="Evaluate it again."
-                )
-            if s not in (self.drawn_here if isinstance(s, Variate) else self.known):
-                raise RecipeError(self.where, f"{s} is used before it is defined", do="This Program cannot run.")
-
-    def _once(self, symbol: Symbol, seen: set[Symbol], what: str, do: str) -> None:
-        if symbol in seen:
-            raise RecipeError(self.where, what, do=do)
-        seen.add(symbol)
+def _check_reads(where: str, statement: Statement, known: set[Symbol], stale: set[Symbol]) -> None:
+    for s in sorted((s for e in statement.values for s in e.free_symbols), key=str):
+        if s in stale:
+            what = f"the gradient {s} is stale: the target has moved since"
+            raise RecipeError(where, what, do="Evaluate it again.")
+        if s not in known:
+            raise RecipeError(where, f"{s} is used before it is defined", do="This Program cannot run.")

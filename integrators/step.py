@@ -18,7 +18,8 @@ from .backends import torch as torch_backend
 from .backends.loading import load
 from .backends.torch_expressions import FUNCTIONS, python_names
 from .flow import Flow
-from .lower import lower, optimizer_form
+from .lower import lower
+from .optimizer_form import optimizer_form
 from .program import Program
 from .scheme import Scheme
 

@@ -48,7 +48,7 @@ from zoo import CURVED, GENERALISED_LANGEVIN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
 from integrators import compile
 from integrators.backends.loading import load
-from integrators.lower import optimizer_form
+from integrators.optimizer_form import optimizer_form
 from recipe import (
     Energy,
     Recipe,

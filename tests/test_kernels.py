@@ -17,8 +17,8 @@ import samplers
 from integrators.kernels import single
 from integrators.kernels.launchers import SITES_OF_ITEM
 from integrators.kernels.sweep import Sweep
-from integrators.lower import optimizer_form
 from integrators.noise import Key
+from integrators.optimizer_form import optimizer_form
 from integrators.passes import Unsupported
 from recipe import Recipe, RecipeError, positive, potential, scalar, total, vector
 from samplers.testing import check

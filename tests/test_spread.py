@@ -9,8 +9,8 @@ import integrators
 import samplers
 from integrators import noise
 from integrators.kernels.sweep import Sweep
-from integrators.lower import of_the_loss, optimizer_form
 from integrators.noise import Key, Places
+from integrators.optimizer_form import of_the_loss, optimizer_form
 from integrators.spread import Run, Spread
 from integrators.start import complete_state
 

@@ -12,8 +12,8 @@ from integrators.kernels.addresses import Alike, starts
 from integrators.kernels.sweep import Sweep
 from integrators.kernels.walk import walk
 from integrators.late import is_near
-from integrators.lower import of_the_loss
 from integrators.noise import Key
+from integrators.optimizer_form import of_the_loss
 from integrators.spread import Spread
 from integrators.step import Step
 

@@ -14,7 +14,7 @@ from integrators.auxiliary import masses
 from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
 from integrators.late import Arrivals
-from integrators.lower import optimizer_form
+from integrators.optimizer_form import optimizer_form
 from integrators.relaxation import relaxation_steps
 from integrators.spread import Spread
 from integrators.step import Step
