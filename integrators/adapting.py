@@ -17,7 +17,8 @@ import torch
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
-from .operators import Blocks, Dense, Function, Kronecker, Operator, check_kind, value_of
+from .operator_checks import check_kind
+from .operators import Blocks, Dense, Function, Kronecker, Operator, value_of
 
 RENEWAL = 2  # older observations are dropped when there are so many times as many newer ones
 

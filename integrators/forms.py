@@ -9,7 +9,7 @@ import torch
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from . import operators
+from . import operator_checks
 from .kernels.addresses import check_form
 from .program import Program
 from .requirements import check_sizes
@@ -172,8 +172,8 @@ def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.T
 
     Raises RecipeError for a parameter on another device, and for an operator without one row per site.
     """
-    values = operators.read(recipe, parameters)
-    operators.check_place(recipe, values, like)
+    values = operator_checks.read(recipe, parameters)
+    operator_checks.check_place(recipe, values, like)
     tensors = {name for name, value in values.items() if torch.is_tensor(value) and value.dim()}
     if tensors:
         for name in tensors & {s.name for s in recipe.parameters if s.per}:

@@ -7,27 +7,18 @@ eigenvalues. A factorisation is computed at its first use and kept with the valu
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import torch
-from sympy import Expr, lambdify
 
-from recipe import Recipe
-from recipe import operators as declared
 from recipe.errors import RecipeError
-from recipe.operators import KINDS, Applied, operators_of, parts
 
 from .backends import torch_prelude
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
-POINTS = 2  # number of chains near which a field of matrices is checked
-STEP = 6e-6  # step of a central difference, the third root of the rounding error
-ALIKE, ROUGH = 1e-6, 1e-4  # largest error of a divergence, and of two differences, relative to its terms
-NUMBERS = 2**22  # entries of matrices that are evaluated together
 ROUNDING = 1e-12  # largest asymmetry and negative eigenvalue, relative to the largest entry or eigenvalue
 
 
@@ -55,8 +46,8 @@ class Operator(ABC):
         """The eigenvalues, or bounds on them; imaginary for a skew matrix."""
 
     def asymmetry(self, sign: int) -> float:
-        """The largest entry of M - sign M^T, relative to the largest entry of M."""
-        return float(sign < 0)
+        """The largest entry of M - sign M^T, relative to the largest entry of M; here of a symmetric M."""
+        return 0.0 if sign > 0 or not any(x.any() for x in self.tensors) else 2.0
 
     def root(self) -> "Operator":
         """L with L L^T = M."""
@@ -123,10 +114,6 @@ class Diagonal(Operator):
         """The numbers on the diagonal."""
         return self.values.reshape(-1)
 
-    def asymmetry(self, sign: int) -> float:
-        """0 as a symmetric matrix, 2 as a skew one unless M = 0."""
-        return 0.0 if sign > 0 or not self.values.any() else 2.0
-
 
 class Kronecker(Operator):
     """The Kronecker product A (x) B (x) ... of symmetric matrices, the last one along the last axis of the sites.
@@ -140,11 +127,11 @@ class Kronecker(Operator):
         self.factors = tuple(f if isinstance(f, Dense) else Dense(f) for f in factors)
         if not self.factors:
             raise RecipeError("operator", "it is a product of no matrices", do="Pass Kronecker(A, B).")
-        self.sites = math.prod(len(f.matrix) for f in self.factors)
         self.tensors = tuple(f.matrix for f in self.factors)
+        self.sites = math.prod(map(len, self.tensors))
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
-        return _along_axes([f.matrix for f in self.factors], x)
+        return _along_axes(self.tensors, x)
 
     def function(self, f: Function) -> Operator:
         """f(M), by the eigenvectors of the factors."""
@@ -173,17 +160,15 @@ class _OfKronecker(Operator):
         return _along_axes(self.vectors, turned * self.values.to(x.dtype)).reshape(x.shape)
 
     def function(self, f: Function) -> Operator:
-        """f(M)."""
         return _OfKronecker(f(self.values), self.vectors)
 
     def eigenvalues(self) -> torch.Tensor:
-        """The eigenvalues."""
         return self.values
 
 
 def _along_axes(matrices: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """The Kronecker product of matrices times x, `(chains, *shape)`: each matrix acts along one axis of the sites."""
-    y = x.reshape(len(x), *(len(m) for m in matrices))
+    y = x.reshape(len(x), *map(len, matrices))
     for axis, m in enumerate(matrices, 1):
         y = torch.movedim(torch.movedim(y, axis, -1) @ m.to(x.dtype).mT, -1, axis)
     return y.reshape(x.shape)
@@ -198,10 +183,10 @@ class Blocks(Operator):
     """
 
     def __init__(self, *blocks: Any) -> None:
-        self.blocks = tuple(value_of(b) for b in blocks)
-        if not self.blocks or any(b.sites is None for b in self.blocks):
-            raise RecipeError("operator", "each block has a number of sites", do="Pass matrices, or their structures.")
+        self.blocks = tuple(map(value_of, blocks))
         self.sizes = [b.sites or 0 for b in self.blocks]
+        if not all(self.sizes) or not blocks:
+            raise RecipeError("operator", "each block has a number of sites", do="Pass matrices, or their structures.")
         self.sites = sum(self.sizes)
         self.tensors = tuple(x for b in self.blocks for x in b.tensors)
 
@@ -289,9 +274,55 @@ class LowRank(Operator):
         diagonal = self.diagonal.reshape(-1)
         return torch.stack([diagonal.amin(), diagonal.amax() * (1 + self.s.amax() ** 2)])
 
-    def asymmetry(self, sign: int) -> float:
-        """0 as a symmetric matrix, 2 as a skew one."""
-        return 0.0 if sign > 0 else 2.0
+
+class _OfLowRank(Operator):
+    """left (c + U (values - c) U^T) right, with diagonal matrices left and right."""
+
+    def __init__(self, *tensors: torch.Tensor):
+        self.c, self.values, self.U, self.left, self.right = self.tensors = tensors
+        self.sites = len(self.U)
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        c, values, U, left, right = (t.to(x.dtype) for t in self.tensors)
+        y = right * x.reshape(len(x), -1)
+        return (left * (c * y + ((y @ U) * (values - c)) @ U.mT)).reshape(x.shape)
+
+    def function(self, f: Function) -> Operator:
+        """f(M), valid if left = right = 1."""
+        return _OfLowRank(f(self.c), f(self.values), self.U, self.left, self.right)
+
+    def root(self) -> Operator:
+        return _OfLowRank(self.c.sqrt(), self.values.sqrt(), self.U, self.left, torch.ones_like(self.right))
+
+    def eigenvalues(self) -> torch.Tensor:
+        """The eigenvalues of the matrix between left and right."""
+        return torch.cat([self.c, self.values])
+
+
+# ---- values of the user
+
+
+def value_of(x: Any) -> Operator:
+    """The Operator of a value: an Operator itself, a number or vector as a diagonal, a matrix as dense."""
+    if isinstance(x, Operator):
+        return x
+    if isinstance(x, Field):
+        raise RecipeError("operator", "it is constant, and a Field moves", do='Declare operator("M", at=theta).')
+    numbers = _numbers(x, "matrix")
+    return Diagonal(numbers) if numbers.dim() < 2 else Dense(numbers)
+
+
+def _numbers(x: Any, what: str) -> torch.Tensor:
+    """Finite real numbers as a tensor in float64."""
+    if isinstance(x, type):
+        raise RecipeError("operator", f"its {what} is the class {x.__name__}", do=f"Make one: {x.__name__}(...).")
+    try:
+        numbers = x if torch.is_tensor(x) else torch.as_tensor(x, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RecipeError("operator", f"its {what} is not made of numbers: {error}", do="Pass a tensor.") from error
+    if numbers.is_complex() or not numbers.numel() or not numbers.isfinite().all():
+        raise RecipeError("operator", f"its {what} is not made of finite real numbers", do="Pass finite numbers.")
+    return numbers.detach().double()
 
 
 SAVED: dict[str, Callable[..., Operator]] = {c.__name__: c for c in (Dense, Diagonal, Kronecker, Blocks, LowRank)}
@@ -321,34 +352,7 @@ def put_together(value: Any) -> Any:
     return SAVED[name](*map(put_together, arguments))
 
 
-class _OfLowRank(Operator):
-    """left (c + U (values - c) U^T) right, with diagonal matrices left and right."""
-
-    def __init__(self, c, values, U, left, right):
-        self.c = c
-        self.values = values
-        self.U = U
-        self.left = left
-        self.right = right
-        self.sites = len(U)
-        self.tensors = (c, values, U, left, right)
-
-    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
-        c, values, U, left, right = (t.to(x.dtype) for t in self.tensors)
-        y = right * x.reshape(len(x), -1)
-        return (left * (c * y + ((y @ U) * (values - c)) @ U.mT)).reshape(x.shape)
-
-    def function(self, f: Function) -> Operator:
-        """f(M), valid if left = right = 1."""
-        return _OfLowRank(f(self.c), f(self.values), self.U, self.left, self.right)
-
-    def root(self) -> Operator:
-        """left (c + U (values - c) U^T)^(1/2)."""
-        return _OfLowRank(self.c.sqrt(), self.values.sqrt(), self.U, self.left, torch.ones_like(self.right))
-
-    def eigenvalues(self) -> torch.Tensor:
-        """The eigenvalues of the matrix between left and right."""
-        return torch.cat([self.c, self.values])
+# ---- fields of matrices
 
 
 class Field:
@@ -392,217 +396,9 @@ class AtStates(torch_prelude.Dense):
 
     def root(self) -> Any:
         """A square root; nan for chains whose matrix is not positive semidefinite."""
-        return self.function(_root_or_nan)
 
+        def root_or_nan(m: torch.Tensor) -> torch.Tensor:
+            is_negative = m < -ROUNDING * m.abs().amax(-1, keepdim=True)  # more than by rounding
+            return m.clamp(min=0).sqrt().masked_fill(is_negative, float("nan"))
 
-def _root_or_nan(m: torch.Tensor) -> torch.Tensor:
-    """Roots of eigenvalues `(chains, sites)`: 0 for eigenvalues negative by rounding, nan for other negative ones."""
-    is_negative = m < -ROUNDING * m.abs().amax(-1, keepdim=True)
-    return m.clamp(min=0).sqrt().masked_fill(is_negative, float("nan"))
-
-
-def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse fields with matrices of another kind than declared, or with a wrong divergence.
-
-    Fields are checked at some of the chains and at points beside them, in float64, by central differences over d and
-    2 d for a step d_j = 6e-6 max(1, |theta_j|). The tolerance of the divergence is 1e-6 of its terms and of the matrix,
-    plus ten times the distance between the two differences; this distance may be 1e-4 of the terms and of the matrix.
-    """
-    for M in recipe.fields:
-        if M.at is None or values.get(M.name) is None:
-            continue
-        where = f"{recipe.name}, operator {M}"
-        x = state[M.at.name][:POINTS].detach().double()
-        noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
-        points = torch.cat([x, x + noise / 2])
-        try:
-            there = values[M.name].at(points)
-            _check_shapes(where, there, points)
-            for matrix in there.matrix:
-                check_kind(where, M.matrix_kind, Dense(matrix))
-            for point, divergence in zip(points, there.divergence, strict=True):
-                _check_divergence(where, values[M.name], point, divergence.double())
-        except (TypeError, ValueError, RuntimeError, IndexError) as error:
-            if isinstance(error, RecipeError):
-                raise
-            what = f"its functions cannot be evaluated: {str(error).splitlines()[0]}"
-            raise RecipeError(where, what, do="They are torch functions of theta of one chain.") from error
-
-
-def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The parameters, with each field replaced by its values at the first chain and beside it: a fingerprint."""
-    known = dict(values)
-    for M in recipe.fields:
-        if M.at is not None:
-            x = state[M.at.name][:1].double()
-            there = values[M.name].at(torch.cat([x, x + _aside(x)]))
-            known[M.name] = [there.matrix.float(), there.divergence.float()]
-    return known
-
-
-def _aside(x: torch.Tensor) -> torch.Tensor:
-    """A displacement of a different length along each axis: different fields may agree at 0."""
-    return 0.1 * torch.arange(1, x.numel() + 1, device=x.device).to(x.dtype).cos().reshape(x.shape)
-
-
-def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
-    """Refuse matrices and divergences of the wrong shape, or not finite."""
-    sites = points[0].numel()
-    shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
-    for name, (values, shape) in shapes.items():
-        if tuple(values.shape[1:]) != shape:
-            what = f"its {name} has the shape {tuple(values.shape[1:])}, and a chain has {sites} sites"
-            raise RecipeError(where, what, do=f"Return the shape {shape}.")
-        if not values.isfinite().all():
-            raise RecipeError(where, f"its {name} is not finite", do="Start elsewhere, or mend it there.")
-
-
-def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence: torch.Tensor) -> None:
-    """Refuse a divergence at a point that disagrees with differences of the matrix."""
-    near, scale = _differences(value, point, 1.0)
-    far, _ = _differences(value, point, 2.0)
-    apart = float((near - far).abs().amax())
-    if apart > ROUGH * scale:
-        what = f"differences of its matrix do not settle: they are {apart:.2g} apart"
-        raise RecipeError(where, what, do="Compute it in the dtype of theta, as a smooth function.")
-    off = (divergence.reshape(-1) - near).abs()
-    site = int(off.argmax())
-    if float(off[site]) > ALIKE * scale + 10 * apart:
-        what = f"its divergence is {float(divergence.reshape(-1)[site]):.6g} at site {site}, but sum_j dM_ij/dtheta_j"
-        raise RecipeError(where, f"{what} is {float(near[site]):.6g}", do="Mend the divergence, or the matrix.")
-
-
-def _differences(value: Field, point: torch.Tensor, factor: float) -> tuple[torch.Tensor, float]:
-    """sum_j of central differences of M_ij by theta_j, and the size of these terms and of the matrix."""
-    sites = point.numel()
-    flat = point.reshape(-1)
-    steps = factor * STEP * flat.abs().clamp(min=1)
-    total = torch.zeros_like(flat)
-    terms = torch.zeros_like(flat)
-    size = 0.0
-    for some in torch.arange(sites, device=point.device).split(max(1, NUMBERS // sites**2)):
-        shift = torch.zeros(len(some), sites, dtype=flat.dtype, device=flat.device)
-        shift[torch.arange(len(some), device=flat.device), some] = steps[some]
-        above, below = (value.at((flat + sign * shift).reshape(-1, *point.shape)).matrix for sign in (1, -1))
-        columns = (above - below)[torch.arange(len(some), device=flat.device), :, some] / (2 * steps[some, None])
-        total += columns.sum(0)
-        terms += columns.abs().sum(0)
-        size = max(size, float(above.abs().amax()))
-    return total, float(terms.amax()) + size
-
-
-def _numbers(x: Any, what: str) -> torch.Tensor:
-    """Finite real numbers as a tensor in float64."""
-    if isinstance(x, type):
-        raise RecipeError("operator", f"its {what} is the class {x.__name__}", do=f"Make one: {x.__name__}(...).")
-    try:
-        numbers = x if torch.is_tensor(x) else torch.as_tensor(x, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError("operator", f"its {what} is not made of numbers: {error}", do="Pass a tensor.") from error
-    if numbers.is_complex() or not numbers.numel() or not numbers.isfinite().all():
-        raise RecipeError("operator", f"its {what} is not made of finite real numbers", do="Pass finite numbers.")
-    return numbers.detach().double()
-
-
-def value_of(x: Any) -> Operator:
-    """The Operator of a value: an Operator itself, a number or vector as a diagonal, a matrix as dense."""
-    if isinstance(x, Operator):
-        return x
-    if isinstance(x, Field):
-        raise RecipeError("operator", "it is constant, and a Field moves", do='Declare operator("M", at=theta).')
-    numbers = _numbers(x, "matrix")
-    return Diagonal(numbers) if numbers.dim() < 2 else Dense(numbers)
-
-
-def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with values of operators as Operator or Field objects, which keep their factorisations.
-
-    Raises RecipeError for values that are not square matrices.
-    """
-    values = dict(parameters)
-    for M in recipe.operators:
-        if M.at is not None and values.get(M.name) is not None and not isinstance(values[M.name], Field):
-            what = f"it is a function of {M.at}, got {values[M.name]!r}"
-            raise RecipeError(f"{recipe.name}, operator {M}", what, do="Pass Field(matrix, divergence).")
-        if M.at is None and values.get(M.name) is not None:
-            try:
-                values[M.name] = value_of(values[M.name])
-            except RecipeError as error:
-                raise RecipeError(f"{recipe.name}, operator {M}", error.what, do=error.do) from error
-    return values
-
-
-def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
-    """Refuse operators of another kind than declared, and operators at which a formula of the recipe is not finite.
-
-    `numbers`: values of all parameters, by symbol.
-    """
-    for M in recipe.operators:
-        value = read(recipe, {M.name: numbers[M]})[M.name]
-        if M.at is not None:
-            continue
-        check_kind(f"{where}, operator {M}", M.matrix_kind, value)
-        eigenvalues = _settled(value)
-        for F in _formulas(recipe, M):
-            known = {s: numbers.get(s, 1.0) for s in F.free_symbols}
-            with np.errstate(all="ignore"):
-                values = (eigenvalues.numpy() if s == M else x for s, x in known.items())
-                images = lambdify([*known], F, "numpy")(*values)
-            if not torch.as_tensor(images).isfinite().all():
-                what = f"{F} does not exist: it has an eigenvalue of {float(eigenvalues.abs().amin()):.3g}"
-                raise RecipeError(f"{where}, operator {M}", what, do="Add a small multiple of the identity.")
-
-
-def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -> None:
-    """Refuse values of operators without one row per site of a block `(chains, *shape)`, or on another device."""
-    sites = like[0].numel() if len(like) else 0
-    values = read(recipe, values)
-    for M in recipe.operators:
-        where = f"{recipe.name}, operator {M}"
-        value = values.get(M.name)
-        if value is None or M.at is not None:
-            continue
-        if len(like) and value.sites not in (None, sites):
-            what = f"it has {value.sites} rows, but a chain has {sites} sites"
-            raise RecipeError(where, what, do="Give one row for each site.")
-        device = value.tensors[0].device
-        if value.sites and value.is_placed and device != like.device:
-            raise RecipeError(
-                where, f"it is on {device}, the state on {like.device}", do=f"Move it: x.to({str(like.device)!r})."
-            )
-
-
-def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
-    """The eigenvalues of the constant symmetric operators of a recipe."""
-    own = [M for M in recipe.operators if M.matrix_kind != "skew" and M.at is None]
-    values = {M: read(recipe, {M.name: numbers[M]})[M.name] for M in own}
-    return {M: _settled(value).tolist() for M, value in values.items()}
-
-
-def _formulas(recipe: Recipe, M: declared.Operator) -> Iterator[Expr]:
-    """The formulas of an operator in D, Q, the supplied noise, H and the drift."""
-    for matrix in (recipe.D, recipe.Q, recipe.supplied):
-        yield from (F for e in matrix for F, _ in parts(e) if M in operators_of(F))
-    yield from (x.formula for e in (recipe.H, *recipe.drift) for x in e.atoms(Applied) if M in operators_of(x.formula))
-
-
-def check_kind(where: str, kind: str, value: Operator) -> None:
-    """Refuse a value that is not of the given kind, one of KINDS."""
-    _, in_words = KINDS[kind]
-    same, other = ("-", "+") if kind == "skew" else ("+", "-")
-    asymmetry = value.asymmetry(-1 if kind == "skew" else 1)
-    if asymmetry > ROUNDING:
-        what = f"it is not {in_words}: M {other} M^T is {asymmetry:.3g} of its largest entry"
-        raise RecipeError(where, what, do=f"Pass (M {same} M.T)/2.")
-    if kind in ("definite", "semidefinite"):
-        least = float(_settled(value).amin())
-        if least < 0 or least == 0 and kind == "definite":
-            what = f"it is not {in_words}: an eigenvalue is {least:.3g}"
-            raise RecipeError(where, what, do="Pass another matrix, or declare another kind.")
-
-
-def _settled(value: Operator) -> torch.Tensor:
-    """The eigenvalues, set to 0 where they are 0 up to rounding."""
-    eigenvalues = value.eigenvalues()
-    size = eigenvalues.abs()
-    return torch.where(size > ROUNDING * size.amax(), eigenvalues, torch.zeros_like(eigenvalues)).cpu()
+        return self.function(root_or_nan)

@@ -43,9 +43,9 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
         if s not in recipe.operators:
             _check_value(where, s, value)
     if recipe.operators:
-        from . import operators  # imports torch
+        from . import operator_checks  # imports torch
 
-        operators.check(recipe, {**values, step_size: h, T: temperature}, where)
+        operator_checks.check(recipe, {**values, step_size: h, T: temperature}, where)
     for relation in recipe.requires:
         if not _holds(relation, values):
             named = ", ".join(f"{s} = {values[s]}" for s in sorted(relation.free_symbols, key=str))
@@ -59,9 +59,9 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
     values = _values(recipe, parameters)
     per_site = _at_some_sites({s: v for s, v in values.items() if _is_tensor(v) and s not in recipe.operators})
     if recipe.operators:
-        from . import operators  # imports torch
+        from . import operator_checks  # imports torch
 
-        per_site |= operators.eigenvalues_of(recipe, values)
+        per_site |= operator_checks.eigenvalues_of(recipe, values)
     budget = T * recipe.D - recipe.supplied
     value, where = minimum_eigenvalue(budget, points=POINTS, fixed={**values, **per_site, T: temperature, step_size: h})
     if value < -1e-12:

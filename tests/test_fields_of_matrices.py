@@ -9,7 +9,8 @@ import torch
 import integrators
 import samplers
 from integrators.linear_law import linear_chain
-from integrators.operators import Field, check_fields
+from integrators.operator_checks import check_fields
+from integrators.operators import Field
 from recipe import Recipe, RecipeError, derive, mapped, numerical, operator, positive, potential, total, vector
 from recipe.operators import Applied, Divergence
 from samplers.testing import check

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from integrators import networks, operators
+from integrators import networks, operator_checks, operators
 from recipe import Recipe
 
 from ..files import storage
@@ -47,7 +47,7 @@ def fingerprint(
             "keep": keep,
             "first_chain": inputs.first_chain,
             "backend": backend,
-            "parameters": operators.at_start(plan.step.recipe, inputs.parameters, start),
+            "parameters": operator_checks.at_start(plan.step.recipe, inputs.parameters, start),
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
             **_of_networks(plan.step.recipe),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 import integrators
-from integrators import operators
+from integrators import operator_checks
 from integrators.adapting import adapting
 from integrators.forms import parameters_like
 from integrators.requirements import check_one_potential
@@ -182,7 +182,7 @@ def sample(
     )
     compiled = partial(like_this, recipe)
     plan = plan_of(phases_of(phases, warmup=warmup, steps=steps, thin=thin, where=where), settings, compiled, thin)
-    parameters = operators.read(plan.step.declared, parameters)
+    parameters = operator_checks.read(plan.step.declared, parameters)
     restart(plan, parameters, where, side_by_side=ladder is not None)
     _check_plan(plan, settings, parameters)
     check_energy_is_asked_for(recipe, energy, where)
@@ -206,7 +206,7 @@ def sample(
         seed=seed,
         first_chain=first_chain,
     )
-    operators.check_fields(recipe, parameters, start)
+    operator_checks.check_fields(recipe, parameters, start)
     layout = _of_temperature(layout, plan, ladder, where)
     kept = _kept(plan.step.recipe, keep)
     position = position_of(recipe, start)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from integrators import noise, operators, streams
+from integrators import noise, operator_checks, streams
 from integrators.domains import in_domain, is_bounded
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
@@ -229,7 +229,7 @@ def _check_coordinates(recipe: Recipe, energy: Energy, shape: tuple[int, ...], w
 
 def _check_parameters(recipe: Recipe, parameters: Mapping, target: torch.Tensor) -> None:
     """Refuse values per site that do not broadcast to the target's shape, and operators of the wrong size."""
-    operators.check_place(recipe, parameters, target)
+    operator_checks.check_place(recipe, parameters, target)
     shape = target.shape[1:]
     for s in recipe.parameters:
         value = parameters.get(s.name)

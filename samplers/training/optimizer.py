@@ -9,7 +9,7 @@ import torch
 import torch.optim.optimizer as torch_optimizers
 
 import integrators
-from integrators import noise, operators, streams
+from integrators import noise, operator_checks, operators, streams
 from integrators.auxiliary import masses
 from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
@@ -394,7 +394,7 @@ class Optimizer(torch.optim.Optimizer):
         setting = self.settings(group)
         check_parameters(self.where, params)
         sites = sum(p.numel() for p in params) // count(params)
-        operators.check_place(self.recipe, setting.parameters, params[0].detach().new_zeros(()).expand(1, sites))
+        operator_checks.check_place(self.recipe, setting.parameters, params[0].detach().new_zeros(()).expand(1, sites))
         spread = self._spread(index, group)
         step = self.rotated if spread is None else replace(self.rotated, spread=spread)
         begun = group["step_number"] and all(self.state.get(p) for p in params)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from sympy import Symbol, lambdify
 
-from integrators import operators
+from integrators import operator_checks
 from integrators.adapting import adapting
 from integrators.step import Step
 from recipe.arguments import integer, number
@@ -68,7 +68,7 @@ class Rates:
                 f"{name} is given, and follows from lr and momentum too",
                 do=f"Drop it, or give step_size and {name}.",
             )
-        parameters = operators.read(self.step.recipe, converted | own)
+        parameters = operator_checks.read(self.step.recipe, converted | own)
         for name in adapting(parameters):
             what = f"the operator {name} adapts to the chains of samplers.sample alone"
             raise RecipeError(self.where, what, do=f"Show it a run by observe(theta, gradient), and pass {name}.value.")
