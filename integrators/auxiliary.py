@@ -1,8 +1,8 @@
 """Initial values of auxiliary blocks and adapted quantities, and the masses of momenta."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sympy import Expr, Piecewise, S, Symbol, lambdify, sqrt
 
@@ -13,7 +13,7 @@ from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
 from .flow import Flow
-from .scheme import Scheme
+from .scheme import Scheme, once_each
 from .variates import Normal, Uniform
 from .work import Direction
 
@@ -23,7 +23,7 @@ LEAST = 1e-8  # least initial value of an adapted quantity, as a share of its me
 def adaptation_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     """A word that sets the adapted quantities to their initial values, and its flows by letter."""
     flows = {a.name: Flow(a.name, {a: _first_value(a)}, (), "start", True, f"{a} <- {a.start}") for a in recipe.adapted}
-    return _word("start", flows), flows
+    return once_each("start", flows), flows
 
 
 def _first_value(a: Adapted) -> Expr:
@@ -61,7 +61,7 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
             turn = Uniform(a)
             update = Piecewise((S.One, turn < S.Half), (-S.One, True))
             flows[a.name] = Flow(a.name, {a: update}, (turn,), "stationary law", True, f"{a} is 1 or -1, evenly")
-    return _word("stationary start", flows), flows
+    return once_each("stationary start", flows), flows
 
 
 def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str] = ()) -> dict[str, Any]:
@@ -84,25 +84,13 @@ def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str
 Precision = tuple[list[Symbol], Callable[..., Any]]  # its symbols, and the precision as a function of their values
 
 
+@lru_cache(maxsize=32)
 def _precisions(recipe: Recipe) -> dict[str, Precision]:
-    """The precisions of the momenta that are Gaussian whatever the other blocks are, cached by recipe."""
-    if recipe not in _KNOWN:
-        known: dict[str, Precision] = {}
-        for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
-            symbols = sorted(law.precision.free_symbols, key=str)
-            if (
-                law.mean == 0
-                and not any(isinstance(s, (Block, Operator)) for s in symbols)
-                and not law.precision.has(Total)
-            ):
-                known[law.block.name] = symbols, lambdify(symbols, law.precision, "math")
-        _KNOWN[recipe] = known
-    return _KNOWN[recipe]
-
-
-_KNOWN: WeakKeyDictionary[Recipe, dict[str, Precision]] = WeakKeyDictionary()
-
-
-def _word(text: str, flows: Mapping[str, Flow]) -> Scheme:
-    """The word with every letter once, each over the whole step."""
-    return Scheme(text, tuple((letter, S.One) for letter in flows))
+    """The precisions of the momenta that are Gaussian whatever the other blocks are."""
+    known: dict[str, Precision] = {}
+    for law in eliminate_gaussians(recipe.H, recipe.momenta)[0]:
+        symbols = sorted(law.precision.free_symbols, key=str)
+        reads_state = any(isinstance(s, (Block, Operator)) for s in symbols) or law.precision.has(Total)
+        if law.mean == 0 and not reads_state:
+            known[law.block.name] = symbols, lambdify(symbols, law.precision, "math")
+    return known

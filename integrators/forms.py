@@ -1,4 +1,4 @@
-"""Form of the tensors of a step: dtype, device and shapes, the same on every backend."""
+"""Arguments of a step: names, dtype, device and shapes of its tensors, checked the same on every backend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,50 @@ from recipe.errors import RecipeError
 from . import operator_checks
 from .kernels.addresses import check_form
 from .program import Program
-from .requirements import check_sizes
 
 FLOATS = torch.float32, torch.float64
+
+
+def check_arguments(
+    program: Program,
+    state: Mapping,
+    noise: Mapping | None,
+    observe: Mapping,
+    functions: Mapping[str, Any],
+    has_others: bool,
+) -> None:
+    """Refuse a state that is not dense or has no axis of chains or no sites, and arguments that are missing.
+
+    `noise`: None if a key draws it; `functions`: U's derivatives by name; `has_others`: whether other processes may
+    hold sites.
+    """
+    where = f"{program.recipe.name}, step"
+    for name, x in ((b.name, state[b.name]) for b in program.recipe.state if b.name in state):
+        if not torch.is_tensor(x):
+            raise RecipeError(where, f"{name} is a {type(x).__name__}", do="Pass a tensor (chains, *shape).")
+        if x.is_nested or x.layout is not torch.strided:
+            raise RecipeError(where, f"{name} is no dense tensor, but {x.layout}", do="Write x.to_dense().")
+        if not x.dim():
+            raise RecipeError(where, f"{name} has no axis of chains: its shape is ()", do="Write x.unsqueeze(0), say.")
+        if not x.numel() and program.sums_over_sites and not has_others:
+            what = f"it sums over sites, and {name} of the shape {tuple(x.shape)} has none"
+            raise RecipeError(where, what, do="Give it at least one chain and one site.")
+    required = {
+        "state": [b.name for b in program.recipe.entries],
+        "noise": [d.name for d in program.draws],
+        "observe": list(program.observations),
+    }
+    for what, values in {"state": state, "noise": noise, "observe": observe}.items():
+        missing = [] if values is None else [name for name in required[what] if name not in values]
+        if missing:
+            names = ", ".join(name for names in required.values() for name in names)
+            raise RecipeError(where, f"{what}[{missing[0]!r}] is missing", do=f"It takes {names}.")
+    if program.energy:
+        return
+    if program.needs_curvature and functions["curvature"] is None:
+        raise RecipeError(where, "curvature is missing", do="Pass the Hessian diagonal of U, a function.")
+    if program.needs_value and functions["value"] is None:
+        raise RecipeError(where, "value is missing", do="Pass U, a function of the target, one number per chain.")
 
 
 @dataclass(frozen=True)
@@ -23,7 +64,7 @@ class Form:
 
     >>> from integrators import compile
     >>> from samplers import SGLD
-    >>> Form.of(compile(SGLD).program, {"theta": torch.zeros(4, 2)}, None).vector
+    >>> Form.of(compile(SGLD).program, {"theta": torch.zeros(4, 2)}).vector
     torch.Size([4, 2])
     """
 
@@ -34,26 +75,37 @@ class Form:
     scalar: torch.Size
 
     @classmethod
-    def of(cls, program: Program, state: Mapping, sizes: Sequence[int] | None) -> "Form":
-        """The form of a state; raises RecipeError if blocks differ in form or are not float32 or float64."""
-        entries = program.recipe.entries
-        first = next((b for b in entries if b.is_vector), entries[0])
+    def of(
+        cls, program: Program, state: Mapping, sizes: Sequence[int] | None = None, dtype: object | None = None
+    ) -> "Form":
+        """The form of a state; raises RecipeError if blocks differ in form or are not float32 or float64.
+
+        `dtype`: the only dtype that the step was compiled for, if any.
+        """
+        recipe = program.recipe
+        first = next((b for b in recipe.entries if b.is_vector), recipe.entries[0])
         like = state[first.name]
-        where = f"{program.recipe.name}, state[{first.name!r}]"
-        if not torch.is_tensor(like) or like.dtype not in FLOATS:
-            got = like.dtype if torch.is_tensor(like) else f"a {type(like).__name__}"
-            raise RecipeError(where, f"it is {got}, steps move float32 and float64", do="Convert it: x.float().")
-        if like.dim() == 0:
-            raise RecipeError(where, "it has no axis of chains", do="Pass x[None] for one chain.")
-        check_sizes(program, state, sizes)
-        scalar = torch.Size((len(like), len(sizes)) if program.scope == "tensor" and sizes else (len(like),))
+        if like.dtype not in FLOATS:
+            where = f"{recipe.name}, state[{first.name!r}]"
+            raise RecipeError(where, f"it is {like.dtype}, steps move float32 and float64", do="Convert it: x.float().")
+        scalar = torch.Size((len(like),))
+        if program.scope == "tensor":
+            sites = state[recipe.targets[0].name].shape[-1]
+            if not sizes or sum(sizes) != sites:
+                what = f"sizes = {sizes} are not those of the tensors of a target with {sites} sites"
+                raise RecipeError(
+                    f"{recipe.name}, step", what, do="Give the number of sites of each tensor, in their order."
+                )
+            scalar = torch.Size((len(like), len(sizes)))
         form = cls(program, like.dtype, like.device, like.shape, scalar)
-        for b in entries:
+        for b in recipe.entries:
             form.check(f"state[{b.name!r}]", state[b.name], b.is_vector)
-        if program.carries_gradient and "gradient" in state:
-            form.check_carried("state['gradient']", state["gradient"], 1)
-        if 0 in program.carries and "value" in state:
-            form.check_carried("state['value']", state["value"], 0)
+        for order, name in enumerate(("value", "gradient")):
+            if order in program.carries and name in state:
+                form._check_carried(f"state['{name}']", state[name], order)
+        if dtype is not None and like.dtype != dtype:
+            what = f"it was compiled for {dtype}, but the state is {like.dtype}"
+            raise RecipeError(f"{recipe.name}, step", what, do="Convert the state, or compile without dtype.")
         return form
 
     def check(self, what: str, t: object, is_vector: bool) -> None:
@@ -74,19 +126,25 @@ class Form:
         is_real = torch.is_tensor(value) and not value.is_complex()
         return value.to(self.dtype) if is_real else value
 
-    def functions(
-        self,
-        gradient: Any,
-        curvature: Callable | None,
-        value: Callable | None,
-        observe: Mapping[str, Callable] | None,
-    ) -> dict[str, Any]:
-        """The caller's functions by name, wrapped to check their values."""
-        asked = {"gradient": gradient, "curvature": curvature, "value": value}
+    def functions(self, derivatives: Mapping[str, Any], observe: Mapping[str, Callable]) -> dict[str, Any]:
+        """The caller's functions by name, wrapped to check their values; statistics are converted to the dtype."""
+        observed = {o.name: o for o in self.program.recipe.observations}
         checked: dict[str, Any] = {
-            name: None if function is None else self._by_potential(name, function) for name, function in asked.items()
+            name: None if function is None else self._by_potential(name, function)
+            for name, function in derivatives.items()
         }
-        return checked | {"observe": self.observations(observe or {})}
+        checked["observe"] = {
+            name: self._observation(observed[name], f) for name, f in observe.items() if name in observed
+        }
+        return checked
+
+    def _observation(self, observed, function):
+        def value_of(theta):
+            value = self._of_the_type(function(theta))
+            self.check(f"observe[{observed.name!r}]", value, observed.is_vector)
+            return value
+
+        return value_of
 
     def _by_potential(self, what: str, function: Any) -> Any:
         """A function of the one potential, or a dict of functions by potential, wrapped to check their values."""
@@ -95,49 +153,40 @@ class Form:
             return self._checked(what, function)
         keys = dict.fromkeys(U.key for U in recipe.potentials)
         if not (isinstance(function, Mapping) and keys.keys() <= function.keys()):
-            where = f"{recipe.name}, {what}"
             got = f"has {', '.join(map(str, function))}" if isinstance(function, Mapping) else f"is {function!r}"
-            raise RecipeError(where, f"it {got}", do=f"It is a dict by potential: {', '.join(keys)}.")
+            do = f"It is a dict by potential: {', '.join(keys)}."
+            raise RecipeError(f"{recipe.name}, {what}", f"it {got}", do=do)
         return {key: self._checked(f"{what}[{key!r}]", function[key]) for key in keys}
 
     def _checked(self, what: str, function: Any) -> Any:
-        return self.value(function) if what.startswith("value") else self.derivative(what, function)
-
-    def value(self, function: Callable) -> Callable:
-        """U as a function of the target, wrapped to check the form of its values."""
-
-        def value_of(theta):
-            U = function(theta)
-            self.check("value", U, is_vector=False)
-            return U
-
-        return value_of
-
-    def derivative(self, what: str, value: Any) -> Any:
-        """A derivative of U, checked, or a function wrapped to check its values; None for None."""
-        if not callable(value):
-            return value if value is None else self.check_derivative(what, value)
+        """U or a derivative of U, checked, or a function wrapped to check its values."""
+        if not callable(function):
+            return function if function is None else self._check_derivative(what, function)
 
         def at(theta: Any) -> Any:
-            return self.check_derivative(what, value(theta), theta)
+            value = function(theta)
+            if what.startswith("value"):
+                self.check("value", value, is_vector=False)
+                return value
+            return self._check_derivative(what, value, theta)
 
         return at
 
-    def check_carried(self, what: str, value: Any, order: int) -> None:
+    def _check_carried(self, what: str, value: Any, order: int) -> None:
         """Refuse derivatives, or values of U (order 0), that a state carries in another form."""
-        if not self.program.recipe.has_several_potentials:
-            if order:
-                self.check_derivative(what, value)
-            else:
-                self.check(what, value, is_vector=False)
-            return
-        for _, g in self.program.carried_of(order):
-            place = self.program.places[g]
-            if not isinstance(value, Mapping) or place not in value:
-                raise RecipeError(f"{self.program.recipe.name}, {what}", f"it has no '{place}'", do="Leave it out.")
-            self.check(f"{what}[{place!r}]", value[place], g.is_vector)
+        if self.program.recipe.has_several_potentials:
+            for _, g in self.program.carried_of(order):
+                place = self.program.places[g]
+                if not isinstance(value, Mapping) or place not in value:
+                    where = f"{self.program.recipe.name}, {what}"
+                    raise RecipeError(where, f"it has no '{place}'", do="Leave it out.")
+                self.check(f"{what}[{place!r}]", value[place], g.is_vector)
+        elif order:
+            self._check_derivative(what, value)
+        else:
+            self.check(what, value, is_vector=False)
 
-    def check_derivative(self, what: str, value: Any, theta: Any = None) -> Any:
+    def _check_derivative(self, what: str, value: Any, theta: Any = None) -> Any:
         """The derivative, a tensor or a dict by block; raises RecipeError if its form differs.
 
         `theta`: the argument of a potential that reads some of the blocks only.
@@ -153,19 +202,6 @@ class Form:
             self.check(what, value[b.name], b.is_vector)
         return value
 
-    def observations(self, functions: Mapping[str, Callable]) -> dict[str, Callable]:
-        """Statistics as functions of the target, with values converted to the state's dtype and checked."""
-        observed = {o.name: o for o in self.program.recipe.observations}
-        return {name: self._observation(observed[name], f) for name, f in functions.items() if name in observed}
-
-    def _observation(self, observed, function):
-        def value_of(theta):
-            value = self._of_the_type(function(theta))
-            self.check(f"observe[{observed.name!r}]", value, observed.is_vector)
-            return value
-
-        return value_of
-
 
 def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.Tensor) -> dict[str, Any]:
     """The parameters, with those per site converted to the dtype of a block, and values of operators read.
@@ -174,15 +210,13 @@ def parameters_like(recipe: Recipe, parameters: Mapping[str, Any], like: torch.T
     """
     values = operator_checks.read(recipe, parameters)
     operator_checks.check_place(recipe, values, like)
-    tensors = {name for name, value in values.items() if torch.is_tensor(value) and value.dim()}
-    if tensors:
-        for name in tensors & {s.name for s in recipe.parameters if s.per}:
-            value = values[name]
-            if value.device != like.device:
-                raise RecipeError(
-                    f"{recipe.name}, parameter '{name}'",
-                    f"it is on {value.device}, the state on {like.device}",
-                    do=f"Move it: x.to({str(like.device)!r}).",
-                )
-            values[name] = value.to(like.dtype)
+    for name in (s.name for s in recipe.parameters if s.per):
+        value = values.get(name)
+        if not torch.is_tensor(value) or not value.dim():
+            continue
+        if value.device != like.device:
+            what = f"it is on {value.device}, the state on {like.device}"
+            do = f"Move it: x.to({str(like.device)!r})."
+            raise RecipeError(f"{recipe.name}, parameter '{name}'", what, do=do)
+        values[name] = value.to(like.dtype)
     return values

@@ -73,10 +73,14 @@ def scheme(word: Word, letters: Collection[str]) -> Scheme:
     read = _in_equal_shares(word, letters) if isinstance(word, str) else _in_fractions(word)
     for letter in read.letters:
         if letter not in letters:
-            raise RecipeError(
-                f"scheme {read.text!r}", f"no piece is named {letter!r}", do=did_you_mean(letter, letters)
-            )
+            what = f"no piece is named {letter!r}"
+            raise RecipeError(f"scheme {read.text!r}", what, do=did_you_mean(letter, letters))
     return read
+
+
+def once_each(text: str, letters: Iterable[str]) -> Scheme:
+    """The word with every letter once, each over the whole step."""
+    return Scheme(text, tuple((letter, S.One) for letter in letters))
 
 
 def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
@@ -96,7 +100,7 @@ def _spelled(word: str, letters: Collection[str]) -> list[str]:
     if stripped == EULER or stripped in letters:
         return [stripped]
     parts = stripped.split()
-    return parts if len(parts) > 1 else _characters(stripped)
+    return parts if len(parts) > 1 else re.findall(".'*", stripped)
 
 
 def _repeated(word: str) -> str:
@@ -121,43 +125,24 @@ def _composed(word: str) -> list[str]:
     name, _, inside = word.strip().partition("(")
     parts = [part.strip() for part in inside.removesuffix(")").split(",")]
     if name not in ("Lie", "Strang") or not inside.endswith(")") or len(parts) < 2 or not all(parts):
-        raise RecipeError(
-            f"scheme {word!r}",
-            "not a word that can be read",
-            do='Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".',
-        )
+        do = 'Write "Lie(A,B)", "Strang(A,B)", "Euler", or letters such as "B A O A B".'
+        raise RecipeError(f"scheme {word!r}", "not a word that can be read", do=do)
     return parts if name == "Lie" else parts + parts[-2::-1]
 
 
-def _characters(word: str) -> list[str]:
-    """Single letters, each with the primes that follow it."""
-    sequence: list[str] = []
-    for character in word:
-        if character == "'" and sequence:
-            sequence[-1] += character
-        else:
-            sequence.append(character)
-    return sequence
-
-
 def _in_fractions(pairs: Iterable) -> Scheme:
+    do = 'Write [("A", 0.5), ("B", 1), ("A", 0.5)].'
     try:
         moves = tuple((letter, sympify(fraction, strict=True)) for letter, fraction in pairs)
     except (SympifyError, TypeError, ValueError) as error:
-        raise RecipeError(
-            f"scheme {pairs!r}",
-            "not a word and not a list of (letter, fraction)",
-            do='Write "B A O A B" or [("A", 0.5), ("B", 1), ("A", 0.5)].',
-        ) from error
+        what = "not a word and not a list of (letter, fraction)"
+        raise RecipeError(f"scheme {pairs!r}", what, do=do.replace("Write ", 'Write "B A O A B" or ')) from error
     if not moves:
-        raise RecipeError("scheme", "the list of moves is empty", do='Write [("A", 0.5), ("B", 1), ("A", 0.5)].')
+        raise RecipeError("scheme", "the list of moves is empty", do=do)
     read = Scheme(" ".join(f"{letter}({fraction})" for letter, fraction in moves), moves)
     for letter in read.letters:
         share = sum((fraction for name, fraction in moves if name == letter), S.Zero)
         if not abs(float(share) - 1) < 1e-12:
-            raise RecipeError(
-                f"scheme {read.text}",
-                f"the fractions of {letter!r} add up to {share}, not 1",
-                do="Every piece must run for the whole step.",
-            )
+            what = f"the fractions of {letter!r} add up to {share}, not 1"
+            raise RecipeError(f"scheme {read.text}", what, do="Every piece must run for the whole step.")
     return read

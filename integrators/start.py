@@ -11,11 +11,12 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import Adapted, Partial
 
-from . import noise, streams
 from .auxiliary import adaptation_word, stationary_word
 from .domains import in_domain
 from .lower import lower
+from .noise import Key
 from .step import State, Step
+from .streams import START
 
 
 @lru_cache(maxsize=32)
@@ -69,7 +70,14 @@ def complete_state(
         for a in recipe.adapted:
             _check_first_value(step, a, state[a.name])
     draw = _as_spread(stationary_start(recipe, scope), step)
-    numbers = _first_draws(draw, state, seed, first_chain)
+    like = state[recipe.targets[0].name]
+    places = None if step.spread is None else step.spread.places
+    numbers = {
+        name: Key(seed, number, first_chain, places).draw(
+            draw.draws[name], START, len(like), tuple(state[block.name].shape[1:]), dtype=like.dtype, device=like.device
+        )
+        for number, (name, block) in enumerate(draw.draw_blocks.items())
+    }
     drawn = draw(state, 1.0, noise=numbers, temperature=temperature, sizes=sizes, **parameters)
     return {b.name: init.get(b.name, drawn[b.name]) for b in recipe.entries}
 
@@ -104,6 +112,7 @@ def _placeholders(step: Step, init: State, sizes: Sequence[int] | None) -> State
 
 
 def _check_first_value(step: Step, a: Adapted, value: torch.Tensor) -> None:
+    """Refuse an adapted quantity outside of its domain, or 0 in a whole chain by a vanishing gradient."""
     of_chains = value.reshape(len(value), -1)
     faults = ~in_domain(a, value).reshape(len(value), -1), of_chains != 0
     if step.spread is None or not a.is_vector:
@@ -114,28 +123,6 @@ def _check_first_value(step: Step, a: Adapted, value: torch.Tensor) -> None:
     vanishes = a.domain.name == "nonnegative" and by_gradient and not nonzero.all()
     if outside.any() or vanishes:
         what = f"outside of its domain, {a.domain}," if outside.any() and not by_gradient else "0"
-        raise RecipeError(
-            f"{step.recipe.name}, start",
-            f"{a} starts as {a.start}, which is {what} where the chains start",
-            do=f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.',
-        )
-
-
-def _first_draws(step: Step, state: State, seed: int, first_chain: int) -> State:
-    """The random numbers of a stationary start."""
-    like = state[step.recipe.targets[0].name]
-    at = {} if step.spread is None else {"places": step.spread.places}
-    return {
-        name: noise.KINDS[step.draws[name]](
-            seed,
-            number,
-            streams.START,
-            len(like),
-            tuple(state[block.name].shape[1:]),
-            dtype=like.dtype,
-            device=like.device,
-            first_chain=first_chain,
-            **(at if block.is_vector else {}),
-        )
-        for number, (name, block) in enumerate(step.draw_blocks.items())
-    }
+        what = f"{a} starts as {a.start}, which is {what} where the chains start"
+        do = f'Start away from a stationary point of U, or give init={{..., "{a}": ...}}.'
+        raise RecipeError(f"{step.recipe.name}, start", what, do=do)

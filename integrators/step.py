@@ -1,6 +1,6 @@
 """Step: one step of a sampler as a pure function of state, step size, gradient and noise."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Block, num_data, step_number
 from recipe.symbols import temperature as T
 
-from . import accuracy, requirements
+from . import requirements
 from .auxiliary import adaptation_word
 from .backends import torch as torch_backend
 from .backends.loading import load
@@ -64,9 +64,7 @@ class Step:
     backend: str = "torch"
     frozen: tuple[str, ...] = ()
     pieces: dict = field(default_factory=dict)
-    spread: "Spread | None" = field(
-        default=None, kw_only=True
-    )  # the sites of this process, for chains divided over processes
+    spread: "Spread | None" = field(default=None, kw_only=True)  # the sites of this process
 
     # ---- properties
 
@@ -78,12 +76,22 @@ class Step:
     @property
     def order(self) -> int:
         """The weak order of the law of the whole state."""
-        return accuracy.weak_order(self.scheme, self.flows)
+        return _weak_order(self.scheme, self.flows)
 
     @property
     def marginal_order(self) -> int:
-        """The weak order of the target's marginal law, at least `order`."""
-        return accuracy.marginal_order(self.scheme, self.flows, self.recipe.targets)
+        """The weak order of the target's marginal law, at least `order`.
+
+        Pieces that leave the target alone may move around the cycle, or be cut: F A and A F have the theta-marginal of
+        F/2 A F/2, a palindrome.
+        """
+        idle = {x for x in self.scheme.letters if not any(b in self.recipe.targets for b in self.flows[x].updates)}
+        words = _turned(self.scheme, idle)
+        for word in words[:]:
+            (letter, share), *rest = word.moves
+            if letter in idle and self.flows[letter].exact:
+                words.append(Scheme(word.text, ((letter, share / 2), *rest, (letter, share / 2))))
+        return max(_weak_order(word, self.flows) for word in words)
 
     @property
     def exact(self) -> bool:
@@ -122,9 +130,8 @@ class Step:
     def source(self) -> str:
         """The torch text of the step."""
         title = f"{self.recipe.name}: one step of {self.scheme}."
-        return torch_backend.module_source(
-            self.program, title=title, sites=None if self.spread is None else self.spread.sites
-        )
+        sites = None if self.spread is None else self.spread.sites
+        return torch_backend.module_source(self.program, title=title, sites=sites)
 
     def standalone(self) -> str:
         """The text of one file that imports only math and torch: the step, and a torch.optim.Optimizer of it."""
@@ -174,19 +181,15 @@ class Step:
         **parameters: Any,
     ) -> State:
         """The state a time h later; arguments are described in the docstring of the class."""
-        from .forms import Form, parameters_like  # imports torch
+        from .forms import Form, check_arguments, parameters_like  # imports torch
 
         of_recipe = {name: value for name, value in parameters.items() if name not in self._of_the_run}
         self.check(h, **of_recipe)
-        requirements.check_shapes(self.program, state, has_others=self.spread is not None)
-        numbers: Mapping | None = None  # a key draws them
-        if noise is None or isinstance(noise, Mapping):
-            numbers = noise or {}
-        requirements.check_names(self.program, state=state, noise=numbers, observe=observe or {})
-        requirements.check_derivatives(self.program, curvature, value)
-        form = Form.of(self.program, state, sizes)
-        requirements.check_dtype(self.recipe, state, self.dtype)
-        functions = form.functions(gradient, curvature, value, observe)
+        numbers = noise or {} if noise is None or isinstance(noise, Mapping) else None  # a key draws them
+        derivatives = {"gradient": gradient, "curvature": curvature, "value": value}
+        check_arguments(self.program, state, numbers, observe or {}, derivatives, has_others=self.spread is not None)
+        form = Form.of(self.program, state, sizes, self.dtype)
+        functions = form.functions(derivatives, observe or {})
         parameters = parameters_like(self.recipe, parameters, state[self.recipe.entries[0].name])
         if numbers is not None:
             noise = form.noise(numbers)
@@ -225,23 +228,13 @@ class Step:
         from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
+        functions = {"gradient": gradient, "curvature": curvature, "value": value}
         if self.program.energy is not None:
-            gradient = self.namespace["gradient"] if gradient is None else gradient
-            curvature = self.namespace.get("curvature") if curvature is None else curvature
-            value = self.namespace.get("value") if value is None else value
-        by_device = BY_DEVICE.get(state[self.recipe.entries[0].name].device.type, "cpp")
+            functions = {name: self.namespace.get(name) if f is None else f for name, f in functions.items()}
+        device = state[self.recipe.entries[0].name].device.type
+        backend = BY_DEVICE.get(device, "cpp") if self.backend == "torch" else self.backend
         return step_by_kernel(
-            self.program,
-            state,
-            h,
-            by_device if self.backend == "torch" else self.backend,
-            gradient=gradient,
-            curvature=curvature,
-            value=value,
-            noise=noise,
-            observe=observe,
-            pool=pool,
-            **parameters,
+            self.program, state, h, backend, noise=noise, observe=observe, pool=pool, **functions, **parameters
         )
 
     def drawn(self, key: "Key", state: State) -> dict[str, Any]:
@@ -277,11 +270,8 @@ class Step:
     def spelled(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by their names in the emitted text; num_data and step_number only if the step reads them."""
         reads = {"temperature": True, **self._of_the_run}
-        return {
-            name if name in reads else self._names[name]: value
-            for name, value in parameters.items()
-            if reads.get(name, True)
-        }
+        read = {name: value for name, value in parameters.items() if reads.get(name, True)}
+        return {name if name in reads else self._names[name]: value for name, value in read.items()}
 
     @cached_property
     def _of_the_run(self) -> dict[str, bool]:
@@ -313,3 +303,18 @@ class Step:
 
     def __repr__(self):
         return f"Step({self.recipe.name!r}, {self.scheme.text!r}, order={self.order}, exact={self.exact})"
+
+
+def _weak_order(scheme: Scheme, flows: Mapping[str, Flow]) -> int:
+    """The weak order for the whole state: 2 for a palindrome of flows that are exact or of even order, else 1."""
+    return 2 if scheme.is_palindrome and all(flows[letter].even for letter in scheme.letters) else 1
+
+
+def _turned(scheme: Scheme, idle: Collection[str]) -> list[Scheme]:
+    """The word and its rotations that move idle letters from the front to the back, or from the back to the front."""
+    moves = [letter in idle for letter, _ in scheme.moves]
+    if all(moves):
+        return [scheme]
+    front = moves.index(False)
+    back = moves[::-1].index(False)
+    return [scheme.rotated(k) for k in (*range(front + 1), *range(-back, 0))]

@@ -28,7 +28,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("inputs.py", "_noise"): "STEP",
     ("step.py", "drawn"): "STEP",
     ("data.py", "rows_for"): "BATCH",
-    ("start.py", "_first_draws"): "START",
+    ("start.py", "complete_state"): "START",
     ("start.py", "_spread_out"): "SPREAD",
     ("points.py", "_drawn"): "POINT",
     ("trial.py", "_falls"): "RAY",
