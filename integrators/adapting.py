@@ -63,19 +63,23 @@ class Adapting(Operator):
     # ---- the sums, and the matrices made of them
 
     @abstractmethod
-    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+    def _moments(self, theta: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
         """The number of rows of `(chains, sites)`, and sums over these rows."""
 
     @abstractmethod
-    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The matrices that the value is made of, from sums over all remembered observations, and the start."""
 
     @abstractmethod
-    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The factors, bounded so that the new value is within `growth` of the present one."""
+    def _bounded(self, A: torch.Tensor, present: torch.Tensor, axes: int) -> torch.Tensor:
+        """A factor within `growth` of the present one, of a product of so many factors."""
 
-    def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
-        """The operator made of the matrices of `factors`."""
+    @property
+    def _axes(self) -> list[int]:
+        """The number of factors of the product that each factor belongs to."""
+        return [1]
+
+    def _of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
         return Dense(factors[0])
 
     # ---- the course of a run
@@ -99,9 +103,9 @@ class Adapting(Operator):
         """Take the sites and the device of a block `(chains, *shape)`."""
         rows = like.reshape(len(like), -1)[:1].double()
         self.centre = torch.zeros_like(rows[0])
-        self.newer = [torch.zeros_like(s) for s in self.moments(rows, rows)]
+        self.newer = [torch.zeros_like(s) for s in self._moments(rows, rows)]
         self.older = list(self.newer)
-        self._become(self.of_factors(self.factors(self.newer)))
+        self._become(self._of_factors(self._factors(self.newer)))
 
     @property
     def is_frozen(self) -> bool:
@@ -125,11 +129,12 @@ class Adapting(Operator):
         due = (self.number - self.after) % self.every == 0 or self.number == self.last
         if not due or self.number <= self.after:
             return False
-        factors = self.factors([a + b for a, b in zip(self.older, self.newer, strict=True)])
+        factors = self._factors([a + b for a, b in zip(self.older, self.newer, strict=True)])
         if not all(A.isfinite().all() for A in factors):
             what = "the products of what it has seen are beyond the numbers"
             raise RecipeError(type(self).__name__, what, do="Take a smaller step size.")
-        self._become(self.of_factors(self.nearby(factors, self.tensors)))
+        near = [self._bounded(*own) for own in zip(factors, self.tensors, self._axes, strict=True)]
+        self._become(self._of_factors(near))
         if float(self.newer[0]) >= RENEWAL * float(self.older[0]):
             self.older, self.newer = self.newer, [torch.zeros_like(s) for s in self.newer]
         return True
@@ -144,11 +149,10 @@ class Adapting(Operator):
             raise RecipeError(where, "what it sees is not finite", do="Leave out chains that are lost.")
         if not self.newer:
             self.place(theta)
-        rows = theta.detach().reshape(len(theta), -1).double()
-        slopes = None if gradient is None else gradient.detach().reshape(len(gradient), -1).double()
+        rows, slopes = (x.detach().reshape(len(x), -1).double() for x in (theta, seen))
         if self.number == self.after + 1:
             self.centre = rows.mean(0)
-        self.newer = [s + new for s, new in zip(self.newer, self.moments(rows, slopes), strict=True)]
+        self.newer = [s + new for s, new in zip(self.newer, self._moments(rows, slopes), strict=True)]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Step number, centre, sums and value as tensors by name."""
@@ -166,7 +170,7 @@ class Adapting(Operator):
         self.number = int(state["number"])
         self.centre = state["centre"]
         self.older, self.newer = several("older"), several("newer")
-        self._become(self.of_factors(several("value")))
+        self._become(self._of_factors(several("value")))
 
     # ---- the present value as an operator
 
@@ -217,20 +221,17 @@ class Covariance(Adapting):
             [0.0000, 2.0000]], dtype=torch.float64)
     """
 
-    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows, the sum of rows and the sum of their products, about the first mean."""
+    def _moments(self, theta: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
         x = theta - self.centre
         return [x.new_tensor(float(len(x))), x.sum(0), x.mT @ x]
 
-    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The covariance matrix, as one factor."""
+    def _factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         n, first, second = sums
         scatter = second - torch.outer(first, first) / n.clamp(min=1)
         return [_symmetric(scatter + self._prior(first)) / (n + self.weight)]
 
-    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The covariance, at most `growth` times the present one along any direction."""
-        return [_between(factors[0], present[0], most=self.growth)]
+    def _bounded(self, A: torch.Tensor, present: torch.Tensor, axes: int) -> torch.Tensor:
+        return _between(A, present, most=self.growth)
 
 
 class Fisher(Adapting):
@@ -251,22 +252,18 @@ class Fisher(Adapting):
 
     needs_gradient = True
 
-    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows, and the sum of their products."""
-        assert gradient is not None
+    def _moments(self, theta: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
         return [gradient.new_tensor(float(len(gradient))), gradient.mT @ gradient]
 
-    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The mean product, as one factor."""
+    def _factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         n, second = sums
         return [_symmetric(second + self._prior(second)) / (n + self.weight)]
 
-    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The mean product, at least 1/growth of the present one along any direction."""
-        return [_between(factors[0], present[0], least=1 / self.growth)]
+    def _bounded(self, A: torch.Tensor, present: torch.Tensor, axes: int) -> torch.Tensor:
+        return _between(A, present, least=self.growth ** (-1 / axes))
 
 
-class KroneckerFisher(Adapting):
+class KroneckerFisher(Fisher):
     """The Fisher matrix of each tensor of a target as a Kronecker product of a factor for each of its axes.
 
         M = A_1 (x) ... (x) A_k / t^(k-1),   A_j = E G_(j) G_(j)^T,   t = E |G|^2 = tr A_j
@@ -279,8 +276,6 @@ class KroneckerFisher(Adapting):
     >>> M @ torch.ones(1, 8)
     tensor([[0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000]])
     """
-
-    needs_gradient = True
 
     def __init__(self, tensors: Sequence[Sequence[int]], *, start: float = 1.0, **options: Any) -> None:
         where = "KroneckerFisher"
@@ -298,9 +293,7 @@ class KroneckerFisher(Adapting):
         super().restart(until)
         self.place(torch.zeros(1, sum(map(math.prod, self.shapes))))
 
-    def moments(self, theta: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
-        """The number of rows, and for each axis of each tensor the sum of the products of its unfolding."""
-        assert gradient is not None
+    def _moments(self, theta: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
         sums = [gradient.new_tensor(float(len(gradient)))]
         for part, shape in zip(gradient.split([*map(math.prod, self.shapes)], 1), self.shapes, strict=True):
             G = part.reshape(-1, *shape)
@@ -309,7 +302,7 @@ class KroneckerFisher(Adapting):
                 sums.append(unfolded @ unfolded.mT)
         return sums
 
-    def factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _factors(self, sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The factors of all axes: the first of each tensor has the trace t, the others have trace 1."""
         n, *rest = sums
         start = float(self.start.eigenvalues()[0])
@@ -324,14 +317,11 @@ class KroneckerFisher(Adapting):
             factors += [own[0], *(A / A.trace() for A in own[1:])]
         return factors
 
-    def nearby(self, factors: Sequence[torch.Tensor], present: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The factors; each factor of a tensor with k axes is at least 1/growth^(1/k) of the present one."""
-        axes = [len(shape) for shape in self.shapes for _ in shape]
-        return [
-            _between(A, old, least=self.growth ** (-1 / k)) for A, old, k in zip(factors, present, axes, strict=True)
-        ]
+    @property
+    def _axes(self) -> list[int]:
+        return [len(shape) for shape in self.shapes for _ in shape]
 
-    def of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
+    def _of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
         """Block-diagonal operator with one Kronecker block for each tensor."""
         several = iter(factors)
         return Blocks(*(Kronecker(*(next(several) for _ in shape)) for shape in self.shapes))

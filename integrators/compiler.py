@@ -135,11 +135,9 @@ def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> 
 def check_symbolic(recipe: Recipe, energy: object) -> None:
     """Refuse objects other than symbolic energies, energies that the recipe has no use for, and other periods."""
     if not isinstance(energy, Energy):
-        raise RecipeError(
-            f"{recipe.name}, energy",
-            f"compile takes a symbolic Energy, got {type(energy).__name__}",
-            do="Hand a torch function to samplers.sample, or its gradient to the step.",
-        )
+        what = f"compile takes a symbolic Energy, got {type(energy).__name__}"
+        do = "Hand a torch function to samplers.sample, or its gradient to the step."
+        raise RecipeError(f"{recipe.name}, energy", what, do=do)
     if recipe.potential is None:
         raise RecipeError(
             f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
@@ -201,11 +199,8 @@ def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
     scale = recipe.H.xreplace({recipe.potential: U}).diff(U)
     shared = sorted((s for s in scale.free_symbols if isinstance(s, Block) and not s.is_vector), key=str)
     if shared:
-        raise RecipeError(
-            where,
-            f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all",
-            do="Use scope='chain'.",
-        )
+        what = f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all"
+        raise RecipeError(where, what, do="Use scope='chain'.")
 
 
 def check_fields(recipe: Recipe, word: Scheme | None) -> None:
@@ -220,8 +215,5 @@ def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -
     """Refuse negative fractions for pieces with noise."""
     for letter, fraction in word.moves:
         if fraction < 0 and flows[letter].draws:
-            raise RecipeError(
-                f"{recipe.name}, scheme {word}",
-                f"piece {letter!r} has noise and cannot run backwards, for {fraction} of the step",
-                do="Give pieces with noise positive fractions.",
-            )
+            what = f"piece {letter!r} has noise and cannot run backwards, for {fraction} of the step"
+            raise RecipeError(f"{recipe.name}, scheme {word}", what, do="Give pieces with noise positive fractions.")

@@ -81,11 +81,9 @@ def _reflected(flow: Flow, piece: Subsystem, blocks: list[Block], name: str) -> 
     """The flow marked as reflected; refuses a flow that is not exact when reflected, unless its method allows it."""
     exact = flow.exact and all(boundaries.is_exact(b, piece) for b in blocks)
     if not exact and piece.method not in boundaries.FOLDED:
-        raise RecipeError(
-            f"{name}, piece {piece.letter!r}",
-            f"no closed form is known that is reflected at the ends of {blocks[0]}: {piece}",
-            do=f"Ask for numerical({blocks[0]}, 'reflected'), or use the word 'Euler'.",
-        )
+        what = f"no closed form is known that is reflected at the ends of {blocks[0]}: {piece}"
+        do = f"Ask for numerical({blocks[0]}, 'reflected'), or use the word 'Euler'."
+        raise RecipeError(f"{name}, piece {piece.letter!r}", what, do=do)
     rule = flow.rule if piece.method == "reflected" else f"{flow.rule}, reflected"
     return replace(flow, rule=rule, exact=exact, even=exact)
 
@@ -109,11 +107,9 @@ def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
         solution = closed_form(piece)
         if solution is not None:
             return rule, solution
-    raise RecipeError(
-        f"{name}, solve",
-        f"no closed form is known for piece {piece.letter!r}: {piece}",
-        do=f"{_finer(piece)}, ask for numerical(piece, 'heun'), or use the word 'Euler'.",
-    )
+    what = f"no closed form is known for piece {piece.letter!r}: {piece}"
+    do = f"{_finer(piece)}, ask for numerical(piece, 'heun'), or use the word 'Euler'."
+    raise RecipeError(f"{name}, solve", what, do=do)
 
 
 def _finer(piece: Subsystem) -> str:

@@ -64,11 +64,8 @@ class LinearChain:
         from scipy.linalg import solve_discrete_lyapunov
 
         if not self.spectral_radius < 1:
-            raise RecipeError(
-                "stability",
-                f"the spectral radius of the step is {self.spectral_radius:.4g}",
-                do="Take a smaller step size.",
-            )
+            what = f"the spectral radius of the step is {self.spectral_radius:.4g}"
+            raise RecipeError("stability", what, do="Take a smaller step size.")
         return solve_discrete_lyapunov(self.M, self.B @ self.B.T)
 
     def variance(self, block: str) -> "ndarray":

@@ -24,11 +24,9 @@ def euler(piece: Subsystem) -> Solution:
 def reflected(piece: Subsystem) -> Solution:
     """x' = |x + t f(x) + sqrt(2 t D(x)) N| for positive blocks; folded at both ends of a box."""
     if not all(b.domain.ends for b in piece.moving):
-        raise RecipeError(
-            f"numerical(..., 'reflected') for {piece.letter!r}",
-            "it moves a block that may be negative, and has no ends",
-            do='Declare it with domain="positive", or the ends (a, b) of a box, or use "euler".',
-        )
+        what = "it moves a block that may be negative, and has no ends"
+        do = 'Declare it with domain="positive", or the ends (a, b) of a box, or use "euler".'
+        raise RecipeError(f"numerical(..., 'reflected') for {piece.letter!r}", what, do=do)
     return brownian(piece, piece.drift)
 
 

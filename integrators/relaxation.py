@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sympy import Expr, Float, S, Symbol, lambdify
+from sympy.core.function import AppliedUndef
 
 from recipe import Recipe
 from recipe.calculus import derivative
@@ -49,155 +50,22 @@ def relaxation_steps(
     """
     known = {s.name: s.default for s in recipe.parameters if s.default is not None} | dict(parameters)
     numbers = {s: float(known[s.name]) for s in recipe.symbols if s.name in known}
-    law = _Law(recipe, {**numbers, T: float(temperature), step_size: float(h)}, frozen)
-    times = law.times() if temperature > 0 else {}
-    return {**{name: t / h for name, t in times.items()}, **law.updates()}
-
-
-class _Law:
-    """Law of the auxiliary blocks of a recipe at given numbers."""
-
-    def __init__(self, recipe: Recipe, numbers: Mapping[Symbol, float], frozen: Collection[str]) -> None:
-        self.recipe = recipe
-        self.numbers = numbers
-        self.frozen = frozen
-        self.temperature = numbers[T]
-
-    def times(self) -> dict[str, float]:
-        """Relaxation times of momenta and thermostats, in units of time."""
-        times = {}
-        for p in self.recipe.momenta:
-            if p.name in self.frozen or not p.is_vector:
-                continue
-            with_p = _Momenta.of(self, p)
-            if with_p is None:
-                continue
-            times[p.name] = with_p.memory()
-            for xi in self.recipe.thermostats:
-                time = None if xi.name in self.frozen else with_p.time_of(xi)
-                if time is not None:
-                    times[xi.name] = max(time, times.get(xi.name, 0.0))
-        return times
-
-    def updates(self) -> dict[str, float]:
-        """Relaxation times of adapted quantities in steps, if they are numbers."""
-        steps = {}
-        for a, update in self.recipe.adapt.items():
-            share = self.number(update.diff(a), {})
-            if a.name not in self.frozen and share is not None and 0 <= share < 1:
-                steps[a.name] = -1 / math.log(share) if share > 0 else 0.0
-        return steps
-
-    def number(self, e: Expr, means: Mapping[Symbol, float]) -> float | None:
-        """An expression without force as a number; None if it depends on further values."""
-        e = _at(self.formula(e), means)
-        return float(e) if e.is_number and e.is_real and e.is_finite else None
-
-    def formula(self, e: Expr) -> Expr:
-        """An expression with derivatives of U set to 0, at the numbers."""
-        return _at(e.xreplace({x: S.Zero for x in e.atoms(Partial)}), self.numbers)
-
-    def means(self) -> dict[Symbol, float]:
-        """The means of the Gaussian thermostats, each given the others."""
-        means: dict[Symbol, float] = {}
-        laws, _ = eliminate_gaussians(self.recipe.H, self.recipe.thermostats)
-        for law in reversed(laws):
-            mean = self.number(law.mean, means)
-            if mean is not None:
-                means[law.block] = mean
-        return means
-
-
-class _Momenta:
-    """The momenta of one site on a grid, and averages over their law exp(-K/tau)."""
-
-    def __init__(self, law: _Law, p: Block, slope: Expr, drift: Expr, noise: Expr, means: Mapping[Symbol, float]):
-        import numpy as np
-
-        self.law = law
-        self.p = p
-        self.means = means
-        self.drift = drift
-        self.noise = noise
-        self.virial = p * slope
-        of_p = lambdify(p, slope, "numpy")
-        far = 1.0
-        while not 0.5 * far * float(of_p(far)) > STEEPEST * law.temperature and far < 1e30:
-            far *= 2
-        while 0.25 * far * float(of_p(far / 2)) > STEEPEST * law.temperature and far > 1e-30:
-            far /= 2
-        self.grid = np.linspace(-far, far, POINTS)
-        slopes = np.broadcast_to(of_p(self.grid), self.grid.shape)
-        K = np.concatenate([[0.0], np.cumsum((slopes[1:] + slopes[:-1]) / 2 * np.diff(self.grid))])
-        self.K = K - K.min()
-
-    @classmethod
-    def of(cls, law: _Law, p: Block) -> "_Momenta | None":
-        """The momenta of a block; None if formulas depend on more than this block and the thermostats."""
-        recipe = law.recipe
-        row = recipe.state.index(p)
-        means = law.means()
-        if any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
-            return None  # with a metric, relaxation differs from point to point
-        still = dict.fromkeys(recipe.targets, S.Zero)  # for forces written as formulas, which vanish at 0
-        slope = law.formula(derivative(recipe.H, p))
-        drift = law.formula(recipe.tempered_drift[row]).xreplace(still)
-        noise = law.formula(recipe.D[row, row])
-        others = {p, *means}
-        if slope.free_symbols != {p} or not (drift.free_symbols | noise.free_symbols) <= others:
-            return None
-        if any(e.atoms(Total) for e in (slope, drift, noise)) or drift.has(*_opaque(drift)):
-            return None
-        return cls(law, p, slope, drift, noise, means)
-
-    def average(self, e: Expr, tau: float, at: Mapping[Symbol, float]) -> float:
-        """The mean of an expression of p; totals are means over the sites times their number."""
-        outside, totals = masked(e, Total)
-        values = {d: SITES * self.average(x.args[0], tau, at) for d, x in totals.items()}
-        weights = self._weights(tau)
-        inside = lambdify(self.p, _at(outside, {**values, **at}), "numpy")(self.grid)
-        return float((weights * inside).sum() / weights.sum())
-
-    def _weights(self, tau: float) -> Any:
-        import numpy as np
-
-        return np.exp(-self.K / tau)
-
-    def memory(self) -> float:
-        """The relaxation time of the momenta."""
-        jumps = [j for j in self.law.recipe.jumps.values() if self.p in j.redrawn]
-        if any(j.rate is None for j in jumps):
-            return 0.0
-        tau = self.law.temperature
-        friction = -self.average(self.p * self.drift, tau, self.means) / self.average(self.p**2, tau, self.means)
-        friction += sum(self.law.number(j.rate, {}) or 0.0 for j in jumps)
-        return 1 / friction if friction > 0 else math.inf
-
-    def time_of(self, xi: Block) -> float | None:
-        """The relaxation time of a thermostat together with the temperature of these momenta; None if unknown."""
-        from numpy.linalg import eigvals
-
-        recipe = self.law.recipe
-        drift = self.law.formula(recipe.tempered_drift[recipe.state.index(xi)])
-        if xi not in self.means or not drift.free_symbols <= {self.p, *self.means}:
-            return None
-        tau = self.law.temperature
-        first = self.virial.diff(self.p)
-        energy = self.drift * first + tau * self.noise * first.diff(self.p)
-        steps = SMALL * tau, SMALL * max(abs(self.means[xi]), 1e-3)
-        matrix = [
-            [self._slope(e, *moved) for moved in ((steps[0], xi, 0.0), (0.0, xi, steps[1]))] for e in (energy, drift)
-        ]
-        slowest = min(-float(rate.real) for rate in eigvals(matrix))
-        return 1 / slowest if slowest > 1e-12 else math.inf
-
-    def _slope(self, e: Expr, heat: float, xi: Block, shift: float) -> float:
-        """The derivative of a mean by tau or by a thermostat, by central differences."""
-        tau = self.law.temperature
-        higher, lower = (
-            self.average(e, tau + sign * heat, {**self.means, xi: self.means[xi] + sign * shift}) for sign in (1, -1)
-        )
-        return (higher - lower) / (2 * (heat + shift))
+    numbers |= {T: float(temperature), step_size: float(h)}
+    steps: dict[str, float] = {}
+    for p in recipe.momenta if temperature > 0 else ():
+        momenta = None if p.name in frozen or not p.is_vector else _momenta(recipe, numbers, p)
+        if momenta is None:
+            continue
+        steps[p.name] = momenta.time() / h
+        for xi in recipe.thermostats:
+            time = None if xi.name in frozen else momenta.time_with(xi)
+            if time is not None:
+                steps[xi.name] = max(time / h, steps.get(xi.name, 0.0))
+    for a, update in recipe.adapt.items():
+        share = _number(update.diff(a), numbers)
+        if a.name not in frozen and share is not None and 0 <= share < 1:
+            steps[a.name] = -1 / math.log(share) if share > 0 else 0.0
+    return steps
 
 
 def _at(e: Expr, numbers: Mapping[Any, float]) -> Expr:
@@ -205,8 +73,111 @@ def _at(e: Expr, numbers: Mapping[Any, float]) -> Expr:
     return e.xreplace({s: Float(x) for s, x in numbers.items()})
 
 
-def _opaque(e: Expr) -> tuple[Any, ...]:
-    """The opaque functions of an expression; (Total,) if there are none."""
-    from sympy.core.function import AppliedUndef
+def _free(e: Expr, numbers: Mapping[Any, float]) -> Expr:
+    """An expression without force, at the numbers."""
+    return _at(e.xreplace({x: S.Zero for x in e.atoms(Partial)}), numbers)
 
-    return tuple(e.atoms(AppliedUndef)) or (Total,)
+
+def _number(e: Expr, numbers: Mapping[Any, float]) -> float | None:
+    """An expression without force as a number; None if it depends on further values."""
+    e = _free(e, numbers)
+    return float(e) if e.is_number and e.is_real and e.is_finite else None
+
+
+def _momenta(recipe: Recipe, numbers: Mapping[Symbol, float], p: Block) -> "_Momenta | None":
+    """The momenta of a block; None if formulas depend on more than this block and the thermostats."""
+    if any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
+        return None  # with a metric, relaxation differs from point to point
+    means: dict[Symbol, float] = {}  # of the Gaussian thermostats, each given the others
+    for law in reversed(eliminate_gaussians(recipe.H, recipe.thermostats)[0]):
+        mean = _number(law.mean, {**numbers, **means})
+        if mean is not None:
+            means[law.block] = mean
+    row = recipe.state.index(p)
+    still = dict.fromkeys(recipe.targets, S.Zero)  # for forces written as formulas, which vanish at 0
+    slope = _free(derivative(recipe.H, p), numbers)
+    drift = _free(recipe.tempered_drift[row], numbers).xreplace(still)
+    noise = _free(recipe.D[row, row], numbers)
+    if slope.free_symbols != {p} or not (drift.free_symbols | noise.free_symbols) <= {p, *means}:
+        return None
+    if any(e.atoms(Total) for e in (slope, drift, noise)) or drift.has(AppliedUndef):
+        return None
+    return _Momenta(recipe, numbers, p, slope, drift, noise, means)
+
+
+class _Momenta:
+    """The momenta of one site on a grid, and averages over their law exp(-K/tau)."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        numbers: Mapping[Symbol, float],
+        p: Block,
+        slope: Expr,
+        drift: Expr,
+        noise: Expr,
+        means: Mapping[Symbol, float],
+    ):
+        import numpy as np
+
+        self.recipe = recipe
+        self.numbers = numbers
+        self.temperature = numbers[T]
+        self.p = p
+        self.means = means
+        self.drift = drift
+        self.noise = noise
+        self.virial = p * slope
+        of_p = lambdify(p, slope, "numpy")
+        far = 1.0
+        while not 0.5 * far * float(of_p(far)) > STEEPEST * self.temperature and far < 1e30:
+            far *= 2
+        while 0.25 * far * float(of_p(far / 2)) > STEEPEST * self.temperature and far > 1e-30:
+            far /= 2
+        self.grid = np.linspace(-far, far, POINTS)
+        slopes = np.broadcast_to(of_p(self.grid), self.grid.shape)
+        K = np.concatenate([[0.0], np.cumsum((slopes[1:] + slopes[:-1]) / 2 * np.diff(self.grid))])
+        self.K = K - K.min()
+
+    def average(self, e: Expr, tau: float, at: Mapping[Symbol, float]) -> float:
+        """The mean of an expression of p; totals are means over the sites times their number."""
+        import numpy as np
+
+        outside, totals = masked(e, Total)
+        values = {d: SITES * self.average(x.args[0], tau, at) for d, x in totals.items()}
+        weights = np.exp(-self.K / tau)
+        inside = lambdify(self.p, _at(outside, {**values, **at}), "numpy")(self.grid)
+        return float((weights * inside).sum() / weights.sum())
+
+    def time(self) -> float:
+        """The relaxation time of the momenta."""
+        jumps = [j for j in self.recipe.jumps.values() if self.p in j.redrawn]
+        if any(j.rate is None for j in jumps):
+            return 0.0
+        tau = self.temperature
+        friction = -self.average(self.p * self.drift, tau, self.means) / self.average(self.p**2, tau, self.means)
+        friction += sum(_number(j.rate, self.numbers) or 0.0 for j in jumps)
+        return 1 / friction if friction > 0 else math.inf
+
+    def time_with(self, xi: Block) -> float | None:
+        """The relaxation time of a thermostat together with the temperature of these momenta; None if unknown."""
+        from numpy.linalg import eigvals
+
+        drift = _free(self.recipe.tempered_drift[self.recipe.state.index(xi)], self.numbers)
+        if xi not in self.means or not drift.free_symbols <= {self.p, *self.means}:
+            return None
+        tau = self.temperature
+        first = self.virial.diff(self.p)
+        energy = self.drift * first + tau * self.noise * first.diff(self.p)
+        steps = (SMALL * tau, 0.0), (0.0, SMALL * max(abs(self.means[xi]), 1e-3))
+        matrix = [[self._slope(e, xi, *step) for step in steps] for e in (energy, drift)]
+        slowest = min(-float(rate.real) for rate in eigvals(matrix))
+        return 1 / slowest if slowest > 1e-12 else math.inf
+
+    def _slope(self, e: Expr, xi: Block, heat: float, shift: float) -> float:
+        """The derivative of a mean by tau or by a thermostat, by central differences."""
+        higher, lower = (
+            self.average(e, self.temperature + sign * heat, {**self.means, xi: self.means[xi] + sign * shift})
+            for sign in (1, -1)
+        )
+        return (higher - lower) / (2 * (heat + shift))

@@ -123,22 +123,18 @@ def split(
     """
     for letter, jump in recipe.jumps.items():
         if letter not in scheme.letters and not any(b.name in freeze for b in jump.blocks):
-            raise RecipeError(
-                f"{recipe.name}, split",
-                f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}",
-                do=f"Add its letter to the word, as in scheme='{scheme.text} {letter}'.",
-            )
+            what = f"the word {scheme.text!r} leaves out the jump {letter!r}, {jump}"
+            do = f"Add its letter to the word, as in scheme='{scheme.text} {letter}'."
+            raise RecipeError(f"{recipe.name}, split", what, do=do)
     terms = _terms(recipe, freeze)
     named = [letter for letter in scheme.letters if letter not in recipe.jumps]
     pieces = {letter: _parts(recipe, letters[letter]) for letter in named}
     taken = _taken(recipe, pieces, terms)
     for (part, block), term in terms.items():
         if (part, block) not in taken and term != 0:
-            raise RecipeError(
-                f"{recipe.name}, split",
-                f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}",
-                do=f'Add it to a piece, e.g. pieces={{"X": {_as_written(part, block)}}}, or use another word.',
-            )
+            what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
+            do = f'Add it to a piece, e.g. pieces={{"X": {_as_written(part, block)}}}, or use another word.'
+            raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
     return {
         letter: _subsystem(recipe, letter, own, letters[letter].method, terms, still) for letter, own in pieces.items()
@@ -200,11 +196,9 @@ def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[
     for letter, own in pieces.items():
         for part, block in own:
             if block not in recipe.state:
-                raise RecipeError(
-                    f"{recipe.name}, split",
-                    f"piece {letter!r} names {block}, which is not in the state",
-                    do=f"The state is {', '.join(b.name for b in recipe.state)}.",
-                )
+                what = f"piece {letter!r} names {block}, which is not in the state"
+                do = f"The state is {', '.join(b.name for b in recipe.state)}."
+                raise RecipeError(f"{recipe.name}, split", what, do=do)
             if (part, block) in taken and terms[part, block] != 0:
                 raise RecipeError(
                     f"{recipe.name}, split",
@@ -237,11 +231,8 @@ def _subsystem(
     supplied: Entries = {}
     for i, j, a, b in _noise_of(recipe, noisy):
         if b not in noisy:
-            raise RecipeError(
-                f"{recipe.name}, split",
-                f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}",
-                do="Put both noises into one piece.",
-            )
+            what = f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}"
+            raise RecipeError(f"{recipe.name}, split", what, do="Put both noises into one piece.")
         diffusion[a, b] = recipe.D[i, j]
         supplied[a, b] = recipe.supplied[i, j]
     turning = {b: momenta for b, momenta in recipe.turned.items() if b in drift and not set(still) & set(momenta)}
