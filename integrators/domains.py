@@ -8,6 +8,8 @@ from recipe.symbols import Block
 if TYPE_CHECKING:  # in_domain uses the operators of tensors only
     from torch import Tensor
 
+COMPARED = {">": operator.gt, ">=": operator.ge, "<=": operator.le}
+
 
 def is_bounded(block: Block) -> bool:
     """Whether a block may not take every real value.
@@ -45,8 +47,5 @@ def in_domain(block: Block, x: "Tensor") -> "Tensor":
         return (x >= 0) & (x < block.domain.categories) & (x == x.round())
     inside = x.isfinite() if block.domain.is_real else x == x
     for sign, end in bounds(block):
-        inside &= _COMPARED[sign](x, end)
+        inside &= COMPARED[sign](x, end)
     return inside
-
-
-_COMPARED = {">": operator.gt, ">=": operator.ge, "<=": operator.le}

@@ -3,7 +3,7 @@
 The closed forms are the functions in the table RULES of `flow_rules.py`, tried in order.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sympy import Expr
@@ -74,15 +74,12 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
     flow = _by_method(piece, piece.method) if piece.method else _by_rules(piece, name)
     flow = replace(flow, updates=boundaries.kept_inside(flow.updates, piece))
     reflected = boundaries.reflected(piece)
-    return _reflected(flow, piece, reflected, name) if reflected else flow
-
-
-def _reflected(flow: Flow, piece: Subsystem, blocks: list[Block], name: str) -> Flow:
-    """The flow marked as reflected; refuses a flow that is not exact when reflected, unless its method allows it."""
-    exact = flow.exact and all(boundaries.is_exact(b, piece) for b in blocks)
+    if not reflected:
+        return flow
+    exact = flow.exact and all(boundaries.is_exact(b, piece) for b in reflected)
     if not exact and piece.method not in boundaries.FOLDED:
-        what = f"no closed form is known that is reflected at the ends of {blocks[0]}: {piece}"
-        do = f"Ask for numerical({blocks[0]}, 'reflected'), or use the word 'Euler'."
+        what = f"no closed form is known that is reflected at the ends of {reflected[0]}: {piece}"
+        do = f"Ask for numerical({reflected[0]}, 'reflected'), or use the word 'Euler'."
         raise RecipeError(f"{name}, piece {piece.letter!r}", what, do=do)
     rule = flow.rule if piece.method == "reflected" else f"{flow.rule}, reflected"
     return replace(flow, rule=rule, exact=exact, even=exact)
@@ -94,22 +91,24 @@ def _by_rules(piece: Subsystem, name: str) -> Flow:
     draws: tuple[Variate, ...] = ()
     rules = []
     for group in _groups(piece):
-        rule, (moved, drawn) = _by_rule(piece.restricted(group), name)
-        updates |= moved
-        draws += drawn
+        own = piece.restricted(group)
+        rule, solution = next(_solutions(own), ("", None))
+        if solution is None:
+            what = f"no closed form is known for piece {piece.letter!r}: {own}"
+            do = f"{_finer(own)}, ask for numerical(piece, 'heun'), or use the word 'Euler'."
+            raise RecipeError(f"{name}, solve", what, do=do)
+        updates |= solution[0]
+        draws += solution[1]
         rules.append(rule)
     return Flow(piece.letter, updates, draws, ", ".join(dict.fromkeys(rules)) or "nothing moves", True, str(piece))
 
 
-def _by_rule(piece: Subsystem, name: str) -> tuple[str, Solution]:
-    """The name of the first rule that fits, and its solution."""
+def _solutions(piece: Subsystem) -> Iterator[tuple[str, Solution]]:
+    """The rules that fit a piece, in their order, each with its solution."""
     for rule, closed_form in RULES.items():
         solution = closed_form(piece)
         if solution is not None:
-            return rule, solution
-    what = f"no closed form is known for piece {piece.letter!r}: {piece}"
-    do = f"{_finer(piece)}, ask for numerical(piece, 'heun'), or use the word 'Euler'."
-    raise RecipeError(f"{name}, solve", what, do=do)
+            yield rule, solution
 
 
 def _finer(piece: Subsystem) -> str:
@@ -127,7 +126,7 @@ def _finer(piece: Subsystem) -> str:
 
 
 def _is_solvable(piece: Subsystem) -> bool:
-    return any(closed_form(piece) is not None for closed_form in RULES.values())
+    return next(_solutions(piece), None) is not None
 
 
 def _by_method(piece: Subsystem, name: str) -> Flow:

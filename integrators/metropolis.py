@@ -7,9 +7,8 @@ without curl is then MALA, a step with a momentum drawn anew HMC, a step with a 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 
-from sympy import Add, And, Expr, Ge, Gt, Le, Piecewise, S, exp
+from sympy import Add, And, Expr, Piecewise, S, exp
 
 from recipe import Energy, Recipe
 from recipe.arguments import integer
@@ -17,7 +16,8 @@ from recipe.symbols import Adapted, Block
 from recipe.symbols import temperature as T
 
 from .compiler import block_names, check_choices, check_fields, with_energy, word_of
-from .domains import bounds
+from .domains import COMPARED, bounds
+from .extraction import unused
 from .flow import Flow
 from .lower import lower
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
@@ -29,7 +29,6 @@ from .work import ACCEPTED, DIRECTION, WORK, Worked, directed, works
 
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
-COMPARED = {">": Gt, ">=": Ge, "<=": Le}
 ENDLESS = 1e30  # the work that replaces larger, infinite and undefined work
 LARGEST = 3e38  # the largest number of float32
 
@@ -81,7 +80,10 @@ def metropolised(
     moving = [b for b in recipe.state if b.name not in frozen]
     if accept:
         program = _accepting(program, path, moving)
-    own = {letter: _labelled(worked[letter]) for letter in word.letters}
+    own = {}
+    for letter in word.letters:
+        flow = worked[letter].flow
+        own[letter] = replace(flow, rule=f"{flow.rule}, {worked[letter].in_words}")
     formulas = {letter: worked[letter].formula for letter in word.letters}
     backend = "torch" if backend == "auto" else backend
     return MetropolisedStep(
@@ -133,12 +135,6 @@ class Path:
     flows: dict[str, Flow]
     memory: tuple[Adapted, ...]
 
-    @property
-    def proposal(self) -> tuple[int, int]:
-        """The indices of the proposal's first and last move."""
-        letters = [letter for letter, _ in self.moves]
-        return letters.index(BEGIN), letters.index(END)
-
 
 def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: int) -> Path:
     """The path of a step, with flows that sum up the work of the proposal.
@@ -147,13 +143,20 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     moves in the word at direction 1, in the reverse at direction -1.
     """
     H = recipe.H
-    first, last = _outside(recipe, word, worked)
-    before = tuple((_alone(letter), share * repeat) for letter, share in word.moves[:first])
-    after = tuple((_alone(letter), share * repeat) for letter, share in word.moves[last:])
-    inside = word.moves[first:last]
-
+    standing_alone = {
+        letter
+        for letter, own in worked.items()
+        if own.balanced and not any(b in recipe.targets for b in own.flow.updates)
+    }
+    kept = [k for k, (letter, _) in enumerate(word.moves) if letter not in standing_alone]
+    first, last = (kept[0], kept[-1] + 1) if kept else (0, 0)
     # a letter at an end may also stand inside, with work; hence the names of their own
-    flows = {_alone(letter): worked[letter].flow for letter, _ in (*word.moves[:first], *word.moves[last:])}
+    before, after = (
+        tuple((f"{letter} alone", share * repeat) for letter, share in moves)
+        for moves in (word.moves[:first], word.moves[last:])
+    )
+    inside = word.moves[first:last]
+    flows = {f"{letter} alone": worked[letter].flow for letter, _ in (*word.moves[:first], *word.moves[last:])}
     flows[BEGIN] = Flow(BEGIN, {WORK: -H}, (), "work", True, "work = -H")
     flows[END] = Flow(END, {WORK: WORK + H}, (), "work", True, "work = work + H")
     for letter in dict.fromkeys(letter for letter, _ in inside):
@@ -169,16 +172,6 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
         flows |= {f"{letter} back": back[letter] for letter, _ in backward}
         moves = forward * repeat + tuple((f"{letter} back", share) for letter, share in backward) * repeat
     return Path((*before, (BEGIN, S.One), *moves, (END, S.One), *after), flows, memory)
-
-
-def _outside(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked]) -> tuple[int, int]:
-    """The range of moves of the proposal: the word without the moves at its ends that have no work or target."""
-
-    def stands_alone(letter: str) -> bool:
-        return worked[letter].balanced and not any(b in recipe.targets for b in worked[letter].flow.updates)
-
-    inside = [k for k, (letter, _) in enumerate(word.moves) if not stands_alone(letter)]
-    return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
@@ -200,15 +193,6 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
         letter = _return(flow.letter)
         flows[letter] = Flow(letter, {WORK: WORK + worked.returned}, (), "work", True, "work of the way back")
     return flows
-
-
-def _labelled(worked: Worked) -> Flow:
-    """The flow with its work in words added to the name of its rule."""
-    return replace(worked.flow, rule=f"{worked.flow.rule}, {worked.in_words}")
-
-
-def _alone(letter: str) -> str:
-    return f"{letter} alone"
 
 
 def _return(letter: str) -> str:
@@ -234,23 +218,26 @@ def _only(flow: Flow, letter: str, condition: object, memory: Collection[Adapted
 def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[Stage, ...]:
     """The stages with each update of the memory as a new local variable."""
     latest: dict[Adapted, Local] = {}
-    count = 0
-
-    def settled(statement: Statement) -> Statement:
-        nonlocal count
-        statement = rewritten(statement, latest)
-        if not (isinstance(statement, Set) and statement.block in memory):
-            return statement
-        count += 1
-        latest[statement.block] = Local(f"{statement.block}{count}", statement.block.is_vector)
-        return Let(latest[statement.block], statement.value)
-
-    return tuple(Stage(stage.title, tuple(map(settled, stage.statements))) for stage in stages)
+    changed: list[Stage] = []
+    number = 0
+    for stage in stages:
+        statements: list[Statement] = []
+        for statement in stage.statements:
+            statement = rewritten(statement, latest)
+            if isinstance(statement, Set) and statement.block in memory:
+                number += 1
+                block = statement.block
+                latest[block] = Local(f"{block}{number}", block.is_vector)
+                statement = Let(latest[block], statement.value)
+            statements.append(statement)
+        changed.append(Stage(stage.title, tuple(statements)))
+    return tuple(changed)
 
 
 def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Program:
     """The program with a copy of the state before the proposal, and acceptance or rejection after it."""
-    begin, end = path.proposal
+    letters = [letter for letter, _ in path.moves]
+    begin, end = letters.index(BEGIN), letters.index(END)
     others = len(program.stages) - len(path.moves)  # the stage of carried derivatives
     stages = list(program.stages)
     changed = {b for letter, _ in path.moves[begin:end] for b in path.flows[letter].updates}
@@ -267,14 +254,9 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
     return program
 
 
-def _fresh(name: str, taken: Collection[str]) -> str:
-    """The name, with a number appended if the name is taken."""
-    return next(x for x in chain([name], (f"{name}{k}" for k in count(2))) if x not in taken)
-
-
 def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -> Stage:
     """The stage that accepts or rejects a proposal; `before`: copies of the old values; `taken`: names of draws."""
-    draw = Uniform(DIRECTION, _fresh("accept", taken))
+    draw = Uniform(DIRECTION, unused("accept", taken))
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])
     statements: list[Statement] = [

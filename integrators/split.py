@@ -1,7 +1,7 @@
 """Splitting of the SDE into pieces: every term of the drift and every noise belongs to exactly one letter."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -132,13 +132,13 @@ def split(
     taken = _taken(recipe, pieces, terms)
     for (part, block), term in terms.items():
         if (part, block) not in taken and term != 0:
+            kick, _, potential = part.partition(" by ")
+            written = f'kick("{potential}")' if potential and " and " not in potential else f"{kick}({block})"
             what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
-            do = f'Add it to a piece, e.g. pieces={{"X": {_as_written(part, block)}}}, or use another word.'
+            do = f'Add it to a piece, e.g. pieces={{"X": {written}}}, or use another word.'
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
-    return {
-        letter: _subsystem(recipe, letter, own, letters[letter].method, terms, still) for letter, own in pieces.items()
-    }
+    return {x: _subsystem(recipe, x, own, letters[x].method, terms, still) for x, own in pieces.items()}
 
 
 def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
@@ -184,12 +184,6 @@ def _parts(recipe: Recipe, own: Piece) -> list[Part]:
     return parts
 
 
-def _as_written(part: str, block: Block) -> str:
-    """The code of a piece that takes a part, such as kick(p)."""
-    kick, _, name = part.partition(" by ")
-    return f'kick("{name}")' if name and " and " not in name else f"{kick}({block})"
-
-
 def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
     """The letter of each part of the SDE; raises RecipeError for a term that two letters take."""
     taken: dict[Part, str] = {}
@@ -229,7 +223,10 @@ def _subsystem(
     noisy = [block for part, block in own if part == "noise" and terms[part, block] != 0]
     diffusion: Entries = {}
     supplied: Entries = {}
-    for i, j, a, b in _noise_of(recipe, noisy):
+    for i, j in entries(recipe.D):
+        a, b = recipe.state[i], recipe.state[j]
+        if a not in noisy:
+            continue
         if b not in noisy:
             what = f"the noises of {a} and {b} are correlated, but piece {letter!r} takes only that of {a}"
             raise RecipeError(f"{recipe.name}, split", what, do="Put both noises into one piece.")
@@ -237,10 +234,3 @@ def _subsystem(
         supplied[a, b] = recipe.supplied[i, j]
     turning = {b: momenta for b, momenta in recipe.turned.items() if b in drift and not set(still) & set(momenta)}
     return Subsystem(letter, drift, diffusion, supplied, method, turning)
-
-
-def _noise_of(recipe: Recipe, blocks: Collection[Block]) -> Iterator[tuple[int, int, Block, Block]]:
-    """Nonzero entries of D in the rows of some blocks: row, column, and their blocks."""
-    for i, j in entries(recipe.D):
-        if recipe.state[i] in blocks:
-            yield i, j, recipe.state[i], recipe.state[j]

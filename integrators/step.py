@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
 
     from .kernels.single import Pool
     from .noise import Key
-    from .spread import Spread
+    from .processes import Spread
 
 State = dict[str, "Tensor"]
 

@@ -23,7 +23,6 @@ from recipe.algebra import vanishes
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
 from recipe.operators import coefficient, times
-from recipe.pieces import Jump
 from recipe.swaps import Swap
 from recipe.symbols import Adapted, Block, Crossing, Total, is_site
 from recipe.symbols import duration as t
@@ -136,16 +135,12 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     worked = {letter: _worked(recipe, piece) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
         flow = solve_jump(recipe, letter, jump, frozen)
-        worked[letter] = Worked(flow, _fall(recipe, jump, flow), balanced=True)
+        fall: Expr = S.Zero
+        if isinstance(jump, Swap) and flow.swaps:
+            (_, accepted), _ = flow.updates[jump.blocks[0]].args
+            fall = Piecewise((-jump.excess(recipe.H), accepted), (S.Zero, True))
+        worked[letter] = Worked(flow, fall, balanced=True)
     return worked
-
-
-def _fall(recipe: Recipe, jump: Jump | Swap, flow: Flow) -> Expr:
-    """The decrease of H in a swap; 0 for other jumps."""
-    if not flow.swaps or not isinstance(jump, Swap):
-        return S.Zero
-    (_, accepted), _ = flow.updates[jump.blocks[0]].args
-    return Piecewise((-jump.excess(recipe.H), accepted), (S.Zero, True))
 
 
 def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
@@ -248,12 +243,8 @@ def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
     """Whether every moving block has a normal number of its own, without reflection, wrapping or predicted points."""
     led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in flow.updates)
     normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
-    return normal and not led_back and not _predicts(piece)
-
-
-def _predicts(piece: Subsystem) -> bool:
-    """Whether a piece uses predicted points, so that its update is not linear in the noise."""
-    return piece.method is not None and METHODS[piece.method].predicts
+    predicts = piece.method is not None and METHODS[piece.method].predicts  # then the update is not linear in the noise
+    return normal and not led_back and not predicts
 
 
 def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:

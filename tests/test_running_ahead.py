@@ -11,7 +11,7 @@ import torch
 from devices import TRITON
 
 import samplers
-from integrators import late
+from integrators import transfers
 from integrators.kernels.launchers import Launch, TritonLauncher
 from recipe import RecipeError
 from samplers.running import recording
@@ -52,8 +52,8 @@ def device(monkeypatch):
 
     for name in READS:
         monkeypatch.setattr(torch.Tensor, name, counted(name))
-    monkeypatch.setattr(late, "_on_the_way", on_the_way)
-    monkeypatch.setattr(late, "IS_NEAR", set())
+    monkeypatch.setattr(transfers, "_on_the_way", on_the_way)
+    monkeypatch.setattr(transfers, "IS_NEAR", set())
     monkeypatch.setattr(Launch, "run", Launch.__call__, raising=False)
     monkeypatch.setattr(Launch, "__call__", lambda launch: None)
     return done
@@ -137,7 +137,7 @@ def test_a_run_that_is_ahead_of_its_verdicts_is_the_run_that_is_not(slow, monkey
             warnings.simplefilter("ignore")
             expected = sampled(100, **how)
             with monkeypatch.context() as patch:
-                patch.setattr(late, "IS_NEAR", set())
+                patch.setattr(transfers, "IS_NEAR", set())
                 asked = Counter()
 
                 def on_the_way(numbers, asked=asked):
@@ -145,7 +145,7 @@ def test_a_run_that_is_ahead_of_its_verdicts_is_the_run_that_is_not(slow, monkey
                     come = []
                     return numbers.clone(), lambda: not slow or bool(come), lambda: come.append(1)
 
-                patch.setattr(late, "_on_the_way", on_the_way)
+                patch.setattr(transfers, "_on_the_way", on_the_way)
                 result = sampled(100, **how)
         assert torch.equal(result["theta"], expected["theta"]) and asked["verdicts"] >= 100
         assert result.info["diverged"] == expected.info["diverged"]
@@ -171,7 +171,7 @@ def test_draws_leave_a_device_in_chunks_while_it_goes_on(slow, monkeypatch, tmp_
     """Of eight states, four of each block; at most four chunks are under way."""
     how = {"backend": "torch", "thin": 1, "keep": "p"}
     expected = sampled(50, **how)
-    monkeypatch.setattr(late, "IS_NEAR", set())
+    monkeypatch.setattr(transfers, "IS_NEAR", set())
     monkeypatch.setattr(recording, "STATES", 8)
     sizes, coming = [], []
 
@@ -190,7 +190,7 @@ def test_draws_leave_a_device_in_chunks_while_it_goes_on(slow, monkeypatch, tmp_
 
         return numbers.clone(), lambda: not slow and come(), come
 
-    monkeypatch.setattr(late, "_on_the_way", on_the_way)
+    monkeypatch.setattr(transfers, "_on_the_way", on_the_way)
     for folder in ({}, {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}):
         result = sampled(50, **how, **folder)
         assert all(torch.equal(result[name], expected[name]) for name in ("theta", "p"))

@@ -11,7 +11,7 @@ from integrators import noise
 from integrators.kernels.sweep import Sweep
 from integrators.noise import Key, Places
 from integrators.optimizer_form import of_the_loss, optimizer_form
-from integrators.spread import Run, Spread
+from integrators.processes import Run, Spread
 from integrators.start import complete_state
 
 F64 = torch.float64

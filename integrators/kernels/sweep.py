@@ -11,8 +11,8 @@ from recipe.errors import RecipeError
 
 from ..noise import Key
 from ..passes import Segment, plan
+from ..processes import Spread
 from ..program import Gradient, Observe, Program
-from ..spread import Spread
 from .addresses import NamedTensors, check_apart, check_graph, plain, starts
 from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher

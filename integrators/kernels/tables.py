@@ -10,7 +10,7 @@ import torch
 from recipe import Recipe
 
 from ..passes import Plan
-from ..spread import Spread
+from ..processes import Spread
 from .addresses import addresses, check_form, plain
 
 

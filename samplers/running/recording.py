@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from integrators.late import Arrivals, is_near
+from integrators.transfers import Arrivals, is_near
 from recipe.errors import RecipeError
 
 from ..files import arrays, storage

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from integrators.kernels.single import Pool
-from integrators.late import Arrivals, is_near
 from integrators.step import Step
+from integrators.transfers import Arrivals, is_near
 from recipe.symbols import step_number
 
 from .chains import Chains

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from integrators import noise
 from integrators.domains import is_bounded
 from integrators.kernels import gpu
-from integrators.late import is_near
+from integrators.transfers import is_near
 from recipe.errors import warn
 
 from ..target.traced import agree

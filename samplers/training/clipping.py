@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from integrators.late import Arrivals, largest, norms
-from integrators.spread import Spread
+from integrators.processes import Spread
+from integrators.transfers import Arrivals, largest, norms
 from recipe.errors import warn
 
 from .shards import counted

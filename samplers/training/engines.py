@@ -11,11 +11,11 @@ import torch
 from integrators.kernels.addresses import Alike, starts
 from integrators.kernels.sweep import Sweep
 from integrators.kernels.walk import walk
-from integrators.late import is_near
 from integrators.noise import Key
 from integrators.optimizer_form import of_the_loss
-from integrators.spread import Spread
+from integrators.processes import Spread
 from integrators.step import Step
+from integrators.transfers import is_near
 
 from .shards import cut
 from .tensors import by_chain, end_to_end, flat, gradient_of_U, put_back

@@ -8,8 +8,8 @@ import torch
 from torch._utils import _flatten_dense_tensors
 
 from integrators.auxiliary import masses
-from integrators.late import Arrivals, norms
-from integrators.spread import Spread
+from integrators.processes import Spread
+from integrators.transfers import Arrivals, norms
 from recipe import Recipe
 
 from ..results.temperatures import Temperature, temperature_of

@@ -13,11 +13,11 @@ from integrators import noise, operator_checks, operators, streams
 from integrators.auxiliary import masses
 from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
-from integrators.late import Arrivals
 from integrators.optimizer_form import optimizer_form
+from integrators.processes import Spread
 from integrators.relaxation import relaxation_steps
-from integrators.spread import Spread
 from integrators.step import Step
+from integrators.transfers import Arrivals
 from recipe import Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn

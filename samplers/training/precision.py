@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from integrators.kernels.addresses import Alike, starts
-from integrators.late import is_near
 from integrators.noise import Key
+from integrators.transfers import is_near
 
 from .engines import TextEngine
 from .tensors import precise

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from integrators.spread import Run, Spread
+from integrators.processes import Run, Spread
 from recipe.errors import RecipeError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.addresses import check_apart, check_plain, plain, starts
-from integrators.late import Arrivals, largest
+from integrators.transfers import Arrivals, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 

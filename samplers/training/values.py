@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from integrators.late import is_near
+from integrators.transfers import is_near
 from recipe.errors import RecipeError
 
 from .stacked import count
