@@ -10,19 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
-from sympy import (
-    Dummy,
-    Expr,
-    ImmutableMatrix,
-    Matrix,
-    S,
-    Symbol,
-    Tuple,
-    diff,
-    linear_eq_to_matrix,
-    simplify,
-    zeros,
-)
+from sympy import Dummy, Expr, ImmutableMatrix, Matrix, S, Symbol, Tuple, diff, linear_eq_to_matrix, simplify, zeros
 from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 

@@ -49,8 +49,12 @@ class Dynamics:
     def formulas(self) -> tuple[Expr, ...]:
         """H, the nonzero entries of D, Q and supplied, the updates, rates and laws."""
         of_matrices = (e for matrix in (self.D, self.Q, self.supplied) for e in entries(matrix).values())
-        of_jumps = (e for jump in self.jumps.values() for e in jump.formulas)
-        return (self.H, *of_matrices, *self.adapt.values(), *of_jumps)
+        return (self.H, *of_matrices, *self.adapt.values(), *self.formulas_of_jumps)
+
+    @property
+    def formulas_of_jumps(self) -> tuple[Expr, ...]:
+        """The rates and the arguments of the laws of the jumps."""
+        return tuple(e for jump in self.jumps.values() for e in jump.formulas)
 
     @cached_property
     def symbols(self) -> set[Symbol]:

@@ -135,14 +135,16 @@ def without_overflow(e: Expr) -> Expr:
     log(1 + exp(-Abs(z))) + Max(0, z)
     """
 
-    def is_softplus(x):
-        return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
-
-    def softplus(x):
+    def softplus(x: Expr) -> Expr:
         z = (x.args[0] - 1).args[0]
         return Max(z, S.Zero) + log(1 + exp(-Abs(z)))
 
     return e.replace(is_softplus, softplus)
+
+
+def is_softplus(e: Expr) -> bool:
+    """Whether an expression is log(1 + exp(z))."""
+    return isinstance(e, log) and isinstance(e.args[0] - 1, exp)
 
 
 @lru_cache(maxsize=64)

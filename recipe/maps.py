@@ -14,6 +14,7 @@ latter.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,9 +26,10 @@ from sympy import (
     Heaviside,
     ImmutableMatrix,
     S,
+    Symbol,
+    Tuple,
     cosh,
     diff,
-    exp,
     expand_log,
     eye,
     log,
@@ -37,14 +39,15 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import with_short_logs
+from .algebra import entries, with_short_logs
 from .declaration import Recipe
+from .energy import is_softplus
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece
 from .swaps import Swap
 from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, masked, temperature, total
 
-PROBES = [S.Zero, *(S(k) / 4 for k in range(-60, 61, 7))]  # points at which a map is checked
+PROBES = [(S.Zero,), *((S(k) / 4,) for k in range(-60, 61, 7))]  # chains at which a map of one site is checked
 TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # chains at which a map with sums is checked
 CLOSE = 1e-9
 BY_A_RUN = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
@@ -65,6 +68,11 @@ class Map:
         return self.image.has(Total)
 
     @property
+    def sums(self) -> set[Total]:
+        """The sums over the sites that the map reads."""
+        return self.image.atoms(Total)
+
+    @cached_property
     def slope(self) -> Expr:
         """dtheta/dz at fixed sums over sites."""
         image, sums = masked(self.image, Total)
@@ -82,24 +90,22 @@ class Map:
     @property
     def log_determinant(self) -> Expr:
         """log|det dtheta/dz| for a chain."""
-        if not self.theta.is_vector:
-            return self.volume
-        coupling = self.coupling if at_sites(self.coupling, self.z, (0, 1))[0] > 0 else -self.coupling
-        return total(self.volume) + expand_log(log(coupling), force=True)
+        return total(self.volume) + self._log_of(self.coupling) if self.theta.is_vector else self.volume
 
     @property
     def volume(self) -> Expr:
         """log|dtheta/dz| at a site, without the overflow of exp."""
-        slope = self.slope if at_sites(self.slope, self.z, (0, 1))[0] > 0 else -self.slope
-
-        def is_softplus(x: Expr) -> bool:
-            return isinstance(x, log) and isinstance(x.args[0] - 1, exp)
 
         def even(x: Expr) -> Expr:
             a = (x.args[0] - 1).args[0]
             return a / 2 + log(2 * cosh(a / 2))
 
-        return expand_log(log(slope), force=True).replace(is_softplus, even)
+        return self._log_of(self.slope).replace(is_softplus, even)
+
+    def _log_of(self, factor: Expr) -> Expr:
+        """The log of the absolute value of a factor that has one sign."""
+        sign_of = 1 if at_sites(factor, self.z, (0, 1))[0] > 0 else -1
+        return expand_log(log(sign_of * factor), force=True)
 
     def __str__(self) -> str:
         return f"{self.theta} = {self.image}"
@@ -142,14 +148,12 @@ def mapped(
         raise RecipeError(where, what, do="Leave carried out: D and Q are those of the new coordinates then.")
     rule = _rule(recipe, own, carried)
     volume = temperature * own.log_determinant
-    state = tuple(own.z if b == own.theta else b for b in recipe.state)
+    places = {own.theta: own.z}
     scale = [1 / own.slope if carried and b == own.theta else S.One for b in recipe.state]
 
-    def matrix(entries: Any) -> Any:
-        moved = entries.xreplace(rule)
-        return moved.from_dok(
-            *moved.shape, {(i, j): e * scale[i] * scale[j] for (i, j), e in moved.todok().items()}
-        ).as_immutable()
+    def matrix(moved: Any) -> ImmutableMatrix:
+        values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(moved).items()}
+        return ImmutableMatrix(*moved.shape, lambda i, j: values.get((i, j), S.Zero))
 
     def energy_of_z(H: Expr) -> Expr:
         moved = H.xreplace(rule)
@@ -158,15 +162,15 @@ def mapped(
     energy = recipe.energy_of_target
     return replace(
         recipe,
-        state=state,
-        target=tuple(own.z if b == own.theta else b for b in recipe.targets),
+        state=tuple(places.get(b, b) for b in recipe.state),
+        target=own.z,
         H=energy_of_z(recipe.H),
         D=matrix(recipe.D),
         Q=matrix(recipe.Q),
         supplied=matrix(recipe.supplied),
         marginal=None if energy is None else energy_of_z(energy),
         adapt={rule.get(a, a): e.xreplace(rule) for a, e in recipe.adapt.items()},
-        pieces={letter: _piece(piece, own) for letter, piece in recipe.pieces.items()},
+        pieces={letter: _piece(piece, places) for letter, piece in recipe.pieces.items()},
         jumps={letter: _jump(jump, rule) for letter, jump in recipe.jumps.items()},
         conversions={
             key: {rule.get(s, s): e.xreplace(rule) for s, e in formulas.items()}
@@ -199,118 +203,79 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
         raise RecipeError(where, f"{theta} is {theta.domain.in_words}", do="Map a target that is a number of a range.")
     if not callable(by):
         raise RecipeError(where, f"by is a function of {z}, got {by!r}", do="Pass sympy's exp, or lambda z: exp(z).")
-    image = formula(by(z), f"{where}, by")
-    if image.has(Total, Crossing):
-        return _mixing(image, theta, z, inverse, where)
-    _check_monotone(image, z, where)
-    _check_range(image, z, theta, where)
-    return Map(theta, z, image, _inverse(image, theta, z, inverse, where))
+    own = Map(theta, z, formula(by(z), f"{where}, by"), S.Zero)
+    chains = TOGETHER if own.mixes else PROBES
+    _check_form(own, f"{where}, by")
+    _check_slopes(own, chains, f"{where}, by")
+    for chain in chains:
+        for value in at_sites(own.image, z, chain):
+            if not theta.domain.low <= value <= theta.domain.high:
+                at = ", ".join(map(str, chain))
+                what = f"{own.image} is {float(value):.3g} at {z} = {at}, and {theta} is {theta.domain.in_words}"
+                raise RecipeError(f"{where}, by", what, do="Use a function to its domain.")
+    return replace(own, inverse=_inverse(own, inverse, f"{where}, inverse"))
 
 
-def at_sites(e: Expr, z: Block, points: Sequence[Any]) -> list[Any]:
+def at_sites(e: Expr, z: Symbol, points: Sequence[Any]) -> list[Any]:
     """The values of a formula of z at every site of a chain with the values `points` of z."""
     inside, sums = masked(e, Total)
     values = {name: Add(*at_sites(own.integrand, z, points)) for name, own in sums.items()}
     return [inside.xreplace({**values, z: S(x)}).evalf(50) for x in points]
 
 
-def _mixing(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Map:
-    """A Map that reads sums over the sites; raises RecipeError if it is singular, or the inverse is wrong."""
-    _check_sums(image, theta, z, where)
-    _check_determinant(Map(theta, z, image, S.Zero), where)
-    do = "Pass inverse=, the function from theta to z."
-    if inverse is None:
-        what = f"the inverse of {image} is not looked for, as it mixes sites"
-        raise RecipeError(f"{where}, inverse", what, do=do)
-    back = formula(inverse(Block(theta.name, theta.is_vector, theta.domain)), f"{where}, inverse")
-    there = {points: at_sites(image, z, points) for points in TOGETHER}
-    outside = [x for row in there.values() for x in row if not theta.domain.low < x < theta.domain.high]
-    if outside:
-        what = f"{image} is {float(outside[0]):.3g} somewhere, and {theta} is {theta.domain.in_words}"
-        raise RecipeError(f"{where}, by", what, do="Use a function to its domain.")
-    pairs = [pair for points, row in there.items() for pair in zip(at_sites(back, theta, row), points)]
-    if any(abs(complex(x - y)) > CLOSE * (1 + abs(y)) for x, y in pairs):
-        raise RecipeError(f"{where}, inverse", f"{back} is not the inverse of {image}", do=do)
-    return Map(theta, z, image, back)
-
-
-def _check_sums(image: Expr, theta: Block, z: Block, where: str) -> None:
-    """Refuse a map that reads more than its own site and sums over sites."""
-    if image.has(Crossing) or not theta.is_vector or any(own.integrand.has(Total) for own in image.atoms(Total)):
+def _check_form(own: Map, where: str) -> None:
+    """Refuse a map that reads more than its own site and sums over sites, or that lacks a Jacobian."""
+    image = own.image
+    if image.has(Crossing) or own.mixes and not own.theta.is_vector or any(S.integrand.has(Total) for S in own.sums):
         what = f"{image} mixes sites, and is no function of a site and of sums over sites"
-        raise RecipeError(f"{where}, by", what, do=BY_A_RUN)
-    if image.free_symbols != {z}:
-        others = ", ".join(sorted(map(str, image.free_symbols - {z})))
-        raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")
-    if image.has(Derivative, AppliedUndef):
-        raise RecipeError(f"{where}, by", f"the Jacobian of {image} is missing", do="Use a smooth function.")
+        raise RecipeError(where, what, do=BY_A_RUN)
+    if image.free_symbols != {own.z}:
+        others = ", ".join(sorted(map(str, image.free_symbols - {own.z}))) or "nothing"
+        what = f"{image} is of {others}, not of {own.z} alone"
+        raise RecipeError(where, what, do=f"Write numbers and {own.z}.")
+    if Tuple(image, own.slope).has(Derivative, AppliedUndef, sign, Heaviside):
+        raise RecipeError(where, f"the Jacobian of {image} is missing: {own.slope}", do="Use a smooth function.")
 
 
-def _check_determinant(own: Map, where: str) -> None:
-    """Refuse a map with a Jacobian that is singular, or changes its sign, at the points in TOGETHER."""
+def _check_slopes(own: Map, chains: Sequence[Sequence[Any]], where: str) -> None:
+    """Refuse a map with a Jacobian that is missing or singular, or changes its sign, at some chains."""
+    least = CLOSE**2 if own.mixes else 0.0
     for factor in (own.slope, own.coupling):
-        values = [complex(x) for points in TOGETHER for x in at_sites(factor, own.z, points)]
-        are_apart = all(not x.imag and CLOSE**2 < abs(x) < float("inf") for x in values)
-        if not are_apart or len({x.real > 0 for x in values}) > 1:
-            what = f"{own.image} mixes sites, and its Jacobian is singular somewhere"
-            raise RecipeError(f"{where}, by", what, do=BY_A_RUN)
+        at = [(x, complex(value)) for chain in chains for x, value in zip(chain, at_sites(factor, own.z, chain))]
+        missing = [x for x, s in at if s.imag or not abs(s) < float("inf")]
+        if missing and not own.mixes:
+            what = f"{own.image} has no slope at {own.z} = {missing[0]}"
+            raise RecipeError(where, what, do="Use a function of all reals.")
+        if missing or any(abs(s) <= least for _, s in at) or len({s.real > 0 for _, s in at}) > 1:
+            if own.mixes:
+                what = f"{own.image} mixes sites, and its Jacobian is singular somewhere"
+                raise RecipeError(where, what, do=BY_A_RUN)
+            what = f"{own.image} is not monotone: its slope, {own.slope}, vanishes or changes its sign"
+            raise RecipeError(where, what, do="Use a function that rises or falls everywhere.")
 
 
-def _check_monotone(image: Expr, z: Block, where: str) -> None:
-    """Refuse a map with a slope that is missing, vanishes, or changes its sign."""
-    if image.free_symbols != {z}:
-        others = ", ".join(sorted(map(str, image.free_symbols - {z}))) or "nothing"
-        raise RecipeError(f"{where}, by", f"{image} is of {others}, not of {z} alone", do=f"Write numbers and {z}.")
-    slope = diff(image, z)
-    if slope.has(Derivative, AppliedUndef, sign, Heaviside):
-        raise RecipeError(f"{where}, by", f"the Jacobian of {image} is missing: {slope}", do="Use a smooth function.")
-    slopes = [complex(slope.xreplace({z: x}).evalf(50)) for x in PROBES]
-    bad = next((x for x, s in zip(PROBES, slopes) if s.imag or not abs(s) < float("inf") or s != s), None)
-    if bad is not None:
-        raise RecipeError(f"{where}, by", f"{image} has no slope at {z} = {bad}", do="Use a function of all reals.")
-    signs = {(s.real > 0) - (s.real < 0) for s in slopes}
-    if len(signs) > 1 or signs == {0}:
-        what = f"{image} is not monotone: its slope, {slope}, vanishes or changes its sign"
-        raise RecipeError(f"{where}, by", what, do="Use a function that rises or falls everywhere.")
-
-
-def _check_range(image: Expr, z: Block, theta: Block, where: str) -> None:
-    """Refuse a map to numbers outside of the domain of theta."""
-    if theta.domain.is_real:
-        return
-    for x in PROBES:
-        value = image.xreplace({z: x}).evalf(50)
-        if not theta.domain.low <= value <= theta.domain.high:
-            what = f"{image} is {float(value):.3g} at {z} = {x}, and {theta} is {theta.domain.in_words}"
-            raise RecipeError(f"{where}, by", what, do="Use a function to its domain.")
-
-
-def _inverse(image: Expr, theta: Block, z: Block, inverse: Any, where: str) -> Expr:
+def _inverse(own: Map, inverse: Callable | None, where: str) -> Expr:
     """z as a formula of theta; raises RecipeError if none is found, or the given inverse is wrong."""
-    x = Block(theta.name, theta.is_vector, theta.domain)
+    x = Block(own.theta.name, own.theta.is_vector, own.theta.domain)
+    what = f"the inverse of {own.image} is not found"
+    ways: list[Expr] = []
     if inverse is not None:
-        ways = [formula(inverse(x), f"{where}, inverse")]
+        ways = [formula(inverse(x), where)]
+        what = f"{ways[0]} is not the inverse of {own.image}"
+    elif own.mixes:
+        what = f"the inverse of {own.image} is not looked for, as it mixes sites"
     else:
-        try:
-            ways = [way for way in solve(image - x, z) if _is_known(way)]
-        except NotImplementedError:
-            ways = []
+        with suppress(NotImplementedError):
+            ways = solve(own.image - x, own.z)
+    chains = TOGETHER if own.mixes else [chain for chain in PROBES if abs(chain[0]) < 4]
     for way in ways:
-        points = [p for p in PROBES if abs(p) < 4]
-        back = [complex(way.xreplace({x: image.xreplace({z: p}).evalf(60)}).evalf(50)) for p in points]
-        if all(abs(b - complex(p)) < CLOSE * (1 + abs(complex(p))) for b, p in zip(back, points)):
-            return way
-    what = f"the inverse of {image} is not found" if inverse is None else f"{ways[0]} is not the inverse of {image}"
-    raise RecipeError(f"{where}, inverse", what, do="Pass inverse=, the function from theta to z.")
-
-
-def _is_known(way: Expr) -> bool:
-    """Whether every backend has the functions of a formula."""
-    try:
-        formula(way, "inverse")
-    except RecipeError:
-        return False
-    return True
+        with suppress(RecipeError):  # a function that no backend has
+            way = formula(way, where)
+            back = [at_sites(way, x, at_sites(own.image, own.z, chain)) for chain in chains]
+            pairs = [pair for chain, row in zip(chains, back) for pair in zip(row, chain)]
+            if all(abs(complex(z - at)) < CLOSE * (1 + abs(complex(at))) for z, at in pairs):
+                return way
+    raise RecipeError(where, what, do="Pass inverse=, the function from theta to z.")
 
 
 # ---- the formulas
@@ -336,18 +301,16 @@ def _rule(recipe: Recipe, own: Map, carried: bool) -> dict[Any, Any]:
     return rule
 
 
-def _piece(piece: Piece, own: Map) -> Piece:
-    return Piece(tuple((part, own.z if b == own.theta else b) for part, b in piece.parts), piece.method)
+def _piece(piece: Piece, places: dict[Block, Block]) -> Piece:
+    return replace(piece, parts=tuple((part, places.get(b, b)) for part, b in piece.parts))
 
 
 def _jump(jump: Jump | Swap, rule: dict[Any, Any]) -> Jump | Swap:
-    if isinstance(jump, Swap):
-        moved = [b for b in jump.blocks if b in rule]
-        if moved:
-            what = f"{moved[0]} would be in other coordinates than what it changes places with"
-            raise RecipeError(f"mapped, {jump}", what, do="Leave the swap out, or the map.")
-        return Swap(jump.pairs, None if jump.rate is None else jump.rate.xreplace(rule))
-    law = jump.law
-    if law is not None:
-        law = type(law)(*(argument.xreplace(rule) for argument in law.arguments))
-    return Jump(jump.block, None if jump.rate is None else jump.rate.xreplace(rule), law)
+    moved = [b for b in jump.blocks if b in rule]
+    if isinstance(jump, Swap) and moved:
+        what = f"{moved[0]} would be in other coordinates than what it changes places with"
+        raise RecipeError(f"mapped, {jump}", what, do="Leave the swap out, or the map.")
+    jump = jump if jump.rate is None else replace(jump, rate=jump.rate.xreplace(rule))
+    if jump.law is None:
+        return jump
+    return replace(jump, law=type(jump.law)(*(argument.xreplace(rule) for argument in jump.law.arguments)))

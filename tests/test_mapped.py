@@ -377,7 +377,7 @@ def test_a_bound_energy_cancels_nowhere():
         (LANGEVIN, dict(by=lambda x: x - 2 * total(x) / (1 + total(1)), inverse=log), "Jacobian is singular somewhere"),
         (LANGEVIN, dict(by=lambda x: gamma * x + total(x), inverse=log), "is of gamma"),
         (LANGEVIN, dict(by=lambda x: x + total(exp(x + total(x))), inverse=log), "no function of a site and of sums"),
-        (CIR, dict(by=lambda x: x + total(x) / 2, inverse=log), "somewhere, and theta is positive"),
+        (CIR, dict(by=lambda x: x + total(x) / 2, inverse=log), "at z = -2, 1, and theta is positive"),
     ],
 )
 def test_maps_of_sums_that_are_none_are_refused(recipe, how, message):

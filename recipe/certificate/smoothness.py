@@ -10,25 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import (
-    Abs,
-    Add,
-    Derivative,
-    Expr,
-    Max,
-    Min,
-    Mul,
-    Pow,
-    atan,
-    cos,
-    cosh,
-    erf,
-    exp,
-    log,
-    sin,
-    sinh,
-    tanh,
-)
+from sympy import Abs, Add, Derivative, Expr, Max, Min, Mul, Pow, atan, cos, cosh, erf, exp, log, sin, sinh, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries
