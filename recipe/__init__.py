@@ -4,6 +4,19 @@ from .certificate import Certificate
 from .converse import Recovery, recover
 from .data import data_total, datum
 from .declaration import Recipe
+from .declared import (
+    fraction,
+    nonnegative,
+    num_data,
+    observe,
+    positive,
+    real,
+    scalar,
+    step_number,
+    step_size,
+    temperature,
+    vector,
+)
 from .energy import Energy
 from .errors import RecipeError
 from .laws import by_category
@@ -11,25 +24,7 @@ from .maps import mapped
 from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .swaps import swap
-from .symbols import (
-    adapted,
-    copies,
-    fraction,
-    function,
-    grad,
-    nonnegative,
-    num_data,
-    observe,
-    positive,
-    potential,
-    real,
-    scalar,
-    step_number,
-    step_size,
-    temperature,
-    total,
-    vector,
-)
+from .symbols import adapted, copies, function, grad, potential, total
 
 __version__ = "0.1.0"
 

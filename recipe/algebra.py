@@ -23,7 +23,8 @@ from sympy import (
 )
 from sympy.core.relational import Relational
 
-from .symbols import OPAQUE, Block, Crossing, Parameter, Total, is_fraction, is_site, masked, signs_of
+from .declared import Block, Parameter, is_fraction, signs_of
+from .symbols import OPAQUE, Crossing, Total, is_site, masked
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:

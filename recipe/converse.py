@@ -18,11 +18,12 @@ from . import derive
 from .algebra import integrands, random_value, vanishes
 from .arrays import of_arrays
 from .declaration import Recipe
+from .declared import Block, Parameter
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .reading import drift_of
 from .results import Findings, Row
-from .symbols import OPAQUE, Block, Parameter, Partial, Potential, formula, is_site, masked, total
+from .symbols import OPAQUE, Partial, Potential, formula, is_site, masked, total
 
 if TYPE_CHECKING:
     from numpy import ndarray

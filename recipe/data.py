@@ -4,8 +4,9 @@ from itertools import product
 
 from sympy import Add, Expr, S, diff, exp
 
+from .declared import Block, Supplied, check_per
 from .errors import RecipeError
-from .symbols import Block, Supplied, Total, formula, is_site, masked
+from .symbols import Total, formula, is_site, masked
 
 
 class Datum(Supplied):
@@ -25,9 +26,7 @@ def datum(name: str, *, per: Block | None = None) -> Datum:
     >>> datum("x", per=theta).is_vector, datum("y").is_vector
     (True, False)
     """
-    if per is not None and not (isinstance(per, Block) and per.is_vector):
-        advice = "Pass the block it has one value per site of."
-        raise RecipeError(f"datum {name!r}", f"per={per} is not a vector block", do=advice)
+    check_per(f"datum {name!r}", per)
     return Datum(name, per is not None)
 
 
@@ -58,9 +57,8 @@ class DataTotal(Expr):
     def _sympystr(self, printer):
         return f"data_total({printer._print(self.integrand)})"
 
-    def _latex(self, printer, exp=None):
-        body = r"\sum_{\mathrm{data}} \left(" + printer._print(self.integrand) + r"\right)"
-        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+    def _latex(self, printer):
+        return r"\sum_{\mathrm{data}} \left(" + printer._print(self.integrand) + r"\right)"
 
 
 def data_total(integrand: Expr | float) -> Expr:

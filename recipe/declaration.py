@@ -12,6 +12,7 @@ from sympy.core.function import AppliedUndef
 from .algebra import with_short_logs
 from .arguments import text
 from .certificate import Certificate
+from .declared import allows, num_data, positive, step_size
 from .display import as_latex, as_text
 from .dynamics import Dynamics
 from .energy import Energy
@@ -19,7 +20,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .symbols import Potential, formula, is_fraction, num_data, positive, step_size
+from .symbols import Potential, formula
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
 
@@ -194,7 +195,7 @@ class Recipe(Dynamics):
         for s in set().union(*(e.free_symbols for e in formulas.values())):
             where = f"{self.name}, convert, {s}"
             numbers[s] = formula(values.get(s.name, 1), where)
-            if not numbers[s].is_number or not _allows(s, numbers[s]):
+            if not numbers[s].is_number or not allows(s, numbers[s]):
                 raise RecipeError(where, f"{numbers[s]} is out of its range", do=advice)
         settings = {s: e.xreplace(numbers) for s, e in formulas.items()}
         for s, x in settings.items():
@@ -202,7 +203,7 @@ class Recipe(Dynamics):
             if x.is_infinite:
                 of_what = "step size" if s == step_size else f"{s}, {s.doc}"
                 raise RecipeError(where, f"these numbers stand for an infinite {of_what}", do=NO_LIMIT)
-            if not x.is_finite or not _allows(s, x):
+            if not x.is_finite or not allows(s, x):
                 raise RecipeError(where, f"it gives {s} = {x}", do=advice)
         return {"step_size" if s == step_size else s.name: float(x) for s, x in settings.items()}
 
@@ -261,12 +262,3 @@ def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], wh
 def _letters(word: Word) -> list[str]:
     """The letters of a word, or of a list of moves."""
     return re.findall("[A-Z]'*", word) if isinstance(word, str) else [letter for letter, _ in word]
-
-
-def _allows(s: Symbol, x: Expr) -> bool:
-    """Whether a number is within the declared range of a symbol."""
-    if not x.is_real:
-        return False
-    if s.is_positive and not x > 0 or s.is_nonnegative and not x >= 0:
-        return False
-    return not (is_fraction(s) and x > 1)

@@ -11,8 +11,9 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, expand
 
 from .algebra import entries, readers
 from .calculus import derivative
+from .declared import Block
 from .operators import divergence, times
-from .symbols import Block, Crossing, Total, masked, total
+from .symbols import Crossing, Total, masked, total
 
 
 def terms(expression: Expr) -> Expr:

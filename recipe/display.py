@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from sympy import Expr, ImmutableMatrix, latex, sqrt
 
+from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
 from .pieces import Jump
 from .swaps import Swap
-from .symbols import Block, Parameter, step_size
 
 
 def equations(recipe: Dynamics) -> list[tuple[str, str]]:

@@ -10,10 +10,11 @@ from sympy.core.relational import Relational
 
 from . import derive
 from .algebra import entries, vanishes
+from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, temperature
 from .operators import Operator
 from .pieces import Jump, Piece
 from .swaps import Swap
-from .symbols import OF_THE_STEP, Adapted, Block, Observed, Parameter, Potential, temperature
+from .symbols import Potential
 
 # A dict over blocks or pairs of blocks, or a sympy matrix; once declared an ImmutableMatrix in the order of the state.
 Entries = Any

@@ -9,8 +9,9 @@ from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
 from .algebra import logs_apart, readers
 from .calculus import derivative
 from .data import DataTotal, Datum, bounded
+from .declared import Block
 from .errors import RecipeError, did_you_mean
-from .symbols import Block, formula, is_site, masked
+from .symbols import formula, is_site, masked
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from sympy import Add, Dummy, Expr, Min, Mul, Piecewise, S, cancel, exp, expand,
 
 from .algebra import readers, vanishes
 from .calculus import derivative
+from .declared import Block
+from .declared import temperature as T
 from .domains import Domain
 from .errors import RecipeError
-from .symbols import Block, Total, formula, masked
-from .symbols import temperature as T
+from .symbols import Total, formula, masked
 
 WARM = Dummy("T", positive=True)  # a positive T, so that sympy knows 1/T to be real
 

@@ -41,11 +41,12 @@ from sympy.core.function import AppliedUndef
 
 from .algebra import entries, with_short_logs
 from .declaration import Recipe
+from .declared import Adapted, Block, Parameter, temperature
 from .energy import is_softplus
 from .errors import RecipeError, did_you_mean
 from .pieces import Jump, Piece
 from .swaps import Swap
-from .symbols import Adapted, Block, Crossing, Parameter, Partial, Potential, Total, formula, masked, temperature, total
+from .symbols import Crossing, Partial, Potential, Total, formula, masked, total
 
 PROBES = [(S.Zero,), *((S(k) / 4,) for k in range(-60, 61, 7))]  # chains at which a map of one site is checked
 TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # chains at which a map with sums is checked

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from sympy import Expr, S, expand, log
 
 from .calculus import derivative
+from .declared import Block, temperature
 from .operators import coefficient, is_operator, times
-from .symbols import Block, Crossing, Total, temperature, total
+from .symbols import Crossing, Total, total
 
 
 @dataclass(frozen=True)

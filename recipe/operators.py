@@ -12,8 +12,10 @@ from functools import lru_cache
 from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
 from sympy.printing.precedence import PRECEDENCE
 
+from .declared import Block, Parameter
+from .domains import NAMED
 from .errors import RecipeError
-from .symbols import Block, Crossing, Parameter, Partial, SiteDummy, Total, formula, is_site, masked, valid_name
+from .symbols import Crossing, Partial, SiteDummy, Total, formula, is_site, masked
 
 # Sign of the eigenvalues (imaginary for a skew operator), and the kind in words, by kind.
 KINDS = {
@@ -29,21 +31,16 @@ class Operator(Parameter):
     """Symbol of a matrix over the sites, of a `kind`: a constant, or a function of the block `at`, called a field."""
 
     __slots__ = ("matrix_kind", "at")
-
+    fields = (*Parameter.fields, "matrix_kind", "at")
+    what = "operator"
     matrix_kind: str
     at: Block | None
     is_operator = True
 
     def __new__(cls, name, kind="definite", doc="", at=None):
         """A symbol with the sign of the eigenvalues as its assumption."""
-        valid_name(name, "operator")
-        operator = super().__new__(cls, name, KINDS[kind][0], None, doc)
-        operator.matrix_kind = kind
-        operator.at = at
-        return operator
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.matrix_kind, str(self.at))
+        sign = KINDS[kind][0]
+        return cls._of(name, NAMED[sign].signs, sign, None, doc, None, kind, at)
 
     def __getnewargs_ex__(self):
         return (self.name, self.matrix_kind, self.doc, self.at), {}
@@ -212,7 +209,7 @@ class Applied(Crossing):
         F = printer._print(self.formula)
         return f"{F if self.formula.is_Symbol else f'({F})'}({printer._print(self.argument)})"
 
-    def _latex(self, printer, exp=None):
+    def _latex(self, printer):
         F, e = printer._print(self.formula), printer._print(self.argument)
         if self.formula.is_Pow and self.formula.exp == -1:
             F = f"{printer.parenthesize(self.formula.base, PRECEDENCE['Pow'])}^{{-1}}"
@@ -220,8 +217,7 @@ class Applied(Crossing):
             F = rf"\left({F}\right)"
         if not self.argument.is_Symbol:
             e = rf"\left({e}\right)"
-        body = f"{F} {e}"
-        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+        return f"{F} {e}"
 
 
 class Diagonal(Crossing):
@@ -290,9 +286,8 @@ class Divergence(Crossing):
     def _sympystr(self, printer):
         return f"divergence({printer._print(self.args[0])})"
 
-    def _latex(self, printer, exp=None):
-        body = rf"\nabla\!\cdot {printer._print(self.args[0])}"
-        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+    def _latex(self, printer):
+        return rf"\nabla\!\cdot {printer._print(self.args[0])}"
 
 
 class SlopeOfDivergence(Crossing):

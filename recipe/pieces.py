@@ -12,9 +12,10 @@ from typing import Any
 
 from sympy import Expr
 
+from .declared import Block, valid_name
 from .errors import RecipeError
 from .laws import Law
-from .symbols import Block, formula, valid_name
+from .symbols import formula
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]

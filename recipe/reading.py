@@ -7,13 +7,14 @@ from sympy import Expr, ImmutableMatrix, Symbol, zeros
 from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
+from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .laws import Law
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
-from .symbols import Adapted, Block, Parameter, formula, is_site, num_data
+from .symbols import formula, is_site
 
 ORDERS = ("lagged", "same_step", "differentiated")
 

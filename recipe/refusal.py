@@ -31,6 +31,7 @@ from sympy.core.function import AppliedUndef
 from .algebra import at_one_site, entries, is_continuous, random_value, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
+from .declared import Adapted, Block, Observed, Parameter, step_number, step_size, valid_name
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
@@ -38,22 +39,7 @@ from .laws import Law, compared
 from .marginal import eliminate_gaussians
 from .operators import Applied, bare, fields_of, operators_of, parts
 from .swaps import Swap
-from .symbols import (
-    OPAQUE,
-    Adapted,
-    Block,
-    Crossing,
-    Observed,
-    Parameter,
-    Partial,
-    Potential,
-    Total,
-    is_site,
-    masked,
-    step_number,
-    step_size,
-    valid_name,
-)
+from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 
 STATES = 64
 ROUNDING = 1e-12

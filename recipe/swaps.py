@@ -7,9 +7,10 @@ from typing import Any
 from sympy import Expr, exp, expand
 
 from .algebra import vanishes
+from .declared import Block
+from .declared import temperature as T
 from .errors import RecipeError
-from .symbols import Block, formula
-from .symbols import temperature as T
+from .symbols import formula
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""Symbols of the language: blocks, parameters, totals, potentials and opaque functions.
+"""Formulas of the language: totals, potentials, their derivatives, and opaque functions of declared symbols.
 
 A formula is written for one coordinate, a *site*. A vector block has one value per site, a scalar block one
 value per chain, and `total` is the sum over the sites of one chain.
 Derivatives follow the joint calculus of all sites: d total(f(p))/dp = f'(p).
 """
 
-import keyword
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -16,328 +14,34 @@ from sympy.concrete.expr_with_limits import ExprWithLimits
 from sympy.core.function import AppliedUndef
 from sympy.core.symbol import Str
 
-from .arguments import number, text
 from .bound import Bound
 from .calculus import derivative
-from .domains import NAMED, Domain, domain_of
+from .declared import (  # noqa: F401 (these words of the language are imported from here, too)
+    OF_THE_STEP,
+    RESERVED,
+    Adapted,
+    Block,
+    DomainName,
+    Observed,
+    Parameter,
+    duration,
+    is_fraction,
+    is_like,
+    num_data,
+    scalar,
+    signs_named,
+    signs_of,
+    step_number,
+    step_size,
+    temperature,
+    valid_name,
+    vector,
+)
 from .errors import RecipeError
-
-DomainName = str | tuple | Domain
-
-RESERVED = {
-    "h": "the step size",
-    "T": "the temperature",
-    "n": "the number of sites, total(1)",
-    "U": "the potential",
-    "temperature": "the temperature",
-    "step_size": "the step size",
-    "gradient": "the gradient of U",
-    "noise": "the noise of a step",
-    "gradient_noise": "the variance of the gradient",
-    "curvature": "the Hessian diagonal of U",
-    "state": "the state of a step",
-    "diverged": "a field of the draws",
-    "num_data": "the number of data",
-    "step_number": "the number of the step",
-    "observe": "the observations of a step",
-    "sizes": "the sizes of the tensors",
-}
 
 # The functions known to every backend, beside sums, products, powers, Max and Min.
 ELEMENTARY = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc".split()
 KNOWN_FUNCTIONS = (*ELEMENTARY, "Abs", "sign", "Heaviside", "Piecewise")
-
-
-def valid_name(name: str, what: str) -> str:
-    """The name itself, if emitted code of every backend can use it.
-
-    `what`: the kind of the named object. Raises RecipeError for invalid names, keywords of Python and reserved names.
-
-    >>> valid_name("theta", "block")
-    'theta'
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        raise RecipeError(
-            f"{what} {name!r}", "a name is a letter followed by letters, digits or _", do="Choose such a name."
-        )
-    if keyword.iskeyword(name):
-        raise RecipeError(f"{what} {name!r}", "this is a keyword of Python", do=f"Write {name + '_'!r}.")
-    if name in RESERVED:
-        raise RecipeError(
-            f"{what} {name!r}", f"this name is taken: it is {RESERVED[name]} of every recipe", do="Choose another name."
-        )
-    return name
-
-
-def _assumptions(sign: str, where: str) -> dict[str, bool]:
-    if sign not in ("real", "positive", "nonnegative", "fraction"):
-        raise RecipeError(where, f"unknown domain {sign!r}", do="Use one of real, positive, nonnegative.")
-    return NAMED[sign].signs
-
-
-def signs_of(expression: Expr) -> dict[str, bool]:
-    """The sympy assumptions on the sign of an expression, for a symbol that replaces it.
-
-    >>> signs_of(positive("m"))
-    {'real': True, 'positive': True, 'nonnegative': True}
-    """
-    return {sign: True for sign in ("real", "positive", "nonnegative") if getattr(expression, f"is_{sign}")}
-
-
-class Block(Symbol):
-    """A named part of the state; `is_vector`: whether a block has one value per site, else one per chain."""
-
-    __slots__ = ("is_vector", "domain")
-
-    is_vector: bool
-    domain: Domain
-    class_key = Symbol.class_key
-
-    def __new__(cls, name, is_vector, domain="real"):
-        valid_name(name, "block")
-        domain = domain_of(domain, f"block {name!r}")
-        block = Symbol.__xnew__(cls, name, **domain.signs)
-        block.is_vector = is_vector
-        block.domain = domain
-        return block
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector, self.domain.name)
-
-    def __getnewargs_ex__(self):
-        return (self.name, self.is_vector, self.domain), {}
-
-
-class Adapted(Block):
-    """A quantity frozen inside a step and updated between steps; `start`: the formula of its initial value."""
-
-    __slots__ = ("start",)
-
-    start: Expr
-
-    def __new__(cls, name, is_vector, domain, start):
-        block = super().__new__(cls, name, is_vector, domain)
-        block.start = start
-        return block
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.start)
-
-    def __getnewargs_ex__(self):
-        return (self.name, self.is_vector, self.domain, self.start), {}
-
-
-class Supplied(Symbol):
-    """A symbol with values supplied by the caller; `is_vector`: whether there is one value per site."""
-
-    __slots__ = ("is_vector",)
-
-    is_vector: bool
-    class_key = Symbol.class_key
-    what = ""
-
-    def __new__(cls, name, is_vector):
-        supplied = Symbol.__xnew__(cls, valid_name(name, cls.what), real=True)
-        supplied.is_vector = is_vector
-        return supplied
-
-    def _hashable_content(self):
-        return (*super()._hashable_content(), self.is_vector)
-
-    def __getnewargs_ex__(self):
-        return (self.name, self.is_vector), {}
-
-
-class Observed(Supplied):
-    """A statistic of the current batch: `observe={name: function of theta}`."""
-
-    __slots__ = ()
-    what = "observation"
-
-
-class Parameter(Symbol):
-    """A constant of a recipe with sign, default and doc; `per`: the vector block for a value per site, or None."""
-
-    __slots__ = ("sign", "default", "doc", "per")
-
-    sign: str
-    default: float | None
-    doc: str
-    per: Block | None
-    class_key = Symbol.class_key
-
-    def __new__(cls, name, sign="real", default=None, doc="", per=None):
-        parameter = Symbol.__xnew__(cls, valid_name(name, "parameter"), **_assumptions(sign, f"parameter {name!r}"))
-        parameter.sign = sign
-        parameter.default = default
-        parameter.doc = doc
-        parameter.per = per
-        return parameter
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether the parameter has one value per site."""
-        return self.per is not None
-
-    @property
-    def range_in_words(self) -> str:
-        """The range of the parameter in words."""
-        return self.sign
-
-    def _hashable_content(self):
-        # as text, because sympy sorts by the contents
-        return (*super()._hashable_content(), self.sign, str(self.default), self.doc, str(self.per))
-
-    def __getnewargs_ex__(self):
-        return (self.name, self.sign, self.default, self.doc, self.per), {}
-
-
-def _reserved_symbol(name: str, sign: str) -> Symbol:
-    return Symbol.__xnew__(Symbol, name, **NAMED[sign].signs)
-
-
-step_size = _reserved_symbol("h", "positive")
-# The time of a flow, a share of the step.
-duration = _reserved_symbol("t", "positive")
-temperature = _reserved_symbol("T", "nonnegative")
-num_data = _reserved_symbol("num_data", "positive")
-step_number = _reserved_symbol("step_number", "nonnegative")
-OF_THE_STEP = (step_size, temperature, num_data, step_number)
-
-
-def vector(name: str, *, domain: DomainName = "real") -> Block:
-    """A block with one value per site: shape `(chains, *shape)` at run time.
-
-    `domain`: "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves its domain is frozen and
-    flagged as diverged. (a, b): a box, in which chains and their momenta are reflected at both ends. "periodic": an
-    angle from -pi to pi; ("periodic", P): an angle from -P/2 to P/2; formulas must have the period, and chains wrap
-    around. "binary": 0 or 1; ("categories", K): 0, ..., K - 1; both move by jumps alone. Raises RecipeError for a name
-    that emitted code cannot use, for an unknown domain, and for ends that are not finite or a >= b.
-
-    >>> vector("theta").is_vector
-    True
-    """
-    return Block(name, True, domain)
-
-
-def scalar(name: str, *, domain: DomainName = "real") -> Block:
-    """A block with one value per chain: shape `(chains,)` at run time.
-
-    `domain` and errors: as in `vector`.
-
-    >>> scalar("xi").is_vector
-    False
-    """
-    return Block(name, False, domain)
-
-
-def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: DomainName = "real") -> Adapted:
-    """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
-
-    `start`: the initial value, an expression of parameters and of grad(U), the first gradient; `domain`: as in
-    `vector`. Raises RecipeError if `like` is not a block.
-
-    >>> theta = vector("theta")
-    >>> adapted("V", like=theta, start=grad(potential(theta))**2, domain="nonnegative").start
-    grad(U)**2
-    """
-    return Adapted(name, _is_like(like, f"adapted {name!r}"), domain, formula(start, f"adapted {name!r}, start"))
-
-
-def observe(name: str, *, like: Block | None = None) -> Observed:
-    """A batch statistic for adaptations, supplied by the caller: one per site of `like`, or one per chain.
-
-    Raises RecipeError if `like` is not a block.
-
-    >>> observe("squared_residuals").is_vector
-    False
-    """
-    return Observed(name, _is_like(like, f"observe {name!r}"))
-
-
-def _is_like(like: Block | None, where: str) -> bool:
-    """Whether `like` is a vector block; False for None."""
-    if like is None:
-        return False
-    if not isinstance(like, Block):
-        advice = "Pass the block it has the shape of, e.g. like=theta."
-        raise RecipeError(where, f"like={like} is not a block", do=advice)
-    return like.is_vector
-
-
-def positive(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter > 0 with a default, a line of doc, and optionally one value per site (`per=theta`).
-
-    Raises RecipeError for a default outside of the range, and if `per` is not a vector block.
-
-    >>> positive("m", default=1, doc="mass").default
-    1.0
-    """
-    return _parameter("positive", name, default, doc, per)
-
-
-def nonnegative(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter >= 0; arguments and errors as in `positive`.
-
-    >>> nonnegative("B", default=0).default
-    0.0
-    """
-    return _parameter("nonnegative", name, default, doc, per)
-
-
-def real(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter of either sign; arguments and errors as in `positive`.
-
-    >>> real("mean", default=-1).default
-    -1.0
-    """
-    return _parameter("real", name, default, doc, per)
-
-
-def fraction(name: str, *, default: float | None = None, doc: str = "", per: Block | None = None) -> Parameter:
-    """A parameter from 0 to 1; arguments and errors as in `positive`.
-
-    >>> fraction("alpha", default=0.99).default
-    0.99
-    """
-    return _parameter("fraction", name, default, doc, per)
-
-
-_RANGES: dict[str, dict[str, Any]] = {
-    "real": {},
-    "positive": {"above": 0},
-    "nonnegative": {"least": 0},
-    "fraction": {"least": 0, "most": 1},
-}
-
-
-def _parameter(sign: str, name: str, default: float | None, doc: str, per: Block | None) -> Parameter:
-    """A parameter of a sign; raises RecipeError for a default outside of its range."""
-    where = f"parameter {name!r}"
-    text(where, "doc", doc)
-    if not (per is None or isinstance(per, Block) and per.is_vector):
-        advice = "Pass the block it has one value per site of, e.g. per=theta."
-        raise RecipeError(where, f"per={per} is not a vector block", do=advice)
-    if default is not None:
-        default = _default(sign, where, default)
-    return Parameter(name, sign, default, doc, per)
-
-
-def _default(sign: str, where: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RecipeError(where, f"the default {value!r} is not a number", do="Pass a float.")
-    sign_in_words = "between 0 and 1" if sign == "fraction" else sign
-    what = f"the default {float(value)} is not {sign_in_words}"
-    return float(number(where, "default", value, **_RANGES[sign], what=what, do="Change the default or the sign."))
-
-
-def is_fraction(symbol: Symbol) -> bool:
-    """Whether a parameter or block is declared to lie between 0 and 1.
-
-    >>> is_fraction(fraction("alpha"))
-    True
-    """
-    return getattr(symbol, "sign", str(getattr(symbol, "domain", ""))) == "fraction"
 
 
 def is_site(expression: Expr) -> bool:
@@ -438,12 +142,8 @@ class Total(Expr):
     def _sympystr(self, printer):
         return "n" if self.integrand is S.One else f"total({printer._print(self.integrand)})"
 
-    def _latex(self, printer, exp=None):
-        if self.integrand is S.One:
-            body = "n"
-        else:
-            body = r"\textstyle\sum " + printer._print(self.integrand)
-        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+    def _latex(self, printer):
+        return "n" if self.integrand is S.One else r"\textstyle\sum " + printer._print(self.integrand)
 
 
 def total(integrand: Expr | float) -> Expr:
@@ -506,9 +206,8 @@ class Potential(Expr):
     def _sympystr(self, printer):
         return f"{self.symbol}({', '.join(b.name for b in self.blocks)})"
 
-    def _latex(self, printer, exp=None):
-        body = rf"{self._latex_symbol()}({', '.join(printer._print(b) for b in self.blocks)})"
-        return body if exp is None else rf"{body}^{{{exp}}}"
+    def _latex(self, printer):
+        return rf"{self._latex_symbol()}({', '.join(printer._print(b) for b in self.blocks)})"
 
     def _latex_symbol(self):
         return "U" if not self.name else r"U_{\mathrm{" + self.name.replace("_", r"\_") + "}}"
@@ -546,13 +245,12 @@ class Partial(Expr):
             return f"grad({symbol})" if alone else f"grad({symbol}, {names[0]})"
         return f"hessian({self.U.symbol}, {', '.join(names)})"
 
-    def _latex(self, printer, exp=None):
+    def _latex(self, printer):
         bottom = " ".join(rf"\partial {printer._print(b)}" for b in self.variables)
         order = len(self.variables)
         U = self.U._latex_symbol()
         top = rf"\partial {U}" if order == 1 else rf"\partial^{order} {U}"
-        body = rf"\frac{{{top}}}{{{bottom}}}"
-        return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
+        return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def potential(*blocks: Block, name: str = "") -> Potential:
@@ -627,7 +325,21 @@ def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
             own = ", ".join(read) or "theta"
             advice = f"Write function({name!r}, {own}), and bind({name}=lambda {own}: ...) a formula that reads more"
         raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}", do=f"{advice}.")
-    return Function(name, **_assumptions(sign, f"function {name!r}"))(*blocks)
+    return Function(name, **signs_named(sign, f"function {name!r}"))(*blocks)
+
+
+def adapted(name: str, *, like: Block | None = None, start: Expr | float = 0, domain: DomainName = "real") -> Adapted:
+    """A quantity frozen inside a step: one value per site of the block `like`, or one per chain.
+
+    `start`: the initial value, an expression of parameters and of grad(U), the first gradient; `domain`: as in
+    `vector`. Raises RecipeError if `like` is not a block.
+
+    >>> from recipe import vector
+    >>> theta = vector("theta")
+    >>> adapted("V", like=theta, start=grad(potential(theta))**2, domain="nonnegative").start
+    grad(U)**2
+    """
+    return Adapted(name, is_like(like, f"adapted {name!r}"), domain, formula(start, f"adapted {name!r}, start"))
 
 
 _NOT_FINITE_AND_REAL = (S.NaN, S.Infinity, S.NegativeInfinity, S.ComplexInfinity, S.ImaginaryUnit)

@@ -8,6 +8,8 @@ from sympy import Expr, Float, ImmutableMatrix, S, Symbol
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
+from ..declared import Block
+from ..declared import temperature as T
 from ..derive import residual
 from ..domains import Domain
 from ..dynamics import Dynamics
@@ -17,8 +19,7 @@ from ..laws import Law, compared
 from ..marginal import Gaussian, eliminate_gaussians
 from ..results import VERDICTS
 from ..swaps import Swap
-from ..symbols import Block, Partial, Potential, Total, masked
-from ..symbols import temperature as T
+from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces, tails
 from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out

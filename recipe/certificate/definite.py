@@ -10,8 +10,9 @@ from math import inf
 from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
 
 from ..algebra import entries, random_value
+from ..declared import temperature
 from ..dynamics import Dynamics
-from ..symbols import OPAQUE, Total, masked, temperature
+from ..symbols import OPAQUE, Total, masked
 from .explicit import written_out
 
 

@@ -20,11 +20,12 @@ from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, co
 from ..algebra import at_one_site
 from ..algebra import entries as nonzero
 from ..arrays import of_arrays
+from ..declared import Block
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
 from ..operators import fields_of
-from ..symbols import OPAQUE, Block
+from ..symbols import OPAQUE
 from . import tails
 from .explicit import Explicit, draw_inside
 

@@ -17,9 +17,10 @@ from sympy.core.function import AppliedUndef
 from ..algebra import entries, random_value
 from ..bound import Bound
 from ..calculus import derivative
+from ..declared import Adapted, Block, temperature
 from ..dynamics import Dynamics
 from ..operators import Applied, fields_of, is_operator, operators_of, parts
-from ..symbols import OPAQUE, Adapted, Block, Partial, Potential, Total, temperature
+from ..symbols import OPAQUE, Partial, Potential, Total
 
 if TYPE_CHECKING:  # numpy is imported for operators only
     from numpy import ndarray

@@ -8,9 +8,10 @@ from math import exp, isfinite, log
 from sympy import Add, Expr, Rational, Symbol
 
 from ..algebra import at_one_site, integrands, random_value, vanishes
+from ..declared import Block, temperature
 from ..dynamics import Dynamics
 from ..marginal import Gaussian, eliminate_gaussians
-from ..symbols import OPAQUE, Block, Total, masked, temperature
+from ..symbols import OPAQUE, Total, masked
 from .definite import numeric
 from .finding import Finding
 

@@ -16,8 +16,8 @@ from sympy import Abs, Max, Min, Rational, Symbol, expand, sqrt
 
 from ..algebra import at_one_site
 from ..arrays import of_arrays
+from ..declared import Block
 from ..dynamics import Dynamics
-from ..symbols import Block
 from .explicit import SEED, Explicit, draws_inside
 
 INTERVALS = 3  # intervals of constant controls for each coordinate

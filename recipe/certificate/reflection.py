@@ -9,7 +9,7 @@ is reflected with p -> -p: the outflow with p equals the inflow with -p.
 from sympy import Expr
 
 from ..algebra import vanishes
-from ..symbols import Block
+from ..declared import Block
 from .explicit import Explicit
 
 

@@ -16,8 +16,8 @@ from sympy import Add, Dummy, Expr, Function, Mul, Pow, Symbol, expand
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
+from ..declared import signs_of
 from ..domains import Domain
-from ..symbols import signs_of
 from . import charts
 
 FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow
