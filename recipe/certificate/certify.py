@@ -206,9 +206,9 @@ def smooth(case: _Case) -> Finding:
     recipe = case.recipe
     if all(smoothness.is_smooth(e) for e in (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())):
         return Finding(question, "they are made of smooth functions", "proved", "smooth")
-    jumps = smoothness.jumps(case.explicit)
-    if jumps:
-        return Finding(question, str(jumps[0]), "failed", "smooth")
+    jump = smoothness.jump(case.explicit)
+    if jump:
+        return Finding(question, jump, "failed", "smooth")
     return Finding(question, "none on lines through random states", "checked", "smooth")
 
 

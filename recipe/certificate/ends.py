@@ -7,12 +7,10 @@ A coordinate without noise of its own, moved by Q, reaches b if H is finite ther
 """
 
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Any
+from functools import partial
 
 import numpy as np
 from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
@@ -27,7 +25,7 @@ from ..marginal import eliminate_gaussians
 from ..operators import fields_of
 from ..symbols import OPAQUE
 from . import tails
-from .explicit import Explicit, draw_inside
+from .explicit import Explicit, Line
 
 FALLS = -1e-3  # slope of L below which L is taken to fall
 STATES = 4  # number of states of the other coordinates
@@ -51,38 +49,33 @@ class End:
 def reached_ends(explicit: Explicit) -> list[End]:
     """The finite ends of domains that a chain reaches at one or more states of the other coordinates."""
     return [
-        End(str(z), block, at, line.has_noise and line.noise_at(at, inside) == 0)
-        for z, block, line in _lines(explicit)
-        for at, inside in block.domain.ends
-        if line.is_reached(at, inside)
+        own.end(at, own.has_noise and own.noise_at(at, inside) == 0)
+        for own in _slices(explicit)
+        for at, inside in own.domain.ends
+        if own.is_reached(at, inside)
     ]
 
 
 def explosions(explicit: Explicit) -> list[End]:
     """The infinities that a chain reaches in finite time along a coordinate with noise of its own."""
-    reached: list[End] = []
-    for z, block, line in _lines(explicit):
-        if block.domain.wraps or not line.has_noise:
-            continue
-        infinities = [at for at in (math.inf, -math.inf) if at in (block.domain.low, block.domain.high)]
-        reached += [End(str(z), block, at) for at in infinities if line.explodes(at)]
-    return reached
+    noisy = [own for own in _slices(explicit) if not own.domain.wraps and own.has_noise]
+    infinities = [(own, at) for own in noisy for at in (math.inf, -math.inf) if at in (own.domain.low, own.domain.high)]
+    return [own.end(at) for own, at in infinities if own.explodes(at)]
 
 
 def walls(explicit: Explicit) -> list[End]:
-    """Points inside of a domain that no chain reaches from either side, at any state of the other coordinates."""
-    entered = [explicit.D[i, i].free_symbols for i in range(explicit.size)]
+    """Points inside of a domain that no chain reaches from either side, at any state of the other coordinates.
+
+    A circle has walls if there are two: a chain goes around a single one.
+    """
     infinite = _may_make_infinite(explicit.H)
-    varying = [z for z, D in zip(explicit.coordinates, entered, strict=True) if z in D or z in infinite]
-    lines = _lines(explicit, varying) if varying else ()
-    times = Counter((str(z), block, at) for z, block, line in lines if line.has_noise for at in line.walls())
-    closed = [End(name, block, at) for (name, block, at), number in times.items() if number == STATES]
-    return [end for end in closed if not end.block.domain.wraps or _are_two(end, closed)]
-
-
-def _are_two(end: End, closed: list[End]) -> bool:
-    """Whether a circle has another wall: a chain goes around a single wall."""
-    return sum(other.coordinate == end.coordinate for other in closed) > 1
+    D = explicit.D.diagonal()
+    varying = [z for z, own in zip(explicit.coordinates, D, strict=True) if z in own.free_symbols | infinite]
+    slices = _slices(explicit, varying) if varying else ()
+    times = Counter(own.end(at) for own in slices if own.has_noise for at in own.walls())
+    closed = [end for end, number in times.items() if number == STATES]
+    of_coordinate = Counter(end.coordinate for end in closed)
+    return [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
 
 
 def is_integrable(recipe: Dynamics) -> bool:
@@ -111,25 +104,16 @@ def entry_without_mean(explicit: Explicit) -> str:
     Such an entry may carry a chain to infinity in finite time. Entries of D that read their own coordinate only are
     left to Feller's test along the coordinate, which is sharper.
     """
-    coordinates = explicit.coordinates
-    domains = {z: b.domain for z, b in zip(coordinates, explicit.blocks, strict=True)}
-    moving = {z: domain for z, domain in domains.items() if not domain.is_discrete}
+    z, domains = explicit.coordinates, explicit.domains
+    moving = {x: domain for x, domain in domains.items() if not domain.is_discrete}
     H = explicit.with_numbers_but(moving)
-    entries = {
-        f"D[{z}, {z}]": D for z, D in zip(coordinates, explicit.D.diagonal(), strict=True) if D.free_symbols - {z}
-    }
-    D, Q = nonzero(explicit.D), nonzero(explicit.Q)
-    for i, j in combinations(range(explicit.size), 2):
-        for letter, matrix in (("D", D), ("Q", Q)):
-            if (i, j) in matrix:
-                entries[f"{letter}[{coordinates[i]}, {coordinates[j]}]"] = matrix[i, j]
-    entries = {name: e for name, e in entries.items() if e.free_symbols & set(moving)}
+    D = {(i, j): e for (i, j), e in nonzero(explicit.D).items() if i < j or i == j and e.free_symbols - {z[i]}}
+    Q = {(i, j): e for (i, j), e in nonzero(explicit.Q).items() if i < j}
+    entries = {f"{letter}[{z[i]}, {z[j]}]": e for letter, own in (("D", D), ("Q", Q)) for (i, j), e in own.items()}
+    entries = {name: e for name, e in entries.items() if e.free_symbols & moving.keys()}
     if not entries or _has_mean(H, entries.values(), moving, explicit.temperature):
         return ""
-    for name, entry in entries.items():
-        if not _has_mean(H, [entry], moving, explicit.temperature):
-            return name
-    return ""
+    return next((name for name, e in entries.items() if not _has_mean(H, [e], moving, explicit.temperature)), "")
 
 
 def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], temperature: float) -> bool:
@@ -145,54 +129,56 @@ def _may_make_infinite(H: Expr) -> set[Symbol]:
     return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 
-def _lines(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator[tuple[Symbol, Block, "Line"]]:
-    """The lines along all coordinates, or along those in `along`, through a few random states."""
-    draw = random.Random(2015)
+def _slices(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator["Slice"]:
+    """Slices along all coordinates, or along those in `along`, through a few random states."""
     drift = explicit.curl()
-    for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if block.domain.is_discrete or (along is not None and z not in along):
-            continue
-        functions = [of_arrays([explicit.coordinates], e, cse=True) for e in (explicit.H, explicit.D[i, i], drift[i])]
-        for _ in range(STATES):
-            state = [draw_inside(b, draw) for b in explicit.blocks]
-            yield z, block, Line(i, state, explicit.temperature, block.domain, *functions)
+    for lines in explicit.lines(STATES, along):
+        i = lines[0].i
+        formulas = (explicit.H, explicit.D[i, i], drift[i])
+        functions = [of_arrays([explicit.coordinates], e, cse=True) for e in formulas]
+        yield from (Slice(line, *(partial(line.on, f) for f in functions)) for line in lines)
 
 
 @dataclass
-class Line:
-    """H, D_ii and the drift from Q along coordinate i through a state."""
+class Slice:
+    """H, D_ii and the drift from Q on a line along coordinate i."""
 
-    i: int
-    state: list[float]
-    temperature: float
-    domain: Domain
+    line: Line
     H: Callable
     D: Callable
     drift: Callable
 
-    def on(self, function: Callable, x: Any) -> np.ndarray:
-        """The values of a function at points x of the line."""
-        with np.errstate(all="ignore"):
-            at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
-            return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
+    @property
+    def domain(self) -> Domain:
+        """The domain of the coordinate."""
+        return self.line.block.domain
+
+    @property
+    def middle(self) -> float:
+        """The coordinate at the state that the line passes through."""
+        return self.line.state[self.line.i]
+
+    def end(self, at: float, turns_back: bool = False) -> End:
+        """An end at a point of the line."""
+        return End(str(self.line.z), self.line.block, at, turns_back)
 
     @property
     def has_noise(self) -> bool:
         """Whether the coordinate has noise of its own."""
-        values = self.on(self.D, self.state[self.i] + np.linspace(0.0, 0.2, 7))
+        values = self.D(self.middle + np.linspace(0.0, 0.2, 7))
         return bool((np.nan_to_num(values) > 0).any())
 
     def noise_at(self, at: float, inside: float) -> float:
         """The limit of D_ii at a point from one side; 0 if D_ii vanishes there."""
-        near = self.on(self.D, at + inside * np.exp([-18.0, -27.0]))
+        near = self.D(at + inside * np.exp([-18.0, -27.0]))
         return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
 
     def is_reached(self, at: float, inside: float) -> bool:
         """Whether a chain reaches a point from one side."""
         if self.has_noise:
             return self.slope(at, inside) < FALLS
-        moved = self.on(self.drift, at + inside * np.exp([-10.0]))[0]
-        H = self.on(self.H, at + inside * np.exp([-10.0, -20.0]))
+        moved = self.drift(at + inside * np.exp([-10.0]))[0]
+        H = self.H(at + inside * np.exp([-10.0, -20.0]))
         return bool(moved != 0 and np.isfinite(H).all() and H[1] - H[0] < 0.1)
 
     def slope(self, at: float, inside: float) -> float:
@@ -206,7 +192,7 @@ class Line:
     def log_scale(self, x: np.ndarray) -> np.ndarray:
         """H/T - log D."""
         with np.errstate(all="ignore"):
-            return self.on(self.H, x) / self.temperature - np.log(self.on(self.D, x))
+            return self.H(x) / self.line.explicit.temperature - np.log(self.D(x))
 
     def explodes(self, at: float) -> bool:
         """Whether L falls towards infinity, within the range of floats."""
@@ -214,28 +200,27 @@ class Line:
         x = math.copysign(1.0, at) * np.sinh(y)
         with np.errstate(all="ignore"):
             L = self.log_scale(x) + y
-            known = np.isfinite(L) & (self.on(self.D, x) > 0)
+            known = np.isfinite(L) & (self.D(x) > 0)
         last = L[: int(known.argmin())] if not known.all() else L
         if len(last) < 2:
             return bool(L[0] == -np.inf)
         return bool((last[-1] - last[-2]) / 2.0 < FALLS)
 
-    def dips(self) -> list[float]:
-        """Candidates for walls: points where D has a dip, or |H| a peak."""
+    def walls(self) -> set[float]:
+        """The points inside of the domain that no chain reaches from either side, rounded and distinct.
+
+        Candidates are points where D has a dip, or |H| a peak.
+        """
         x = _scanned(self.domain)
         points = []
-        for depth in (lambda at: np.log(abs(self.on(self.D, at))), lambda at: -abs(self.on(self.H, at))):
+        for depth in (lambda at: np.log(abs(self.D(at))), lambda at: -abs(self.H(at))):
             with np.errstate(all="ignore"):
                 values = np.nan_to_num(depth(x), nan=-1e300)
-                lows = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
-                deepest, nearest = (lows[np.argsort(by[lows])[:LOOKS]] for by in (values, abs(x)))
-                lows = np.union1d(deepest, nearest)
-                points += _lowest(depth, x[lows - 1], x[lows + 1])
-        return points
-
-    def walls(self) -> set[float]:
-        """The points inside of the domain that no chain reaches from either side, rounded and distinct."""
-        return {round(at, 5) + 0.0 for at in self.dips() if self.domain.contains(at) and self.is_wall(at)}
+                dips = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
+                deepest, nearest = (dips[np.argsort(by[dips])[:LOOKS]] for by in (values, abs(x)))
+                dips = np.union1d(deepest, nearest)
+                points += [round(float(at), 9) for at in lowest(depth, x[dips - 1], x[dips + 1])]
+        return {round(at, 5) + 0.0 for at in points if self.domain.contains(at) and self.is_wall(at)}
 
     def is_wall(self, at: float) -> bool:
         """Whether no chain reaches a point from either side, and Q does not carry a chain across.
@@ -243,12 +228,12 @@ class Line:
         A point beside which exp(-H/T) is numerically 0 is not a wall, because nothing is cut off.
         """
         beside = (1.0, -1.0)
-        H = self.on(self.H, [self.state[self.i], *(at + side * np.exp(-NEAR) for side in beside)]) / self.temperature
+        H = self.H([self.middle, *(at + side * np.exp(-NEAR) for side in beside)]) / self.line.explicit.temperature
         if (H[1:] - H[0] > NOTHING).any():
             return False
         if not all(self.slope(at, side) >= FALLS for side in beside):
             return False
-        crossing = self.on(self.drift, [at + side * 1e-9 for side in beside])
+        crossing = self.drift([at + side * 1e-9 for side in beside])
         return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
 
 
@@ -259,10 +244,10 @@ def _scanned(domain: Domain) -> np.ndarray:
     return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))
 
 
-def _lowest(depth: Callable, low: np.ndarray, high: np.ndarray) -> list[float]:
+def lowest(depth: Callable, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The minima of a function with one dip in each interval, by ternary search."""
     for _ in range(80):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         is_left = np.nan_to_num(depth(a), nan=-1e300) < np.nan_to_num(depth(b), nan=-1e300)
         low, high = np.where(is_left, low, a), np.where(is_left, b, high)
-    return [round(float(x), 9) + 0.0 for x in (low + high) / 2]
+    return (low + high) / 2

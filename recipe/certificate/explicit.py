@@ -6,23 +6,25 @@ opaque U becomes a confining energy that couples its coordinates, an opaque func
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Mul, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, random_value
+from ..arrays import of_arrays
 from ..bound import Bound
 from ..calculus import derivative
 from ..declared import Adapted, Block, temperature
+from ..domains import Domain
 from ..dynamics import Dynamics
 from ..operators import Applied, fields_of, is_operator, operators_of, parts
 from ..symbols import OPAQUE, Partial, Potential, Total
 
-if TYPE_CHECKING:  # numpy is imported for operators only
+if TYPE_CHECKING:  # numpy is imported where numbers are asked for
     from numpy import ndarray
 
 SEED = 2015
@@ -40,21 +42,21 @@ class Explicit:
     Q: ImmutableMatrix
     temperature: float
 
-    @cached_property
+    @property
     def size(self) -> int:
         """The number of coordinates."""
         return len(self.coordinates)
 
+    @property
+    def domains(self) -> dict[Symbol, Domain]:
+        """The domain of each coordinate."""
+        return {z: b.domain for z, b in zip(self.coordinates, self.blocks, strict=True)}
+
     def with_numbers_but(self, kept: Collection[Symbol]) -> Expr:
         """H with random numbers for all coordinates that are not in `kept`."""
-        draw = random.Random(SEED)
-        return self.H.xreplace(
-            {
-                z: Rational(repr(round(draw_inside(b, draw), 6)))
-                for z, b in zip(self.coordinates, self.blocks, strict=True)
-                if z not in kept
-            }
-        )
+        (state,) = draws_inside(self.blocks, 1, SEED)
+        numbers = {z: Rational(repr(round(x, 6))) for z, x in zip(self.coordinates, state, strict=True)}
+        return self.H.xreplace({z: x for z, x in numbers.items() if z not in kept})
 
     def curl(self) -> ImmutableMatrix:
         """-Q grad H + T rowdiv(Q): the drift from Q."""
@@ -64,6 +66,44 @@ class Explicit:
             slopes[i].append(derivative(e, self.coordinates[j]))
         divergence = ImmutableMatrix([Add(*own) for own in slopes])
         return self.temperature * divergence - self.Q * gradient
+
+    def function(self, formulas: Sequence[Expr]) -> Callable:
+        """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
+        import numpy as np
+
+        compiled = of_arrays([self.coordinates], list(formulas), cse=True)
+
+        def values(z: "ndarray") -> "ndarray":
+            with np.errstate(all="ignore"):
+                return np.array([np.broadcast_to(np.asarray(x, dtype=float), z.shape[1:]) for x in compiled(z)])
+
+        return values
+
+    def lines(self, number: int, along: Collection[Symbol] | None = None) -> "Iterator[list[Line]]":
+        """Lines through a number of random states, along each coordinate or each of those in `along`."""
+        draw = random.Random(SEED)
+        for i, (z, b) in enumerate(zip(self.coordinates, self.blocks, strict=True)):
+            if not b.domain.is_discrete and (along is None or z in along):
+                yield [Line(self, i, z, b, [draw_inside(b, draw) for b in self.blocks]) for _ in range(number)]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line along coordinate number i, which is z, of a block, through a state."""
+
+    explicit: Explicit
+    i: int
+    z: Symbol
+    block: Block
+    state: list[float]
+
+    def on(self, function: Callable, x: Any) -> "ndarray":
+        """The values of a compiled formula of all coordinates at points x of the line."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
+            return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
 
 
 def draw_inside(block: Block, draw: random.Random) -> float:
@@ -125,14 +165,8 @@ class _Writer:
         # frozen blocks are numbers
         still = [s for s in self.symbols.values() if s not in coordinates]
         numbers = {s: Rational(repr(round(random_value(s, self.draw), 6))) for s in still}
-        return Explicit(
-            coordinates,
-            tuple(b for _, b, _ in rows),
-            H=H.xreplace(numbers),
-            D=D.xreplace(numbers),
-            Q=Q.xreplace(numbers),
-            temperature=float(self.temperature),
-        )
+        H, D, Q = (e.xreplace(numbers) for e in (H, D, Q))
+        return Explicit(coordinates, tuple(b for _, b, _ in rows), H, D, Q, float(self.temperature))
 
     def joint(self, matrix: ImmutableMatrix, rows: list[Row]) -> ImmutableMatrix:
         """The matrix over coordinates from a matrix over blocks."""
@@ -191,7 +225,8 @@ class _Writer:
         """The expression at a site; `site`: None for expressions with one value per chain."""
         match e:
             case Total():
-                at = _of_blocks if self.is_of_blocks(e.integrand) else self.at
+                of_blocks = e.integrand.free_symbols <= set(self.recipe.state) and not e.integrand.has(*OPAQUE)
+                at = _of_blocks if of_blocks else self.at
                 return Add(*(at(e.integrand, k) for k in range(1, self.sites + 1)))
             case Potential():
                 return self.energy(e)
@@ -202,24 +237,14 @@ class _Writer:
             case Symbol():
                 return self.number(e, site)
             case Applied():
-                return self.applied(e, site or 1)
-            case AppliedUndef():
+                row = self.matrix(e.formula).row((site or 1) - 1)
+                return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
+            case AppliedUndef() | Bound():
                 return self.function(e, site)
-            case Bound():
-                return self.bound(e, site)
         if not e.args:
             return e
         whole = e.func(*(self.at(a, site) for a in e.args))
         return whole.doit() if isinstance(e, Derivative) else whole
-
-    def applied(self, e: Applied, site: int) -> Expr:
-        """The product of an operator and a vector, at a site."""
-        row = self.matrix(e.formula).row(site - 1)
-        return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
-
-    def is_of_blocks(self, e: Expr) -> bool:
-        """Whether an expression reads blocks of the state only."""
-        return e.free_symbols <= set(self.recipe.state) and not e.has(*OPAQUE)
 
     def energy(self, U: Potential) -> Expr:
         """A confining energy without symmetry: x^2/2 + cos(2x - phase) per coordinate, with coupled neighbours.
@@ -233,20 +258,14 @@ class _Writer:
         coupling = Add(*(sin(x - y) / 3 for x, y in zip(z, z[1:], strict=False)))
         return Add(*(well + cos(2 * x - phase) for well, x in zip(wells, z, strict=True))) + coupling
 
-    def function(self, f: AppliedUndef, site: int | None) -> Expr:
-        """A smooth function of the sum of the arguments, with the declared sign."""
-        return _smooth(Add(*(self.at(a, site) for a in f.args)), is_positive=f.is_positive or f.is_nonnegative)
-
-    def bound(self, f: Bound, site: int | None) -> Expr:
-        """A smooth function, or its derivative, for a network's function of the same orders and sign."""
+    def function(self, f: AppliedUndef | Bound, site: int | None) -> Expr:
+        """A smooth function without symmetry of the sum of the arguments, with the declared sign, or its derivative."""
         x = Dummy(real=True)
-        derivative = diff(_smooth(x, is_positive=f.family.is_positive), x, sum(f.orders))
-        return derivative.xreplace({x: Add(*(self.at(a, site) for a in f.args))})
-
-
-def _smooth(x: Expr, *, is_positive: bool) -> Expr:
-    """A smooth function without symmetry: 1 + tanh(x)/2, or x/3 + sin(x)."""
-    return 1 + tanh(x) / 2 if is_positive else x / 3 + sin(x)
+        of_network = isinstance(f, Bound)
+        is_positive = f.family.is_positive if of_network else f.is_nonnegative
+        smooth = 1 + tanh(x) / 2 if is_positive else x / 3 + sin(x)
+        argument = Add(*(self.at(a, site) for a in f.args))
+        return diff(smooth, x, sum(f.orders) if of_network else 0).xreplace({x: argument})
 
 
 def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, ndarray]":

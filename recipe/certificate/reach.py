@@ -15,7 +15,6 @@ import numpy as np
 from sympy import Abs, Max, Min, Rational, Symbol, expand, sqrt
 
 from ..algebra import at_one_site
-from ..arrays import of_arrays
 from ..declared import Block
 from ..dynamics import Dynamics
 from .explicit import SEED, Explicit, draws_inside
@@ -103,11 +102,10 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
     for i, z in enumerate(explicit.coordinates):
         if z in refreshed or not explicit.D[i, i].free_symbols:
             continue
-        noise = of_arrays([explicit.coordinates], explicit.D[i, i], cse=True)
+        noise = explicit.function([explicit.D[i, i]])
 
         def is_noisy(x: np.ndarray, noise: Callable = noise) -> np.ndarray:
-            values = [np.asarray(noise(np.where(binary, bit, x)), dtype=float) for bit in (0.0, 1.0)]
-            return np.any([np.broadcast_to(v, x.shape[1:]) != 0 for v in values], axis=0)
+            return np.any([noise(np.where(binary, bit, x))[0] != 0 for bit in (0.0, 1.0)], axis=0)
 
         dead = ~is_noisy(states)
         if dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_noisy):
@@ -117,7 +115,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
 
 def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
     """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to a state with noise."""
-    field = _rowwise(explicit, list(explicit.curl()))
+    field = explicit.function(explicit.curl())
     is_out = np.zeros(z.shape[1], dtype=bool)
     with np.errstate(all="ignore"):
         for _ in range(math.ceil(LEFT_WITHIN / PATIENT)):
@@ -152,27 +150,14 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
     """The drift (size, N) and the control directions (size, width, N), as functions of states (size, N)."""
     size = explicit.size
     rounded = replace(explicit, H=without_kinks(explicit.H), D=without_kinks(explicit.D), Q=without_kinks(explicit.Q))
-    D = _rowwise(rounded, list(rounded.D))
+    D = rounded.function(rounded.D)
     redrawn = np.array([[float(z == r) for r in refreshed] for z in explicit.coordinates]).reshape(size, -1)
 
     def columns(z):
         jumps = np.broadcast_to(redrawn[..., None], (*redrawn.shape, z.shape[1]))
         return np.concatenate([D(z).reshape(size, size, -1), jumps], axis=1)
 
-    return _rowwise(rounded, list(rounded.curl())), columns
-
-
-def _rowwise(explicit: Explicit, formulas: list) -> Callable:
-    """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
-    compiled = of_arrays([explicit.coordinates], formulas, cse=True)
-
-    def values(z):
-        rows = np.empty((len(formulas), *z.shape[1:]))
-        for row, value in zip(rows, compiled(z)):
-            row[...] = value
-        return rows
-
-    return values
+    return rounded.function(rounded.curl()), columns
 
 
 def _sensitivities(

@@ -5,9 +5,9 @@ with large differences are halved; a function jumps if the difference stays. Kin
 which exp(-H) vanishes, are no jumps.
 """
 
-import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 from sympy import Abs, Add, Derivative, Expr, Max, Min, Mul, Pow, atan, cos, cosh, erf, exp, log, sin, sinh, tanh
@@ -19,25 +19,11 @@ from ..bound import Bound
 from ..domains import Domain
 from ..symbols import Crossing, Partial, Potential, Total
 from . import charts
-from .explicit import Explicit, draw_inside
+from .explicit import Explicit
 
 GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
 LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
-
-
-@dataclass(frozen=True)
-class Jump:
-    """A point of a coordinate at which a function has two values."""
-
-    function: str
-    coordinate: str
-    at: float
-    sides: tuple[float, float]
-
-    def __str__(self):
-        low, high = self.sides
-        return f"{self.function} jumps from {low:.3g} to {high:.3g} at {self.coordinate} = {self.at:.3g}"
 
 
 def is_smooth(e: Expr) -> bool:
@@ -65,44 +51,21 @@ def is_smooth(e: Expr) -> bool:
     return bool(smooth) and all(map(is_smooth, e.args))
 
 
-def jumps(explicit: Explicit) -> list[Jump]:
-    """The first jump of each function that jumps, among H and the entries of D and Q."""
-    first = []
-    for label, e in _functions(explicit):
-        jump = next(_along_lines(explicit, e), None)
-        if jump is not None:
-            first.append(Jump(label, *jump))
-    return first
-
-
-def _functions(explicit: Explicit) -> Iterator[tuple[str, Expr]]:
-    """Name and formula of H and of the entries of D and Q, if not smooth by their form."""
+def jump(explicit: Explicit) -> str:
+    """The first jump of H or of an entry of D or Q, in words; empty if there is none."""
     z = explicit.coordinates
-    if not is_smooth(explicit.H):
-        yield "H", explicit.H
+    formulas = [("H", explicit.H)]
     for label, matrix in (("D", explicit.D), ("Q", explicit.Q)):
-        for (i, j), e in entries(matrix).items():
-            if i <= j and not is_smooth(e):
-                yield f"{label}[{z[i]}, {z[j]}]", e
-
-
-def _along_lines(explicit: Explicit, e: Expr) -> Iterator[tuple[str, float, tuple[float, float]]]:
-    """The jumps along lines through random states, as (coordinate, place, values at both sides)."""
-    draw = random.Random(2015)
-    function = of_arrays([explicit.coordinates], e)
-    for i, (z, block) in enumerate(zip(explicit.coordinates, explicit.blocks, strict=True)):
-        if z not in e.free_symbols or block.domain.is_discrete:
+        formulas += [(f"{label}[{z[i]}, {z[j]}]", e) for (i, j), e in entries(matrix).items() if i <= j]
+    for label, e in formulas:
+        if is_smooth(e):
             continue
-        for _ in range(STATES):
-            state = [draw_inside(b, draw) for b in explicit.blocks]
-
-            def on(x: np.ndarray, i: int = i, state: list[float] = state) -> np.ndarray:
-                at = [x if k == i else v for k, v in enumerate(state)]
-                with np.errstate(all="ignore"):
-                    return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
-
-            for place, sides in _jumps_of(on, _grid(block.domain), is_energy=e is explicit.H):
-                yield str(z), place, sides
+        function = of_arrays([z], e)
+        for line in chain.from_iterable(explicit.lines(STATES, e.free_symbols)):
+            on = partial(line.on, function)
+            for place, (low, high) in _jumps_of(on, _grid(line.block.domain), is_energy=e is explicit.H):
+                return f"{label} jumps from {low:.3g} to {high:.3g} at {line.z} = {place:.3g}"
+    return ""
 
 
 def _grid(domain: Domain) -> np.ndarray:

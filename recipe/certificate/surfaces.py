@@ -4,12 +4,10 @@ Random segments meet such a surface where the least eigenvalue of D is 0. A poin
 Feller's integral of exp(H/T)/D_nn diverges along the normal n from both sides, and Q does not carry chains across.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from sympy import Symbol
 
-from ..arrays import of_arrays
+from .ends import lowest
 from .explicit import SEED, Explicit, draws_inside
 
 MOST = 8  # most coordinates for a search
@@ -25,11 +23,11 @@ def wall(explicit: Explicit) -> dict[Symbol, float] | None:
     if not looked_at or any(b.domain.wraps or b.domain.is_discrete for b in explicit.blocks):
         return None
     fields = _Fields(explicit)
-    states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED)).T
-    usual = float(np.median(fields.least(states)))
-    if not fields.least(states).min() > TINY * usual:
+    states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED))
+    usual = float(np.median(fields.least(states.T)))
+    if not fields.least(states.T).min() > TINY * usual:
         return None
-    points = [c for a, b in zip(states.T[::2], states.T[1::2], strict=True) for c in _zeros(fields, a, b, usual)]
+    points = [c for a, b in zip(states[::2], states[1::2], strict=True) for c in _zeros(fields, a, b, usual)]
     if len(points) < POINTS or not all(fields.is_wall(c) for c in points):
         return None
     return dict(zip(explicit.coordinates, map(float, points[0]), strict=True))
@@ -37,7 +35,6 @@ def wall(explicit: Explicit) -> dict[Symbol, float] | None:
 
 def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[np.ndarray]:
     """The points between a and b, (size,), at which the least eigenvalue of D is 0 relative to `usual`."""
-    zeros = []
 
     def least(t: np.ndarray) -> np.ndarray:
         return fields.least(a[:, None] + (b - a)[:, None] * t)
@@ -45,15 +42,9 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
     t = np.linspace(0.0, 1.0, GRID)
     values = least(t)
     is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0.1 * usual)
-    for k in 1 + np.flatnonzero(is_dip):
-        low, high = t[k - 1], t[k + 1]
-        for _ in range(60):
-            third = (high - low) / 3
-            left, right = least(np.array([low + third, high - third]))
-            low, high = (low, high - third) if left < right else (low + third, high)
-        if least(np.array([low]))[0] < TINY * usual:
-            zeros.append(a + (b - a) * low)
-    return zeros
+    dips = 1 + np.flatnonzero(is_dip)
+    points = lowest(least, t[dips - 1], t[dips + 1])
+    return [a + (b - a) * at for at in points[least(points) < TINY * usual]]
 
 
 class _Fields:
@@ -62,20 +53,11 @@ class _Fields:
     def __init__(self, explicit: Explicit):
         self.size = explicit.size
         self.temperature = explicit.temperature
-        self.formulas: dict[str, Callable] = {
-            name: of_arrays([explicit.coordinates], list(e), cse=True)
-            for name, e in (("H", [explicit.H]), ("D", explicit.D), ("curl", explicit.curl()))
-        }
-
-    def values(self, name: str, z: np.ndarray) -> np.ndarray:
-        """The values of the named function, `(number, N)`."""
-        with np.errstate(all="ignore"):
-            values = self.formulas[name](z)
-        return np.array([np.broadcast_to(np.asarray(v, dtype=float), z.shape[1:]) for v in values])
+        self.H, self.D, self.curl = map(explicit.function, ([explicit.H], explicit.D, explicit.curl()))
 
     def least(self, z: np.ndarray) -> np.ndarray:
         """The least eigenvalue of D at each state, `(N,)`."""
-        D = self.values("D", z).T.reshape(-1, self.size, self.size)
+        D = self.D(z).T.reshape(-1, self.size, self.size)
         return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
 
     def normal(self, c: np.ndarray) -> np.ndarray:
@@ -90,14 +72,14 @@ class _Fields:
         """Whether no chain crosses the surface at c."""
         n = self.normal(c)
         at = c[:, None]
-        curl = self.values("curl", at)[:, 0]
+        curl = self.curl(at)[:, 0]
         if not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
             return False
         return all(self.diverges(at + side * n[:, None] * np.array([1e-3, 1e-2]), n) for side in (1.0, -1.0))
 
     def diverges(self, z: np.ndarray, n: np.ndarray) -> bool:
         """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by two points z, (size, 2)."""
-        D = np.einsum("i,ijk,j->k", n, self.values("D", z).reshape(self.size, self.size, 2), n)
+        D = np.einsum("i,ijk,j->k", n, self.D(z).reshape(self.size, self.size, 2), n)
         with np.errstate(all="ignore"):
-            L = self.values("H", z)[0] / self.temperature - np.log(D)
+            L = self.H(z)[0] / self.temperature - np.log(D)
         return bool(L[0] - L[1] > 0.95 * np.log(10))
