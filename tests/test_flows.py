@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
-from sympy import Abs, E, Max, Min, Rational, cos, exp, log, pi, sqrt, tanh
+from sympy import Abs, E, Max, Min, Rational, cos, exp, lambdify, log, pi, sqrt, tanh
 
 from integrators import compile, flow_rules
 from integrators.functions import phi1
@@ -394,6 +394,7 @@ def test_numbers_of_formulas_are_those_of_a_compiled_function():
         Max(z, y, 2) - Min(z, 1),
         log(y) * cos(z) / E,
     ]
+    compiled = lambdify([[z, y]], formulas, modules=["math"])
     draw = np.random.default_rng(0)
     for at in zip(draw.normal(size=9), draw.exponential(size=9) + 0.1):
-        assert numeric([z, y], formulas)(at) == pytest.approx(numeric([z, y], formulas, often=True)(at), rel=1e-13)
+        assert numeric([z, y], formulas)(at) == pytest.approx(compiled(at), rel=1e-13)

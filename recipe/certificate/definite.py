@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from math import inf
 
 from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
 
 from ..algebra import entries, random_value
+from ..arrays import of_arrays
 from ..declared import temperature
 from ..dynamics import Dynamics
 from ..symbols import OPAQUE, Total, masked
@@ -51,37 +51,10 @@ def minimum_eigenvalue(
     >>> minimum_eigenvalue(ImmutableMatrix([[a - 2]]), points=10, fixed={a: 0.5})
     (-1.5, 'a = 0.5')
     """
-    numbers: list[tuple[Symbol, Number]] = []
-    for s, value in (fixed or {}).items():
-        if value is not None:
-            numbers.append((s, tuple(value) if isinstance(value, list) else value))
-    return _minimum_eigenvalue(A, points, tuple(numbers))
-
-
-@lru_cache(maxsize=256)
-def _minimum_eigenvalue(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
-    """`minimum_eigenvalue` with hashable arguments, cached for recipes that are variants of each other."""
+    known = {s: tuple(v) if isinstance(v, list) else v for s, v in (fixed or {}).items() if v is not None}
     rows = sorted({i for i, _ in entries(A)})
     A = A.extract(rows, rows)
-    if _is_nonnegative(A):
-        return 0.0, ""
-    from numpy import array
-    from numpy.linalg import eigvalsh
-
-    outside, _ = masked(A, *OPAQUE)
-    symbols = sorted(outside.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, list(outside), often=True)
-    worst = inf
-    where = "the origin"
-    for values in _points(symbols, points, dict(fixed)):
-        matrix = array(evaluate(values), dtype=float).reshape(A.shape)
-        least = float(eigvalsh(matrix)[0])
-        if abs(least) < 1e-12 * abs(matrix).max():
-            least = 0.0
-        if not least >= worst:
-            worst = least
-            where = ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, values)) or "every state"
-    return worst, where
+    return (0.0, "") if _is_nonnegative(A) else _least(A, points, tuple(known.items()))
 
 
 def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
@@ -91,13 +64,28 @@ def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
     >>> least_value(vector("theta")**2, points=10)[0] > 0
     True
     """
-    outside, _ = masked(expression, *OPAQUE)
+    return _least(ImmutableMatrix([[expression]]), points, ())
+
+
+@lru_cache(maxsize=256)
+def _least(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
+    """The least eigenvalue over random states, and where; cached for recipes that are variants of each other."""
+    import numpy as np
+
+    outside, _ = masked(A, *OPAQUE)
     symbols = sorted(outside.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, [outside], often=True)
-    least, at = min((evaluate(values)[0], values) for values in _points(symbols, points, {}))
-    return float(least), ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, at)) or "every state"
+    states = np.array(list(_points(symbols, points, dict(fixed)))).T
+    with np.errstate(all="ignore"):
+        values = [np.broadcast_to(e, states.shape[1:]) for e in of_arrays([symbols], list(outside), cse=True)(states)]
+    matrices = np.array(values, dtype=float).T.reshape(-1, *A.shape)
+    least = np.linalg.eigvalsh(matrices)[:, 0]
+    least[abs(least) < 1e-12 * abs(matrices).max(axis=(1, 2))] = 0.0
+    worst = int(np.nan_to_num(least, nan=np.inf).argmin())
+    where = ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, states[:, worst], strict=True))
+    return float(least[worst]), where or "every state"
 
 
+@lru_cache(maxsize=256)
 def _is_nonnegative(A: ImmutableMatrix) -> bool:
     """Whether the signs of its principal minors show that a symmetric matrix is positive semidefinite."""
     if A.is_diagonal() and all(A[i, i].is_nonnegative for i in range(A.rows)):
@@ -118,12 +106,8 @@ def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) 
         yield [v[k % len(v)] if isinstance(v, tuple) else v for v in values]
 
 
-def numeric(
-    symbols: Sequence[Symbol], expressions: Sequence[Expr], *, often: bool = False, **functions: Callable
-) -> Callable:
-    """A function from a list of float values to the values of expressions; `functions`: non-standard functions.
-
-    `often`: whether to share common subexpressions, for many evaluations.
+def numeric(symbols: Sequence[Symbol], expressions: Sequence[Expr], **functions: Callable) -> Callable:
+    """A function from a list of floats to the values of expressions, for a few evaluations; `functions`: further ones.
 
     >>> from recipe import real
     >>> x = real("x")
@@ -131,10 +115,9 @@ def numeric(
     [9.0, 6.0]
     """
     known = ELEMENTARY | functions
-    if not often and all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than many evaluations
+    if all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than a few evaluations
         return lambda values: [_number(e, dict(zip(symbols, values)), known) for e in expressions]
-    modules = [functions, "math", "mpmath", "sympy"]
-    return lambdify([list(symbols)], list(expressions), modules=modules, dummify=True, cse=often)
+    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"], dummify=True)
 
 
 _OF_MATH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "atan")

@@ -1,19 +1,15 @@
 """Tests whether exp(-U/T) is the marginal of exp(-H/T) at every T: by Gaussian integrals, else by quadrature."""
 
 import random
-from collections.abc import Sequence
-from itertools import pairwise
-from math import exp, isfinite, log
 
-from sympy import Add, Expr, Rational, Symbol
+from sympy import Add, Expr, Rational
 
 from ..algebra import at_one_site, integrands, random_value, vanishes
+from ..arrays import of_arrays
 from ..declared import Block, temperature
 from ..dynamics import Dynamics
 from ..marginal import Gaussian, eliminate_gaussians
 from ..symbols import OPAQUE, Total, masked
-from .definite import numeric
-from .finding import Finding
 
 TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested beside the given one
 
@@ -26,8 +22,8 @@ def auxiliary_blocks(recipe: Dynamics) -> tuple[tuple[Gaussian, ...], list[Block
     return gaussians, others, rest
 
 
-def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
-    """Whether H with the auxiliary blocks integrated out is the energy of the target.
+def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> tuple[str, str, str]:
+    """Whether H with the auxiliary blocks integrated out is the energy of the target: question, answer, verdict.
 
     The answer says so if this holds at the given temperature only.
     """
@@ -35,13 +31,12 @@ def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
     names = ", ".join(b.name for b in recipe.targets)
     energy = recipe.energy_of_target
     if energy is None:
-        question = f"the marginal of {names} is exp(-H) integrated"
         whole = "H couples copies of U" if recipe.has_copies else "H is wholly symbolic"
-        return Finding(question, whole if others else f"energy {rest}", "proved", "marginal")
+        return f"the marginal of {names} is exp(-H) integrated", whole if others else f"energy {rest}", "proved"
     if recipe.latents:
         names = ", ".join(b.name for b in recipe.targets + recipe.latents)
         question = f"the marginal of {names} is exp(-H) integrated"
-        return Finding(question, f"energy {rest}", "open" if others else "proved", "marginal")
+        return question, f"energy {rest}", "open" if others else "proved"
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
     surplus = (rest - energy).expand()
     answer, verdict = _surplus(recipe, others, surplus, at_temperature)
@@ -49,12 +44,12 @@ def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> Finding:
         elsewhere = next((T for T in TEMPERATURES if _surplus(recipe, others, surplus, T)[1] == "failed"), None)
         if elsewhere is not None:
             answer += f", at temperature {at_temperature:g} alone: multiply logs of masses in H by recipe.temperature"
-    return Finding(f"the marginal of {names} is {declared}", answer, verdict, "marginal")
+    return f"the marginal of {names} is {declared}", answer, verdict
 
 
-def is_of_one_temperature(finding: Finding) -> bool:
-    """Whether an answer holds at the given temperature only."""
-    return " alone: " in finding.answer
+def is_of_one_temperature(answer: str) -> bool:
+    """Whether an answer of `marginal` holds at the given temperature only."""
+    return " alone: " in answer
 
 
 def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperature: float) -> tuple[str, str]:
@@ -87,37 +82,21 @@ def _is_by_site(recipe: Dynamics, b: Block, surplus: Expr) -> bool:
     return max(sums) <= 1 and not coupled
 
 
-def _one_site(H: Expr) -> Expr:
-    """H for one site, with opaque terms replaced by constants."""
-    return masked(at_one_site(H), *OPAQUE[1:])[0]
-
-
-def _typical(s: Symbol, draw: random.Random) -> float:
-    """The default of a parameter, or a random value."""
-    return getattr(s, "default", None) or random_value(s, draw)
-
-
 def _log_integral_spread(surplus: Expr, b: Block, targets: tuple[Block, ...]) -> float:
     """The range, over target points, of the log of the integral over b of exp(-surplus), for one site."""
-    from numpy import linspace, sinh
+    import numpy as np
 
-    k = _one_site(surplus)
-    symbols = sorted(k.free_symbols, key=lambda s: s.name)
-    evaluate = numeric(symbols, [k], often=True)
+    energy, _ = masked(at_one_site(surplus), *OPAQUE[1:])  # opaque terms are constants
+    symbols = sorted(energy.free_symbols, key=lambda s: s.name)
+    function = of_arrays([symbols], energy, cse=True)
     draw = random.Random(2015)
-    fixed = {s: _typical(s, draw) for s in symbols}
-    grid = sinh(linspace(-12, 12, 2401)).tolist()
+    fixed = {s: getattr(s, "default", None) or random_value(s, draw) for s in symbols}
+    x = np.sinh(np.linspace(-12, 12, 2401))
     logs = []
     for _ in range(7):
-        at = {**fixed, **{t: random_value(t, draw) for t in targets}}
-        energies = [float(evaluate([x if s == b else at[s] for s in symbols])[0]) for x in grid]
-        logs.append(_log_integral(energies, grid))
+        at = {**fixed, **{t: random_value(t, draw) for t in targets}, b: x}
+        with np.errstate(all="ignore"):
+            values = np.nan_to_num(function([at[s] for s in symbols]), nan=np.inf)
+        weights = np.exp(values.min() - values)
+        logs.append(float(np.log(((weights[1:] + weights[:-1]) / 2 * np.diff(x)).sum()) - values.min()))
     return max(logs) - min(logs)
-
-
-def _log_integral(energies: Sequence[float], grid: Sequence[float]) -> float:
-    """log of the integral of exp(-energy) by the trapezoidal rule."""
-    low = min(energies)
-    weights = [exp(low - v) if isfinite(v) else 0.0 for v in energies]
-    widths = (right - left for left, right in pairwise(grid))
-    return -low + log(sum((w + v) / 2 * d for (w, v), d in zip(pairwise(weights), widths)))
